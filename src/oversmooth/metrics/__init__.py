@@ -1,0 +1,33 @@
+"""Numbers of a token array: the three notions of smoothing, and the energies behind attention.
+
+Pure functions of ``(..., n, d)``, tokens by features, with an optional ``mask`` of the tokens that count; they know nothing of
+models. Computed in float32 or better whatever comes in, differentiable, and each says what it is where it is undefined.
+"""
+
+from oversmooth.metrics.angle import cosine
+from oversmooth.metrics.average import Average
+from oversmooth.metrics.energy import fidelity_energy, nonlocal_energy, step_size
+from oversmooth.metrics.frequency import hfc, input_convergence, lfc
+from oversmooth.metrics.rank import (
+    effective_rank,
+    rank_one_distance,
+    sigma_ratio,
+    singular_values,
+    stable_rank,
+)
+
+__all__ = [
+    "Average",
+    "cosine",
+    "effective_rank",
+    "fidelity_energy",
+    "hfc",
+    "input_convergence",
+    "lfc",
+    "nonlocal_energy",
+    "rank_one_distance",
+    "sigma_ratio",
+    "singular_values",
+    "stable_rank",
+    "step_size",
+]

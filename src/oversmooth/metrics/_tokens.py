@@ -1,0 +1,57 @@
+"""What every metric does first: check tokens and mask, and bring them to a precision worth computing in."""
+
+import torch
+from torch import Tensor
+
+from oversmooth.errors import InputError
+
+
+def prepare(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Tokens in float32 or better with hidden tokens set to zero, and the mask broadcast to ``(..., n)``.
+
+    Hidden tokens are replaced, not multiplied: a NaN in the padding stays in the padding.
+    """
+    x = torch.as_tensor(x)
+    if x.ndim < 2:
+        raise InputError(f"tokens have shape {tuple(x.shape)}; a metric needs (..., n, d), tokens by features")
+    if not x.is_floating_point():
+        raise InputError(f"tokens have dtype {x.dtype}; convert them to a floating type first")
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    if mask is None:
+        return x, None
+    mask = torch.as_tensor(mask, device=x.device)
+    if mask.dtype != torch.bool:
+        raise InputError(f"mask has dtype {mask.dtype}; give booleans, True for the tokens that count")
+    try:
+        mask = mask.expand(x.shape[:-1])
+    except RuntimeError:
+        raise InputError(
+            f"mask has shape {tuple(mask.shape)} but tokens have shape {tuple(x.shape)}; "
+            f"give one boolean a token, {tuple(x.shape[:-1])}"
+        ) from None
+    return torch.where(mask[..., None], x, 0.0), mask
+
+
+def count(x: Tensor, mask: Tensor | None) -> Tensor:
+    """How many tokens count: ``(...)`` in the dtype of x."""
+    if mask is None:
+        return torch.full(x.shape[:-2], x.shape[-2], dtype=x.dtype, device=x.device)
+    return mask.sum(-1).to(x.dtype)
+
+
+def rescale(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    """x over its largest entry along dim: squares then neither overflow nor underflow.
+
+    Every metric here is unchanged by it, so no gradient runs through the divisor.
+    """
+    if x.numel() == 0:
+        return x
+    largest = x.detach().abs().amax(dim, keepdim=True)
+    return x / torch.where(largest == 0, 1.0, largest)
+
+
+def safe_sqrt(x: Tensor) -> Tensor:
+    """The square root with gradient zero, not infinity, at zero."""
+    positive = x > 0
+    root = torch.sqrt(torch.where(positive, x, 1.0))
+    return torch.where(positive, root, torch.where(x.isnan(), x, 0.0))

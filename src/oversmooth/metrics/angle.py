@@ -1,0 +1,55 @@
+"""Angle convergence: how parallel tokens are (THEORY section 2, notion 2)."""
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from oversmooth.metrics._tokens import prepare, rescale, safe_sqrt
+
+# Entries of one block of pairwise cosines: 16 MiB in float32.
+_BLOCK = 1 << 22
+
+
+def cosine(x: Tensor, absolute: bool = False, mask: Tensor | None = None) -> Tensor:
+    """Mean cosine over all pairs of different tokens, or mean absolute cosine. ``(..., n, d) -> (...)``.
+
+    The two differ when tokens lie on one line but point both ways, as under a sharpening eigenvector of mixed
+    signs. A token of length zero has no direction and is in no pair. NaN with fewer than two tokens left, or NaN inside.
+
+    The signed mean needs no array of pairs; the absolute one is summed in blocks of rows, recomputed in the
+    backward pass, so memory grows linearly with n for both.
+
+    >>> x = torch.tensor([[1.0, 0.0], [-2.0, 0.0], [0.0, 3.0]])
+    >>> cosine(x), cosine(x, absolute=True)
+    (tensor(-0.3333), tensor(0.3333))
+    """
+    x, _ = prepare(x, mask)
+    x = rescale(x, -1)
+    length = safe_sqrt(x.square().sum(-1, keepdim=True))
+    has_direction = length != 0
+    unit = x / torch.where(has_direction, length, 1.0)
+    tokens = has_direction.sum((-2, -1)).to(x.dtype)
+    with_itself = unit.square().sum((-2, -1))
+    if absolute:
+        total = _sum_of_absolute_cosines(unit)
+    else:
+        total = unit.sum(-2).square().sum(-1)
+    pairs = tokens * (tokens - 1)
+    return torch.where(pairs > 0, (total - with_itself) / pairs.clamp(min=1), torch.nan)
+
+
+def _sum_of_absolute_cosines(unit: Tensor) -> Tensor:
+    n = unit.shape[-2]
+    arrays = unit.shape[:-2].numel()
+    rows = max(1, min(n, _BLOCK // max(1, arrays * n)))
+
+    def block(part: Tensor, unit: Tensor) -> Tensor:
+        return (part @ unit.mT).abs().sum((-2, -1))
+
+    total = unit.new_zeros(unit.shape[:-2])
+    for part in unit.split(rows, dim=-2) if n else ():
+        if torch.is_grad_enabled() and unit.requires_grad and rows < n:
+            total = total + checkpoint(block, part, unit, use_reentrant=False, preserve_rng_state=False)
+        else:
+            total = total + block(part, unit)
+    return total

@@ -1,0 +1,51 @@
+"""The energies whose gradient flow attention follows (THEORY section 6, P2), for a given kernel.
+
+With ``k`` symmetric, one Euler step of the flow of J from ``u = V`` with step ``1 / Σ_j (k_ij + k_ji)`` is softmax
+attention, and one of E with ``λ_i = λ̃ / step_i`` and ``f = V⁰`` is NeuTRENO: ``A V + λ̃ (V⁰ − V)``.
+"""
+
+import torch
+from torch import Tensor
+
+from oversmooth.errors import InputError
+from oversmooth.metrics._tokens import prepare
+
+
+def nonlocal_energy(u: Tensor, kernel: Tensor, mask: Tensor | None = None) -> Tensor:
+    """``J(u) = ½ Σ_ij ‖u_i − u_j‖² k_ij``: 0 when all tokens are equal. u ``(..., n, d)``, kernel ``(..., n, n)``.
+
+    >>> nonlocal_energy(torch.tensor([[0.0], [2.0]]), torch.ones(2, 2))
+    tensor(4.)
+    """
+    u, mask = prepare(u, mask)
+    kernel = _prepare_kernel(u, kernel, mask)
+    # J does not see a common shift of the tokens: removing it first keeps digits when they are nearly equal.
+    u = u - u.mean(-2, keepdim=True)
+    own = (u.square().sum(-1) * (kernel.sum(-1) + kernel.sum(-2))).sum(-1)
+    return own / 2 - (u * (kernel @ u)).sum((-2, -1))
+
+
+def fidelity_energy(
+    u: Tensor, f: Tensor, kernel: Tensor, strength: Tensor | float, mask: Tensor | None = None
+) -> Tensor:
+    """``E(u, f) = J(u) + ½ Σ_i λ_i ‖u_i − f_i‖²``, λ one number or one a token ``(..., n)``."""
+    distance = (prepare(u, mask)[0] - prepare(f, mask)[0]).square().sum(-1)
+    weighted = torch.as_tensor(strength, dtype=distance.dtype, device=distance.device) * distance
+    return nonlocal_energy(u, kernel, mask) + weighted.sum(-1) / 2
+
+
+def step_size(kernel: Tensor, mask: Tensor | None = None) -> Tensor:
+    """``Δt_i = 1 / Σ_j (k_ij + k_ji)``: the step at which a symmetric kernel's flow becomes attention. ``(..., n)``."""
+    if mask is not None:
+        kernel = kernel * (mask[..., None] & mask[..., None, :])
+    return 1 / (kernel.sum(-1) + kernel.sum(-2))
+
+
+def _prepare_kernel(u: Tensor, kernel: Tensor, mask: Tensor | None) -> Tensor:
+    n = u.shape[-2]
+    if kernel.shape[-2:] != (n, n):
+        raise InputError(f"kernel has shape {tuple(kernel.shape)}; {n} tokens need (..., {n}, {n})")
+    kernel = kernel.to(u.dtype)
+    if mask is not None:
+        kernel = torch.where(mask[..., None] & mask[..., None, :], kernel, 0.0)
+    return kernel

@@ -1,0 +1,70 @@
+"""Input convergence: how far tokens are from all being the same token (THEORY section 2, notion 1)."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from oversmooth.errors import InputError
+from oversmooth.metrics._tokens import count, prepare, rescale
+from oversmooth.metrics.rank import singular_values
+
+
+def _mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    return x.sum(-2, keepdim=True) / count(x, mask)[..., None, None]
+
+
+def _spread(mean: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
+    return mean.expand_as(x) if mask is None else torch.where(mask[..., None], mean, 0.0)
+
+
+def _high(x: Tensor, mask: Tensor | None) -> Tensor:
+    x = x - _spread(_mean(x, mask), x, mask)
+    # Centring twice removes the rounding error of the mean itself: equal tokens give exactly zero.
+    return x - _spread(_mean(x, mask), x, mask)
+
+
+def lfc(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The constant part ``(1/n) 1 1ᵀ X``: every token replaced by the mean token. ``(..., n, d) -> (..., n, d)``.
+
+    Hidden tokens are zero in the result; without any token left it is zero everywhere.
+
+    >>> lfc(torch.tensor([[1.0, 0.0], [3.0, 2.0]]))
+    tensor([[2., 1.],
+            [2., 1.]])
+    """
+    x, mask = prepare(x, mask)
+    return _spread(_mean(x, mask), x, mask).clone()
+
+
+def hfc(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The rest, ``X − LFC[X]``: what tells tokens apart. ``(..., n, d) -> (..., n, d)``.
+
+    >>> hfc(torch.tensor([[1.0, 0.0], [3.0, 2.0]]))
+    tensor([[-1., -1.],
+            [ 1.,  1.]])
+    """
+    return _high(*prepare(x, mask))
+
+
+def input_convergence(
+    x: Tensor, norm: Literal["fro", "spectral"] = "fro", mask: Tensor | None = None
+) -> Tensor:
+    """``‖HFC[X]‖ / ‖LFC[X]‖``: 0 when all tokens are equal. ``(..., n, d) -> (...)``.
+
+    ``‖LFC‖`` is the same in both norms, since LFC has rank one.
+    Infinite when the mean token is zero and the tokens are not; NaN where the ratio has no meaning
+    (an array of zeros, no token left, NaN inside).
+
+    >>> input_convergence(torch.tensor([[1.0, 0.0], [3.0, 2.0]]))
+    tensor(0.6325)
+    """
+    x, mask = prepare(x, mask)
+    x = rescale(x, (-2, -1))
+    high = _high(x, mask)
+    low = torch.linalg.vector_norm(_mean(x, mask), dim=(-2, -1)) * count(x, mask).sqrt()
+    if norm == "fro":
+        return torch.linalg.vector_norm(high, dim=(-2, -1)) / low
+    if norm == "spectral":
+        return singular_values(high)[..., 0].to(x.dtype) / low
+    raise InputError(f"norm is {norm!r}; choose 'fro' or 'spectral'")

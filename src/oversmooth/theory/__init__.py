@@ -1,0 +1,33 @@
+"""Spectra, dominance, limits and simulation: what depth does to tokens, from attention A and H alone.
+
+Pure functions of arrays and operators; they know nothing of models. docs/theory.md has the statements and the proofs.
+"""
+
+from oversmooth.theory.dominance import Dominance, dominance
+from oversmooth.theory.limit import LimitArray
+from oversmooth.theory.operators import (
+    AttentionOperator,
+    DenseAttention,
+    SoftmaxAttention,
+    is_causal,
+    is_row_stochastic,
+)
+from oversmooth.theory.spectrum import AttentionSpectrum, attention_spectrum
+from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum, repeat_shared_heads
+
+__all__ = [
+    "AttentionOperator",
+    "AttentionSpectrum",
+    "DenseAttention",
+    "Dominance",
+    "LimitArray",
+    "SoftmaxAttention",
+    "attention_spectrum",
+    "dominance",
+    "fold_norm",
+    "head_spectrum",
+    "is_causal",
+    "is_row_stochastic",
+    "joined_spectrum",
+    "repeat_shared_heads",
+]

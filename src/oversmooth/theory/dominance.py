@@ -1,0 +1,186 @@
+"""Which eigenvalue dominates depth, the smoothing one or another (THEORY sections 3 to 6).
+
+The update ``T(X) = X + Σ_h A_h X W_V^h W_O^h`` keeps constant arrays constant, where it is ``I + W_V W_O``, and acts on what remains,
+centred arrays, as T_P. ρ_smooth and ρ_rough are the radii of these two; whichever is larger wins with depth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from oversmooth.errors import InputError
+from oversmooth.theory import one_head, several_heads
+from oversmooth.theory.limit import LimitArray
+from oversmooth.theory.operators import AttentionOperator, as_operator
+from oversmooth.theory.radii import Search, Update
+from oversmooth.theory.spectrum import DEFAULT_TOLERANCE, Method, check_method, materialise_if_small
+from oversmooth.theory.weights import check_weights
+
+Verdict = Literal["smooth", "rough", "tie"]
+Answer = Literal["holds", "fails", "open"]
+TIE = {torch.float64: 1e-7, torch.float32: 1e-5}
+"""Radii nearer than this, relative to the larger (or 1), are a tie: at equality the Jordan structure decides."""
+# A limit array this near to rank one is called rank one: the accuracy of its Ritz vector.
+_RANK_ONE = 1e-3
+
+
+@dataclass(frozen=True)
+class Dominance:
+    """Both radii, and what follows from them for a generic input. Tensors are ``(batch...)``, with heads last when per head."""
+
+    rho_smooth: Tensor
+    """Radius on constant arrays: from the weights alone."""
+    rho_rough: Tensor
+    """Radius on centred arrays; 0 with a single token."""
+    residual: Tensor
+    """‖T_P Z − μ Z‖ of the unit Ritz pair behind rho_rough (one head: of A's, times |λ|); 0 where it was computed directly."""
+    tolerance: Tensor
+    """Margins below this are a tie."""
+    rule: str
+    """What was compared, in words."""
+    pair: tuple[Tensor, Tensor] | None
+    """One head: the eigenvalues (of A, of H) behind the larger radius."""
+    array: LimitArray | None
+    """What X tends to when the rough part wins, with its own ratio, angle and rank; None if not asked for."""
+    rank_one: Tensor
+    """Whether the rough dominator, all that ties with it included, is an array of rank one at every depth."""
+    smooth_floor: float = 0.0
+    """1 with biases: a constant offset is a smooth mode of eigenvalue 1."""
+    rough_floor: float = 0.0
+    """1 with NeuTRENO's source, which differs between tokens."""
+
+    @property
+    def margin(self) -> Tensor:
+        """ρ_smooth − ρ_rough, each at least its floor. Positive: smoothing dominates."""
+        return self.rho_smooth.clamp(min=self.smooth_floor) - self.rho_rough.clamp(min=self.rough_floor)
+
+    @property
+    def smoothing(self) -> Tensor:
+        """Where the verdict is "smooth": a boolean tensor over the batch."""
+        return self.margin > self.tolerance
+
+    @property
+    def verdict(self) -> Any:
+        """"smooth", "rough" or "tie"; nested lists of them for a batch."""
+        return _words(self._outcome(), ("rough", "tie", "smooth"))
+
+    @property
+    def notions(self) -> dict[str, Any]:
+        """Whether each of the three notions "holds", "fails" or is "open", from the spectra alone and for a generic input.
+
+        Angle convergence is meant up to sign, over the tokens that the limit does not leave at zero.
+        """
+        outcome = self._outcome()
+        # With several heads only the array tells its rank; where a source dominates instead, nothing here does.
+        known = self.rho_rough >= (self.rough_floor if self.pair or self.array is not None else torch.inf)
+        rough = torch.where(known, torch.where(self.rank_one, 2, 0), 1)
+        collapse = torch.where(outcome == 2, 2, torch.where(outcome == 0, rough, 1))
+        answers = ("fails", "open", "holds")
+        return {
+            "input_convergence": _words(outcome, answers),
+            "angle_convergence": _words(collapse, answers),
+            "rank_collapse": _words(collapse, answers),
+        }
+
+    def _outcome(self) -> Tensor:
+        return (self.margin > self.tolerance).int() - (self.margin < -self.tolerance).int() + 1
+
+
+def dominance(
+    A: Tensor | AttentionOperator,
+    W_V: Tensor,
+    W_O: Tensor,
+    *,
+    per_head: bool = False,
+    residual: bool = True,
+    bias: bool | Tensor = False,
+    neutreno: float | Tensor = 0.0,
+    zeros: bool | None = None,
+    limit: bool | None = None,
+    method: Method = "auto",
+    tolerance: float | None = None,
+    tie: float | None = None,
+    seed: int = 0,
+) -> Dominance:
+    """Compare the smoothing eigenvalue with all others. A ``(..., heads, n, n)`` or an operator; W_V ``(..., heads, d, k)``,
+    W_O ``(..., heads, k, d)``, their batch aligned with A's or absent.
+
+    All heads together by default, ``(...)``; per_head=True treats each as the only one, as the first paper does, ``(..., heads)``.
+
+    residual: False for an update without X itself.
+    bias: whether values or outputs have a bias (a folded norm's β is one): a constant offset, μ = 1, on the smooth side.
+    neutreno: λ̃, one number or one a head; shifts A's eigenvalues by −λ̃ and adds a source that keeps tokens apart.
+    zeros: whether the d − k zero eigenvalues of a head's H count (they give μ = 1 on both sides). By default they do where
+        all heads are taken together and do not per head, as in the first paper's table 1.
+    limit: whether to build the array that X tends to when the rough part wins. By default where it is cheap, not per head.
+    method: "dense" computes all eigenvalues, "arnoldi" never forms the n·d by n·d matrix, "auto" chooses by size.
+    tolerance: relative residual at which an eigenvalue has converged. tie: relative margin below which the verdict is a tie.
+    A norm before the layer enters through `fold_norm(W_V, ...)`.
+
+    >>> A = torch.tensor([[[0.5, 0.5], [0.25, 0.75]]])
+    >>> W = torch.eye(2)[None]
+    >>> dominance(A, W, W).verdict, dominance(A, W, -W).verdict
+    ('smooth', 'rough')
+    """
+    A = as_operator(A)
+    check_method(method)
+    W_V, W_O = check_weights(W_V, W_O)
+    heads = W_V.shape[-3]
+    if len(A.shape) < 3 or A.shape[-3] != heads:
+        raise InputError(f"attention has shape {tuple(A.shape)} but the weights have {heads} heads; give (..., {heads}, n, n)")
+    weight_batch = torch.broadcast_shapes(W_V.shape[:-3], W_O.shape[:-3])
+    batch = A.shape[:-3]
+    try:
+        fits = torch.broadcast_shapes(batch, weight_batch) == batch
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise InputError(f"weights have batch {tuple(weight_batch)}, which does not align with attention's {tuple(batch)}")
+    tolerance = DEFAULT_TOLERANCE[A.dtype] if tolerance is None else tolerance
+    tie = TIE[A.dtype] if tie is None else tie
+    W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
+    shift = torch.as_tensor(neutreno, dtype=A.dtype, device=A.device).expand(heads)
+    update = Update(base=1.0 if residual else 0.0, shift=shift)
+    A = materialise_if_small(A)
+    search = Search(method, tolerance, seed, bool(limit) if per_head else limit)
+    if per_head or heads == 1:
+        zeros = not per_head if zeros is None else zeros
+        found = one_head.radii(A, W_V, W_O, update, search, zeros=zeros, tie=tie)
+        rule = "each head by itself, one maximum over all pairs of eigenvalues of A and H, " + (
+            "the zeros of H included" if zeros else "the d − k zeros of H left out"
+        )
+        if not per_head:
+            found = found.map(lambda x: x.select(len(batch), 0))
+    else:
+        found = several_heads.radii(A, W_V, W_O, update, search)
+        rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
+
+    scale = torch.maximum(found.rho_smooth, found.rho_rough).clamp(min=1)
+    array = None
+    if found.array is not None:
+        mask = A.mask if A.mask is None or per_head else A.mask.select(len(batch), 0)
+        array = LimitArray.of(found.array, found.mu, mask)
+    return Dominance(
+        rho_smooth=found.rho_smooth,
+        rho_rough=found.rho_rough,
+        residual=found.residual,
+        # What did not converge is not decided more finely than its residual.
+        tolerance=torch.maximum(tie * scale, torch.where(found.converged, 0.0, found.residual)),
+        rule=rule,
+        pair=None if found.t is None or found.lam is None else (found.t, found.lam),
+        array=array,
+        rank_one=~found.mixed if array is None else ~found.mixed & (array.sigma_ratio[1] < _RANK_ONE),
+        smooth_floor=1.0 if (bool(bias.any()) if isinstance(bias, Tensor) else bias) else 0.0,
+        rough_floor=1.0 if bool(shift.any()) else 0.0,
+    )
+
+
+def _words(code: Tensor, vocabulary: tuple[str, ...]) -> Any:
+    def name(entry: Any) -> Any:
+        return [name(e) for e in entry] if isinstance(entry, list) else vocabulary[entry]
+
+    return name(code.tolist())

@@ -1,0 +1,239 @@
+"""Batched Arnoldi: the extremal eigenvalues of many operators at once, touched only through products.
+
+A `LinearSystem` is a batch of operators on vectors of one length, each mapping its own subspace (centred token
+arrays, mostly) to itself. `extremal` finds for each the Ritz value that scores highest, and stops item by item as they converge.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from oversmooth.theory.small import complex_of, eigenvalues, eigenvector
+
+
+class LinearSystem(Protocol):
+    """A batch of linear operators on ``(items, size)`` real vectors."""
+
+    items: int
+    size: int
+    rank: int
+    """Dimension of the smallest item's subspace: more steps than this make no sense."""
+    dtype: torch.dtype
+    device: torch.device
+
+    def apply(self, v: Tensor) -> Tensor:
+        """The product with every operator, ``(items, size) -> (items, size)``."""
+        ...
+
+    def project(self, v: Tensor) -> Tensor:
+        """v brought back into the subspace; rounding would otherwise let in what does not belong there."""
+        ...
+
+    def select(self, index: Tensor) -> LinearSystem:
+        """Some of the items."""
+        ...
+
+
+Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(Ritz values ``(b, m)``, which items ``(b,)``) -> (how much each matters, how fast that changes with it), ``(b, m)`` each."""
+
+
+def modulus(shift: float) -> Score:
+    """The score ``|shift + θ|``."""
+
+    def score(theta: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        value = (shift + theta).abs()
+        return value, torch.ones_like(value)
+
+    return score
+
+
+class Arnoldi:
+    """Orthonormal V and small H with ``A V_m = V_m H_m + v_{m+1} h``, for a batch of operators.
+
+    Without restart H is Hessenberg and h is its last subdiagonal entry; after `restart` H is full and h a row.
+    """
+
+    def __init__(self, system: LinearSystem, seed: int) -> None:
+        self.system = system
+        self.steps = 0
+        self._generator = torch.Generator(device=system.device).manual_seed(seed)
+        start = system.project(self._random())
+        start = system.project(start / _length(start))
+        self.V = (start / _length(start))[:, None, :]
+        self.H = torch.zeros(system.items, 1, 0, dtype=system.dtype, device=system.device)
+
+    def _random(self) -> Tensor:
+        s = self.system
+        return torch.randn(s.items, s.size, dtype=s.dtype, device=s.device, generator=self._generator)
+
+    def extend(self, steps: int) -> None:
+        """Grow the basis to `steps` vectors."""
+        grow = steps - self.steps
+        self.V = torch.cat([self.V, self.V.new_empty(len(self.V), grow, self.V.shape[-1])], dim=1)
+        H = self.H.new_zeros(len(self.H), steps + 1, steps)
+        H[:, : self.H.shape[1], : self.H.shape[2]] = self.H
+        self.H = H
+        eps = torch.finfo(self.V.dtype).eps
+        for j in range(self.steps, steps):
+            basis = self.V[:, : j + 1]
+            w = self.system.apply(basis[:, j])
+            before = _length(w)
+            w, coefficients = self._orthogonalise(w, basis)
+            after = _length(w)
+            self.H[:, : j + 1, j] = coefficients
+            # An invariant subspace is found: go on from a random vector outside it, with no link between the two.
+            broken = after <= 10 * eps * torch.where(before > 0, before, 1.0)
+            if broken.any():
+                fresh, _ = self._orthogonalise(self.system.project(self._random()), basis)
+                w = torch.where(broken, fresh, w)
+            self.H[:, j + 1, j] = torch.where(broken, 0.0, after)[:, 0]
+            length = _length(w)
+            self.V[:, j + 1] = w / torch.where(length > 0, length, 1.0)
+        self.steps = steps
+
+    def _orthogonalise(self, w: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+        # Classical Gram–Schmidt, twice: as good as Householder, and two products a pass. Projecting on every pass
+        # matters: without it the constant vector, whose eigenvalue 0 is not A's, grows out of the rounding.
+        total = torch.zeros_like(basis[..., 0])
+        for _ in range(2):
+            h = torch.bmm(basis, w[..., None])
+            w = self.system.project(w - torch.bmm(basis.mT, h)[..., 0])
+            total = total + h[..., 0]
+        return w, total
+
+    def ritz_values(self) -> Tensor:
+        return eigenvalues(self.H[:, : self.steps])
+
+    def ritz_vector(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Coefficients of the Ritz vector of each item's chosen Ritz value ``(b,)``, and its residual ‖A x − θ x‖."""
+        y = eigenvector(self.H[:, : self.steps], value)
+        residual = (self.H[:, self.steps].to(y.dtype) * y).sum(-1).abs()
+        return y, residual
+
+    def expand(self, y: Tensor) -> Tensor:
+        """``V y``: the vector with these coefficients, ``(b, m) -> (b, size)`` complex."""
+        V = self.V[:, : self.steps].mT
+        return torch.complex((V @ y.real[..., None])[..., 0], (V @ y.imag[..., None])[..., 0])
+
+    def select(self, keep: Tensor) -> Arnoldi:
+        """The same state for some of the items."""
+        other = copy.copy(self)
+        other.system = self.system.select(keep)
+        other.V, other.H = self.V[keep], self.H[keep]
+        return other
+
+    def restart(self, keep: int, score: Score, index: Tensor) -> None:
+        """Thick restart of a batch of one: keep the span of its `keep` highest-scoring Ritz vectors (Krylov–Schur).
+
+        Any orthonormal basis Q of an invariant subspace of H keeps the relation: V ← V Q, H ← Qᵀ H Q, h ← h Q.
+        """
+        m = self.steps
+        values, vectors = torch.linalg.eig(self.H[0, :m].cpu())
+        order = score(values[None], index)[0][0].argsort(descending=True)[:keep]
+        chosen = vectors[:, order]
+        # A real invariant subspace holds both parts of every complex vector; pivots drop what conjugates repeat.
+        Q, R = torch.linalg.qr(torch.cat([chosen.real, chosen.imag], dim=1))
+        U, s, _ = torch.linalg.svd(R)
+        rank = int((s > 1e-8 * s[0]).sum())
+        Q = (Q @ U[:, :rank]).to(self.H)
+        self.V = torch.cat([Q.mT @ self.V[0, :m], self.V[0, m : m + 1]])[None]
+        self.H = torch.cat([Q.mT @ self.H[0, :m] @ Q, self.H[0, m : m + 1] @ Q])[None]
+        self.steps = rank
+
+
+@dataclass
+class Extremal:
+    """The highest-scoring Ritz value of each item."""
+
+    value: Tensor  # (items,) complex
+    score: Tensor  # (items,)
+    residual: Tensor  # (items,) of the Ritz pair: it is exact for an operator that differs by this much
+    converged: Tensor  # (items,) bool
+    vector: Tensor | None  # (items, size) complex, if asked for
+
+
+def extremal(
+    system: LinearSystem,
+    score: Score,
+    *,
+    tolerance: float,
+    first: int = 16,
+    most: int = 128,
+    restarts: int = 0,
+    vectors: bool = False,
+    seed: int = 0,
+) -> Extremal:
+    """Arnoldi until the residual of the highest-scoring Ritz value, times its slope, is below tolerance · max(1, score).
+
+    Looks after `first` steps and then where the decay of the residual so far points to; items that are done drop
+    out. After `most` steps the others stop as they are, or go on one by one with thick restarts.
+    """
+    most = min(most, system.rank)
+    dtype = complex_of(system.dtype)
+    value = torch.zeros(system.items, dtype=dtype, device=system.device)
+    found = Extremal(
+        value=value,
+        score=value.real.clone(),
+        residual=value.real.clone(),
+        converged=torch.zeros(system.items, dtype=torch.bool, device=system.device),
+        vector=torch.zeros(system.items, system.size, dtype=dtype, device=system.device) if vectors else None,
+    )
+    index = torch.arange(system.items, device=system.device)
+    basis = Arnoldi(system, seed)
+    steps = min(first, most)
+    while True:
+        basis.extend(steps)
+        done, error = _record(found, basis, index, score, tolerance, stop=steps >= most and not restarts)
+        if done.all():
+            return found
+        index, basis = index[~done], basis.select(~done)
+        if steps >= most:
+            break
+        typical = float(error[~done].nan_to_num(nan=0.5).clamp(min=1e-30, max=0.5).median())
+        pointed_to = steps * math.log(tolerance) / math.log(typical)
+        steps = min(most, int(min(max(pointed_to, 1.25 * steps), 2 * steps)) + 1)
+
+    for i in range(len(index)):
+        here = torch.tensor([i], device=system.device)
+        one = basis.select(here)
+        for attempt in range(1, restarts + 1):
+            one.restart(most // 2, score, index[here])
+            one.extend(most)
+            done, _ = _record(found, one, index[here], score, tolerance, stop=attempt == restarts)
+            if done.all():
+                break
+    return found
+
+
+def _record(
+    found: Extremal, basis: Arnoldi, index: Tensor, score: Score, tolerance: float, stop: bool
+) -> tuple[Tensor, Tensor]:
+    """Write down the items that are done (all of them, on stop); which those are, and the error of each."""
+    theta = basis.ritz_values()
+    scores, slopes = score(theta, index)
+    top = scores.argmax(-1, keepdim=True)
+    theta, high, slope = (x.gather(1, top)[:, 0] for x in (theta, scores, slopes))
+    y, residual = basis.ritz_vector(theta)
+    if basis.steps >= basis.system.rank:
+        residual = torch.zeros_like(residual)  # the basis is the whole space
+    error = residual * slope / high.clamp(min=1)
+    good = error <= tolerance
+    done = torch.ones_like(good) if stop else good
+    at = index[done]
+    found.value[at], found.score[at], found.residual[at] = theta[done], high[done], residual[done]
+    found.converged[at] = good[done]
+    if found.vector is not None and len(at):
+        found.vector[at] = basis.expand(y)[done]
+    return done, error
+
+
+def _length(v: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(v, dim=-1, keepdim=True)

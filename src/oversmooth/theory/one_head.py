@@ -1,0 +1,183 @@
+"""Radii of one head: every eigenvalue is ``base + λ (t − shift)`` with λ of H and t of A (THEORY section 3, lemma 1)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from oversmooth.theory.krylov import extremal
+from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
+from oversmooth.theory.small import complex_of, eigenvector
+from oversmooth.theory.spectrum import (
+    DENSE_TOKENS,
+    CentredAttention,
+    causal_values,
+    centred_matrix,
+    dense_values,
+    reflector,
+)
+from oversmooth.theory.weights import head_spectrum
+
+# Up to this many tokens, what Arnoldi leaves unconverged is computed directly.
+_RESCUE_TOKENS = 512
+# Up to this many tokens the eigenvector of A is computed for the limit array, by one factorisation.
+_LIMIT_TOKENS = 1024
+# Eigenvalues μ held at once.
+_CHUNK = 1 << 24
+
+
+def radii(
+    A: AttentionOperator,
+    W_V: Tensor,
+    W_O: Tensor,
+    update: Update,
+    search: Search,
+    *,
+    zeros: bool,
+    tie: float,
+) -> Radii:
+    """One result a head, ``(..., heads)``. A ``(..., heads, n, n)``; weights with A's batch, part of it or none."""
+    d, k = W_V.shape[-2:]
+    batch, flat = A.batch_shape, A.flatten()
+    lam = head_spectrum(W_V, W_O)
+    lam = lam.expand(*batch, lam.shape[-1]).reshape(-1, lam.shape[-1])
+    shift = update.shift.expand(batch).reshape(-1)
+
+    smooth, _, j = _largest(torch.ones_like(lam[:, :1]), lam, shift, update.base)
+    rough = _Rough(flat, lam, shift, update.base)
+    candidates = rough.search(search)
+    lam_rough, lam_smooth = (lam.gather(1, which[:, None])[:, 0] for which in (rough.which, j))
+    near = rough.radius - tie * rough.radius.clamp(min=1)
+    tied = _mu(candidates, lam, shift, update.base).abs() >= near[:, None, None]
+    # Terms that share the token vector, or the feature vector, add up to rank one.
+    mixed = (tied.any(-1).sum(-1) > 1) & (tied.any(-2).sum(-1) > 1)
+
+    if zeros and k < d:
+        # The zeros of H: eigenvalue `base` on both sides, on as many token and feature vectors as there are.
+        frozen = (rough.radius <= update.base) & (flat.counted() > 1)
+        rough.radius = torch.where(frozen, update.base, rough.radius)
+        lam_rough = torch.where(frozen, 0.0, lam_rough)
+        mixed |= frozen
+        lam_smooth = torch.where(smooth < update.base, 0.0, lam_smooth)
+        smooth = smooth.clamp(min=update.base)
+    smooths = smooth >= rough.radius
+
+    array = None
+    if search.limit is not False and 1 < A.tokens <= _LIMIT_TOKENS:
+        features = _feature_vector(W_V, W_O, lam_rough.reshape(batch)).reshape(-1, 1, d)
+        array = _token_vector(flat, rough.t)[..., None] * features
+    found = Radii(
+        rho_smooth=smooth,
+        rho_rough=rough.radius,
+        residual=rough.residual,
+        converged=rough.converged,
+        mu=_mu(rough.t[:, None], lam_rough[:, None], shift, update.base)[:, 0, 0],
+        mixed=mixed,
+        t=torch.where(smooths, 1.0, rough.t),
+        lam=torch.where(smooths, lam_smooth, lam_rough),
+        array=array,
+    )
+    return found.map(lambda x: x.reshape((*batch, *x.shape[1:])))
+
+
+def _mu(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> Tensor:
+    """``base + λ_j (t_i − shift)``: ``(b, i), (b, j), (b,) -> (b, i, j)``."""
+    return base + (t - shift[:, None])[..., None] * lam[:, None, :]
+
+
+def _largest(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest |μ| over all pairs, and which t and which λ give it. NaN among t counts for nothing."""
+    per_t, at = _largest_for_each(t, lam, shift, base)
+    value, i = per_t.nan_to_num(nan=-1.0).max(-1)
+    return value.clamp(min=0), i, at.gather(1, i[:, None])[:, 0]
+
+
+def _largest_for_each(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> tuple[Tensor, Tensor]:
+    """For every t the largest |μ| over λ, and which λ gives it, in pieces that fit in memory."""
+    rows = max(1, _CHUNK // max(1, t.shape[-1] * lam.shape[-1]))
+    pieces = zip(t.split(rows), lam.split(rows), shift.split(rows), strict=True)
+    best = [_mu(t, lam, s, base).abs().max(-1) for t, lam, s in pieces]
+    return torch.cat([b.values for b in best]), torch.cat([b.indices for b in best])
+
+
+class _Rough:
+    """The largest |μ| over the eigenvalues t ≠ 1 of A and the eigenvalues λ of H, and where it is taken; an item a head."""
+
+    def __init__(self, flat: AttentionOperator, lam: Tensor, shift: Tensor, base: float) -> None:
+        self.A, self.lam, self.shift, self.base = flat, lam, shift, base
+        items, device = flat.shape[0], flat.device
+        self.radius = torch.zeros(items, dtype=flat.dtype, device=device)
+        self.residual = torch.zeros_like(self.radius)
+        self.converged = torch.ones(items, dtype=torch.bool, device=device)
+        self.t = torch.zeros(items, dtype=complex_of(flat.dtype), device=device)
+        self.which = torch.zeros(items, dtype=torch.long, device=device)
+        self.everything = torch.arange(items, device=device)
+
+    def search(self, how: Search) -> Tensor:
+        """Fill in all items; returns the t that may tie with the best one, ``(items, some)``, NaN for none."""
+        A = self.A
+        if A.tokens == 1:
+            return self.t[:, None] * torch.nan
+        if A.causal and how.method == "auto":
+            # Real eigenvalues: |μ| is convex in t, so its largest value lies at an end.
+            values = causal_values(A)
+            ends = [values.nan_to_num(nan=torch.inf).amin(-1), values.nan_to_num(nan=-torch.inf).amax(-1)]
+            both = torch.stack(ends, dim=-1)
+            return self._directly(self.everything, torch.where(both.isinf(), torch.nan, both).to(self.t.dtype))
+        small = A.counted() <= (DENSE_TOKENS if how.method == "auto" else 2)
+        if how.method == "dense" or small.all():
+            return self._directly(self.everything, dense_values(A))
+        if small.any():
+            index = self.everything[small]
+            self._directly(index, dense_values(A.select(index)))
+        self._by_arnoldi(self.everything[~small], how)
+        lost = self.everything[~self.converged]
+        if len(lost) and how.method == "auto" and A.tokens <= _RESCUE_TOKENS:
+            self._directly(lost, dense_values(A.select(lost)))
+            self.residual[lost], self.converged[lost] = 0.0, True
+        conjugate = torch.where(self.t.imag == 0, torch.nan, self.t.conj())
+        return torch.stack([self.t, conjugate], dim=-1)
+
+    def _directly(self, index: Tensor, values: Tensor) -> Tensor:
+        """Take the best of these eigenvalues of the items at index."""
+        self.radius[index], i, self.which[index] = _largest(values, self.lam[index], self.shift[index], self.base)
+        self.t[index] = values.gather(1, i[:, None])[:, 0].nan_to_num()
+        return values
+
+    def _by_arnoldi(self, index: Tensor, how: Search) -> None:
+        def score(theta: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+            here = index[part]
+            value, which = _largest_for_each(theta, self.lam[here], self.shift[here], self.base)
+            return value, self.lam[here].abs().gather(1, which)
+
+        whole = len(index) == len(self.everything)
+        system = CentredAttention(self.A if whole else self.A.select(index))
+        found = extremal(system, score, tolerance=how.tolerance, seed=how.seed)
+        _, which = _largest_for_each(found.value[:, None], self.lam[index], self.shift[index], self.base)
+        self.radius[index], self.t[index], self.which[index] = found.score, found.value, which[:, 0]
+        self.residual[index] = found.residual * self.lam[index].gather(1, which)[:, 0].abs()
+        self.converged[index] = found.converged
+
+
+def _token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
+    """The eigenvector of A for each item's eigenvalue t ≠ 1, ``(items, n)`` complex: centred part and constant part."""
+    y = eigenvector(centred_matrix(flat), t)
+    v = reflector(flat)[..., 0].to(y.dtype)
+    z = torch.nn.functional.pad(y, (1, 0))
+    z = z - v * (v * z).sum(-1, keepdim=True)
+    keep = torch.ones_like(z.real) if flat.mask is None else flat.mask.to(z.real.dtype)
+    Az = real_and_imaginary(lambda x: (flat @ x[..., None])[..., 0], z)
+    mean = (Az * keep).sum(-1) / keep.sum(-1)
+    gap = t - 1  # A (z + c 1) = t z + (mean + c) 1, so c = mean / (t − 1)
+    constant = torch.where(gap.abs() > 0, mean / torch.where(gap == 0, 1.0, gap), 0.0)
+    return (z + constant[:, None]) * keep
+
+
+def _feature_vector(W_V: Tensor, W_O: Tensor, lam: Tensor) -> Tensor:
+    """A row r with ``r W_V W_O = λ r``, ``(..., d)`` complex; λ ``(...)`` over batch and heads."""
+    d, k = W_V.shape[-2:]
+    small = W_V @ W_O if d < k else W_O @ W_V
+    small = small.expand(*lam.shape, *small.shape[-2:]).reshape(-1, *small.shape[-2:])
+    y = eigenvector(small.mT, lam.reshape(-1)).reshape(*lam.shape, -1)
+    return y if d < k else (y[..., None, :] @ W_O.to(y.dtype))[..., 0, :]

@@ -1,0 +1,356 @@
+"""Attention as a linear operator on tokens: given as a matrix, or as queries and keys and never formed.
+
+Both kinds have one interface, `AttentionOperator`, and one conformance suite. Shapes are ``(..., n, n)``; in the rest of the
+theory the last leading axis is the head. A token that the mask hides takes no part: its row and its column are zero.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from oversmooth.errors import InputError
+
+# Entries of scores held at once where no fused kernel does the work: 32 MiB in float32.
+_BLOCK = 1 << 23
+_FUSED_MATH = 0  # torch._fused_sdp_choice: 0 is the kernel that forms all scores
+
+
+def is_row_stochastic(A: Tensor, tolerance: float = 1e-5) -> bool:
+    """Whether every row of A is non-negative and sums to one. ``(..., n, n)``."""
+    return bool((A >= -tolerance).all() and ((A.sum(-1) - 1).abs() <= tolerance).all())
+
+
+def is_causal(A: Tensor) -> bool:
+    """Whether A is lower triangular: no token sees a later one. ``(..., n, n)``."""
+    return not bool(torch.triu(A, diagonal=1).any())
+
+
+class AttentionOperator(ABC):
+    """Row-stochastic attention over n tokens, ``(..., n, n)``."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    causal: bool
+    mask: Tensor | None
+    """The tokens that count, ``(..., n)``; None for all."""
+
+    @abstractmethod
+    def __matmul__(self, v: Tensor) -> Tensor:
+        """``A v`` for v ``(..., n, c)``."""
+
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """The diagonal, ``(..., n)``: all eigenvalues, where attention is causal."""
+
+    @abstractmethod
+    def dense(self) -> DenseAttention:
+        """The same operator as a matrix."""
+
+    @abstractmethod
+    def flatten(self, keep: int = 0) -> AttentionOperator:
+        """The same operators in one row, ``(items, n, n)``; with keep=1 in one row of head groups, ``(items, heads, n, n)``."""
+
+    @abstractmethod
+    def select(self, index: Tensor) -> AttentionOperator:
+        """Some of them, by their place on the first axis."""
+
+    @property
+    def tokens(self) -> int:
+        return self.shape[-1]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.shape[:-2]
+
+    def counted(self) -> Tensor:
+        """How many tokens count, ``(...)``."""
+        if self.mask is None:
+            return torch.full(self.batch_shape, self.tokens, device=self.device)
+        return self.mask.sum(-1)
+
+    def centre(self, v: Tensor) -> Tensor:
+        """``P v``: v without its mean over the tokens that count. v ``(..., n, c)``."""
+        if self.mask is None:
+            return v - v.mean(-2, keepdim=True)
+        keep = self.mask[..., None].to(v.dtype)
+        return (v - (v * keep).sum(-2, keepdim=True) / keep.sum(-2, keepdim=True)) * keep
+
+
+class DenseAttention(AttentionOperator):
+    """Attention given as its matrix A, ``(..., n, n)``, after the softmax.
+
+    causal: None finds out; True insists that nothing lies above the diagonal.
+    mask: the tokens that count, ``(..., n)`` or, shared by all heads, without the head axis. What A says about the
+    others is ignored, but nobody else may look at them.
+    """
+
+    def __init__(self, A: Tensor, *, mask: Tensor | None = None, causal: bool | None = None) -> None:
+        A = torch.as_tensor(A)
+        if A.ndim < 2 or A.shape[-1] != A.shape[-2] or A.shape[-1] == 0:
+            raise InputError(f"attention has shape {tuple(A.shape)}; it must be (..., n, n), tokens by tokens")
+        if not A.is_floating_point():
+            raise InputError(f"attention has dtype {A.dtype}; convert it to a floating type first")
+        half = A.dtype in (torch.float16, torch.bfloat16)
+        A = A.to(torch.promote_types(A.dtype, torch.float32))
+        self.mask = _broadcast_mask(mask, A.shape[:-1], A.device)
+        if self.mask is not None:
+            A = torch.where(self.mask[..., None], A, 0.0)
+        _check_rows(A, self.mask, tolerance=2e-2 if half else 1e-4)
+        if half:  # a softmax kept in 8 or 11 bits misses one by 1e-3; the theory needs A 1 = 1
+            A = torch.where(A.sum(-1, keepdim=True) > 0, A / A.sum(-1, keepdim=True), A)
+        lower = is_causal(A)
+        if causal and not lower:
+            where = tuple(torch.triu(A, diagonal=1).nonzero()[0].tolist())
+            raise InputError(
+                f"attention called causal has {A[where].item():.4g} above its diagonal, at {where}; "
+                "pass causal=False, or the matrix after its causal mask"
+            )
+        self.A = A
+        self.causal = lower if causal is None else causal
+        self.shape, self.dtype, self.device = A.shape, A.dtype, A.device
+
+    @classmethod
+    def trusted(cls, A: Tensor, mask: Tensor | None, causal: bool) -> DenseAttention:
+        """From a matrix that is known to be what it must be: nothing is looked at."""
+        self = cls.__new__(cls)
+        self.A, self.mask, self.causal = A, mask, causal
+        self.shape, self.dtype, self.device = A.shape, A.dtype, A.device
+        return self
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        return self.A @ v
+
+    def diagonal(self) -> Tensor:
+        return self.A.diagonal(dim1=-2, dim2=-1)
+
+    def dense(self) -> DenseAttention:
+        return self
+
+    def flatten(self, keep: int = 0) -> DenseAttention:
+        mask = None if self.mask is None else _flat(self.mask, keep + 1)
+        return self.trusted(_flat(self.A, keep + 2), mask, self.causal)
+
+    def select(self, index: Tensor) -> DenseAttention:
+        mask = None if self.mask is None else self.mask[index]
+        return self.trusted(self.A[index], mask, self.causal)
+
+
+class SoftmaxAttention(AttentionOperator):
+    """``softmax(scale · q kᵀ + bias)``, applied through scaled-dot-product attention and never formed.
+
+    q: ``(..., heads, n, k)``; k: the same, or with fewer heads that divide q's (grouped queries); scale: ``1/√k`` if None.
+    mask: the tokens that count, ``(..., n)`` or, shared by all heads, without the head axis.
+    bias: added to the scores, ``(..., n, n)`` (relative positions; ``-inf`` hides a pair). It is the caller's n by n array;
+    everything else stays linear in n.
+    """
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        *,
+        scale: float | None = None,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        causal: bool = False,
+    ) -> None:
+        if q.ndim < 2 or k.ndim != q.ndim or q.shape[-2:] != k.shape[-2:] or 0 in q.shape:
+            raise InputError(
+                f"queries have shape {tuple(q.shape)} and keys {tuple(k.shape)}; "
+                "both must be (..., heads, n, k) with the same n and k"
+            )
+        if q.ndim > 2 and k.shape[-3] != q.shape[-3]:
+            if q.shape[-3] % k.shape[-3]:
+                raise InputError(f"{q.shape[-3]} query heads cannot share {k.shape[-3]} key heads evenly")
+            k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
+        if k.shape != q.shape:
+            raise InputError(
+                f"queries have shape {tuple(q.shape)} and keys {tuple(k.shape)}: the batches differ"
+            )
+        for name, x in (("queries", q), ("keys", k)):
+            if not x.isfinite().all():
+                raise InputError(f"{name} have {_count_nonfinite(x)} that are NaN or infinite")
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        self.q, self.k = q.to(dtype), k.to(dtype)
+        self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+        self.causal = causal
+        self.shape = torch.Size((*q.shape[:-1], q.shape[-2]))
+        self.dtype, self.device = dtype, q.device
+        self.mask = _broadcast_mask(mask, q.shape[:-1], q.device)
+        if bias is not None:
+            try:
+                bias = bias.to(dtype).expand(self.shape)
+            except RuntimeError:
+                raise InputError(
+                    f"bias has shape {tuple(bias.shape)}; the scores need {tuple(self.shape)}"
+                ) from None
+        self.bias = bias
+        self._check_visible()
+
+    def _check_visible(self) -> None:
+        if self.bias is None:
+            return  # every counted token sees itself
+        for start, stop in self._blocks():
+            hidden = (self._bias_block(start, stop) == -torch.inf).all(-1)
+            if self.mask is not None:
+                hidden &= self.mask[..., start:stop]
+            if hidden.any():
+                where = tuple(hidden.nonzero()[0].tolist())
+                raise InputError(
+                    f"the mask hides every token from query {where[-1] + start} (at {where[:-1]}); "
+                    "let each query see at least itself, or mask it out as a token"
+                )
+
+    def _blocks(self) -> list[tuple[int, int]]:
+        n, items = self.tokens, self.batch_shape.numel()
+        rows = max(1, min(n, _BLOCK // max(1, items * n)))
+        return [(start, min(start + rows, n)) for start in range(0, n, rows)]
+
+    def _bias_block(self, start: int, stop: int) -> Tensor | None:
+        """What is added to the scores of queries start to stop, ``(..., rows, n)`` or broadcastable; None for nothing."""
+        bias = None if self.bias is None else self.bias[..., start:stop, :]
+        visible = None
+        if self.causal:
+            row = torch.arange(start, stop, device=self.device)[:, None]
+            visible = row >= torch.arange(self.tokens, device=self.device)
+        if self.mask is not None:
+            # A hidden query may look anywhere: its row is set to zero afterwards, and this way it is not NaN.
+            free = self.mask[..., None, :] | ~self.mask[..., start:stop, None]
+            visible = free if visible is None else (visible & free) | ~self.mask[..., start:stop, None]
+        if visible is None:
+            return bias
+        zero = torch.zeros((), dtype=self.dtype, device=self.device)
+        return torch.where(visible, zero if bias is None else bias, -torch.inf)
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        lead = torch.broadcast_shapes(self.batch_shape, v.shape[:-2])
+        c = v.shape[-1]
+        # Fused kernels want queries, keys and values of one width: zeros change neither scores nor results.
+        width = max(c, self.q.shape[-1])
+        q, k, v = (pad(x, (0, width - x.shape[-1])) for x in (self.q, self.k, v.to(self.dtype)))
+        q, k, v = (_at_least_4d(x.expand(*lead, *x.shape[-2:])) for x in (q, k, v))
+        if self.mask is None and self.bias is None and _has_fused_kernel(q, k, v, self.causal):
+            out = scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=self.scale)
+        else:
+            parts = []
+            for start, stop in self._blocks():
+                bias = self._bias_block(start, stop)
+                if bias is not None and bias.ndim > 2:
+                    bias = _at_least_4d(bias.expand(*lead, *bias.shape[-2:]))
+                rows = q[..., start:stop, :]
+                parts.append(scaled_dot_product_attention(rows, k, v, attn_mask=bias, scale=self.scale))
+            out = torch.cat(parts, dim=-2)
+        out = out[..., :c].reshape(*lead, self.tokens, c)
+        return out if self.mask is None else torch.where(self.mask[..., None], out, 0.0)
+
+    def diagonal(self) -> Tensor:
+        """``exp(scale · q_i·k_i − lse_i)``, the log-sum-exp taken over blocks of queries."""
+        parts = []
+        for start, stop in self._blocks():
+            seen = stop if self.causal else self.tokens  # causal: later keys need not be looked at
+            scores = (self.q[..., start:stop, :] @ self.k[..., :seen, :].mT).mul_(self.scale)
+            bias = self._bias_block(start, stop)
+            if bias is not None:
+                scores = scores + bias[..., :seen]
+            own = scores[..., start:stop].diagonal(dim1=-2, dim2=-1).clone()
+            parts.append((own - torch.logsumexp(scores, dim=-1)).exp())
+        out = torch.cat(parts, dim=-1)
+        return out if self.mask is None else torch.where(self.mask, out, 0.0)
+
+    def dense(self) -> DenseAttention:
+        parts = []
+        for start, stop in self._blocks():
+            scores = (self.q[..., start:stop, :] @ self.k.mT) * self.scale
+            bias = self._bias_block(start, stop)
+            parts.append(torch.softmax(scores if bias is None else scores + bias, dim=-1))
+        A = torch.cat(parts, dim=-2)
+        if self.mask is not None:
+            A = torch.where(self.mask[..., None], A, 0.0)
+        return DenseAttention.trusted(A, self.mask, self.causal)
+
+    def flatten(self, keep: int = 0) -> SoftmaxAttention:
+        mask = None if self.mask is None else _flat(self.mask, keep + 1)
+        bias = None if self.bias is None else _flat(self.bias, keep + 2)
+        return self._with(_flat(self.q, keep + 2), _flat(self.k, keep + 2), mask, bias)
+
+    def select(self, index: Tensor) -> SoftmaxAttention:
+        mask = None if self.mask is None else self.mask[index]
+        bias = None if self.bias is None else self.bias[index]
+        return self._with(self.q[index], self.k[index], mask, bias)
+
+    def _with(self, q: Tensor, k: Tensor, mask: Tensor | None, bias: Tensor | None) -> SoftmaxAttention:
+        other = SoftmaxAttention.__new__(SoftmaxAttention)
+        other.q, other.k, other.mask, other.bias = q, k, mask, bias
+        other.scale, other.causal, other.dtype, other.device = self.scale, self.causal, self.dtype, self.device
+        other.shape = torch.Size((*q.shape[:-1], q.shape[-2]))
+        return other
+
+
+def as_operator(A: Tensor | AttentionOperator) -> AttentionOperator:
+    """A matrix becomes an operator, checked; an operator stays as it is."""
+    return A if isinstance(A, AttentionOperator) else DenseAttention(A)
+
+
+def _broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor | None:
+    if mask is None:
+        return None
+    mask = torch.as_tensor(mask, device=device)
+    if mask.dtype != torch.bool:
+        raise InputError(f"mask has dtype {mask.dtype}; give booleans, True for the tokens that count")
+    given = tuple(mask.shape)
+    if mask.ndim == len(shape) - 1 and mask.ndim > 0 and len(shape) > 1:
+        mask = mask.unsqueeze(-2)  # one mask for all heads
+    try:
+        mask = mask.expand(shape)
+    except RuntimeError:
+        raise InputError(
+            f"mask has shape {given}; attention over {shape[-1]} tokens needs one boolean a token, "
+            f"{tuple(shape)} or without the head axis"
+        ) from None
+    empty = ~mask.any(-1)
+    if empty.any():
+        where = tuple(empty.nonzero()[0].tolist()) if empty.ndim else ()
+        raise InputError(f"the mask hides every token of array {where}; leave that array out")
+    return mask
+
+
+def _check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
+    if not A.isfinite().all():
+        raise InputError(f"attention has {_count_nonfinite(A)} that are NaN or infinite")
+    if A.min() < -tolerance:
+        where = tuple((A < -tolerance).nonzero()[0].tolist())
+        raise InputError(f"attention is {A[where].item():.4g} at {where}; weights after a softmax are not negative")
+    seen = A if mask is None else torch.where(mask[..., None, :], A, 0.0)
+    wrong = (seen.sum(-1) - 1).abs() > tolerance
+    if mask is not None:
+        wrong &= mask
+    if wrong.any():
+        where = tuple(wrong.nonzero()[0].tolist())
+        onto = "" if mask is None else " over the tokens that count"
+        raise InputError(
+            f"attention row {where[-1]} of matrix {where[:-1]} sums to {seen[where].sum().item():.6g}{onto}, not 1; "
+            "pass A after its softmax, with the mask that its softmax used"
+        )
+
+
+def _count_nonfinite(x: Tensor) -> str:
+    return f"{int((~x.isfinite()).sum()):,} of {x.numel():,} entries"
+
+
+def _flat(x: Tensor, keep: int) -> Tensor:
+    return x.reshape(-1, *x.shape[x.ndim - keep :])
+
+
+def _at_least_4d(x: Tensor) -> Tensor:
+    """SDPA's fused kernels take exactly (batch, heads, n, k)."""
+    return x.reshape(-1, x.shape[-3] if x.ndim > 2 else 1, *x.shape[-2:])
+
+
+def _has_fused_kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> bool:
+    return torch._fused_sdp_choice(q, k, v, None, 0.0, causal) != _FUSED_MATH

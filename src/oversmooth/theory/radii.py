@@ -1,0 +1,65 @@
+"""What the two ways of computing radii, `one_head` and `several_heads`, take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from oversmooth.theory.spectrum import Method
+
+
+@dataclass(frozen=True)
+class Update:
+    """``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h``: base 1 with residual connection, shift NeuTRENO's λ̃ a head."""
+
+    base: float
+    shift: Tensor
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to look for eigenvalues, and whether to keep the eigenarray (None: where it is cheap)."""
+
+    method: Method
+    tolerance: float
+    seed: int
+    limit: bool | None
+
+
+@dataclass(frozen=True)
+class Radii:
+    """The two radii of every item of a batch, ``(items, ...)``, and what stands behind the rough one."""
+
+    rho_smooth: Tensor
+    rho_rough: Tensor
+    residual: Tensor
+    converged: Tensor
+    mu: Tensor
+    """The eigenvalue of modulus rho_rough, complex."""
+    mixed: Tensor
+    """Whether terms tie with it that differ in token and in feature vector: the limit then has rank two or more."""
+    t: Tensor | None = None
+    """One head: the eigenvalue of A behind the larger radius, and"""
+    lam: Tensor | None = None
+    """that of H."""
+    array: Tensor | None = None
+    """The eigenarray of mu, ``(..., n, d)`` complex."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Radii:
+        """The same with every tensor changed."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Radii(**{name: None if v is None else change(v) for name, v in values.items()})
+
+    @staticmethod
+    def cat(parts: list[Radii]) -> Radii:
+        """Several batches in a row."""
+        columns = {f.name: [getattr(p, f.name) for p in parts] for f in fields(Radii)}
+        return Radii(**{name: None if any(v is None for v in vs) else torch.cat(vs) for name, vs in columns.items()})
+
+
+def real_and_imaginary(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A real linear map applied to a complex array."""
+    return torch.complex(linear(x.real), linear(x.imag))

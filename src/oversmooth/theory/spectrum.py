@@ -1,0 +1,168 @@
+"""The eigenvalues of attention that compete with 1 (THEORY section 3: centring, causal attention, matrix-free)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from oversmooth.errors import InputError
+from oversmooth.theory.krylov import Arnoldi
+from oversmooth.theory.operators import AttentionOperator, as_operator
+from oversmooth.theory.small import complex_of, eigenpairs, eigenvalues
+
+Method = Literal["auto", "dense", "arnoldi"]
+DENSE_TOKENS = 64
+"""Up to here all eigenvalues are computed; above, the extremal ones, unless asked otherwise."""
+DEFAULT_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+"""Residual below which a Ritz pair has converged."""
+_MATERIALISE = 1 << 26  # entries: up to here forming A once is cheaper than repeating q kᵀ at every step
+
+
+@dataclass(frozen=True)
+class AttentionSpectrum:
+    """Eigenvalues of A without its eigenvalue 1 (one of them, if it is repeated)."""
+
+    values: Tensor
+    """``(..., m)`` complex; NaN in the place of tokens that the mask hides."""
+    residuals: Tensor
+    """``(..., m)``: ‖A x − t x‖ of each pair on centred vectors, zero where the method is direct."""
+    method: Literal["dense", "causal", "arnoldi"]
+    tolerance: float
+    """The residual that the extremal values were asked to reach (in 16 directions of the plane). The error of a value is its
+    residual times its condition number, which is 1 for symmetric attention."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all eigenvalues are here, or only the extremal ones."""
+        return self.method != "arnoldi"
+
+    @property
+    def radius(self) -> Tensor:
+        """The largest modulus, ``(...)``; zero where no eigenvalue competes with 1."""
+        if self.values.shape[-1] == 0:
+            return self.values.real.sum(-1)
+        return self.values.abs().nan_to_num(nan=0.0).amax(-1)
+
+
+class CentredAttention:
+    """Attention on centred vectors, one head an item: the `LinearSystem` whose eigenvalues are A's without the 1."""
+
+    def __init__(self, flat: AttentionOperator) -> None:
+        self.operator = flat
+        self.items, self.size = flat.shape[0], flat.tokens
+        self.rank = int(flat.counted().min()) - 1 if self.items else 0
+        self.dtype, self.device = flat.dtype, flat.device
+
+    def apply(self, v: Tensor) -> Tensor:
+        return self.project((self.operator @ v[..., None])[..., 0])
+
+    def project(self, v: Tensor) -> Tensor:
+        return self.operator.centre(v[..., None])[..., 0]
+
+    def select(self, index: Tensor) -> CentredAttention:
+        return CentredAttention(self.operator.select(index))
+
+
+def attention_spectrum(
+    A: Tensor | AttentionOperator,
+    *,
+    method: Method = "auto",
+    tolerance: float | None = None,
+    most: int = 128,
+    seed: int = 0,
+) -> AttentionSpectrum:
+    """The eigenvalues of A other than 1. A ``(..., n, n)`` or an operator.
+
+    Causal attention: its diagonal without the first entry, exact. Otherwise all n − 1 of them up to 64 tokens (or method="dense"),
+    and above that, or with method="arnoldi", the extremal ones: `most` steps at most on centred vectors, fewer if the
+    outermost Ritz values in 16 directions reach the tolerance before. The vertices of the spectrum's convex hull are what
+    decides about smoothing, and these are what Arnoldi finds first.
+
+    >>> A = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+    >>> attention_spectrum(A).values
+    tensor([0.2500+0.j])
+    """
+    A = as_operator(A)
+    check_method(method)
+    tolerance = DEFAULT_TOLERANCE[A.dtype] if tolerance is None else tolerance
+    if A.causal and method == "auto":
+        values = causal_values(A)
+        return AttentionSpectrum(values.to(complex_of(A.dtype)), torch.zeros_like(values), "causal", tolerance)
+    flat = materialise_if_small(A).flatten()
+    system = CentredAttention(flat)
+    if method == "dense" or (method == "auto" and A.tokens <= DENSE_TOKENS) or system.rank < 2:
+        values = dense_values(flat).reshape(*A.batch_shape, -1)
+        return AttentionSpectrum(values, torch.zeros_like(values.real), "dense", tolerance)
+    values, residuals = _extremal_values(system, tolerance, min(most, system.rank), seed)
+    shape = (*A.batch_shape, -1)
+    return AttentionSpectrum(values.reshape(shape), residuals.reshape(shape), "arnoldi", tolerance)
+
+
+def _extremal_values(
+    system: CentredAttention, tolerance: float, most: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    basis = Arnoldi(system, seed)
+    angles = torch.arange(16, device=system.device) * (2 * math.pi / 16)
+    directions = torch.polar(torch.ones_like(angles), -angles).to(complex_of(system.dtype))
+    while True:
+        basis.extend(min(most, basis.steps + 16))
+        theta, y = eigenpairs(basis.H[:, : basis.steps])
+        residuals = (basis.H[:, basis.steps, :, None].to(y.dtype) * y).sum(-2).abs()
+        outermost = (theta[:, None, :] * directions[:, None]).real.argmax(-1)
+        if basis.steps >= system.rank:
+            return theta, torch.zeros_like(residuals)
+        if basis.steps >= most or bool((residuals.gather(1, outermost) <= tolerance).all()):
+            return theta, residuals
+
+
+def causal_values(A: AttentionOperator) -> Tensor:
+    """The diagonal of causal attention without its first counted entry, which is the 1. ``(..., n − 1)``, NaN if hidden."""
+    diagonal = A.diagonal()
+    if A.mask is None:
+        return diagonal[..., 1:]
+    counted = torch.where(A.mask, diagonal, torch.nan)
+    # The first counted token goes to the front and out; a stable sort keeps the order of the others.
+    is_first = A.mask & (A.mask.cumsum(-1) == 1)
+    order = torch.argsort((~is_first).to(torch.int8), dim=-1, stable=True)
+    return counted.gather(-1, order)[..., 1:]
+
+
+def dense_values(flat: AttentionOperator) -> Tensor:
+    """All eigenvalues but the 1, ``(items, n − 1)``; NaN in the place of hidden tokens."""
+    values = eigenvalues(centred_matrix(flat))
+    if flat.mask is None:
+        return values
+    # Each hidden token adds a zero that is not A's. Zeros that are A's are as good: strike the smallest ones.
+    hidden = flat.tokens - flat.counted()
+    place = values.abs().argsort(-1).argsort(-1)
+    return torch.where(place < hidden[:, None], torch.nan, values)
+
+
+def centred_matrix(A: AttentionOperator) -> Tensor:
+    """A in an orthonormal basis of the centred vectors, ``(..., n − 1, n − 1)``, by a Householder reflection."""
+    v, M = reflector(A), A.dense().A
+    M = M - (M @ v) @ v.mT
+    M = M - v @ (v.mT @ M)
+    return M[..., 1:, 1:]
+
+
+def reflector(A: AttentionOperator) -> Tensor:
+    """v with ``I − v vᵀ`` mapping the constant vector to the first axis, ``(..., n, 1)``."""
+    keep = torch.ones(A.shape[:-1], dtype=A.dtype, device=A.device) if A.mask is None else A.mask.to(A.dtype)
+    v = keep / torch.linalg.vector_norm(keep, dim=-1, keepdim=True)
+    v[..., 0] += 1
+    return (v * math.sqrt(2) / torch.linalg.vector_norm(v, dim=-1, keepdim=True))[..., None]
+
+
+def materialise_if_small(A: AttentionOperator) -> AttentionOperator:
+    """As a matrix where that is small: an operator repeats q kᵀ at every product."""
+    return A.dense() if A.shape.numel() <= _MATERIALISE else A
+
+
+def check_method(method: str) -> None:
+    if method not in ("auto", "dense", "arnoldi"):
+        raise InputError(f"method is {method!r}; choose 'auto', 'dense' or 'arnoldi'")

@@ -1,0 +1,81 @@
+"""The operators whose radii decide, as `LinearSystem`s: all heads together, and causal attention block by block.
+
+Both are the update without its identity, ``Σ_h (A_h − s_h) Z W_V^h W_O^h``; the caller adds the residual connection to the
+eigenvalues. s is NeuTRENO's λ̃, zero otherwise. Weights are shared by all items.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.weights import stack_heads
+
+
+class JoinedHeads:
+    """``Z ↦ P Σ_h (A_h − s_h) Z W_V^h W_O^h`` on centred n by d arrays, flattened (THEORY section 3, multi-head theorem)."""
+
+    def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, shift: Tensor) -> None:
+        """A ``(items, heads, n, n)``, W_V ``(heads, d, k)``, W_O ``(heads, k, d)``, shift ``(heads,)``."""
+        self.A, self.W_V, self.W_O, self.shift = A, W_V, W_O, shift
+        self.V, self.O = stack_heads(W_V, W_O)
+        self.items, self.heads, self.n = A.shape[0], A.shape[1], A.tokens
+        self.d, self.k = W_V.shape[-2:]
+        self.size = self.n * self.d
+        self.rank = (int(A.counted().min()) - 1) * self.d if self.items else 0
+        self.dtype, self.device = A.dtype, A.device
+        # The mask is the same for all heads of an item.
+        self._tokens = A.mask[:, 0] if A.mask is not None else None
+
+    def apply(self, v: Tensor) -> Tensor:
+        return self.project(self.mix(v.view(-1, self.n, self.d)).reshape(len(v), -1))
+
+    def mix(self, Z: Tensor) -> Tensor:
+        """``Σ_h (A_h − s_h) Z W_V^h W_O^h`` without centring, ``(items, n, d)``."""
+        values = (Z @ self.V).view(-1, self.n, self.heads, self.k).transpose(1, 2)
+        mixed = self.A @ values
+        if self.shift.any():
+            mixed = mixed - self.shift[:, None, None] * values
+        return mixed.transpose(1, 2).reshape(-1, self.n, self.heads * self.k) @ self.O
+
+    def project(self, v: Tensor) -> Tensor:
+        Z = v.view(-1, self.n, self.d)
+        if self._tokens is None:
+            Z = Z - Z.mean(1, keepdim=True)
+        else:
+            keep = self._tokens[..., None].to(Z.dtype)
+            Z = (Z - (Z * keep).sum(1, keepdim=True) / keep.sum(1, keepdim=True)) * keep
+        return Z.reshape(len(v), -1)
+
+    def select(self, index: Tensor) -> JoinedHeads:
+        return JoinedHeads(self.A.select(index), self.W_V, self.W_O, self.shift)
+
+
+class CausalBlocks:
+    """``x ↦ Σ_h (a_h − s_h) x W_V^h W_O^h`` on d features, one item a token: the diagonal blocks of causal attention.
+
+    With A lower triangular the update is block triangular over tokens, so these blocks have its whole spectrum.
+    """
+
+    def __init__(self, diagonal: Tensor, W_V: Tensor, W_O: Tensor) -> None:
+        """diagonal ``(items, heads)``: A_h[i, i] − s_h."""
+        self.diagonal, self.W_V, self.W_O = diagonal, W_V, W_O
+        self.V, self.O = stack_heads(W_V, W_O)
+        self.items, self.heads = diagonal.shape
+        self.size = self.rank = W_V.shape[-2]
+        self.dtype, self.device = diagonal.dtype, diagonal.device
+
+    def apply(self, v: Tensor) -> Tensor:
+        values = (v @ self.V).view(len(v), self.heads, -1) * self.diagonal[..., None]
+        return values.reshape(len(v), -1) @ self.O
+
+    def project(self, v: Tensor) -> Tensor:
+        return v
+
+    def select(self, index: Tensor) -> CausalBlocks:
+        return CausalBlocks(self.diagonal[index], self.W_V, self.W_O)
+
+    def matrices(self) -> Tensor:
+        """Each block as a matrix acting on row vectors, ``(items, d, d)``."""
+        return torch.einsum("ih,hdk,hke->ide", self.diagonal, self.W_V, self.W_O)

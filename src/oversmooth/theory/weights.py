@@ -1,0 +1,89 @@
+"""Spectra of H, from the value and output weights alone (THEORY sections 3 and 4).
+
+Row vectors throughout: a head maps a token x to ``x W_V W_O`` with W_V ``(..., heads, d, k)`` and W_O ``(..., heads, k, d)``.
+The papers' H is the transpose of that product, so its eigenvalues are the product's.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from oversmooth.errors import InputError
+from oversmooth.theory.small import eigenvalues
+
+
+def check_weights(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in float32 or better, after looking at shapes and at NaN."""
+    if W_V.ndim < 3 or W_O.ndim < 3 or W_V.shape[-3:] != (W_O.shape[-3], W_O.shape[-1], W_O.shape[-2]):
+        raise InputError(
+            f"W_V has shape {tuple(W_V.shape)} and W_O {tuple(W_O.shape)}; they must be (..., heads, d, k) and (..., heads, k, d)"
+        )
+    for name, W in (("W_V", W_V), ("W_O", W_O)):
+        if not W.is_floating_point():
+            raise InputError(f"{name} has dtype {W.dtype}; convert it to a floating type first")
+        if not W.isfinite().all():
+            bad = int((~W.isfinite()).sum())
+            raise InputError(
+                f"{name} has {bad:,} of {W.numel():,} entries that are NaN or infinite; mend the weights first"
+            )
+    dtype = torch.promote_types(torch.promote_types(W_V.dtype, W_O.dtype), torch.float32)
+    return W_V.to(dtype), W_O.to(dtype)
+
+
+def head_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
+    """The k eigenvalues of each head's H that can differ from zero, ``(..., heads, k)``, complex.
+
+    ``W_V W_O`` is d by d of rank k; its nonzero eigenvalues are those of the k by k matrix ``W_O W_V``.
+    The other d − k are zero. For d < k the d by d product is the smaller one and is used instead.
+    """
+    W_V, W_O = check_weights(W_V, W_O)
+    return eigenvalues(W_V @ W_O if W_V.shape[-2] < W_V.shape[-1] else W_O @ W_V)
+
+
+def joined_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
+    """Eigenvalues of all heads together, ``W = Σ_h W_V^h W_O^h``: ``(..., min(d, heads·k))``, complex.
+
+    If heads·k < d the remaining d − heads·k eigenvalues are zero.
+    """
+    W_V, W_O = check_weights(W_V, W_O)
+    V, O = stack_heads(W_V, W_O)  # noqa: E741
+    return eigenvalues(V @ O if V.shape[-2] <= V.shape[-1] else O @ V)
+
+
+def stack_heads(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
+    """All heads side by side: ``(..., d, heads·k)`` and ``(..., heads·k, d)``."""
+    heads, d, k = W_V.shape[-3:]
+    V = W_V.movedim(-3, -2).reshape(*W_V.shape[:-3], d, heads * k)
+    O = W_O.reshape(*W_O.shape[:-3], heads * k, d)  # noqa: E741
+    return V, O
+
+
+def repeat_shared_heads(W_V: Tensor, heads: int) -> Tensor:
+    """Grouped queries: one slice a query head, ``(..., kv_heads, d, k) -> (..., heads, d, k)``, each shared one repeated."""
+    shared = W_V.shape[-3]
+    if heads < 1 or heads % shared:
+        raise InputError(f"{heads} query heads cannot share {shared} value heads evenly")
+    return W_V.repeat_interleave(heads // shared, dim=-3)
+
+
+def fold_norm(
+    W_V: Tensor,
+    gamma: Tensor | float = 1.0,
+    *,
+    kind: Literal["layer", "rms"] = "layer",
+    inverse_sigma: float = 1.0,
+) -> Tensor:
+    """W_V with the norm before it folded in: ``C diag(γ) W_V / σ`` (THEORY section 4). Same shape.
+
+    LayerNorm also removes the mean over features, ``C = I − 11ᵀ/d``; RMSNorm does not. inverse_sigma is the mean 1/σ of the
+    tokens, where it was observed. β does not enter: with the value bias it is a constant offset, `dominance`'s ``bias``.
+    """
+    d = W_V.shape[-2]
+    gamma = torch.as_tensor(gamma, dtype=W_V.dtype, device=W_V.device)
+    if gamma.ndim and gamma.shape[-1] not in (1, d):
+        raise InputError(f"γ has {gamma.shape[-1]} entries but W_V takes {d} features")
+    if kind not in ("layer", "rms"):
+        raise InputError(f"norm kind is {kind!r}; choose 'layer' or 'rms'")
+    folded = W_V * (gamma[..., None] if gamma.ndim else gamma) * inverse_sigma
+    return folded - folded.mean(-2, keepdim=True) if kind == "layer" else folded
