@@ -1,4 +1,4 @@
-"""Angle convergence: how parallel tokens are (THEORY section 2, notion 2)."""
+"""Angle convergence: how parallel tokens are (THEORY §2, notion 2)."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ def cosine(x: Tensor, absolute: bool = False, mask: Tensor | None = None) -> Ten
     """Mean cosine over all pairs of different tokens, or mean absolute cosine. ``(..., n, d) -> (...)``.
 
     The two differ when tokens lie on one line but point both ways, as under a sharpening eigenvector of mixed
-    signs. A token of length zero has no direction and is in no pair. NaN with fewer than two tokens left, or NaN inside.
+    signs. A token of length zero has no direction and is in no pair. NaN with fewer than two tokens left, or NaN
+    inside.
 
     The signed mean needs no array of pairs; the absolute one is summed in blocks of rows, recomputed in the
     backward pass, so memory grows linearly with n for both.
@@ -30,10 +31,7 @@ def cosine(x: Tensor, absolute: bool = False, mask: Tensor | None = None) -> Ten
     unit = x / torch.where(has_direction, length, 1.0)
     tokens = has_direction.sum((-2, -1)).to(x.dtype)
     with_itself = unit.square().sum((-2, -1))
-    if absolute:
-        total = _sum_of_absolute_cosines(unit)
-    else:
-        total = unit.sum(-2).square().sum(-1)
+    total = _sum_of_absolute_cosines(unit) if absolute else unit.sum(-2).square().sum(-1)
     pairs = tokens * (tokens - 1)
     return torch.where(pairs > 0, (total - with_itself) / pairs.clamp(min=1), torch.nan)
 

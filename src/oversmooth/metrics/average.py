@@ -26,9 +26,7 @@ class Average:
     (2.3333, 3)
     """
 
-    def __init__(
-        self, metric: Callable[..., Tensor], *, skip_undefined: bool = False, **settings: Any
-    ) -> None:
+    def __init__(self, metric: Callable[..., Tensor], *, skip_undefined: bool = False, **settings: Any) -> None:
         self.metric = metric
         self.settings = settings
         self.skip_undefined = skip_undefined

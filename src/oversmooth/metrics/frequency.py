@@ -1,4 +1,4 @@
-"""Input convergence: how far tokens are from all being the same token (THEORY section 2, notion 1)."""
+"""Input convergence: how far tokens are from all being the same token (THEORY §2, notion 1)."""
 
 from typing import Literal
 
@@ -47,9 +47,7 @@ def hfc(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return _high(*prepare(x, mask))
 
 
-def input_convergence(
-    x: Tensor, norm: Literal["fro", "spectral"] = "fro", mask: Tensor | None = None
-) -> Tensor:
+def input_convergence(x: Tensor, norm: Literal["fro", "spectral"] = "fro", mask: Tensor | None = None) -> Tensor:
     """``‖HFC[X]‖ / ‖LFC[X]‖``: 0 when all tokens are equal. ``(..., n, d) -> (...)``.
 
     ``‖LFC‖`` is the same in both norms, since LFC has rank one.

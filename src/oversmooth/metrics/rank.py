@@ -1,7 +1,8 @@
-"""Rank collapse: how near tokens are to a rank-one array (THEORY section 2, notion 3).
+"""Rank collapse: how near tokens are to a rank-one array (THEORY §2, notion 3).
 
 All four numbers come from the singular values, taken from the smaller of the two Gram matrices in float64: in
-float32 a Gram matrix cannot see σ₂/σ₁ below 7e-4. In float64 the limit is `RESOLUTION`; what lies below it counts as zero.
+float32 a Gram matrix cannot see σ₂/σ₁ below 7e-4. In float64 the limit is `RESOLUTION`; what lies below it counts as
+zero.
 """
 
 import torch
@@ -62,7 +63,7 @@ def stable_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def effective_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """``exp`` of the entropy of ``σ/Σσ`` (Roy and Vetterli): between 1 and the rank; NaN for zeros. ``(..., n, d) -> (...)``.
+    """``exp`` of the entropy of ``σ/Σσ`` (Roy and Vetterli): 1 to the rank; NaN for zeros. ``(..., n, d) -> (...)``.
 
     >>> effective_rank(torch.eye(4)), effective_rank(torch.ones(4, 4))
     (tensor(4.0000), tensor(1.))

@@ -12,8 +12,9 @@ from oversmooth.theory.operators import (
     is_causal,
     is_row_stochastic,
 )
-from oversmooth.theory.spectrum import AttentionSpectrum, attention_spectrum
-from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum, repeat_shared_heads
+from oversmooth.theory.simulate import Simulation, simulate
+from oversmooth.theory.spectrum import AttentionSpectrum, attention_spectrum, flip_threshold
+from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum, repeat_shared_heads
 
 __all__ = [
     "AttentionOperator",
@@ -21,13 +22,17 @@ __all__ = [
     "DenseAttention",
     "Dominance",
     "LimitArray",
+    "Simulation",
     "SoftmaxAttention",
     "attention_spectrum",
+    "centre_features",
     "dominance",
+    "flip_threshold",
     "fold_norm",
     "head_spectrum",
     "is_causal",
     "is_row_stochastic",
     "joined_spectrum",
     "repeat_shared_heads",
+    "simulate",
 ]

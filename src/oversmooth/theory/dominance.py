@@ -1,7 +1,8 @@
-"""Which eigenvalue dominates depth, the smoothing one or another (THEORY sections 3 to 6).
+"""Which eigenvalue dominates depth, the smoothing one or another (THEORY §3 to §6).
 
-The update ``T(X) = X + Σ_h A_h X W_V^h W_O^h`` keeps constant arrays constant, where it is ``I + W_V W_O``, and acts on what remains,
-centred arrays, as T_P. ρ_smooth and ρ_rough are the radii of these two; whichever is larger wins with depth.
+The update ``T(X) = X + Σ_h A_h X W_V^h W_O^h`` keeps constant arrays constant, where it is ``I + W_V W_O``, and acts
+on what remains, centred arrays, as T_P. ρ_smooth and ρ_rough are the radii of these two; whichever is larger wins
+with depth.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _RANK_ONE = 1e-3
 
 @dataclass(frozen=True)
 class Dominance:
-    """Both radii, and what follows from them for a generic input. Tensors are ``(batch...)``, with heads last when per head."""
+    """Both radii, and what follows from them for a generic input. Tensors are ``(...)``, or ``(..., heads)`` per head."""
 
     rho_smooth: Tensor
     """Radius on constant arrays: from the weights alone."""
     rho_rough: Tensor
     """Radius on centred arrays; 0 with a single token."""
     residual: Tensor
-    """‖T_P Z − μ Z‖ of the unit Ritz pair behind rho_rough (one head: of A's, times |λ|); 0 where it was computed directly."""
+    """Of the Ritz pair behind rho_rough, ‖T_P Z − μ Z‖ for ‖Z‖ = 1 (one head: A's, times |λ|); 0 if computed directly."""
     tolerance: Tensor
     """Margins below this are a tie."""
     rule: str
@@ -65,12 +66,12 @@ class Dominance:
 
     @property
     def verdict(self) -> Any:
-        """"smooth", "rough" or "tie"; nested lists of them for a batch."""
+        """Of "smooth", "rough" and "tie" the one that is found; nested lists of them for a batch."""
         return _words(self._outcome(), ("rough", "tie", "smooth"))
 
     @property
     def notions(self) -> dict[str, Any]:
-        """Whether each of the three notions "holds", "fails" or is "open", from the spectra alone and for a generic input.
+        """Whether each of the three notions "holds", "fails" or is "open": what the spectra say for a generic input.
 
         Angle convergence is meant up to sign, over the tokens that the limit does not leave at zero.
         """
@@ -103,23 +104,30 @@ def dominance(
     limit: bool | None = None,
     method: Method = "auto",
     tolerance: float | None = None,
+    steps: int | None = None,
     tie: float | None = None,
     seed: int = 0,
 ) -> Dominance:
-    """Compare the smoothing eigenvalue with all others. A ``(..., heads, n, n)`` or an operator; W_V ``(..., heads, d, k)``,
-    W_O ``(..., heads, k, d)``, their batch aligned with A's or absent.
+    """Compare the smoothing eigenvalue with all others, for all heads together ``(...)`` or for each ``(..., heads)``.
 
-    All heads together by default, ``(...)``; per_head=True treats each as the only one, as the first paper does, ``(..., heads)``.
+    A ``(..., heads, n, n)`` or an operator, W_V ``(..., heads, d, k)``, W_O ``(..., heads, k, d)``; a batch of weights
+    aligns with A's. A norm before the layer enters through ``fold_norm(W_V, ...)``.
 
-    residual: False for an update without X itself.
-    bias: whether values or outputs have a bias (a folded norm's β is one): a constant offset, μ = 1, on the smooth side.
-    neutreno: λ̃, one number or one a head; shifts A's eigenvalues by −λ̃ and adds a source that keeps tokens apart.
-    zeros: whether the d − k zero eigenvalues of a head's H count (they give μ = 1 on both sides). By default they do where
-        all heads are taken together and do not per head, as in the first paper's table 1.
-    limit: whether to build the array that X tends to when the rough part wins. By default where it is cheap, not per head.
-    method: "dense" computes all eigenvalues, "arnoldi" never forms the n·d by n·d matrix, "auto" chooses by size.
-    tolerance: relative residual at which an eigenvalue has converged. tie: relative margin below which the verdict is a tie.
-    A norm before the layer enters through `fold_norm(W_V, ...)`.
+    Args:
+        per_head: treat each head as if it were the only one, as the first paper does.
+        residual: False for an update without X itself.
+        bias: whether values or outputs have a bias (a folded norm's β is one). A constant offset is a smooth mode, μ = 1.
+        neutreno: λ̃, one number or one a head: shifts A's eigenvalues by −λ̃ and adds a source that keeps tokens apart.
+        zeros: whether the d − k zero eigenvalues of a head's H count; they give μ = 1 on both sides. By default they do
+            for a single head and do not per head, as in the first paper's table 1.
+        limit: whether to build the array that X tends to when the rough part wins. By default where that is cheap, and
+            not per head.
+        method: "dense" computes all eigenvalues, "arnoldi" never forms the n·d by n·d matrix, "auto" chooses.
+        tolerance: relative residual at which an eigenvalue has converged.
+        steps: Arnoldi steps at most, and take what they give. By default as many as it takes: what is slow is computed
+            directly or restarted.
+        tie: relative margin below which the verdict is a tie.
+        seed: of the random start of Arnoldi.
 
     >>> A = torch.tensor([[[0.5, 0.5], [0.25, 0.75]]])
     >>> W = torch.eye(2)[None]
@@ -131,7 +139,9 @@ def dominance(
     W_V, W_O = check_weights(W_V, W_O)
     heads = W_V.shape[-3]
     if len(A.shape) < 3 or A.shape[-3] != heads:
-        raise InputError(f"attention has shape {tuple(A.shape)} but the weights have {heads} heads; give (..., {heads}, n, n)")
+        raise InputError(
+            f"attention has shape {tuple(A.shape)} but the weights have {heads} heads; give (..., {heads}, n, n)"
+        )
     weight_batch = torch.broadcast_shapes(W_V.shape[:-3], W_O.shape[:-3])
     batch = A.shape[:-3]
     try:
@@ -139,14 +149,16 @@ def dominance(
     except RuntimeError:
         fits = False
     if not fits:
-        raise InputError(f"weights have batch {tuple(weight_batch)}, which does not align with attention's {tuple(batch)}")
+        raise InputError(
+            f"weights have batch {tuple(weight_batch)}, which does not align with attention's {tuple(batch)}"
+        )
     tolerance = DEFAULT_TOLERANCE[A.dtype] if tolerance is None else tolerance
     tie = TIE[A.dtype] if tie is None else tie
     W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
     shift = torch.as_tensor(neutreno, dtype=A.dtype, device=A.device).expand(heads)
     update = Update(base=1.0 if residual else 0.0, shift=shift)
     A = materialise_if_small(A)
-    search = Search(method, tolerance, seed, bool(limit) if per_head else limit)
+    search = Search(method, tolerance, steps, bool(limit) if per_head else limit, seed)
     if per_head or heads == 1:
         zeros = not per_head if zeros is None else zeros
         found = one_head.radii(A, W_V, W_O, update, search, zeros=zeros, tie=tie)

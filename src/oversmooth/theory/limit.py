@@ -17,7 +17,8 @@ _PHASES = 16
 class LimitArray:
     """``X_L ∝ Re(e^{iφ_L} X)``: one array if the dominating eigenvalue is real, a turning one if it is complex.
 
-    Each number is given as its (smallest, largest) value over the turn, ``(...)`` each; the two agree where nothing turns.
+    Each number is given as its (smallest, largest) value over the turn, ``(...)`` each; the two agree where nothing
+    turns.
     """
 
     array: Tensor
@@ -30,7 +31,9 @@ class LimitArray:
 
     @classmethod
     def of(cls, array: Tensor, eigenvalue: Tensor, mask: Tensor | None) -> LimitArray:
-        """From an eigenarray ``(..., n, d)`` of any phase and length, its eigenvalue ``(...)`` and the tokens that count."""
+        """From an eigenarray ``(..., n, d)`` of any phase and length, its eigenvalue ``(...)`` and the tokens that
+        count.
+        """
         flat = array.flatten(-2)
         largest = flat.gather(-1, flat.abs().argmax(-1, keepdim=True))
         # A real eigenvalue's array is real up to one phase; give it that one.

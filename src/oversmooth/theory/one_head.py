@@ -1,4 +1,4 @@
-"""Radii of one head: every eigenvalue is ``base + λ (t − shift)`` with λ of H and t of A (THEORY section 3, lemma 1)."""
+"""Radii of one head: every eigenvalue is ``base + λ (t − shift)``, λ of H and t of A (THEORY §3, lemma 1)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from oversmooth.theory.spectrum import (
 )
 from oversmooth.theory.weights import head_spectrum
 
-# Up to this many tokens, what Arnoldi leaves unconverged is computed directly.
+# Up to this many tokens, what Arnoldi leaves unconverged is computed directly, and Arnoldi stops at a quarter of them:
+# beyond, the small eigenvalue problems of a few slow items cost more than their whole matrices.
 _RESCUE_TOKENS = 512
+_STEPS = 128
 # Up to this many tokens the eigenvector of A is computed for the limit array, by one factorisation.
 _LIMIT_TOKENS = 1024
 # Eigenvalues μ held at once.
@@ -102,7 +104,9 @@ def _largest_for_each(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> tup
 
 
 class _Rough:
-    """The largest |μ| over the eigenvalues t ≠ 1 of A and the eigenvalues λ of H, and where it is taken; an item a head."""
+    """The largest |μ| over the eigenvalues t ≠ 1 of A and the eigenvalues λ of H, and where it is taken; an item a
+    head.
+    """
 
     def __init__(self, flat: AttentionOperator, lam: Tensor, shift: Tensor, base: float) -> None:
         self.A, self.lam, self.shift, self.base = flat, lam, shift, base
@@ -133,11 +137,14 @@ class _Rough:
             self._directly(index, dense_values(A.select(index)))
         self._by_arnoldi(self.everything[~small], how)
         lost = self.everything[~self.converged]
-        if len(lost) and how.method == "auto" and A.tokens <= _RESCUE_TOKENS:
+        if len(lost) and self._can_rescue(how):
             self._directly(lost, dense_values(A.select(lost)))
             self.residual[lost], self.converged[lost] = 0.0, True
         conjugate = torch.where(self.t.imag == 0, torch.nan, self.t.conj())
         return torch.stack([self.t, conjugate], dim=-1)
+
+    def _can_rescue(self, how: Search) -> bool:
+        return how.method == "auto" and how.steps is None and self.A.tokens <= _RESCUE_TOKENS
 
     def _directly(self, index: Tensor, values: Tensor) -> Tensor:
         """Take the best of these eigenvalues of the items at index."""
@@ -153,7 +160,8 @@ class _Rough:
 
         whole = len(index) == len(self.everything)
         system = CentredAttention(self.A if whole else self.A.select(index))
-        found = extremal(system, score, tolerance=how.tolerance, seed=how.seed)
+        most = how.steps or (max(48, self.A.tokens // 4) if self._can_rescue(how) else _STEPS)
+        found = extremal(system, score, tolerance=how.tolerance, first=how.steps or 16, most=most, seed=how.seed)
         _, which = _largest_for_each(found.value[:, None], self.lam[index], self.shift[index], self.base)
         self.radius[index], self.t[index], self.which[index] = found.score, found.value, which[:, 0]
         self.residual[index] = found.residual * self.lam[index].gather(1, which)[:, 0].abs()

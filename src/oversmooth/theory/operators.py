@@ -1,7 +1,8 @@
 """Attention as a linear operator on tokens: given as a matrix, or as queries and keys and never formed.
 
-Both kinds have one interface, `AttentionOperator`, and one conformance suite. Shapes are ``(..., n, n)``; in the rest of the
-theory the last leading axis is the head. A token that the mask hides takes no part: its row and its column are zero.
+Both kinds have one interface, `AttentionOperator`, and one conformance suite. Shapes are ``(..., n, n)``; in the rest
+of the theory the last leading axis is the head. A token that the mask hides takes no part: its row and its column are
+zero.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _FUSED_MATH = 0  # torch._fused_sdp_choice: 0 is the kernel that forms all score
 
 def is_row_stochastic(A: Tensor, tolerance: float = 1e-5) -> bool:
     """Whether every row of A is non-negative and sums to one. ``(..., n, n)``."""
-    return bool((A >= -tolerance).all() and ((A.sum(-1) - 1).abs() <= tolerance).all())
+    return bool((-tolerance <= A).all() and ((A.sum(-1) - 1).abs() <= tolerance).all())
 
 
 def is_causal(A: Tensor) -> bool:
@@ -54,7 +55,9 @@ class AttentionOperator(ABC):
 
     @abstractmethod
     def flatten(self, keep: int = 0) -> AttentionOperator:
-        """The same operators in one row, ``(items, n, n)``; with keep=1 in one row of head groups, ``(items, heads, n, n)``."""
+        """The same operators in one row, ``(items, n, n)``; with keep=1 in one row of head groups, ``(items, heads,
+        n, n)``.
+        """
 
     @abstractmethod
     def select(self, index: Tensor) -> AttentionOperator:
@@ -144,10 +147,11 @@ class DenseAttention(AttentionOperator):
 class SoftmaxAttention(AttentionOperator):
     """``softmax(scale · q kᵀ + bias)``, applied through scaled-dot-product attention and never formed.
 
-    q: ``(..., heads, n, k)``; k: the same, or with fewer heads that divide q's (grouped queries); scale: ``1/√k`` if None.
+    q: ``(..., heads, n, k)``; k: the same, or with fewer heads that divide q's (grouped queries); scale: ``1/√k`` if
+    None.
     mask: the tokens that count, ``(..., n)`` or, shared by all heads, without the head axis.
-    bias: added to the scores, ``(..., n, n)`` (relative positions; ``-inf`` hides a pair). It is the caller's n by n array;
-    everything else stays linear in n.
+    bias: added to the scores, ``(..., n, n)`` (relative positions; ``-inf`` hides a pair). It is the caller's n by n
+    array; everything else stays linear in n.
     """
 
     def __init__(
@@ -170,9 +174,7 @@ class SoftmaxAttention(AttentionOperator):
                 raise InputError(f"{q.shape[-3]} query heads cannot share {k.shape[-3]} key heads evenly")
             k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
         if k.shape != q.shape:
-            raise InputError(
-                f"queries have shape {tuple(q.shape)} and keys {tuple(k.shape)}: the batches differ"
-            )
+            raise InputError(f"queries have shape {tuple(q.shape)} and keys {tuple(k.shape)}: the batches differ")
         for name, x in (("queries", q), ("keys", k)):
             if not x.isfinite().all():
                 raise InputError(f"{name} have {_count_nonfinite(x)} that are NaN or infinite")
@@ -187,9 +189,7 @@ class SoftmaxAttention(AttentionOperator):
             try:
                 bias = bias.to(dtype).expand(self.shape)
             except RuntimeError:
-                raise InputError(
-                    f"bias has shape {tuple(bias.shape)}; the scores need {tuple(self.shape)}"
-                ) from None
+                raise InputError(f"bias has shape {tuple(bias.shape)}; the scores need {tuple(self.shape)}") from None
         self.bias = bias
         self._check_visible()
 
@@ -197,7 +197,9 @@ class SoftmaxAttention(AttentionOperator):
         if self.bias is None:
             return  # every counted token sees itself
         for start, stop in self._blocks():
-            hidden = (self._bias_block(start, stop) == -torch.inf).all(-1)
+            block = self._bias_block(start, stop)
+            assert block is not None
+            hidden = block.eq(-torch.inf).all(-1)
             if self.mask is not None:
                 hidden &= self.mask[..., start:stop]
             if hidden.any():
@@ -213,7 +215,9 @@ class SoftmaxAttention(AttentionOperator):
         return [(start, min(start + rows, n)) for start in range(0, n, rows)]
 
     def _bias_block(self, start: int, stop: int) -> Tensor | None:
-        """What is added to the scores of queries start to stop, ``(..., rows, n)`` or broadcastable; None for nothing."""
+        """What is added to the scores of queries start to stop, ``(..., rows, n)`` or broadcastable; None for
+        nothing.
+        """
         bias = None if self.bias is None else self.bias[..., start:stop, :]
         visible = None
         if self.causal:
@@ -287,7 +291,12 @@ class SoftmaxAttention(AttentionOperator):
     def _with(self, q: Tensor, k: Tensor, mask: Tensor | None, bias: Tensor | None) -> SoftmaxAttention:
         other = SoftmaxAttention.__new__(SoftmaxAttention)
         other.q, other.k, other.mask, other.bias = q, k, mask, bias
-        other.scale, other.causal, other.dtype, other.device = self.scale, self.causal, self.dtype, self.device
+        other.scale, other.causal, other.dtype, other.device = (
+            self.scale,
+            self.causal,
+            self.dtype,
+            self.device,
+        )
         other.shape = torch.Size((*q.shape[:-1], q.shape[-2]))
         return other
 
@@ -324,7 +333,7 @@ def _check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
     if not A.isfinite().all():
         raise InputError(f"attention has {_count_nonfinite(A)} that are NaN or infinite")
     if A.min() < -tolerance:
-        where = tuple((A < -tolerance).nonzero()[0].tolist())
+        where = tuple((-tolerance > A).nonzero()[0].tolist())
         raise InputError(f"attention is {A[where].item():.4g} at {where}; weights after a softmax are not negative")
     seen = A if mask is None else torch.where(mask[..., None, :], A, 0.0)
     wrong = (seen.sum(-1) - 1).abs() > tolerance

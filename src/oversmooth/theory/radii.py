@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,9 @@ from oversmooth.theory.spectrum import Method
 
 @dataclass(frozen=True)
 class Update:
-    """``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h``: base 1 with residual connection, shift NeuTRENO's λ̃ a head."""
+    """``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h``: base 1 with residual connection, shift NeuTRENO's λ̃ a
+    head.
+    """
 
     base: float
     shift: Tensor
@@ -21,12 +24,15 @@ class Update:
 
 @dataclass(frozen=True)
 class Search:
-    """How to look for eigenvalues, and whether to keep the eigenarray (None: where it is cheap)."""
+    """How to look for eigenvalues."""
 
     method: Method
     tolerance: float
-    seed: int
+    steps: int | None
+    """Arnoldi steps at most, and take what they give; None: as many as it takes, within reason."""
     limit: bool | None
+    """Whether to keep the eigenarray; None: where it is cheap."""
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -51,13 +57,17 @@ class Radii:
     def map(self, change: Callable[[Tensor], Tensor]) -> Radii:
         """The same with every tensor changed."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Radii(**{name: None if v is None else change(v) for name, v in values.items()})
+        changed: dict[str, Any] = {name: None if v is None else change(v) for name, v in values.items()}
+        return Radii(**changed)
 
     @staticmethod
     def cat(parts: list[Radii]) -> Radii:
         """Several batches in a row."""
         columns = {f.name: [getattr(p, f.name) for p in parts] for f in fields(Radii)}
-        return Radii(**{name: None if any(v is None for v in vs) else torch.cat(vs) for name, vs in columns.items()})
+        joined: dict[str, Any] = {
+            name: None if any(v is None for v in values) else torch.cat(values) for name, values in columns.items()
+        }
+        return Radii(**joined)
 
 
 def real_and_imaginary(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

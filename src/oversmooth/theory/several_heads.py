@@ -1,11 +1,11 @@
-"""Radii of all heads together (THEORY section 3, the multi-head theorem)."""
+"""Radii of all heads together (THEORY §3, the multi-head theorem)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from oversmooth.theory.krylov import extremal, modulus
+from oversmooth.theory.krylov import Extremal, LinearSystem, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
 from oversmooth.theory.small import complex_of, eigenvalues, eigenvector
@@ -20,7 +20,7 @@ _DENSE_BLOCK, _DENSE_WEIGHTS = 64, 1024
 # Up to this many multiplications, n·d³, the limit array of causal attention is solved for, row after row.
 _CAUSAL_LIMIT = 1 << 30
 # Arnoldi: basis vectors before the first restart, and restarts of what has not converged by then.
-_STEPS, _RESTARTS = 128, 40
+_STEPS, _RESTARTS = 64, 80
 
 
 def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
@@ -44,7 +44,9 @@ def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search
 
 
 class _SharedWeights:
-    """A batch of attention arrays ``(items, heads, n, n)`` under the same weights ``(heads, d, k)`` and ``(heads, k, d)``."""
+    """A batch of attention arrays ``(items, heads, n, n)`` under the same weights ``(heads, d, k)`` and ``(heads, k,
+    d)``.
+    """
 
     def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> None:
         self.A, self.W_V, self.W_O, self.update, self.how = A, W_V, W_O, update, search
@@ -86,26 +88,25 @@ class _SharedWeights:
         if len(small) > _DENSE_WEIGHTS:
             # Attention of ones on the diagonal: the block of a token that sees only itself.
             ones = 1 - self.update.shift[None]
-            found = extremal(
-                CausalBlocks(ones, self.W_V, self.W_O),
-                modulus(base),
-                tolerance=self.how.tolerance,
-                most=_STEPS,
-                restarts=_RESTARTS,
-            )
+            found = self._extremal(CausalBlocks(ones, self.W_V, self.W_O))
             return found.score[0].clamp(min=floor)
         return (base + eigenvalues(small)).abs().amax().clamp(min=floor)
 
-    def _by_arnoldi(self) -> None:
-        found = extremal(
-            self.system,
+    def _extremal(self, system: LinearSystem, vectors: bool = False) -> Extremal:
+        how = self.how
+        return extremal(
+            system,
             modulus(self.update.base),
-            tolerance=self.how.tolerance,
-            most=_STEPS,
-            restarts=_RESTARTS,
-            vectors=self.how.limit is not False,
-            seed=self.how.seed,
+            tolerance=how.tolerance,
+            first=how.steps or 16,
+            most=how.steps or _STEPS,
+            restarts=0 if how.steps else _RESTARTS,
+            vectors=vectors,
+            seed=how.seed,
         )
+
+    def _by_arnoldi(self) -> None:
+        found = self._extremal(self.system, vectors=self.how.limit is not False)
         self.mu = self.update.base + found.value
         self.residual, self.converged = found.residual, found.converged
         if found.vector is not None:
@@ -135,7 +136,9 @@ class _SharedWeights:
             self.array = self._with_constant_part(arrays)
 
     def _with_constant_part(self, Z: Tensor) -> Tensor:
-        """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h (1 − s_h) W_V^h W_O^h) = mean of T(Z)``."""
+        """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h (1 − s_h) W_V^h W_O^h) = mean of
+        T(Z)``.
+        """
         keep = torch.ones_like(Z.real[..., 0]) if self.A.mask is None else self.A.mask[:, 0].to(Z.real.dtype)
         mean = (real_and_imaginary(self.system.mix, Z) * keep[..., None]).sum(1) / keep.sum(1)[:, None]
         W = torch.einsum("h,hdk,hke->de", 1 - self.update.shift, self.W_V, self.W_O).to(Z.dtype)
@@ -158,9 +161,7 @@ class _SharedWeights:
             best = (base + theta).abs().argmax(-1, keepdim=True)
             value, residual = theta.gather(1, best)[:, 0], None
         else:
-            found = extremal(
-                blocks, modulus(base), tolerance=self.how.tolerance, most=_STEPS, restarts=_RESTARTS, seed=self.how.seed
-            )
+            found = self._extremal(blocks)
             value, residual = found.value, found
         score = torch.full(rest.shape, -1.0, dtype=A.dtype, device=A.device)
         score[rest] = (base + value).abs()

@@ -1,7 +1,7 @@
 """Eigenvalues of many small matrices: LAPACK on every core.
 
-LAPACK takes one matrix at a time, and on a GPU torch does so too (0.4 ms for a 48 by 48 one, most of it waiting). The matrices
-are small, so they go to the CPU, and threads share them: torch releases the interpreter while LAPACK works.
+LAPACK takes one matrix at a time, and on a GPU torch does so too (0.4 ms for a 48 by 48 one, most of it waiting). The
+matrices are small, so they go to the CPU, and threads share them: torch releases the interpreter while LAPACK works.
 """
 
 import os
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Below this many matrices the hand-over costs more than it saves.
-_WORTH_SHARING = 8
+# A thread wants at least this many rows of matrices, or the hand-over costs more than it saves.
+_WORTH_SHARING = 128
 # Above this size one matrix is worth all cores by itself.
 _LARGE = 256
 
@@ -45,14 +45,14 @@ def eigenpairs(M: Tensor) -> tuple[Tensor, Tensor]:
 
 def _shared(work: Callable[[Tensor], Any], M: Tensor) -> list[Any]:
     flat = M.reshape(-1, *M.shape[-2:]).cpu()
-    pieces = min(_cores(), len(flat) // _WORTH_SHARING)
+    pieces = min(_cores(), len(flat), len(flat) * M.shape[-1] // _WORTH_SHARING)
     if pieces <= 1 or M.shape[-1] > _LARGE:
         return [work(flat)]
     return list(_pool().map(work, flat.tensor_split(pieces)))
 
 
 def eigenvector(M: Tensor, value: Tensor) -> Tensor:
-    """A unit eigenvector of each matrix for an eigenvalue already known, by inverse iteration. ``(b, m, m), (b,) -> (b, m)``.
+    """A unit eigenvector of each matrix for a known eigenvalue, by inverse iteration. ``(b, m, m), (b,) -> (b, m)``.
 
     One factorisation instead of all eigenvectors, batched on any device. NaN where it breaks down.
     """
@@ -60,7 +60,8 @@ def eigenvector(M: Tensor, value: Tensor) -> Tensor:
     M = M.to(value.dtype)
     scale = torch.linalg.matrix_norm(M)
     scale = torch.where(scale == 0, 1.0, scale)
-    # Off the eigenvalue by a few units in the last place: near enough to converge in a step, and never exactly singular.
+    # Off the eigenvalue by a few units in the last place: near enough to converge in a step, and never exactly
+    # singular.
     shift = value + 4 * torch.finfo(M.real.dtype).eps * scale
     shifted = M - shift[:, None, None] * torch.eye(m, dtype=M.dtype, device=M.device)
     generator = torch.Generator(device=M.device).manual_seed(0)

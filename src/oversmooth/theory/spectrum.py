@@ -1,4 +1,4 @@
-"""The eigenvalues of attention that compete with 1 (THEORY section 3: centring, causal attention, matrix-free)."""
+"""The eigenvalues of attention that compete with 1 (THEORY §3: centring, causal attention, matrix-free)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oversmooth.theory.small import complex_of, eigenpairs, eigenvalues
 Method = Literal["auto", "dense", "arnoldi"]
 DENSE_TOKENS = 64
 """Up to here all eigenvalues are computed; above, the extremal ones, unless asked otherwise."""
-DEFAULT_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+DEFAULT_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Residual below which a Ritz pair has converged."""
 _MATERIALISE = 1 << 26  # entries: up to here forming A once is cheaper than repeating q kᵀ at every step
 
@@ -32,8 +32,9 @@ class AttentionSpectrum:
     """``(..., m)``: ‖A x − t x‖ of each pair on centred vectors, zero where the method is direct."""
     method: Literal["dense", "causal", "arnoldi"]
     tolerance: float
-    """The residual that the extremal values were asked to reach (in 16 directions of the plane). The error of a value is its
-    residual times its condition number, which is 1 for symmetric attention."""
+    """The residual that the extremal values (in 16 directions of the plane) were asked to reach. The error of a value
+    is at most about its residual times its condition number, which is 1 for symmetric attention.
+    """
 
     @property
     def complete(self) -> bool:
@@ -61,6 +62,8 @@ class CentredAttention:
         return self.project((self.operator @ v[..., None])[..., 0])
 
     def project(self, v: Tensor) -> Tensor:
+        if self.operator.mask is None:
+            return v - v.mean(-1, keepdim=True)
         return self.operator.centre(v[..., None])[..., 0]
 
     def select(self, index: Tensor) -> CentredAttention:
@@ -77,10 +80,10 @@ def attention_spectrum(
 ) -> AttentionSpectrum:
     """The eigenvalues of A other than 1. A ``(..., n, n)`` or an operator.
 
-    Causal attention: its diagonal without the first entry, exact. Otherwise all n − 1 of them up to 64 tokens (or method="dense"),
-    and above that, or with method="arnoldi", the extremal ones: `most` steps at most on centred vectors, fewer if the
-    outermost Ritz values in 16 directions reach the tolerance before. The vertices of the spectrum's convex hull are what
-    decides about smoothing, and these are what Arnoldi finds first.
+    Causal attention: its diagonal without the first entry, exact. Otherwise all n − 1 of them up to 64 tokens (or
+    method="dense"), and above that, or with method="arnoldi", the extremal ones: `most` steps at most on centred
+    vectors, fewer if the outermost Ritz values in 16 directions reach the tolerance before. The vertices of the
+    spectrum's convex hull are what decides about smoothing, and these are what Arnoldi finds first.
 
     >>> A = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
     >>> attention_spectrum(A).values
@@ -102,9 +105,7 @@ def attention_spectrum(
     return AttentionSpectrum(values.reshape(shape), residuals.reshape(shape), "arnoldi", tolerance)
 
 
-def _extremal_values(
-    system: CentredAttention, tolerance: float, most: int, seed: int
-) -> tuple[Tensor, Tensor]:
+def _extremal_values(system: CentredAttention, tolerance: float, most: int, seed: int) -> tuple[Tensor, Tensor]:
     basis = Arnoldi(system, seed)
     angles = torch.arange(16, device=system.device) * (2 * math.pi / 16)
     directions = torch.polar(torch.ones_like(angles), -angles).to(complex_of(system.dtype))
@@ -119,8 +120,21 @@ def _extremal_values(
             return theta, residuals
 
 
+def flip_threshold(A: Tensor | AttentionOperator) -> Tensor:
+    """The negative λ below which a real eigenvalue of H smooths again: ``−max_t 2 (1 − Re t)/(1 − |t|²)``, ``(...)``.
+
+    −2/(1 + a) for a real spectrum with smallest eigenvalue a; t runs over the eigenvalues other than 1 (THEORY §3). Zero
+    where nothing competes with 1.
+    """
+    t = attention_spectrum(A).values
+    bound = 2 * (1 - t.real) / (1 - t.abs().square())
+    return -bound.nan_to_num(nan=0.0, posinf=torch.inf).amax(-1) if t.shape[-1] else -bound.sum(-1)
+
+
 def causal_values(A: AttentionOperator) -> Tensor:
-    """The diagonal of causal attention without its first counted entry, which is the 1. ``(..., n − 1)``, NaN if hidden."""
+    """The diagonal of causal attention without its first counted entry, which is the 1. ``(..., n − 1)``, NaN if
+    hidden.
+    """
     diagonal = A.diagonal()
     if A.mask is None:
         return diagonal[..., 1:]

@@ -1,7 +1,7 @@
 """The operators whose radii decide, as `LinearSystem`s: all heads together, and causal attention block by block.
 
-Both are the update without its identity, ``Σ_h (A_h − s_h) Z W_V^h W_O^h``; the caller adds the residual connection to the
-eigenvalues. s is NeuTRENO's λ̃, zero otherwise. Weights are shared by all items.
+Both are the update without its identity, ``Σ_h (A_h − s_h) Z W_V^h W_O^h``; the caller adds the residual connection
+to the eigenvalues. s is NeuTRENO's λ̃, zero otherwise. Weights are shared by all items.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from oversmooth.theory.weights import stack_heads
 
 
 class JoinedHeads:
-    """``Z ↦ P Σ_h (A_h − s_h) Z W_V^h W_O^h`` on centred n by d arrays, flattened (THEORY section 3, multi-head theorem)."""
+    """``Z ↦ P Σ_h (A_h − s_h) Z W_V^h W_O^h`` on centred n by d arrays, flattened (THEORY §3, multi-head
+    theorem).
+    """
 
     def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, shift: Tensor) -> None:
         """A ``(items, heads, n, n)``, W_V ``(heads, d, k)``, W_O ``(heads, k, d)``, shift ``(heads,)``."""

@@ -1,7 +1,7 @@
-"""Spectra of H, from the value and output weights alone (THEORY sections 3 and 4).
+"""Spectra of H, from the value and output weights alone (THEORY §3 and §4).
 
-Row vectors throughout: a head maps a token x to ``x W_V W_O`` with W_V ``(..., heads, d, k)`` and W_O ``(..., heads, k, d)``.
-The papers' H is the transpose of that product, so its eigenvalues are the product's.
+Row vectors throughout: a head maps a token x to ``x W_V W_O`` with W_V ``(..., heads, d, k)`` and W_O ``(..., heads,
+k, d)``. The papers' H is the transpose of that product, so its eigenvalues are the product's.
 """
 
 from typing import Literal
@@ -17,7 +17,8 @@ def check_weights(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     """Both in float32 or better, after looking at shapes and at NaN."""
     if W_V.ndim < 3 or W_O.ndim < 3 or W_V.shape[-3:] != (W_O.shape[-3], W_O.shape[-1], W_O.shape[-2]):
         raise InputError(
-            f"W_V has shape {tuple(W_V.shape)} and W_O {tuple(W_O.shape)}; they must be (..., heads, d, k) and (..., heads, k, d)"
+            f"W_V has shape {tuple(W_V.shape)} and W_O {tuple(W_O.shape)}; "
+            "they must be (..., heads, d, k) and (..., heads, k, d)"
         )
     for name, W in (("W_V", W_V), ("W_O", W_O)):
         if not W.is_floating_point():
@@ -60,11 +61,24 @@ def stack_heads(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def repeat_shared_heads(W_V: Tensor, heads: int) -> Tensor:
-    """Grouped queries: one slice a query head, ``(..., kv_heads, d, k) -> (..., heads, d, k)``, each shared one repeated."""
+    """Grouped queries: one slice a query head, ``(..., kv_heads, d, k) -> (..., heads, d, k)``, each shared one
+    repeated.
+    """
     shared = W_V.shape[-3]
     if heads < 1 or heads % shared:
         raise InputError(f"{heads} query heads cannot share {shared} value heads evenly")
     return W_V.repeat_interleave(heads // shared, dim=-3)
+
+
+def centre_features(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights seen by a stream whose tokens have zero mean over features, as after a LayerNorm: d − 1 features.
+
+    For Post-LN: with ``Bᵀ`` the map to an orthonormal basis of such tokens, ``Bᵀ W_V`` and ``W_O B`` (THEORY §4).
+    """
+    d = W_V.shape[-2]
+    ones = torch.ones(d, 1, dtype=W_V.dtype, device=W_V.device)
+    B = torch.linalg.qr(torch.cat([ones, torch.eye(d, dtype=W_V.dtype, device=W_V.device)], dim=1)).Q[:, 1:d]
+    return B.mT @ W_V, W_O @ B
 
 
 def fold_norm(
@@ -74,10 +88,11 @@ def fold_norm(
     kind: Literal["layer", "rms"] = "layer",
     inverse_sigma: float = 1.0,
 ) -> Tensor:
-    """W_V with the norm before it folded in: ``C diag(γ) W_V / σ`` (THEORY section 4). Same shape.
+    """W_V with the norm before it folded in: ``C diag(γ) W_V / σ`` (THEORY §4). Same shape.
 
-    LayerNorm also removes the mean over features, ``C = I − 11ᵀ/d``; RMSNorm does not. inverse_sigma is the mean 1/σ of the
-    tokens, where it was observed. β does not enter: with the value bias it is a constant offset, `dominance`'s ``bias``.
+    LayerNorm also removes the mean over features, ``C = I − 11ᵀ/d``; RMSNorm does not. inverse_sigma is the mean 1/σ
+    of the tokens, where it was observed. β does not enter: with the value bias it is a constant offset, `dominance`'s
+    ``bias``.
     """
     d = W_V.shape[-2]
     gamma = torch.as_tensor(gamma, dtype=W_V.dtype, device=W_V.device)

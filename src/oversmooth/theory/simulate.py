@@ -1,0 +1,281 @@
+"""What depth really does to tokens: the update applied again and again, with everything measured on the way.
+
+Without a norm the update is linear, and its centred and constant parts are carried separately, each with a
+logarithmic scale of its own (the multi-head theorem makes the centred one autonomous). So the ratio HFC/LFC is right
+down to e^-10,000 and below, where an array that is divided by its own norm would show rounding errors from 1e-16 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from oversmooth import metrics
+from oversmooth.errors import InputError
+from oversmooth.theory.operators import AttentionOperator, as_operator
+from oversmooth.theory.weights import check_weights
+
+Norm = Literal["none", "pre", "post"]
+# Arrays kept before their metrics are taken all at once.
+_KEPT = 64
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Metrics of X at the recorded depths, ``(depths, ...)`` each; the first is the input."""
+
+    depth: Tensor
+    log_hfc_lfc: Tensor
+    """``log(‖HFC‖/‖LFC‖)``, which does not underflow; -inf where HFC is zero."""
+    log_norm: Tensor
+    """``log ‖X‖_F``."""
+    cos: Tensor
+    abs_cos: Tensor
+    sigma_ratio: Tensor
+    rank_one_distance: Tensor
+    stable_rank: Tensor
+    effective_rank: Tensor
+    X: Tensor
+    """The last array, of unit norm."""
+
+    @property
+    def hfc_lfc(self) -> Tensor:
+        """``‖HFC‖/‖LFC‖``; zero below the smallest float."""
+        return self.log_hfc_lfc.exp()
+
+    def rate(self) -> Tensor:
+        """Factor by which HFC/LFC changes a layer, over the second half of the run, ``(...)``."""
+        half = len(self.depth) // 2
+        rise = self.log_hfc_lfc[-1] - self.log_hfc_lfc[half]
+        return (rise / (self.depth[-1] - self.depth[half])).exp()
+
+
+@dataclass(frozen=True)
+class _Layer:
+    A: AttentionOperator
+    W_V: Tensor
+    W_O: Tensor
+
+    def mix(self, X: Tensor, source: Tensor | None, strength: Tensor) -> Tensor:
+        """``Σ_h (A_h V_h + λ̃ (V⁰_h − V_h)) W_O^h`` for ``V_h = X W_V^h``; without source the term is left out."""
+        V = X[..., None, :, :] @ self.W_V
+        U = self.A @ V
+        if source is not None:
+            U = U + strength[:, None, None] * (source - V)
+        return (U @ self.W_O).sum(-3)
+
+
+def simulate(
+    X: Tensor,
+    A: Tensor | AttentionOperator | Sequence[Tensor | AttentionOperator],
+    W_V: Tensor | Sequence[Tensor],
+    W_O: Tensor | Sequence[Tensor],
+    layers: int,
+    *,
+    residual: bool = True,
+    norm: Norm = "none",
+    gamma: Tensor | float = 1.0,
+    beta: Tensor | float = 0.0,
+    bias: Tensor | None = None,
+    neutreno: float | Tensor = 0.0,
+    eps: float = 1e-6,
+    every: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Simulation:
+    """Apply ``X ← X + Σ_h A_h X W_V^h W_O^h`` layer after layer. X ``(..., n, d)``, A ``(..., heads, n, n)``.
+
+    One A, W_V and W_O are repeated `layers` times; a list of them is a stack, begun again when it ends.
+
+    residual: False leaves X itself out. norm: LayerNorm before the layer (pre) or after it (post) with γ, β and eps.
+    bias: a vector added to every token at every layer. neutreno: λ̃, one number or one a head; every layer but the
+    first adds ``λ̃ (V⁰ − V)``, V⁰ the values of the first. every: record the metrics only every so many layers, and
+    at the end.
+    progress: called with the number of layers done.
+    """
+    stack = _stack(X, A, W_V, W_O)
+    if layers < 1 or every < 1:
+        raise InputError(f"layers is {layers} and every is {every}; both must be at least 1")
+    if norm not in ("none", "pre", "post"):
+        raise InputError(f"norm is {norm!r}; choose 'none', 'pre' or 'post'")
+    if not X.isfinite().all():
+        raise InputError("the tokens have NaN or infinite entries; start from finite ones")
+    X = X.to(torch.promote_types(X.dtype, stack[0].A.dtype))
+    strength = torch.as_tensor(neutreno, dtype=X.dtype, device=X.device).expand(stack[0].W_V.shape[-3])
+    if norm == "none":
+        states = _linear(X, stack, residual, bias, strength)
+    else:
+        states = _normed(X, stack, residual, bias, strength, norm, gamma, beta, eps)
+    return _measure(states, layers, every, progress, mask=stack[0].A.mask)
+
+
+@dataclass(frozen=True)
+class _State:
+    """X as constant part and centred part, each with its scale: ``X = e^s (1 m) + e^z Z``."""
+
+    m: Tensor  # (..., 1, d)
+    s: Tensor  # (..., 1, 1)
+    Z: Tensor  # (..., n, d)
+    z: Tensor  # (..., 1, 1)
+
+
+def _linear(X: Tensor, stack: list[_Layer], residual: bool, bias: Tensor | None, strength: Tensor) -> Iterator[_State]:
+    """The states of the linear update, the input first, for ever."""
+    centre, mean = _centring(stack[0].A)
+    base = 1.0 if residual else 0.0
+    zero = torch.zeros_like(X[..., :1, :1])
+    m, s = _rescaled(mean(X), zero)
+    Z, z = _rescaled(centre(X), zero)
+    V0 = X[..., None, :, :] @ stack[0].W_V
+    source = None  # NeuTRENO leaves the first layer alone
+    depth = 0
+    while True:
+        yield _State(m, s, Z, z)
+        layer = stack[depth % len(stack)]
+        # Both parts of the update, in units of e^z: the centred one is all that feeds the centred one.
+        mixed = layer.mix(Z, None if source is None else source * torch.exp(-z)[..., None], strength)
+        lifted = m.expand_as(Z)
+        own = layer.mix(lifted, None if source is None else torch.zeros_like(V0), strength)
+        new_m = base * m + mean(own) + mean(mixed) * torch.exp(z - s)
+        if bias is not None:
+            new_m = new_m + bias * torch.exp(-s)
+        new_Z = base * Z + centre(mixed)
+        m, s = _rescaled(new_m, s)
+        Z, z = _rescaled(new_Z, z)
+        depth += 1
+        source = V0 if strength.any() else None
+
+
+def _normed(
+    X: Tensor,
+    stack: list[_Layer],
+    residual: bool,
+    bias: Tensor | None,
+    strength: Tensor,
+    norm: Norm,
+    gamma: Tensor | float,
+    beta: Tensor | float,
+    eps: float,
+) -> Iterator[_State]:
+    """The states with LayerNorm, which keeps X in range by itself (Post-LN) or makes it grow linearly (Pre-LN)."""
+    centre, mean = _centring(stack[0].A)
+    zero = torch.zeros_like(X[..., :1, :1])
+    keep = stack[0].A.mask
+    source, depth = None, 0
+
+    def layer_norm(X: Tensor) -> Tensor:
+        X = torch.nn.functional.layer_norm(X, X.shape[-1:], eps=eps) * gamma + beta
+        return X if keep is None else X * keep[..., 0, :, None]
+
+    while True:
+        yield _State(*_rescaled(mean(X), zero), *_rescaled(centre(X), zero))
+        layer = stack[depth % len(stack)]
+        inner = layer_norm(X) if norm == "pre" else X
+        if depth == 0:
+            V0 = inner[..., None, :, :] @ layer.W_V
+        Y = layer.mix(inner, source, strength)
+        X = (X if residual else 0) + Y + (0 if bias is None else bias)
+        X = layer_norm(X) if norm == "post" else X
+        depth += 1
+        source = V0 if strength.any() else None
+
+
+def _measure(
+    states: Iterator[_State],
+    layers: int,
+    every: int,
+    progress: Callable[[int], None] | None,
+    mask: Tensor | None,
+) -> Simulation:
+    tokens = None if mask is None else mask[..., 0, :]
+    depths, ratios, norms, kept, rows = [], [], [], [], []
+    for depth, state in zip(range(layers + 1), states, strict=False):
+        if depth % every == 0 or depth == layers:
+            n = state.Z.shape[-2] if tokens is None else tokens.sum(-1)[..., None, None]
+            log_high = state.z + torch.linalg.matrix_norm(state.Z, keepdim=True).log()
+            log_low = state.s + torch.linalg.matrix_norm(state.m, keepdim=True).log() + torch.as_tensor(n).log() / 2
+            depths.append(depth)
+            ratios.append((log_high - log_low)[..., 0, 0])
+            norms.append(torch.logaddexp(2 * log_high, 2 * log_low)[..., 0, 0] / 2)
+            top = torch.maximum(state.s, state.z)
+            top = torch.where(top.isfinite(), top, 0.0)
+            X = state.m * torch.exp(state.s - top) + state.Z * torch.exp(state.z - top)
+            kept.append(X if tokens is None else X * tokens[..., None])
+        if len(kept) == _KEPT or (kept and depth == layers):
+            rows.append(_metrics(torch.stack(kept), tokens))
+            last, kept = kept[-1], []
+        if progress is not None and depth:
+            progress(depth)
+    columns = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    return Simulation(
+        depth=torch.tensor(depths, dtype=last.dtype, device=last.device),
+        log_hfc_lfc=torch.stack(ratios),
+        log_norm=torch.stack(norms),
+        X=last / torch.linalg.matrix_norm(last, keepdim=True),
+        **columns,
+    )
+
+
+def _metrics(X: Tensor, tokens: Tensor | None) -> dict[str, Tensor]:
+    mask = None if tokens is None else tokens.expand(X.shape[:-1])
+    return {
+        "cos": metrics.cosine(X, mask=mask),
+        "abs_cos": metrics.cosine(X, absolute=True, mask=mask),
+        **{
+            name: getattr(metrics, name)(X, mask=mask)
+            for name in ("sigma_ratio", "rank_one_distance", "stable_rank", "effective_rank")
+        },
+    }
+
+
+def _rescaled(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """x of unit norm and the scale that makes up for it; zero keeps its scale, far below everything else."""
+    size = torch.linalg.matrix_norm(x, keepdim=True)
+    zero = size == 0
+    return x / torch.where(zero, 1.0, size), torch.where(zero, scale, scale + size.log())
+
+
+def _centring(A: AttentionOperator) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """Centring over the tokens that count, and their mean, ``(..., n, d) -> (..., n, d)`` and ``(..., 1, d)``."""
+    if A.mask is None:
+        return lambda X: X - X.mean(-2, keepdim=True), lambda X: X.mean(-2, keepdim=True)
+    keep = A.mask[..., 0, :, None].to(A.dtype)
+
+    def mean(X: Tensor) -> Tensor:
+        return (X * keep).sum(-2, keepdim=True) / keep.sum(-2, keepdim=True)
+
+    return lambda X: (X - mean(X)) * keep, mean
+
+
+def _stack(
+    X: Tensor,
+    A: Tensor | AttentionOperator | Sequence[Tensor | AttentionOperator],
+    W_V: Tensor | Sequence[Tensor],
+    W_O: Tensor | Sequence[Tensor],
+) -> list[_Layer]:
+    def listed(x: object) -> list[object]:
+        return list(x) if isinstance(x, (list, tuple)) else [x]
+
+    given = [listed(x) for x in (A, W_V, W_O)]
+    depth = max(len(x) for x in given)
+    if any(len(x) not in (1, depth) for x in given) or depth == 0:
+        raise InputError(
+            f"the stack has {len(given[0])} A, {len(given[1])} W_V and {len(given[2])} W_O; give one or as many of each"
+        )
+    layers = []
+    for i in range(depth):
+        a, v, o = (x[i % len(x)] for x in given)
+        assert isinstance(v, Tensor)
+        assert isinstance(o, Tensor)
+        operator = as_operator(a)  # type: ignore[arg-type]
+        v, o = check_weights(v, o)
+        if X.ndim < 2 or X.shape[-2:] != (operator.tokens, v.shape[-2]) or operator.shape[-3] != v.shape[-3]:
+            raise InputError(
+                f"layer {i}: tokens {tuple(X.shape)}, attention {tuple(operator.shape)} and "
+                f"W_V {tuple(v.shape)} do not fit; they must be (..., n, d), (..., heads, n, n) and (heads, d, k)"
+            )
+        layers.append(_Layer(operator, v.to(X.device, operator.dtype), o.to(X.device, operator.dtype)))
+    return layers
