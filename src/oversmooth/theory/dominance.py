@@ -31,14 +31,14 @@ _RANK_ONE = 1e-3
 
 @dataclass(frozen=True)
 class Dominance:
-    """Both radii, and what follows from them for a generic input. Tensors are ``(...)``, or ``(..., heads)`` per head."""
+    """Both radii, and what follows from them for a generic input; ``(...)`` each, or ``(..., heads)`` per head."""
 
     rho_smooth: Tensor
     """Radius on constant arrays: from the weights alone."""
     rho_rough: Tensor
     """Radius on centred arrays; 0 with a single token."""
     residual: Tensor
-    """Of the Ritz pair behind rho_rough, ‖T_P Z − μ Z‖ for ‖Z‖ = 1 (one head: A's, times |λ|); 0 if computed directly."""
+    """‖T_P Z − μ Z‖ of the unit Ritz pair behind rho_rough (one head: A's, times |λ|); 0 if computed directly."""
     tolerance: Tensor
     """Margins below this are a tie."""
     rule: str
@@ -116,7 +116,7 @@ def dominance(
     Args:
         per_head: treat each head as if it were the only one, as the first paper does.
         residual: False for an update without X itself.
-        bias: whether values or outputs have a bias (a folded norm's β is one). A constant offset is a smooth mode, μ = 1.
+        bias: whether values or outputs have a bias (a folded norm's β is one): a smooth mode of eigenvalue 1.
         neutreno: λ̃, one number or one a head: shifts A's eigenvalues by −λ̃ and adds a source that keeps tokens apart.
         zeros: whether the d − k zero eigenvalues of a head's H count; they give μ = 1 on both sides. By default they do
             for a single head and do not per head, as in the first paper's table 1.

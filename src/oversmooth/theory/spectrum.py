@@ -123,8 +123,8 @@ def _extremal_values(system: CentredAttention, tolerance: float, most: int, seed
 def flip_threshold(A: Tensor | AttentionOperator) -> Tensor:
     """The negative λ below which a real eigenvalue of H smooths again: ``−max_t 2 (1 − Re t)/(1 − |t|²)``, ``(...)``.
 
-    −2/(1 + a) for a real spectrum with smallest eigenvalue a; t runs over the eigenvalues other than 1 (THEORY §3). Zero
-    where nothing competes with 1.
+    −2/(1 + a) for a real spectrum with smallest eigenvalue a; t runs over the eigenvalues other than 1 (THEORY §3).
+    Zero where nothing competes with 1.
     """
     t = attention_spectrum(A).values
     bound = 2 * (1 - t.real) / (1 - t.abs().square())

@@ -1,0 +1,189 @@
+"""Small random transformers whose fate the theory predicts, and the presets that `oversmooth simulate` shows.
+
+A case draws attention and weights whose H has eigenvalues in a given range, predicts from spectra what depth does,
+and then applies the layers to see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from oversmooth.errors import InputError
+from oversmooth.theory import Dominance, Simulation, centre_features, dominance, flip_threshold, fold_norm, simulate
+from oversmooth.theory.simulate import Norm
+
+# The flip: this many times the threshold is where its eigenvalues begin and end.
+_BEYOND_FLIP = (1.6, 1.2)
+# With a norm the ratio cannot be followed below the rounding of float64.
+_ALL_BUT_ZERO = 1e-10
+
+
+@dataclass(frozen=True)
+class Case:
+    """One setting of the toy model; `run` draws it, predicts and applies it."""
+
+    name: str
+    tokens: int = 32
+    width: int = 16
+    heads: int = 1
+    layers: int = 100
+    eigenvalues: tuple[float, float] | None = (-1.0, 1.0)
+    """Range of H's eigenvalues, drawn uniformly; None: beyond the flip of the attention that was drawn."""
+    residual: bool = True
+    norm: Norm = "none"
+    gamma: float = 1.0
+    neutreno: float = 0.0
+    causal: bool = False
+    draws: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("tokens", 2), ("width", 1), ("heads", 1), ("layers", 4), ("draws", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}; give {least} or more")
+        if self.width % self.heads:
+            raise InputError(f"width {self.width} cannot be split among {self.heads} heads; choose a multiple")
+        if self.norm != "none" and self.width < 2:
+            raise InputError("a LayerNorm over 1 feature leaves nothing; give --width 2 or more")
+        low, high = self.eigenvalues or (0.0, 0.0)
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise InputError(f"the eigenvalues run from {low} to {high}; give the smaller end first, both finite")
+        for name in ("gamma", "neutreno"):
+            if not math.isfinite(getattr(self, name)):
+                raise InputError(f"{name} is {getattr(self, name)}; give a finite number")
+        if self.gamma == 0 and self.norm != "none":
+            raise InputError("gamma is 0, which makes every token zero; give its sign, such as 1 or -1")
+
+    def run(self, progress: Callable[[int], None] | None = None) -> Outcome:
+        """Draw, predict, apply; progress is called with the number of layers done."""
+        X, A, W_V, W_O = self._draw()
+        prediction = self._predict(A, W_V, W_O)
+        observed = simulate(
+            X,
+            A,
+            W_V,
+            W_O,
+            self.layers,
+            residual=self.residual,
+            norm=self.norm,
+            gamma=self.gamma,
+            neutreno=self.neutreno,
+            every=max(1, self.layers // 1000),
+            progress=progress,
+        )
+        return Outcome(self, prediction, observed)
+
+    def _draw(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """X ``(draws, n, d)``, A ``(draws, heads, n, n)``, W_V and W_O ``(draws, heads, d, k)`` and ``(.., k, d)``."""
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(self.draws, *shape, dtype=torch.float64, generator=generator)
+
+        n, d, heads = self.tokens, self.width, self.heads
+        k = d // heads
+        q, key = normal(heads, n, k), normal(heads, n, k)
+        scores = q @ key.mT / math.sqrt(k)
+        if self.causal:
+            scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -math.inf)
+        A = scores.softmax(-1)
+        V = torch.linalg.qr(normal(d, d)).Q
+        low, high = self.eigenvalues or tuple(b * float(flip_threshold(A).min()) for b in _BEYOND_FLIP)
+        if not math.isfinite(low):
+            raise InputError("this attention never flips back to smoothing; draw another with --seed, or more --tokens")
+        share = torch.rand(self.draws, d, dtype=torch.float64, generator=generator)
+        # H = V Λ Vᵀ with heads on slices of one orthogonal V: so Λ has the eigenvalues of every head and of all of
+        # them.
+        W_V = V.unflatten(-1, (heads, k)).movedim(-2, -3)
+        W_O = W_V.mT * (low + (high - low) * share).reshape(self.draws, heads, k, 1)
+        return normal(n, d), A, W_V, W_O
+
+    def _predict(self, A: Tensor, W_V: Tensor, W_O: Tensor) -> Dominance:
+        if self.norm == "pre":
+            W_V = fold_norm(W_V, self.gamma)
+        elif self.norm == "post":
+            W_V, W_O = centre_features(W_V, W_O)
+        return dominance(A, W_V, W_O, residual=self.residual, neutreno=self.neutreno)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was predicted of a case and what happened, ``(draws,)`` each."""
+
+    case: Case
+    prediction: Dominance
+    observed: Simulation
+
+    @property
+    def predicted(self) -> list[str]:
+        return self.prediction.verdict
+
+    @property
+    def happened(self) -> list[str]:
+        """What the curve of HFC/LFC shows: "smooth" where it ends below its start and still falls or is all but zero.
+
+        Falling is judged by the highest value in the last quarter against that in the quarter before, so that turning
+        does not count.
+        """
+        ratio = self.observed.log_hfc_lfc
+        quarter = max(1, len(ratio) // 4)
+        falls = ratio[-quarter:].amax(0) < ratio[-2 * quarter : -quarter].amax(0) + math.log(0.98)
+        smooth = (ratio[-1] < ratio[0]) & (falls | (ratio[-1] < math.log(_ALL_BUT_ZERO)))
+        return ["smooth" if s else "rough" for s in smooth.tolist()]
+
+    @property
+    def agrees(self) -> list[bool]:
+        return [p == h for p, h in zip(self.predicted, self.happened, strict=True)]
+
+    @property
+    def notions(self) -> dict[str, list[str]]:
+        """What the spectra say of the three notions. With a norm, rank and angle are open where the rough part wins:
+        the limit of the linear update is not that of the normed one.
+        """
+        notions = self.prediction.notions
+        if self.case.norm == "none":
+            return notions
+        smooth = notions["input_convergence"]
+        unsure = [answer if answer == "holds" else "open" for answer in smooth]
+        return {"input_convergence": smooth, "angle_convergence": unsure, "rank_collapse": unsure}
+
+    @property
+    def predicted_rate(self) -> Tensor | None:
+        """Factor a layer by which HFC/LFC falls where smoothing wins; None with a norm, which makes it depend on
+        depth.
+        """
+        p = self.prediction
+        if self.case.norm != "none":
+            return None
+        return torch.where(p.smoothing, p.rho_rough.clamp(min=p.rough_floor) / p.rho_smooth, 1.0)
+
+
+_SECTION_3 = {
+    "smoothing": Case("smoothing", eigenvalues=(0.1, 1.0)),
+    "sharpening": Case("sharpening", eigenvalues=(-1.0, -0.1)),
+    "flip": Case("flip", eigenvalues=None),
+    "no-residual": Case("no-residual", eigenvalues=(-1.0, -0.1), residual=False),
+}
+_FIGURE_4 = {
+    f"{norm}-ln{sign}": Case(f"{norm}-ln{sign}", eigenvalues=(0.1, 1.0), norm=norm, gamma=gamma, draws=10, layers=200)
+    for norm in ("post", "pre")
+    for sign, gamma in (("+", 1.0), ("-", -1.0))
+}
+PRESETS: dict[str, list[Case]] = {
+    "cases": list(_SECTION_3.values()),
+    **{name: [case] for name, case in _SECTION_3.items()},
+    "figure4": list(_FIGURE_4.values()),
+    **{name: [case] for name, case in _FIGURE_4.items()},
+}
+"""What `oversmooth simulate --preset` knows: the four cases of THEORY §3, and the first paper's figure 4."""
+
+
+def with_options(cases: list[Case], **options: object) -> list[Case]:
+    """The same cases with these settings, where they are not None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return [replace(case, **given) for case in cases]  # type: ignore[arg-type]

@@ -1,0 +1,160 @@
+"""The commands. No logic: options in, calls, tables out; bad input leaves with one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import oversmooth
+from oversmooth.errors import InputError
+
+if TYPE_CHECKING:
+    from oversmooth.cases import Case, Outcome
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out, err = Console(), Console(stderr=True)
+
+
+class NormChoice(StrEnum):
+    none = "none"
+    pre = "pre"
+    post = "post"
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        out.print(f"oversmooth {oversmooth.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Diagnose, predict and steer how transformers mix their tokens with depth."""
+
+
+@app.command()
+def simulate(
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="cases (the default: the four below together), smoothing, sharpening, flip, no-residual; figure4 (the "
+            "first paper's, four together), post-ln+, post-ln-, pre-ln+, pre-ln-. Other options change it."
+        ),
+    ] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens n.")] = None,
+    width: Annotated[int | None, typer.Option(help="Features d of a token.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Attention heads; they share the width.")] = None,
+    layers: Annotated[int | None, typer.Option(help="How often the layer is applied.")] = None,
+    eigenvalues: Annotated[
+        tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="Range of H's eigenvalues.")
+    ] = None,
+    residual: Annotated[
+        bool | None, typer.Option("--residual/--no-residual", help="Add the layer to X, or replace X.")
+    ] = None,
+    norm: Annotated[NormChoice | None, typer.Option(help="LayerNorm before the layer or after it.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="The norm's gamma, such as 1 or -1.")] = None,
+    neutreno: Annotated[float | None, typer.Option(help="Strength of NeuTRENO's term, such as 0.6.")] = None,
+    causal: Annotated[
+        bool | None, typer.Option("--causal/--bidirectional", help="Whether tokens see later ones.")
+    ] = None,
+    draws: Annotated[int | None, typer.Option(help="Random draws; curves are their mean.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draws.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Chart to write: .png, .svg, .pdf, .html (interactive), or .json (numbers)."
+        ),
+    ] = None,
+) -> None:
+    """Predict from spectra what depth does to random tokens, apply the layers, and show both side by side."""
+    from oversmooth import cases
+    from oversmooth.report import files, simulation
+
+    chosen = dict(
+        tokens=tokens,
+        width=width,
+        heads=heads,
+        layers=layers,
+        eigenvalues=eigenvalues,
+        residual=residual,
+        norm=None if norm is None else norm.value,
+        gamma=gamma,
+        neutreno=neutreno,
+        causal=causal,
+        draws=draws,
+        seed=seed,
+    )
+    if output is not None:
+        files.check_writable(output, simulation.CHART_ENDINGS)
+    if preset is None:
+        shapes_the_case = any(
+            chosen[name] is not None for name in ("eigenvalues", "residual", "norm", "gamma", "neutreno")
+        )
+        preset, start = (
+            ("your case", [cases.Case("your case")]) if shapes_the_case else ("cases", cases.PRESETS["cases"])
+        )
+    elif preset in cases.PRESETS:
+        start = cases.PRESETS[preset]
+    else:
+        raise InputError(f"there is no preset {preset!r}; choose one of {', '.join(cases.PRESETS)}")
+    settings = cases.with_options(start, **chosen)
+
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("layers, left"),
+        TimeRemainingColumn(),
+    ]
+    with Progress(*columns, console=err, transient=True) as progress:
+        outcomes = [_watched(case, progress) for case in settings]
+    case = settings[0]
+    title = (
+        f"{preset}: {case.tokens} tokens, width {case.width}, {case.heads} head{'s' if case.heads > 1 else ''}, "
+        f"{'causal, ' if case.causal else ''}{case.layers} layers, "
+        + (f"mean of {case.draws} draws from seed {case.seed}" if case.draws > 1 else f"seed {case.seed}")
+    )
+    out.print(title, style="bold", highlight=False)
+    course, answers, end = simulation.tables(outcomes)
+    out.print(course)
+    out.print("What the spectra say", style="bold")
+    out.print(answers)
+    out.print(f"After {case.layers} layers", style="bold", highlight=False)
+    out.print(end)
+    for remark in simulation.remarks(outcomes):
+        out.print(remark, highlight=False)
+    if output is not None:
+        simulation.save(outcomes, output, title)
+        out.print(f"wrote {output}", highlight=False)
+
+
+def _watched(case: Case, progress: Progress) -> Outcome:
+    task = progress.add_task(case.name, total=case.layers)
+    return case.run(lambda done: progress.update(task, completed=done))
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except InputError as error:
+        err.print(f"oversmooth: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("oversmooth: stopped; nothing was left half-written", highlight=False)
+        sys.exit(130)

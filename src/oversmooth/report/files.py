@@ -1,0 +1,49 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from oversmooth.errors import InputError
+
+
+def check_writable(path: Path, endings: tuple[str, ...]) -> None:
+    """Refuse a path that will not do, before the work is done that is to go there."""
+    if path.suffix.lower() not in endings:
+        raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}; choose one of {', '.join(endings)}")
+    if path.is_dir():
+        raise InputError(f"{path} is a directory; name a file")
+    folder = path.parent
+    if not folder.is_dir():
+        raise InputError(f"{path} cannot be written: there is no directory {folder}; make it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{path} cannot be written: no permission in {folder}; choose another place")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary name beside path, renamed to it when the block succeeds and removed when it does not."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}; choose another place") from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are private; what a user asks for is not
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}; nothing was left there") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

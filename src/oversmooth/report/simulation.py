@@ -1,0 +1,237 @@
+"""Prediction beside outcome: the table in the terminal, and the chart."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from torch import Tensor
+
+from oversmooth.cases import Outcome
+from oversmooth.report.files import whole_file
+
+CHART_ENDINGS = (".png", ".svg", ".pdf", ".html", ".json")
+_POWER = "datum.value == 1 ? '1' : format(datum.value, '.0e')"
+# Below these a chart has nothing to show: σ₂/σ₁ is not resolved any more, and HFC/LFC is as good as zero.
+_FLOOR = {"hfc_lfc": 1e-12, "sigma_ratio": 1e-7, "abs_cos": 0.0}
+_PANELS = (
+    ("hfc_lfc", "HFC / LFC", "input convergence"),
+    ("abs_cos", "mean |cos|", "angle convergence"),
+    ("sigma_ratio", "σ₂ / σ₁", "rank collapse"),
+)
+
+
+def tables(outcomes: list[Outcome]) -> list[Table]:
+    """Three tables, a row a case: the spectra and the course, the three notions, and their numbers at the end."""
+    course = _table("case", "ρ smooth", "ρ rough", "said", "seen", "a layer\nsaid", "\nseen", "agree")
+    answers = _table("case", "input convergence", "angle convergence", "rank collapse")
+    end = _table("case", "HFC/LFC\nsaid", "\nseen", "|cos|\nsaid", "\nseen", "σ₂/σ₁\nsaid", "\nseen")
+    for outcome in outcomes:
+        p, s, rate = outcome.prediction, outcome.observed, outcome.predicted_rate
+        agrees = outcome.agrees
+        word = ("yes" if agrees[0] else "no") if len(agrees) == 1 else f"{sum(agrees)} of {len(agrees)}"
+        course.add_row(
+            outcome.case.name,
+            _spread(p.rho_smooth),
+            _spread(p.rho_rough),
+            _words(outcome.predicted),
+            _words(outcome.happened),
+            "–" if rate is None else f"× {_number(rate.mean())}",
+            f"× {_number(s.rate().mean())}",
+            f"[{'green' if all(agrees) else 'red'}]{word}[/]",
+        )
+        answers.add_row(outcome.case.name, *(_words(values) for values in outcome.notions.values()))
+        end.add_row(
+            outcome.case.name,
+            _limit(outcome, "hfc_lfc"),
+            _ratio(s.log_hfc_lfc[-1].mean()),
+            _limit(outcome, "abs_cos"),
+            _number(s.abs_cos[-1].mean()),
+            _limit(outcome, "sigma_ratio"),
+            _number(s.sigma_ratio[-1].mean()),
+        )
+    return [course, answers, end]
+
+
+def _table(*headings: str) -> Table:
+    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
+    for heading in headings:
+        out.add_column(heading, justify="left" if heading == "case" else "right", no_wrap=True)
+    return out
+
+
+def _limit(outcome: Outcome, metric: str) -> str:
+    """What the spectra say about the end: a number, a range where the limit turns, a dash where they cannot say."""
+    p = outcome.prediction
+    if outcome.case.draws > 1:
+        return "–"
+    if bool(p.smoothing[0]):
+        return "1" if metric == "abs_cos" else "0"
+    if outcome.case.norm != "none" or outcome.case.neutreno or p.array is None or outcome.predicted[0] == "tie":
+        return "–"
+    low, high = (_number(end[0]) for end in getattr(p.array, metric))
+    return low if low == high else f"{low}–{high}"
+
+
+def remarks(outcomes: list[Outcome]) -> list[str]:
+    """What a reader of these cases should know beside the numbers."""
+    said = []
+    if any(outcome.case.norm == "post" for outcome in outcomes):
+        said.append("Post-LN with β = 0: the sign of a uniform γ has exactly no effect, since the update is odd in X.")
+    if any(outcome.case.norm == "pre" for outcome in outcomes):
+        said.append("Pre-LN: X grows with depth and the layer's share shrinks, so HFC/LFC falls like a power of depth.")
+    if any(outcome.case.neutreno for outcome in outcomes):
+        said.append("NeuTRENO: V⁰ keeps tokens apart, so smoothing has to beat 1 as well as ρ rough.")
+    return said
+
+
+def save(outcomes: list[Outcome], path: Path, title: str) -> None:
+    """The chart as PNG, SVG, PDF or interactive HTML (everything inside, no network), or the numbers as JSON."""
+    with whole_file(path) as temporary:
+        if path.suffix.lower() == ".json":
+            temporary.write_text(json.dumps(numbers(outcomes, title), indent=1), encoding="utf-8")
+        elif path.suffix.lower() == ".html":
+            chart(outcomes, title).save(temporary, format="html", inline=True)
+        else:
+            settings: dict[str, Any] = {"ppi": 200} if path.suffix.lower() == ".png" else {}
+            chart(outcomes, title).save(temporary, format=path.suffix.lower()[1:], **settings)
+
+
+def numbers(outcomes: list[Outcome], title: str) -> dict[str, Any]:
+    """Everything the chart and the table show, means over the draws, as plain values."""
+    cases = []
+    for outcome in outcomes:
+        p, s = outcome.prediction, outcome.observed
+        curves = {name: _plain(getattr(s, name).mean(-1)) for name, _, _ in _PANELS if name != "hfc_lfc"}
+        cases.append(
+            {
+                "settings": {k: v for k, v in vars(outcome.case).items() if k != "name"},
+                "name": outcome.case.name,
+                "predicted": outcome.predicted,
+                "happened": outcome.happened,
+                "rho_smooth": _plain(p.rho_smooth),
+                "rho_rough": _plain(p.rho_rough),
+                "notions": outcome.notions,
+                "depth": _plain(s.depth),
+                "log_hfc_lfc": _plain(s.log_hfc_lfc.mean(-1)),
+                **curves,
+            }
+        )
+    return {"title": title, "cases": cases}
+
+
+def chart(outcomes: list[Outcome], title: str) -> Any:
+    """Three panels, one a notion: a line a case, and dashed what the spectra predict for the end."""
+    import altair as alt  # heavy, and only charts need it
+
+    names = [outcome.case.name for outcome in outcomes]
+    colour = alt.Color(
+        "case:N",
+        sort=names,
+        scale=alt.Scale(domain=names, range=_colours(len(names))),
+        legend=alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3),
+    )
+    # Later lines are thinner, so that of two equal curves both are seen.
+    widths = [2.0 + 0.9 * (len(names) - 1 - i) for i in range(len(names))]
+    stroke = alt.StrokeWidth("case:N", sort=names, scale=alt.Scale(domain=names, range=widths), legend=None)
+    panels, said = [], False
+    for metric, label, notion in _PANELS:
+        rows = [row for outcome in outcomes for row in _curve(outcome, metric)]
+        expected = [row for outcome in outcomes for row in _expected(outcome, metric)]
+        scale = alt.Scale(zero=False) if metric == "abs_cos" else alt.Scale(type="log", domain=_domain(rows, metric))
+        axis = alt.Axis(format=".1~f") if metric == "abs_cos" else alt.Axis(labelExpr=_POWER, tickCount=5)
+        y = alt.Y("value:Q", title=label, scale=scale, axis=axis)
+        x = alt.X("layer:Q", title="layer", axis=alt.Axis(tickCount=5))
+        tooltip = ["case:N", "layer:Q", alt.Tooltip("value:Q", title=label, format=".4~g")]
+        curves = alt.Chart(alt.Data(values=rows))
+        solid = curves.mark_line(clip=True).encode(x, y, colour, stroke, tooltip=tooltip)
+        points = curves.mark_point(opacity=0, size=60).encode(x, y, colour, tooltip=tooltip)
+        layers = [solid, points]
+        if expected:
+            said = True
+            dashed = alt.Chart(alt.Data(values=expected)).mark_line(clip=True, strokeDash=[5, 4], opacity=0.75)
+            layers.insert(0, dashed.encode(x, y, colour, detail="case:N"))
+        panels.append(alt.layer(*layers).properties(width=270, height=240, title=notion))
+    subtitle = ["solid: what happened · dashed: what the spectra of A and H say" if said else "what happened"]
+    return (
+        alt.hconcat(*panels, title=alt.Title(title, subtitle=subtitle + remarks(outcomes), anchor="start", offset=12))
+        .configure(font="Helvetica, Arial, sans-serif", padding=14)
+        .configure_view(stroke=None)
+        .configure_axis(gridColor="#eceff3", domainColor="#9aa3ad", tickColor="#9aa3ad", labelColor="#4a5560")
+        .configure_title(fontSize=16, subtitleFontSize=12, subtitleColor="#6b7680", color="#1f2933")
+        .configure_legend(labelFontSize=12)
+    )
+
+
+def _curve(outcome: Outcome, metric: str) -> list[dict[str, Any]]:
+    values = getattr(outcome.observed, metric).mean(-1).tolist()
+    depth = outcome.observed.depth.tolist()
+    rows = []
+    for layer, value in zip(depth, values, strict=True):
+        if math.isfinite(value) and value >= _FLOOR[metric]:
+            rows.append({"case": outcome.case.name, "layer": layer, "value": value})
+    return rows
+
+
+def _expected(outcome: Outcome, metric: str) -> list[dict[str, Any]]:
+    """The predicted end of a single draw without norm: a level where the rough part wins, a slope where smoothing
+    does.
+    """
+    case, p, s = outcome.case, outcome.prediction, outcome.observed
+    if case.draws > 1 or case.norm != "none" or case.neutreno:
+        return []
+    depth = s.depth.tolist()
+    if bool(p.smoothing[0]):
+        if metric != "hfc_lfc":
+            return [{"case": case.name, "layer": x, "value": 1.0} for x in depth] if metric == "abs_cos" else []
+        rate, end = math.log(float(p.rho_rough[0] / p.rho_smooth[0])), float(s.log_hfc_lfc[-1, 0])
+        line = [(x, math.exp(end + rate * (x - depth[-1]))) for x in depth if end + rate * (x - depth[-1]) < 0]
+        return [{"case": case.name, "layer": x, "value": y} for x, y in line if y >= _FLOOR[metric]]
+    if p.array is None or bool(p.array.turns[0]):
+        return []
+    value = float(getattr(p.array, metric)[0][0])
+    if not _FLOOR[metric] <= value < math.inf:
+        return []
+    return [{"case": case.name, "layer": x, "value": value} for x in depth]
+
+
+def _domain(rows: list[dict[str, Any]], metric: str) -> list[float]:
+    values = [row["value"] for row in rows] or [1.0]
+    return [max(_FLOOR[metric], min(values) / 1.5), max(values) * 1.5]
+
+
+def _colours(count: int) -> list[str]:
+    # Told apart by readers with any kind of colour vision (Okabe and Ito's palette).
+    palette = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+    return [palette[i % len(palette)] for i in range(count)]
+
+
+def _words(values: list[str]) -> str:
+    kinds = sorted(set(values))
+    return kinds[0] if len(kinds) == 1 else ", ".join(f"{values.count(k)} {k}" for k in kinds)
+
+
+def _number(value: Tensor | float) -> str:
+    value = float(value)
+    if value == 0 or math.isinf(value):
+        return "0" if value == 0 else "∞"
+    return f"{value:.3f}" if 1e-3 <= abs(value) < 1e3 else f"{value:.0e}"
+
+
+def _ratio(log_value: Tensor) -> str:
+    """A ratio from its logarithm, however small it is."""
+    power = float(log_value) / math.log(10)
+    return _number(10**power) if power > -300 else f"1e{power:.0f}"
+
+
+def _spread(values: Tensor) -> str:
+    low, high = float(values.min()), float(values.max())
+    return _number(low) if high - low < 5e-4 else f"{low:.2f}–{high:.2f}"
+
+
+def _plain(values: Tensor) -> list[float | None]:
+    return [v if math.isfinite(v) else None for v in values.tolist()]
