@@ -39,15 +39,15 @@ def count(x: Tensor, mask: Tensor | None) -> Tensor:
     return mask.sum(-1).to(x.dtype)
 
 
-def rescale(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """x over its largest entry along dim: squares then neither overflow nor underflow.
+def largest(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    """The largest modulus along dim, kept as axes of size one, or 1 where all is zero. No gradient runs through it.
 
-    Every metric here is unchanged by it, so no gradient runs through the divisor.
+    Divided by it first, squares neither overflow nor underflow.
     """
     if x.numel() == 0:
-        return x
-    largest = x.detach().abs().amax(dim, keepdim=True)
-    return x / torch.where(largest == 0, 1.0, largest)
+        return torch.ones((), dtype=x.dtype, device=x.device)
+    size = x.detach().abs().amax(dim, keepdim=True)
+    return torch.where(size == 0, 1.0, size)
 
 
 def safe_sqrt(x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from oversmooth.metrics._tokens import prepare, rescale, safe_sqrt
+from oversmooth.metrics._tokens import largest, prepare, safe_sqrt
 
 # Entries of one block of pairwise cosines: 16 MiB in float32.
 _BLOCK = 1 << 22
@@ -25,7 +25,7 @@ def cosine(x: Tensor, absolute: bool = False, mask: Tensor | None = None) -> Ten
     (tensor(-0.3333), tensor(0.3333))
     """
     x, _ = prepare(x, mask)
-    x = rescale(x, -1)
+    x = x / largest(x, -1)
     length = safe_sqrt(x.square().sum(-1, keepdim=True))
     has_direction = length != 0
     unit = x / torch.where(has_direction, length, 1.0)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.errors import InputError
-from oversmooth.metrics._tokens import count, prepare, rescale
+from oversmooth.metrics._tokens import count, largest, prepare
 from oversmooth.metrics.rank import singular_values
 
 
@@ -58,7 +58,7 @@ def input_convergence(x: Tensor, norm: Literal["fro", "spectral"] = "fro", mask:
     tensor(0.6325)
     """
     x, mask = prepare(x, mask)
-    x = rescale(x, (-2, -1))
+    x = x / largest(x, (-2, -1))
     high = _high(x, mask)
     low = torch.linalg.vector_norm(_mean(x, mask), dim=(-2, -1)) * count(x, mask).sqrt()
     if norm == "fro":

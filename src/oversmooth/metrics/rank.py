@@ -8,27 +8,30 @@ zero.
 import torch
 from torch import Tensor
 
-from oversmooth.metrics._tokens import prepare, rescale, safe_sqrt
+from oversmooth.metrics._tokens import largest, prepare, safe_sqrt
 
 RESOLUTION = 1e-7
 """Singular values below this share of the largest cannot be told from zero through a float64 Gram matrix."""
 
 
 def singular_values(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Singular values over the largest entry of X, in float64, descending. ``(..., n, d) -> (..., min(n, d))``.
+    """Singular values in float64, descending; NaN for an array with NaN. ``(..., n, d) -> (..., min(n, d))``.
 
-    Each array is divided by its largest entry, which none of the ratios below can see. NaN for an array with NaN.
+    >>> singular_values(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
+    tensor([4., 3.], dtype=torch.float64)
     """
     x, mask = prepare(x, mask)
     if 0 in x.shape[-2:]:  # nothing there: as good as an array of zeros
         return torch.zeros(*x.shape[:-2], 1, dtype=torch.float64, device=x.device)
-    x = rescale(x, (-2, -1)).double()
+    x = x.double()
     finite = x.isfinite().all(-1).all(-1)
     x = torch.where(finite[..., None, None], x, 0.0)
+    scale = largest(x, (-2, -1))
+    x = x / scale
     gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
     squares = torch.linalg.eigvalsh(gram).flip(-1)
     squares = torch.where(squares > RESOLUTION**2 * squares[..., :1], squares, 0.0)
-    return torch.where(finite[..., None], safe_sqrt(squares), torch.nan)
+    return torch.where(finite[..., None], safe_sqrt(squares) * scale[..., 0], torch.nan)
 
 
 def sigma_ratio(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -66,7 +69,7 @@ def effective_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """``exp`` of the entropy of ``σ/Σσ`` (Roy and Vetterli): 1 to the rank; NaN for zeros. ``(..., n, d) -> (...)``.
 
     >>> effective_rank(torch.eye(4)), effective_rank(torch.ones(4, 4))
-    (tensor(4.0000), tensor(1.))
+    (tensor(4.), tensor(1.))
     """
     s = singular_values(x, mask)
     share = s / s.sum(-1, keepdim=True)

@@ -135,20 +135,20 @@ def chart(outcomes: list[Outcome], title: str) -> Any:
         scale=alt.Scale(domain=names, range=_colours(len(names))),
         legend=alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3),
     )
-    # Later lines are thinner, so that of two equal curves both are seen.
-    widths = [2.0 + 0.9 * (len(names) - 1 - i) for i in range(len(names))]
-    stroke = alt.StrokeWidth("case:N", sort=names, scale=alt.Scale(domain=names, range=widths), legend=None)
+    # With Post-LN the two signs of γ give one curve: dots over a line show both.
+    dashes = [[2, 3] if outcome.case.norm != "none" and outcome.case.gamma < 0 else [1, 0] for outcome in outcomes]
+    dash = alt.StrokeDash("case:N", sort=names, scale=alt.Scale(domain=names, range=dashes), legend=None)
     panels, said = [], False
     for metric, label, notion in _PANELS:
         rows = [row for outcome in outcomes for row in _curve(outcome, metric)]
         expected = [row for outcome in outcomes for row in _expected(outcome, metric)]
-        scale = alt.Scale(zero=False) if metric == "abs_cos" else alt.Scale(type="log", domain=_domain(rows, metric))
+        scale = alt.Scale(domain=[0, 1]) if metric == "abs_cos" else alt.Scale(type="log", domain=_domain(rows, metric))
         axis = alt.Axis(format=".1~f") if metric == "abs_cos" else alt.Axis(labelExpr=_POWER, tickCount=5)
         y = alt.Y("value:Q", title=label, scale=scale, axis=axis)
         x = alt.X("layer:Q", title="layer", axis=alt.Axis(tickCount=5))
         tooltip = ["case:N", "layer:Q", alt.Tooltip("value:Q", title=label, format=".4~g")]
         curves = alt.Chart(alt.Data(values=rows))
-        solid = curves.mark_line(clip=True).encode(x, y, colour, stroke, tooltip=tooltip)
+        solid = curves.mark_line(clip=True, strokeWidth=2.5).encode(x, y, colour, dash, tooltip=tooltip)
         points = curves.mark_point(opacity=0, size=60).encode(x, y, colour, tooltip=tooltip)
         layers = [solid, points]
         if expected:
@@ -156,7 +156,8 @@ def chart(outcomes: list[Outcome], title: str) -> Any:
             dashed = alt.Chart(alt.Data(values=expected)).mark_line(clip=True, strokeDash=[5, 4], opacity=0.75)
             layers.insert(0, dashed.encode(x, y, colour, detail="case:N"))
         panels.append(alt.layer(*layers).properties(width=270, height=240, title=notion))
-    subtitle = ["solid: what happened · dashed: what the spectra of A and H say" if said else "what happened"]
+    subtitle = ["solid: what happened · dashed: what the spectra of A and H say"] if said else []
+    subtitle += ["dotted: γ negative"] if [2, 3] in dashes else []
     return (
         alt.hconcat(*panels, title=alt.Title(title, subtitle=subtitle + remarks(outcomes), anchor="start", offset=12))
         .configure(font="Helvetica, Arial, sans-serif", padding=14)

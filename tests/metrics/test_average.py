@@ -1,0 +1,80 @@
+import math
+import tempfile
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from oracles import normal
+
+from oversmooth import InputError
+from oversmooth.metrics import Average, input_convergence, stable_rank
+
+
+def test_uneven_batches_give_the_mean_over_all_data():
+    x = normal(11, 6, 4)
+    average = Average(input_convergence, norm="spectral")
+    for batch in x.split([5, 1, 3, 2]):
+        average.update(batch)
+    values = input_convergence(x, norm="spectral").numpy()
+    assert average.mean() == pytest.approx(values.mean())
+    assert average.spread() == pytest.approx(values.std(ddof=1))
+    assert average.count() == 11
+
+
+def test_masks_reach_the_metric_and_reset_forgets():
+    x, mask = normal(4, 6, 3), torch.ones(4, 6, dtype=torch.bool)
+    mask[:, 4:] = False
+    average = Average(stable_rank)
+    average.update(x, mask)
+    assert average.mean() == pytest.approx(stable_rank(x[:, :4]).mean().item())
+    average.reset()
+    assert math.isnan(average.mean())
+    assert average.count() == 0
+
+
+def test_undefined_values_are_told():
+    x = torch.stack([torch.eye(3), torch.zeros(3, 3), torch.ones(3, 3)])
+    strict, lenient = Average(stable_rank), Average(stable_rank, skip_undefined=True)
+    for average in (strict, lenient):
+        average.update(x)
+        average.update(torch.zeros(1, 3, 3))
+    assert math.isnan(strict.mean())
+    assert (lenient.mean(), lenient.count(), lenient.undefined()) == (pytest.approx(2), 2, 2)
+
+
+def test_values_far_from_zero_keep_their_spread():
+    values = 1e8 + np.array([0.0, 1.0, 2.0, 3.0])
+    average = Average(lambda x, mask=None: x[..., 0, 0])
+    for v in values:
+        average.update(torch.full((1, 1, 1), v, dtype=torch.float64))
+    assert average.spread() == pytest.approx(values.std(ddof=1), rel=1e-6)
+
+
+def test_one_array_is_not_a_batch():
+    with pytest.raises(InputError, match=r"\(3, 3\)"):
+        Average(stable_rank).update(torch.eye(3))
+
+
+def _process(rank, store, shares, results):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=len(shares))
+    average = Average(input_convergence)
+    for batch in normal(10, 6, 4).split(shares)[rank].split(2):
+        average.update(batch)
+    results.put((rank, average.mean(), average.spread(), average.count()))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("shares", [[7, 3], [10, 0]])
+def test_two_processes_with_uneven_data_agree_with_one(shares):
+    values = input_convergence(normal(10, 6, 4)).numpy()
+    context = mp.get_context("spawn")
+    results = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_process, args=(f"{folder}/store", shares, results), nprocs=2)
+    for _ in range(2):
+        _, mean, spread, count = results.get(timeout=60)
+        assert mean == pytest.approx(values.mean())
+        assert spread == pytest.approx(values.std(ddof=1))
+        assert count == 10

@@ -1,0 +1,70 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles import normal
+
+from oversmooth import InputError
+from oversmooth.metrics import fidelity_energy, nonlocal_energy, step_size
+from oversmooth.theory import SoftmaxAttention
+
+
+def double_sum(u, kernel):
+    return 0.5 * sum(
+        kernel[i, j] * (u[i] - u[j]).square().sum() for i in range(len(u)) for j in range(len(u))
+    )
+
+
+@given(st.integers(1, 7), st.integers(1, 5), st.integers(0, 10_000))
+def test_against_the_double_sum(n, d, seed):
+    u, f, kernel = normal(n, d, seed=seed), normal(n, d, seed=seed + 1), normal(n, n, seed=seed + 2).exp()
+    strength = normal(n, seed=seed + 3).abs()
+    torch.testing.assert_close(nonlocal_energy(u, kernel), torch.as_tensor(double_sum(u, kernel)).double())
+    expected = double_sum(u, kernel) + 0.5 * (strength * (u - f).square().sum(-1)).sum()
+    torch.testing.assert_close(fidelity_energy(u, f, kernel, strength), expected)
+
+
+@given(st.integers(2, 8), st.integers(0, 10_000))
+def test_symmetric_attention_is_one_euler_step_of_the_flow(n, seed):
+    """u − Δt ∇J(u) = A u for A = softmax(q qᵀ/√k): P2's reading of attention, exact for queries equal to keys."""
+    q, u = normal(n, 4, seed=seed), normal(n, 3, seed=seed + 1).requires_grad_()
+    kernel = torch.exp(q @ q.T / 2)
+    (gradient,) = torch.autograd.grad(nonlocal_energy(u, kernel), u)
+    step = u - step_size(kernel)[:, None] * gradient
+    torch.testing.assert_close(step, SoftmaxAttention(q, q) @ u)
+
+
+@given(st.integers(2, 8), st.floats(0.0, 1.0), st.integers(0, 10_000))
+def test_neutreno_is_one_euler_step_with_the_fidelity_term(n, strength, seed):
+    """u − Δt ∇E(u, f) = A u + λ̃ (f − u), with λ = λ̃/Δt."""
+    q, f = normal(n, 4, seed=seed), normal(n, 3, seed=seed + 2)
+    u = normal(n, 3, seed=seed + 1).requires_grad_()
+    kernel = torch.exp(q @ q.T / 2)
+    step = step_size(kernel)
+    (gradient,) = torch.autograd.grad(fidelity_energy(u, f, kernel, strength / step), u)
+    torch.testing.assert_close(u - step[:, None] * gradient, SoftmaxAttention(q, q) @ u + strength * (f - u))
+
+
+def test_ordinary_attention_is_not_such_a_step():
+    q, k, u = normal(6, 4), normal(6, 4, seed=1), normal(6, 3, seed=2).requires_grad_()
+    kernel = torch.exp(q @ k.T / 2)
+    (gradient,) = torch.autograd.grad(nonlocal_energy(u, kernel), u)
+    step = u - step_size(kernel)[:, None] * gradient
+    assert (step - SoftmaxAttention(q, k) @ u).abs().max() > 0.05
+
+
+def test_mask_is_the_same_as_leaving_tokens_out():
+    u, f, kernel = normal(6, 3), normal(6, 3, seed=1), normal(6, 6, seed=2).exp()
+    mask = torch.tensor([1, 1, 0, 1, 0, 1]).bool()
+    padded = u.masked_fill(~mask[:, None], torch.nan)
+    torch.testing.assert_close(nonlocal_energy(padded, kernel, mask), nonlocal_energy(u[mask], kernel[mask][:, mask]))
+    torch.testing.assert_close(
+        fidelity_energy(padded, f, kernel, 0.3, mask), fidelity_energy(u[mask], f[mask], kernel[mask][:, mask], 0.3)
+    )
+    torch.testing.assert_close(step_size(kernel, mask)[mask], step_size(kernel[mask][:, mask]))
+
+
+def test_equal_tokens_have_no_energy_and_a_wrong_kernel_is_named():
+    assert nonlocal_energy(torch.full((5, 3), 1e4), torch.rand(5, 5)) == 0
+    with pytest.raises(InputError, match=r"\(4, 4\)"):
+        nonlocal_energy(torch.ones(5, 3), torch.ones(4, 4))
