@@ -28,14 +28,14 @@ def layer_matrix(A: Tensor, W_V: Tensor, W_O: Tensor, base: float = 1.0, shift: 
     eye = torch.eye(n, dtype=A.dtype)
     out = base * torch.eye(n * d, dtype=A.dtype)
     for a, v, o in zip(A, W_V, W_O, strict=True):
-        out = out + torch.kron(a - shift * eye, (v @ o).T.contiguous())
+        out = out + torch.kron((a - shift * eye).contiguous(), (v @ o).T.contiguous())
     return out
 
 
 def centred_basis(n: int) -> Tensor:
     """An orthonormal basis of the vectors that sum to zero, (n, n − 1), not made by a reflection."""
     constant = torch.ones(n, 1, dtype=torch.float64)
-    return torch.linalg.svd(constant).U[:, 1:].contiguous()
+    return torch.linalg.svd(constant).U[:, 1:].clone(memory_format=torch.contiguous_format)
 
 
 def dense_radii(A: Tensor, W_V: Tensor, W_O: Tensor, base: float = 1.0, shift: float = 0.0) -> tuple[float, float]:

@@ -10,9 +10,7 @@ from oversmooth.theory import SoftmaxAttention
 
 
 def double_sum(u, kernel):
-    return 0.5 * sum(
-        kernel[i, j] * (u[i] - u[j]).square().sum() for i in range(len(u)) for j in range(len(u))
-    )
+    return 0.5 * sum(kernel[i, j] * (u[i] - u[j]).square().sum() for i in range(len(u)) for j in range(len(u)))
 
 
 @given(st.integers(1, 7), st.integers(1, 5), st.integers(0, 10_000))

@@ -19,7 +19,9 @@ def test_against_the_singular_value_decomposition(shape, seed):
     assert sigma_ratio(x).item() == pytest.approx(s[1] / s[0], abs=1e-9)
     assert stable_rank(x).item() == pytest.approx((s**2).sum() / s[0] ** 2, rel=1e-9)
     assert effective_rank(x).item() == pytest.approx(np.exp(entropy(s / s.sum())), rel=1e-9)
-    best = x - s[0] * torch.outer(*[torch.linalg.svd(x)[i][:, 0] if i == 0 else torch.linalg.svd(x)[i][0] for i in (0, 2)])
+    best = x - s[0] * torch.outer(
+        *[torch.linalg.svd(x)[i][:, 0] if i == 0 else torch.linalg.svd(x)[i][0] for i in (0, 2)]
+    )
     assert rank_one_distance(x).item() == pytest.approx((best.norm() / x.norm()).item(), abs=1e-9)
 
 

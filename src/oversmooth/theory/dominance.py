@@ -19,7 +19,7 @@ from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import Search, Update
 from oversmooth.theory.spectrum import DEFAULT_TOLERANCE, Method, check_method, materialise_if_small
-from oversmooth.theory.weights import check_weights
+from oversmooth.theory.weights import check_weights, one_a_head
 
 Verdict = Literal["smooth", "rough", "tie"]
 Answer = Literal["holds", "fails", "open"]
@@ -155,7 +155,7 @@ def dominance(
     tolerance = DEFAULT_TOLERANCE[A.dtype] if tolerance is None else tolerance
     tie = TIE[A.dtype] if tie is None else tie
     W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
-    shift = torch.as_tensor(neutreno, dtype=A.dtype, device=A.device).expand(heads)
+    shift = one_a_head(neutreno, W_V, "neutreno")
     update = Update(base=1.0 if residual else 0.0, shift=shift)
     A = materialise_if_small(A)
     search = Search(method, tolerance, steps, bool(limit) if per_head else limit, seed)

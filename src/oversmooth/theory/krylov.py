@@ -24,8 +24,8 @@ class LinearSystem(Protocol):
 
     items: int
     size: int
-    rank: int
-    """Dimension of the smallest item's subspace: more steps than this make no sense."""
+    rank: Tensor
+    """Dimension of each item's subspace, ``(items,)``: with so many steps everything is found."""
     dtype: torch.dtype
     device: torch.device
 
@@ -181,7 +181,6 @@ def extremal(
     Looks after `first` steps and then where the decay of the residual so far points to; items that are done drop
     out. After `most` steps the others stop as they are, or go on one by one with thick restarts.
     """
-    most = min(most, system.rank)
     dtype = complex_of(system.dtype)
     value = torch.zeros(system.items, dtype=dtype, device=system.device)
     found = Extremal(
@@ -195,6 +194,9 @@ def extremal(
     basis = Arnoldi(system, seed)
     steps = min(first, most)
     while True:
+        steps = min(
+            steps, int(basis.system.rank.min())
+        )  # an item that is found whole drops out before the others go on
         basis.extend(steps)
         done, error = _record(found, basis, index, score, tolerance, stop=steps >= most and not restarts)
         if done.all():
@@ -211,7 +213,7 @@ def extremal(
         one = basis.select(here)
         for attempt in range(1, restarts + 1):
             one.restart(most // 2, score, index[here])
-            one.extend(most)
+            one.extend(min(most, int(one.system.rank)))
             done, _ = _record(found, one, index[here], score, tolerance, stop=attempt == restarts)
             if done.all():
                 break
@@ -227,8 +229,7 @@ def _record(
     top = scores.argmax(-1, keepdim=True)
     theta, high, slope = (x.gather(1, top)[:, 0] for x in (theta, scores, slopes))
     y, residual = basis.ritz_vector(theta)
-    if basis.steps >= basis.system.rank:
-        residual = torch.zeros_like(residual)  # the basis is the whole space
+    residual = torch.where(basis.system.rank <= basis.steps, 0.0, residual)  # the basis is the whole space
     error = residual * slope / high.clamp(min=1)
     good = error <= tolerance
     done = torch.ones_like(good) if stop else good

@@ -129,7 +129,7 @@ class _Rough:
             ends = [values.nan_to_num(nan=torch.inf).amin(-1), values.nan_to_num(nan=-torch.inf).amax(-1)]
             both = torch.stack(ends, dim=-1)
             return self._directly(self.everything, torch.where(both.isinf(), torch.nan, both).to(self.t.dtype))
-        small = A.counted() <= (DENSE_TOKENS if how.method == "auto" else 2)
+        small = A.counted() <= (DENSE_TOKENS if how.method == "auto" else 1)
         if how.method == "dense" or small.all():
             return self._directly(self.everything, dense_values(A))
         if small.any():

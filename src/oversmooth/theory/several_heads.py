@@ -72,10 +72,8 @@ class _SharedWeights:
         return Radii(smooth, rough, self.residual, self.converged, self.mu, mixed, array=self.array)
 
     def _is_small(self) -> bool:
-        if self.how.method == "auto":
-            # One small item among large ones would cut the Krylov space of all: the dense way takes each by itself.
-            return int(self.A.counted().max() - 1) * self.d <= _DENSE_SIZE or self.system.rank < _STEPS
-        return self.how.method == "dense" or self.system.rank < 2
+        size = int(self.system.rank.max())
+        return self.how.method == "dense" or size < 2 or (self.how.method == "auto" and size <= _DENSE_SIZE)
 
     def _smooth_radius(self) -> Tensor:
         """Radius of ``base + Σ_h (1 − s_h) W_V^h W_O^h``."""
@@ -106,11 +104,15 @@ class _SharedWeights:
         )
 
     def _by_arnoldi(self) -> None:
-        found = self._extremal(self.system, vectors=self.how.limit is not False)
-        self.mu = self.update.base + found.value
-        self.residual, self.converged = found.residual, found.converged
+        # A token without company has no centred arrays.
+        index = (self.system.rank > 0).nonzero()[:, 0]
+        found = self._extremal(self.system.select(index), vectors=self.how.limit is not False)
+        self.mu[index] = self.update.base + found.value
+        self.residual[index], self.converged[index] = found.residual, found.converged
         if found.vector is not None:
-            self.array = self._with_constant_part(found.vector.view(-1, self.A.tokens, self.d))
+            arrays = torch.zeros(len(self.mu), self.A.tokens, self.d, dtype=self.mu.dtype, device=self.A.device)
+            arrays[index] = found.vector.view(-1, self.A.tokens, self.d)
+            self.array = self._with_constant_part(arrays)
 
     def _directly(self) -> None:
         """All eigenvalues of T_P, item by item, over the tokens that count."""

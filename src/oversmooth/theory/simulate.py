@@ -17,7 +17,7 @@ from torch import Tensor
 from oversmooth import metrics
 from oversmooth.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.weights import check_weights
+from oversmooth.theory.weights import check_weights, one_a_head
 
 Norm = Literal["none", "pre", "post"]
 # Arrays kept before their metrics are taken all at once.
@@ -104,7 +104,7 @@ def simulate(
     if not X.isfinite().all():
         raise InputError("the tokens have NaN or infinite entries; start from finite ones")
     X = X.to(torch.promote_types(X.dtype, stack[0].A.dtype))
-    strength = torch.as_tensor(neutreno, dtype=X.dtype, device=X.device).expand(stack[0].W_V.shape[-3])
+    strength = one_a_head(neutreno, stack[0].W_V, "neutreno")
     if norm == "none":
         states = _linear(X, stack, residual, bias, strength)
     else:
@@ -142,7 +142,8 @@ def _linear(X: Tensor, stack: list[_Layer], residual: bool, bias: Tensor | None,
         new_m = base * m + mean(own) + mean(mixed) * torch.exp(z - s)
         if bias is not None:
             new_m = new_m + bias * torch.exp(-s)
-        new_Z = base * Z + centre(mixed)
+        # Centring the sum matters: a constant part that rounding leaves in Z would stay as it is and outlive all else.
+        new_Z = centre(base * Z + mixed)
         m, s = _rescaled(new_m, s)
         Z, z = _rescaled(new_Z, z)
         depth += 1

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from oversmooth.errors import InputError
 from oversmooth.theory.krylov import Arnoldi
@@ -55,7 +56,7 @@ class CentredAttention:
     def __init__(self, flat: AttentionOperator) -> None:
         self.operator = flat
         self.items, self.size = flat.shape[0], flat.tokens
-        self.rank = int(flat.counted().min()) - 1 if self.items else 0
+        self.rank = flat.counted() - 1
         self.dtype, self.device = flat.dtype, flat.device
 
     def apply(self, v: Tensor) -> Tensor:
@@ -97,15 +98,27 @@ def attention_spectrum(
         return AttentionSpectrum(values.to(complex_of(A.dtype)), torch.zeros_like(values), "causal", tolerance)
     flat = materialise_if_small(A).flatten()
     system = CentredAttention(flat)
-    if method == "dense" or (method == "auto" and A.tokens <= DENSE_TOKENS) or system.rank < 2:
+    if method == "dense" or (method == "auto" and A.tokens <= DENSE_TOKENS) or A.tokens <= 2:
         values = dense_values(flat).reshape(*A.batch_shape, -1)
         return AttentionSpectrum(values, torch.zeros_like(values.real), "dense", tolerance)
-    values, residuals = _extremal_values(system, tolerance, min(most, system.rank), seed)
+    values, residuals = _extremal_values(system, tolerance, most, seed)
     shape = (*A.batch_shape, -1)
     return AttentionSpectrum(values.reshape(shape), residuals.reshape(shape), "arnoldi", tolerance)
 
 
 def _extremal_values(system: CentredAttention, tolerance: float, most: int, seed: int) -> tuple[Tensor, Tensor]:
+    if bool((system.rank != system.rank[0]).any()):
+        # Tokens are hidden, from some more than from others: each by itself, with NaN where one has fewer values.
+        each = [system.select(torch.tensor([i], device=system.device)) for i in range(system.items)]
+        found = [_extremal_values(one, tolerance, most, seed) for one in each]
+        width = max(values.shape[-1] for values, _ in found)
+        padded = [pad(v, (0, width - v.shape[-1]), value=torch.nan) for v, _ in found]
+        return torch.cat(padded), torch.cat([pad(r, (0, width - r.shape[-1])) for _, r in found])
+    rank = int(system.rank[0])
+    if rank == 0:
+        empty = torch.zeros(system.items, 0, dtype=system.dtype, device=system.device)
+        return empty.to(complex_of(system.dtype)), empty
+    most = min(most, rank)
     basis = Arnoldi(system, seed)
     angles = torch.arange(16, device=system.device) * (2 * math.pi / 16)
     directions = torch.polar(torch.ones_like(angles), -angles).to(complex_of(system.dtype))
@@ -114,7 +127,7 @@ def _extremal_values(system: CentredAttention, tolerance: float, most: int, seed
         theta, y = eigenpairs(basis.H[:, : basis.steps])
         residuals = (basis.H[:, basis.steps, :, None].to(y.dtype) * y).sum(-2).abs()
         outermost = (theta[:, None, :] * directions[:, None]).real.argmax(-1)
-        if basis.steps >= system.rank:
+        if basis.steps >= rank:
             return theta, torch.zeros_like(residuals)
         if basis.steps >= most or bool((residuals.gather(1, outermost) <= tolerance).all()):
             return theta, residuals

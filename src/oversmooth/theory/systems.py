@@ -25,7 +25,7 @@ class JoinedHeads:
         self.items, self.heads, self.n = A.shape[0], A.shape[1], A.tokens
         self.d, self.k = W_V.shape[-2:]
         self.size = self.n * self.d
-        self.rank = (int(A.counted().min()) - 1) * self.d if self.items else 0
+        self.rank = (A.counted()[:, 0] - 1) * self.d
         self.dtype, self.device = A.dtype, A.device
         # The mask is the same for all heads of an item.
         self._tokens = A.mask[:, 0] if A.mask is not None else None
@@ -65,7 +65,8 @@ class CausalBlocks:
         self.diagonal, self.W_V, self.W_O = diagonal, W_V, W_O
         self.V, self.O = stack_heads(W_V, W_O)
         self.items, self.heads = diagonal.shape
-        self.size = self.rank = W_V.shape[-2]
+        self.size = W_V.shape[-2]
+        self.rank = torch.full((self.items,), self.size, device=diagonal.device)
         self.dtype, self.device = diagonal.dtype, diagonal.device
 
     def apply(self, v: Tensor) -> Tensor:

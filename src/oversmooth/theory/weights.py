@@ -32,6 +32,15 @@ def check_weights(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     return W_V.to(dtype), W_O.to(dtype)
 
 
+def one_a_head(value: Tensor | float, like: Tensor, name: str) -> Tensor:
+    """One number for all heads or one a head, as ``(heads,)`` beside weights ``(..., heads, d, k)``."""
+    heads = like.shape[-3]
+    numbers = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    if numbers.ndim > 1 or numbers.numel() not in (1, heads) or not numbers.isfinite().all():
+        raise InputError(f"{name} is {value}; give one finite number, or {heads}, one a head")
+    return numbers.expand(heads)
+
+
 def head_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
     """The k eigenvalues of each head's H that can differ from zero, ``(..., heads, k)``, complex.
 
