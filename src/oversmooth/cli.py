@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from oversmooth.cases import Case, Outcome
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -38,13 +38,16 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Diagnose, predict and steer how transformers mix their tokens with depth."""
+    if context.invoked_subcommand is None:
+        out.print(context.get_help(), highlight=False)
 
 
 @app.command()
@@ -151,10 +154,22 @@ def _watched(case: Case, progress: Progress) -> Outcome:
 def main() -> None:
     """The console script."""
     try:
-        app()
+        code = app(standalone_mode=False)
     except InputError as error:
-        err.print(f"oversmooth: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
+        _refuse(str(error))
     except KeyboardInterrupt:
         err.print("oversmooth: stopped; nothing was left half-written", highlight=False)
         sys.exit(130)
+    except Exception as error:
+        # What the options' parser refuses: click's exceptions, or those of the copy of click that typer brings along.
+        if not hasattr(error, "format_message"):
+            raise
+        _refuse(
+            f"{error.format_message().rstrip('.')}, in {shlex.join(sys.argv[1:])!r}; --help shows what can be given"
+        )
+    sys.exit(code or 0)
+
+
+def _refuse(sentence: str) -> NoReturn:
+    err.print(f"oversmooth: {sentence}", style="red", highlight=False, markup=False, soft_wrap=True)
+    sys.exit(2)

@@ -1,0 +1,21 @@
+"""What importing costs: the promises about dependencies, each in a fresh interpreter."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ["transformers", "timm", "torchvision", "altair", "typer", "rich", "pandas", "scipy", "oversmooth.cases"]
+
+
+@pytest.mark.parametrize("module", ["oversmooth", "oversmooth.metrics", "oversmooth.theory"])
+def test_the_mathematics_imports_torch_alone(module):
+    code = f"import {module}, sys; print(sorted(set({HEAVY}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_command_line_imports_no_model_library_and_no_chart_library_until_it_draws():
+    code = "import oversmooth.cli, sys; print(sorted({'transformers', 'timm', 'torchvision', 'altair'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
