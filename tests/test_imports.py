@@ -16,6 +16,7 @@ def test_the_mathematics_imports_torch_alone(module):
 
 
 def test_the_command_line_imports_no_model_library_and_no_chart_library_until_it_draws():
-    code = "import oversmooth.cli, sys; print(sorted({'transformers', 'timm', 'torchvision', 'altair'} & set(sys.modules)))"
+    libraries = {"transformers", "timm", "torchvision", "altair"}
+    code = f"import oversmooth.cli, sys; print(sorted({libraries} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

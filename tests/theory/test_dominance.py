@@ -111,7 +111,7 @@ def test_neutreno_one_strength_a_head():
 
 @given(layers)
 def test_per_head_is_each_head_alone_over_its_k_eigenvalues(layer):
-    heads, n, d, k, causal, seed = layer
+    heads, _, d, k, _, _ = layer
     A, W_V, W_O = draw(*layer)
     for method in METHODS:
         found = dominance(A, W_V, W_O, per_head=True, method=method)

@@ -118,7 +118,8 @@ def test_low_precision_is_computed_in_float32(kind, dtype):
 
 
 LINEAR = """
-import resource, torch
+import torch
+from pathlib import Path
 from oversmooth.theory import SoftmaxAttention, attention_spectrum
 torch.set_num_threads(1)
 n = 16384
@@ -126,20 +127,24 @@ g = torch.Generator().manual_seed(0)
 q, k, v = (torch.randn(1, n, 64, generator=g) for _ in range(3))
 small = SoftmaxAttention(q[:, :64], k[:, :64], causal=True)
 small @ v[:, :64, :1], attention_spectrum(small)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def status(name):
+    return next(int(l.split()[1]) for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(name))
+Path("/proc/self/clear_refs").write_text("5")  # forget the peak that importing torch left
+before = status("VmRSS")
 A = SoftmaxAttention(q, k, causal=True)
 diagonal, product = A.diagonal(), A @ v[..., :1]
 i = 9000
 row = torch.softmax((q[0, i].double() @ k[0, : i + 1].double().T) / 8, -1)
 assert abs(diagonal[0, i] - row[i]) < 1e-6 and abs(product[0, i, 0] - row @ v[0, : i + 1, 0].double()) < 1e-5
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+print((status("VmHWM") - before) // 1024)
 """
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's memory counters")
 def test_sixteen_thousand_tokens_in_linear_memory():
     # The matrix would take 1 GiB.
     done = subprocess.run([sys.executable, "-c", LINEAR], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 200
+    assert 0 < int(done.stdout) < 200
 
 
 def test_predicates():
