@@ -2,8 +2,8 @@
 
     python benchmarks/spectra.py [--data DIR] [--json FILE]
 
-DIR (or the environment variable OVERSMOOTH_DATA) holds weights/deit-tiny and data/imagenet-val-1k; without it the rows on real
-attention are left out and said to be. Each row names what it is compared with; nothing here is asserted.
+DIR (or the environment variable OVERSMOOTH_DATA) holds weights/deit-tiny and data/imagenet-val-1k; without it the rows
+on real attention are left out and said to be. Each row names what it is compared with; nothing here is asserted.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from oversmooth.errors import InputError
 
-# Entries of scores held at once where no fused kernel does the work: 32 MiB in float32.
-_BLOCK = 1 << 23
+# Entries of scores held at once where no fused kernel does the work: 16 MiB in float32.
+_BLOCK = 1 << 22
 _FUSED_MATH = 0  # torch._fused_sdp_choice: 0 is the kernel that forms all scores
 
 
@@ -259,9 +259,11 @@ class SoftmaxAttention(AttentionOperator):
         for start, stop in self._blocks():
             seen = stop if self.causal else self.tokens  # causal: later keys need not be looked at
             scores = (self.q[..., start:stop, :] @ self.k[..., :seen, :].mT).mul_(self.scale)
-            bias = self._bias_block(start, stop)
-            if bias is not None:
-                scores = scores + bias[..., :seen]
+            if self.causal and self.mask is None and self.bias is None:
+                later = torch.ones(stop - start, stop - start, dtype=torch.bool, device=self.device).triu(1)
+                scores[..., start:].masked_fill_(later, -torch.inf)
+            elif (bias := self._bias_block(start, stop)) is not None:
+                scores += bias[..., :seen]
             own = scores[..., start:stop].diagonal(dim1=-2, dim2=-1).clone()
             parts.append((own - torch.logsumexp(scores, dim=-1)).exp())
         out = torch.cat(parts, dim=-1)
