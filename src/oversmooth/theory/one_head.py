@@ -19,8 +19,8 @@ from oversmooth.theory.spectrum import (
 )
 from oversmooth.theory.weights import head_spectrum
 
-# Up to this many tokens, what Arnoldi leaves unconverged is computed directly, and Arnoldi stops at a quarter of them:
-# beyond, the small eigenvalue problems of a few slow items cost more than their whole matrices.
+# Up to this many tokens, what Arnoldi leaves unconverged is computed directly. On a CPU it then stops at a quarter of
+# them: beyond, a few slow items cost more than their whole matrices.
 _RESCUE_TOKENS = 512
 _STEPS = 128
 # Up to this many tokens the eigenvector of A is computed for the limit array, by one factorisation.
@@ -160,7 +160,8 @@ class _Rough:
 
         whole = len(index) == len(self.everything)
         system = CentredAttention(self.A if whole else self.A.select(index))
-        most = how.steps or (max(48, self.A.tokens // 4) if self._can_rescue(how) else _STEPS)
+        slow = self._can_rescue(how) and not self.lam.is_cuda
+        most = how.steps or (max(48, self.A.tokens // 4) if slow else _STEPS)
         found = extremal(system, score, tolerance=how.tolerance, first=how.steps or 16, most=most, seed=how.seed)
         _, which = _largest_for_each(found.value[:, None], self.lam[index], self.shift[index], self.base)
         self.radius[index], self.t[index], self.which[index] = found.score, found.value, which[:, 0]

@@ -255,10 +255,10 @@ class SoftmaxAttention(AttentionOperator):
 
     def diagonal(self) -> Tensor:
         """``exp(scale · q_i·k_i − lse_i)``, the log-sum-exp taken over blocks of queries."""
-        parts = []
+        parts, q = [], self.q * self.scale
         for start, stop in self._blocks():
             seen = stop if self.causal else self.tokens  # causal: later keys need not be looked at
-            scores = (self.q[..., start:stop, :] @ self.k[..., :seen, :].mT).mul_(self.scale)
+            scores = q[..., start:stop, :] @ self.k[..., :seen, :].mT
             if self.causal and self.mask is None and self.bias is None:
                 later = torch.ones(stop - start, stop - start, dtype=torch.bool, device=self.device).triu(1)
                 scores[..., start:].masked_fill_(later, -torch.inf)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import Barrier
 from typing import Any
 
 import torch
@@ -21,7 +22,21 @@ _LARGE = 256
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_cores(), thread_name_prefix="oversmooth-eig")
+    # One core a thread: LAPACK's own threads would only get in each other's way. The setting is each thread's own, but
+    # also what later threads start with, so it is put back once all of them are up.
+    cores, usual = _cores(), torch.get_num_threads()
+    together = Barrier(cores + 1)
+
+    def start() -> None:
+        torch.set_num_threads(1)
+        together.wait()
+
+    pool = ThreadPoolExecutor(cores, thread_name_prefix="oversmooth-eig", initializer=start)
+    for _ in range(cores):
+        pool.submit(int)
+    together.wait()
+    torch.set_num_threads(usual)
+    return pool
 
 
 def _cores() -> int:
@@ -48,7 +63,7 @@ def _shared(work: Callable[[Tensor], Any], M: Tensor) -> list[Any]:
     pieces = min(_cores(), len(flat), len(flat) * M.shape[-1] // _WORTH_SHARING)
     if pieces <= 1 or M.shape[-1] > _LARGE:
         return [work(flat)]
-    return list(_pool().map(work, flat.tensor_split(pieces)))
+    return list(_pool().map(work, flat.tensor_split(min(len(flat), 4 * pieces))))
 
 
 def eigenvector(M: Tensor, value: Tensor) -> Tensor:
