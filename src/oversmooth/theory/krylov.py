@@ -67,6 +67,7 @@ class Arnoldi:
     def __init__(self, system: LinearSystem, seed: int) -> None:
         self.system = system
         self.steps = 0
+        self.restarted = False
         self._generator = torch.Generator(device=system.device).manual_seed(seed)
         start = system.project(self._random())
         start = system.project(start / _length(start))
@@ -113,7 +114,7 @@ class Arnoldi:
         return self.system.project(w), first + second
 
     def ritz_values(self) -> Tensor:
-        return eigenvalues(self.H[:, : self.steps])
+        return eigenvalues(self.H[:, : self.steps], hessenberg=not self.restarted)
 
     def ritz_vector(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Coefficients of the Ritz vector of each item's chosen Ritz value ``(b,)``, and its residual ‖A x − θ x‖."""
@@ -150,7 +151,7 @@ class Arnoldi:
         Q = (Q @ U[:, :rank]).to(self.H)
         self.V = torch.cat([Q.mT @ self.V[0, :m], self.V[0, m : m + 1]])[None]
         self.H = torch.cat([Q.mT @ self.H[0, :m] @ Q, self.H[0, m : m + 1] @ Q])[None]
-        self.steps = rank
+        self.steps, self.restarted = rank, True
 
 
 @dataclass

@@ -23,6 +23,8 @@ from oversmooth.theory.weights import head_spectrum
 # them: beyond, a few slow items cost more than their whole matrices.
 _RESCUE_TOKENS = 512
 _STEPS = 128
+# When to look first: on a GPU steps cost next to nothing, on a CPU they are most of the work.
+_FIRST_LOOK = {True: 16, False: 24}
 # Up to this many tokens the eigenvector of A is computed for the limit array, by one factorisation.
 _LIMIT_TOKENS = 1024
 # Eigenvalues μ held at once.
@@ -162,7 +164,9 @@ class _Rough:
         system = CentredAttention(self.A if whole else self.A.select(index))
         slow = self._can_rescue(how) and not self.lam.is_cuda
         most = how.steps or (max(48, self.A.tokens // 4) if slow else _STEPS)
-        found = extremal(system, score, tolerance=how.tolerance, first=how.steps or 16, most=most, seed=how.seed)
+        found = extremal(
+            system, score, tolerance=how.tolerance, first=how.steps or _FIRST_LOOK[slow], most=most, seed=how.seed
+        )
         _, which = _largest_for_each(found.value[:, None], self.lam[index], self.shift[index], self.base)
         self.radius[index], self.t[index], self.which[index] = found.score, found.value, which[:, 0]
         self.residual[index] = found.residual * self.lam[index].gather(1, which)[:, 0].abs()

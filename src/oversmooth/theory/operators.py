@@ -254,7 +254,9 @@ class SoftmaxAttention(AttentionOperator):
         return out if self.mask is None else torch.where(self.mask[..., None], out, 0.0)
 
     def diagonal(self) -> Tensor:
-        """``exp(scale · q_i·k_i − lse_i)``, the log-sum-exp taken over blocks of queries."""
+        """``exp(scale · q_i·k_i − lse_i)``, the log-sum-exp from a fused kernel or over blocks of queries."""
+        if self.mask is None and self.bias is None and (lse := self._fused_log_sum_exp()) is not None:
+            return (self.scale * (self.q * self.k).sum(-1) - lse).exp()
         parts, q = [], self.q * self.scale
         for start, stop in self._blocks():
             seen = stop if self.causal else self.tokens  # causal: later keys need not be looked at
@@ -268,6 +270,18 @@ class SoftmaxAttention(AttentionOperator):
             parts.append((own - torch.logsumexp(scores, dim=-1)).exp())
         out = torch.cat(parts, dim=-1)
         return out if self.mask is None else torch.where(self.mask, out, 0.0)
+
+    def _fused_log_sum_exp(self) -> Tensor | None:
+        """From the memory-efficient CUDA kernel, which public functions keep to themselves; None where it is not."""
+        if self.device.type != "cuda" or self.dtype != torch.float32:
+            return None
+        q, k = (_at_least_4d(pad(x, (0, -x.shape[-1] % 8))) for x in (self.q, self.k))
+        try:
+            attend = torch.ops.aten._scaled_dot_product_efficient_attention
+            found = attend(q, k, k[..., :8].contiguous(), None, True, 0.0, self.causal, scale=self.scale)
+        except (AttributeError, RuntimeError):
+            return None
+        return found[1][..., : self.tokens].reshape(self.q.shape[:-1])
 
     def dense(self) -> DenseAttention:
         parts = []

@@ -1,4 +1,4 @@
-"""Eigenvalues of many small matrices: LAPACK on every core.
+"""Eigenvalues of many small matrices: LAPACK on every core, or a kernel of our own on a GPU.
 
 LAPACK takes one matrix at a time, and on a GPU torch does so too (0.4 ms for a 48 by 48 one, most of it waiting). The
 matrices are small, so they go to the CPU, and threads share them: torch releases the interpreter while LAPACK works.
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from threading import Barrier
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,8 +17,20 @@ from torch import Tensor
 
 # A thread wants at least this many rows of matrices, or the hand-over costs more than it saves.
 _WORTH_SHARING = 128
+# From this many matrices on, a GPU is ahead of the CPU.
+_WORTH_A_KERNEL = 128
 # Above this size one matrix is worth all cores by itself.
 _LARGE = 256
+
+
+@cache
+def _kernel() -> ModuleType | None:
+    """The GPU kernel, where Triton is there to compile it."""
+    try:
+        from oversmooth.theory import _hessenberg_kernel
+    except ImportError:
+        return None
+    return _hessenberg_kernel
 
 
 @cache
@@ -44,10 +57,20 @@ def _cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def eigenvalues(M: Tensor) -> Tensor:
-    """All eigenvalues of each matrix, ``(..., m, m) -> (..., m)`` complex, on M's device."""
+def eigenvalues(M: Tensor, *, hessenberg: bool = False) -> Tensor:
+    """All eigenvalues of each matrix, ``(..., m, m) -> (..., m)`` complex, on M's device.
+
+    hessenberg: all of them are zero below the first subdiagonal, which many on a GPU make use of.
+    """
     if M.numel() == 0:
         return M.new_zeros(M.shape[:-1]).to(complex_of(M.dtype))
+    kernel = _kernel() if hessenberg and M.is_cuda and M.dtype == torch.float32 and M.ndim == 3 else None
+    if kernel is not None and len(M) >= _WORTH_A_KERNEL and M.shape[-1] <= kernel.LARGEST:
+        values: Tensor = kernel.eigenvalues(M)
+        lost = values.isnan().any(-1)
+        if lost.any():
+            values[lost] = eigenvalues(M[lost])
+        return values
     values = torch.cat(_shared(torch.linalg.eigvals, M))
     return values.reshape(M.shape[:-1]).to(M.device)
 
