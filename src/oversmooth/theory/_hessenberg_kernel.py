@@ -13,9 +13,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LARGEST = 128
-"""Rows of the largest matrix it is worth using for."""
-
 
 @triton.jit
 def _qr_iteration(rows_re, rows_im, cols_re, cols_im, turns, out_re, out_im, m, SIZE: tl.constexpr):
@@ -140,7 +137,9 @@ def _qr_iteration(rows_re, rows_im, cols_re, cols_im, turns, out_re, out_im, m, 
 
 
 def eigenvalues(H: Tensor) -> Tensor:
-    """All eigenvalues of upper Hessenberg float32 matrices, ``(items, m, m) -> (items, m)``; NaN where it gave up."""
+    """All eigenvalues of upper Hessenberg float32 matrices, m ≥ 2, ``(items, m, m) -> (items, m)``; NaN where it gave
+    up.
+    """
     items, m, _ = H.shape
     rows_re = H.clone(memory_format=torch.contiguous_format)
     rows_im = torch.zeros_like(rows_re)

@@ -17,20 +17,24 @@ from torch import Tensor
 
 # A thread wants at least this many rows of matrices, or the hand-over costs more than it saves.
 _WORTH_SHARING = 128
-# From this many matrices on, a GPU is ahead of the CPU.
-_WORTH_A_KERNEL = 128
+# From this many matrices on, and up to this size, a GPU is ahead of the CPU.
+_WORTH_A_KERNEL, _LARGEST_FOR_KERNEL = 128, 128
 # Above this size one matrix is worth all cores by itself.
 _LARGE = 256
 
 
 @cache
 def _kernel() -> ModuleType | None:
-    """The GPU kernel, where Triton is there to compile it."""
+    """The GPU kernel, where Triton can compile it and it gives LAPACK's numbers on a sample; else None."""
+    sample = torch.randn(4, 8, 8, generator=torch.Generator().manual_seed(0)).triu(-1)
     try:
         from oversmooth.theory import _hessenberg_kernel
-    except ImportError:
+
+        found = _hessenberg_kernel.eigenvalues(sample.cuda()).abs().amax(-1).cpu()
+    except Exception:  # no Triton, no compiler, another kind of GPU: LAPACK does as well, only slower
         return None
-    return _hessenberg_kernel
+    right = torch.allclose(found, torch.linalg.eigvals(sample).abs().amax(-1), rtol=1e-3)
+    return _hessenberg_kernel if right else None
 
 
 @cache
@@ -64,8 +68,9 @@ def eigenvalues(M: Tensor, *, hessenberg: bool = False) -> Tensor:
     """
     if M.numel() == 0:
         return M.new_zeros(M.shape[:-1]).to(complex_of(M.dtype))
-    kernel = _kernel() if hessenberg and M.is_cuda and M.dtype == torch.float32 and M.ndim == 3 else None
-    if kernel is not None and len(M) >= _WORTH_A_KERNEL and M.shape[-1] <= kernel.LARGEST:
+    many = M.ndim == 3 and len(M) >= _WORTH_A_KERNEL and 2 <= M.shape[-1] <= _LARGEST_FOR_KERNEL
+    kernel = _kernel() if hessenberg and many and M.is_cuda and M.dtype == torch.float32 else None
+    if kernel is not None:
         values: Tensor = kernel.eigenvalues(M)
         lost = values.isnan().any(-1)
         if lost.any():
