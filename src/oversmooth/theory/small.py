@@ -56,6 +56,11 @@ def _pool() -> ThreadPoolExecutor:
     return pool
 
 
+# A forked child inherits the pool but none of its threads: let it start its own.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
 def _cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
