@@ -21,6 +21,8 @@ from oversmooth.theory.simulate import Norm
 _BEYOND_FLIP = (1.6, 1.2)
 # With a norm the ratio cannot be followed below the rounding of float64.
 _ALL_BUT_ZERO = 1e-10
+_LARGEST = 1e6
+_MOST_ENTRIES = 1 << 29  # of attention: 4 GiB
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,20 @@ class Case:
         if self.norm != "none" and self.width < 2:
             raise InputError("a LayerNorm over 1 feature leaves nothing; give --width 2 or more")
         low, high = self.eigenvalues or (0.0, 0.0)
-        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-            raise InputError(f"the eigenvalues run from {low} to {high}; give the smaller end first, both finite")
+        if not -_LARGEST <= low <= high <= _LARGEST:
+            raise InputError(
+                f"the eigenvalues run from {low} to {high}; give the smaller end first, within ±{_LARGEST:g}"
+            )
         for name in ("gamma", "neutreno"):
-            if not math.isfinite(getattr(self, name)):
-                raise InputError(f"{name} is {getattr(self, name)}; give a finite number")
+            if not abs(getattr(self, name)) <= _LARGEST:
+                raise InputError(f"{name} is {getattr(self, name)}; give a number within ±{_LARGEST:g}")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed is {self.seed}; give a whole number from 0 to 2^63 − 1")
+        if self.draws * self.heads * self.tokens**2 > _MOST_ENTRIES:
+            size = self.draws * self.heads * self.tokens**2 * 8 / 2**30
+            raise InputError(
+                f"{self.tokens} tokens need {size:,.0f} GiB of attention; give fewer tokens, heads or draws"
+            )
         if self.gamma == 0 and self.norm != "none":
             raise InputError("gamma is 0, which makes every token zero; give its sign, such as 1 or -1")
 

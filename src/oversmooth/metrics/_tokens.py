@@ -44,7 +44,7 @@ def largest(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
 
     Divided by it first, squares neither overflow nor underflow.
     """
-    if x.numel() == 0:
+    if 0 in [x.shape[d] for d in ((dim,) if isinstance(dim, int) else dim)]:
         return torch.ones((), dtype=x.dtype, device=x.device)
     size = x.detach().abs().amax(dim, keepdim=True)
     return torch.where(size == 0, 1.0, size)

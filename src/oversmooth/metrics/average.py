@@ -87,9 +87,10 @@ class Average:
 
 def _merge(a: Tensor, b: Tensor) -> Tensor:
     count = a[0] + b[0]
-    if count == 0:
-        return torch.stack([count, a[1], a[2], a[3] + b[3]])
+    if a[0] == 0 or b[0] == 0:
+        mean, deviations = (a if b[0] == 0 else b)[1:3]
+        return torch.stack([count, mean, deviations, a[3] + b[3]])
     delta = b[1] - a[1]
-    mean = a[1] + delta * b[0] / count
+    mean = (a[0] * a[1] + b[0] * b[1]) / count
     deviations = a[2] + b[2] + delta.square() * a[0] * b[0] / count
     return torch.stack([count, mean, deviations, a[3] + b[3]])

@@ -29,15 +29,19 @@ def fidelity_energy(
     u: Tensor, f: Tensor, kernel: Tensor, strength: Tensor | float, mask: Tensor | None = None
 ) -> Tensor:
     """``E(u, f) = J(u) + ½ Σ_i λ_i ‖u_i − f_i‖²``, λ one number or one a token ``(..., n)``."""
+    if f.shape[-2:] != u.shape[-2:]:
+        raise InputError(f"f has shape {tuple(f.shape)} but u has {tuple(u.shape)}; both are tokens by features")
     distance = (prepare(u, mask)[0] - prepare(f, mask)[0]).square().sum(-1)
-    weighted = torch.as_tensor(strength, dtype=distance.dtype, device=distance.device) * distance
+    strength = torch.as_tensor(strength, dtype=distance.dtype, device=distance.device)
+    if strength.ndim and strength.shape[-1] not in (1, u.shape[-2]):
+        raise InputError(f"λ has shape {tuple(strength.shape)}; give one number, or one a token, (..., {u.shape[-2]})")
+    weighted = strength * distance
     return nonlocal_energy(u, kernel, mask) + weighted.sum(-1) / 2
 
 
 def step_size(kernel: Tensor, mask: Tensor | None = None) -> Tensor:
     """``Δt_i = 1 / Σ_j (k_ij + k_ji)``: the step at which a symmetric kernel's flow becomes attention. ``(..., n)``."""
-    if mask is not None:
-        kernel = kernel * (mask[..., None] & mask[..., None, :])
+    kernel = _prepare_kernel(kernel, kernel, mask)
     return 1 / (kernel.sum(-1) + kernel.sum(-2))
 
 

@@ -51,7 +51,7 @@ def rank_one_distance(x: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> rank_one_distance(torch.diag(torch.tensor([4.0, 3.0])))
     tensor(0.6000)
     """
-    s = singular_values(x, mask).square()
+    s = _over_largest(x, mask).square()
     return _as_input(safe_sqrt(s[..., 1:].sum(-1) / s.sum(-1)), x)
 
 
@@ -61,8 +61,7 @@ def stable_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> stable_rank(torch.diag(torch.tensor([4.0, 3.0])))
     tensor(1.5625)
     """
-    s = singular_values(x, mask).square()
-    return _as_input(s.sum(-1) / s[..., 0], x)
+    return _as_input(_over_largest(x, mask).square().sum(-1), x)
 
 
 def effective_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -75,6 +74,12 @@ def effective_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
     share = s / s.sum(-1, keepdim=True)
     log_share = torch.log(torch.where(share == 0, 1.0, share))
     return _as_input(torch.exp(-(share * log_share).sum(-1)), x)
+
+
+def _over_largest(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Singular values over the largest, whose squares cannot overflow."""
+    s = singular_values(x, mask)
+    return s / s[..., :1]
 
 
 def _as_input(value: Tensor, x: Tensor) -> Tensor:

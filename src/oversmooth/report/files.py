@@ -13,10 +13,10 @@ from oversmooth.errors import InputError
 
 def check_writable(path: Path, endings: tuple[str, ...]) -> None:
     """Refuse a path that will not do, before the work is done that is to go there."""
-    if path.suffix.lower() not in endings:
-        raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}; choose one of {', '.join(endings)}")
     if path.is_dir():
         raise InputError(f"{path} is a directory; name a file")
+    if path.suffix.lower() not in endings:
+        raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}; choose one of {', '.join(endings)}")
     folder = path.parent
     if not folder.is_dir():
         raise InputError(f"{path} cannot be written: there is no directory {folder}; make it first")

@@ -83,7 +83,9 @@ def remarks(outcomes: list[Outcome]) -> list[str]:
     if any(outcome.case.norm == "post" for outcome in outcomes):
         said.append("Post-LN with β = 0: the sign of a uniform γ has exactly no effect, since the update is odd in X.")
     if any(outcome.case.norm == "pre" for outcome in outcomes):
-        said.append("Pre-LN: X grows with depth and the layer's share shrinks, so HFC/LFC falls like a power of depth.")
+        said.append(
+            "Pre-LN: X grows with depth and the layer's share shrinks, so where HFC/LFC falls it follows a power."
+        )
     if any(outcome.case.neutreno for outcome in outcomes):
         said.append("NeuTRENO: V⁰ keeps tokens apart, so smoothing has to beat 1 as well as ρ rough.")
     return said
@@ -97,7 +99,7 @@ def save(outcomes: list[Outcome], path: Path, title: str) -> None:
         elif path.suffix.lower() == ".html":
             chart(outcomes, title).save(temporary, format="html", inline=True)
         else:
-            settings: dict[str, Any] = {"ppi": 200} if path.suffix.lower() == ".png" else {}
+            settings: dict[str, Any] = {"ppi": 160} if path.suffix.lower() == ".png" else {}
             chart(outcomes, title).save(temporary, format=path.suffix.lower()[1:], **settings)
 
 
@@ -129,15 +131,12 @@ def chart(outcomes: list[Outcome], title: str) -> Any:
     import altair as alt  # heavy, and only charts need it
 
     names = [outcome.case.name for outcome in outcomes]
-    colour = alt.Color(
-        "case:N",
-        sort=names,
-        scale=alt.Scale(domain=names, range=_colours(len(names))),
-        legend=alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3),
-    )
+    legend = alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3)
+    scale = alt.Scale(domain=names, range=_colours(len(names)))
+    colour = alt.Color("case:N", sort=names, scale=scale, legend=legend)
     # With Post-LN the two signs of γ give one curve: dots over a line show both.
     dashes = [[2, 3] if outcome.case.norm != "none" and outcome.case.gamma < 0 else [1, 0] for outcome in outcomes]
-    dash = alt.StrokeDash("case:N", sort=names, scale=alt.Scale(domain=names, range=dashes), legend=None)
+    dash = alt.StrokeDash("case:N", sort=names, scale=alt.Scale(domain=names, range=dashes), legend=legend)
     panels, said = [], False
     for metric, label, notion in _PANELS:
         rows = [row for outcome in outcomes for row in _curve(outcome, metric)]
@@ -218,15 +217,17 @@ def _words(values: list[str]) -> str:
 
 def _number(value: Tensor | float) -> str:
     value = float(value)
-    if value == 0 or math.isinf(value):
-        return "0" if value == 0 else "∞"
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "–" if math.isnan(value) else "∞"
     return f"{value:.3f}" if 1e-3 <= abs(value) < 1e3 else f"{value:.0e}"
 
 
 def _ratio(log_value: Tensor) -> str:
     """A ratio from its logarithm, however small it is."""
     power = float(log_value) / math.log(10)
-    return _number(10**power) if power > -300 else f"1e{power:.0f}"
+    if math.isnan(power) or math.isinf(power):
+        return _number(power if math.isnan(power) else 0.0 if power < 0 else power)
+    return _number(10**power) if -300 < power < 300 else f"1e{power:.0f}"
 
 
 def _spread(values: Tensor) -> str:

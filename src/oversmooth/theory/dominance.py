@@ -49,6 +49,8 @@ class Dominance:
     """What X tends to when the rough part wins, with its own ratio, angle and rank; None if not asked for."""
     rank_one: Tensor
     """Whether the rough dominator, all that ties with it included, is an array of rank one at every depth."""
+    rank_known: Tensor
+    """Whether that can be said: not with several heads without the array, nor where causal eigenvalues coincide."""
     smooth_floor: float = 0.0
     """1 with biases: a constant offset is a smooth mode of eigenvalue 1."""
     rough_floor: float = 0.0
@@ -76,8 +78,7 @@ class Dominance:
         Angle convergence is meant up to sign, over the tokens that the limit does not leave at zero.
         """
         outcome = self._outcome()
-        # With several heads only the array tells its rank; where a source dominates instead, nothing here does.
-        known = self.rho_rough >= (self.rough_floor if self.pair or self.array is not None else torch.inf)
+        known = self.rank_known & (self.rho_rough >= self.rough_floor)  # else a source dominates, of any rank
         rough = torch.where(known, torch.where(self.rank_one, 2, 0), 1)
         collapse = torch.where(outcome == 2, 2, torch.where(outcome == 0, rough, 1))
         answers = ("fails", "open", "holds")
@@ -91,6 +92,7 @@ class Dominance:
         return (self.margin > self.tolerance).int() - (self.margin < -self.tolerance).int() + 1
 
 
+@torch.no_grad()
 def dominance(
     A: Tensor | AttentionOperator,
     W_V: Tensor,
@@ -142,18 +144,25 @@ def dominance(
         raise InputError(
             f"attention has shape {tuple(A.shape)} but the weights have {heads} heads; give (..., {heads}, n, n)"
         )
-    weight_batch = torch.broadcast_shapes(W_V.shape[:-3], W_O.shape[:-3])
     batch = A.shape[:-3]
     try:
+        weight_batch = torch.broadcast_shapes(W_V.shape[:-3], W_O.shape[:-3])
         fits = torch.broadcast_shapes(batch, weight_batch) == batch
     except RuntimeError:
         fits = False
     if not fits:
         raise InputError(
-            f"weights have batch {tuple(weight_batch)}, which does not align with attention's {tuple(batch)}"
+            f"W_V has batch {tuple(W_V.shape[:-3])} and W_O {tuple(W_O.shape[:-3])}, "
+            f"which do not align with attention's {tuple(batch)}"
         )
     tolerance = DEFAULT_TOLERANCE[A.dtype] if tolerance is None else tolerance
     tie = TIE[A.dtype] if tie is None else tie
+    if not 0 < tolerance < 1 or not 0 <= tie < 1 or (steps is not None and steps < 1):
+        raise InputError(
+            f"tolerance is {tolerance}, tie {tie} and steps {steps}; give numbers between 0 and 1, and a step or more"
+        )
+    if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
+        raise InputError("the mask differs between heads; heads taken together see the same tokens: give (..., n)")
     W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
     shift = one_a_head(neutreno, W_V, "neutreno")
     update = Update(base=1.0 if residual else 0.0, shift=shift)
@@ -180,12 +189,15 @@ def dominance(
         rho_smooth=found.rho_smooth,
         rho_rough=found.rho_rough,
         residual=found.residual,
-        # What did not converge is not decided more finely than its residual.
-        tolerance=torch.maximum(tie * scale, torch.where(found.converged, 0.0, found.residual)),
+        # Nothing is decided more finely than it is known.
+        tolerance=torch.maximum(tie * scale, found.residual + found.weights_error),
         rule=rule,
         pair=None if found.t is None or found.lam is None else (found.t, found.lam),
         array=array,
         rank_one=~found.mixed if array is None else ~found.mixed & (array.sigma_ratio[1] < _RANK_ONE),
+        rank_known=found.rank_known
+        if array is None
+        else found.rank_known & (found.mixed | ~array.sigma_ratio[1].isnan()),
         smooth_floor=1.0 if (bool(bias.any()) if isinstance(bias, Tensor) else bias) else 0.0,
         rough_floor=1.0 if bool(shift.any()) else 0.0,
     )

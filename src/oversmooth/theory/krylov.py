@@ -42,6 +42,9 @@ class LinearSystem(Protocol):
         ...
 
 
+# How many of the next Ritz values are looked at before the best is believed; conjugates come in twos.
+_RIVALS = 4
+
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(Ritz values ``(b, m)``, which items ``(b,)``) -> (how much each matters, how fast that changes with it), ``(b,
 m)`` each.
@@ -116,11 +119,16 @@ class Arnoldi:
     def ritz_values(self) -> Tensor:
         return eigenvalues(self.H[:, : self.steps], hessenberg=not self.restarted)
 
-    def ritz_vector(self, value: Tensor) -> tuple[Tensor, Tensor]:
+    def ritz_vector(self, value: Tensor, items: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Coefficients of the Ritz vector of each item's chosen Ritz value ``(b,)``, and its residual ‖A x − θ x‖."""
-        y = eigenvector(self.H[:, : self.steps], value)
-        residual = (self.H[:, self.steps].to(y.dtype) * y).sum(-1).abs()
-        return y, residual
+        H, rank = self.H, self.system.rank
+        if items is not None:
+            H, rank = H[items], rank[items]
+        y = eigenvector(H[:, : self.steps], value)
+        residual = (H[:, self.steps].to(y.dtype) * y).sum(-1).abs()
+        return y, torch.where(
+            rank <= self.steps, 0.0, residual
+        )  # with as many steps as dimensions nothing is left over
 
     def expand(self, y: Tensor) -> Tensor:
         """``V y``: the vector with these coefficients, ``(b, m) -> (b, size)`` complex."""
@@ -176,8 +184,10 @@ def extremal(
     vectors: bool = False,
     seed: int = 0,
 ) -> Extremal:
-    """Arnoldi until the residual of the highest-scoring Ritz value, times its slope, is below tolerance · max(1, score)
-    in every item.
+    """Arnoldi until, in every item, the highest-scoring Ritz value has converged and no rival may still overtake it.
+
+    Converged: its residual, times its slope, is below tolerance · max(1, score). A rival: one of the next few by score,
+    if its score plus its own such error is higher.
 
     Looks after `first` steps and then where the decay of the residual so far points to; items that are done drop
     out. After `most` steps the others stop as they are, or go on one by one with thick restarts.
@@ -226,14 +236,17 @@ def _record(
     found: Extremal, basis: Arnoldi, index: Tensor, score: Score, tolerance: float, stop: bool
 ) -> tuple[Tensor, Tensor]:
     """Write down the items that are done (all of them, on stop); which those are, and the error of each."""
-    theta = basis.ritz_values()
-    scores, slopes = score(theta, index)
+    all_theta = basis.ritz_values()
+    scores, slopes = score(all_theta, index)
     top = scores.argmax(-1, keepdim=True)
-    theta, high, slope = (x.gather(1, top)[:, 0] for x in (theta, scores, slopes))
+    theta, high, slope = (x.gather(1, top)[:, 0] for x in (all_theta, scores, slopes))
     y, residual = basis.ritz_vector(theta)
-    residual = torch.where(basis.system.rank <= basis.steps, 0.0, residual)  # the basis is the whole space
     error = residual * slope / high.clamp(min=1)
     good = error <= tolerance
+    if good.any():
+        lead = _rivals_lead(basis, good, all_theta[good], scores[good], slopes[good])
+        error[good] = torch.maximum(error[good], lead / high[good].clamp(min=1))
+        good = error <= tolerance
     done = torch.ones_like(good) if stop else good
     at = index[done]
     found.value[at], found.score[at], found.residual[at] = theta[done], high[done], residual[done]
@@ -241,6 +254,22 @@ def _record(
     if found.vector is not None and len(at):
         found.vector[at] = basis.expand(y)[done]
     return done, error
+
+
+def _rivals_lead(basis: Arnoldi, items: Tensor, theta: Tensor, scores: Tensor, slopes: Tensor) -> Tensor:
+    """By how much one of the next Ritz values of these items may still overtake the best, ``(b,)``; zero if none can.
+
+    Without this a value that converged early hides a larger one that is still on its way.
+    """
+    best = scores.amax(-1)
+    lead = torch.zeros_like(best)
+    order = scores.argsort(-1, descending=True)
+    for place in range(1, min(1 + _RIVALS, theta.shape[-1])):
+        which = order[:, place : place + 1]
+        rival, score, slope = (x.gather(1, which)[:, 0] for x in (theta, scores, slopes))
+        _, residual = basis.ritz_vector(rival, items)
+        lead = torch.maximum(lead, score + slope * residual - best)
+    return lead
 
 
 def _prefers_bmm(basis: Tensor) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
-from oversmooth.theory.small import complex_of, eigenvector
+from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvector
 from oversmooth.theory.spectrum import (
     DENSE_TOKENS,
     CentredAttention,
@@ -68,16 +68,20 @@ def radii(
     smooths = smooth >= rough.radius
 
     array = None
-    if search.limit is not False and 1 < A.tokens <= _LIMIT_TOKENS:
+    if A.tokens > 1 and (search.limit or (search.limit is None and A.tokens <= _LIMIT_TOKENS)):
         features = _feature_vector(W_V, W_O, lam_rough.reshape(batch)).reshape(-1, 1, d)
         array = _token_vector(flat, rough.t)[..., None] * features
+        # Frozen: as many arrays as H has zeros, and none of them the limit.
+        array = torch.where((lam_rough == 0)[:, None, None], torch.nan, array)
     found = Radii(
         rho_smooth=smooth,
         rho_rough=rough.radius,
         residual=rough.residual,
         converged=rough.converged,
         mu=_mu(rough.t[:, None], lam_rough[:, None], shift, update.base)[:, 0, 0],
-        mixed=mixed,
+        mixed=mixed & ~rough.repeated,
+        rank_known=~(mixed & rough.repeated),
+        weights_error=_weights_error(W_V, W_O, lam_smooth, lam_rough, batch) if zeros else torch.zeros_like(smooth),
         t=torch.where(smooths, 1.0, rough.t),
         lam=torch.where(smooths, lam_smooth, lam_rough),
         array=array,
@@ -118,6 +122,8 @@ class _Rough:
         self.converged = torch.ones(items, dtype=torch.bool, device=device)
         self.t = torch.zeros(items, dtype=complex_of(flat.dtype), device=device)
         self.which = torch.zeros(items, dtype=torch.long, device=device)
+        # Causal: whether the eigenvalue stands on the diagonal more than once; how many vectors it has is then open.
+        self.repeated = torch.zeros(items, dtype=torch.bool, device=device)
         self.everything = torch.arange(items, device=device)
 
     def search(self, how: Search) -> Tensor:
@@ -130,7 +136,10 @@ class _Rough:
             values = causal_values(A)
             ends = [values.nan_to_num(nan=torch.inf).amin(-1), values.nan_to_num(nan=-torch.inf).amax(-1)]
             both = torch.stack(ends, dim=-1)
-            return self._directly(self.everything, torch.where(both.isinf(), torch.nan, both).to(self.t.dtype))
+            self._directly(self.everything, torch.where(both.isinf(), torch.nan, both).to(self.t.dtype))
+            near = 1e-6 * self.t.real.abs()[:, None]
+            self.repeated = ((values - self.t.real[:, None]).abs() <= near).sum(-1) > 1
+            return torch.stack([self.t, torch.where(self.repeated, self.t, torch.nan)], dim=-1)
         small = A.counted() <= (DENSE_TOKENS if how.method == "auto" else 1)
         if how.method == "dense" or small.all():
             return self._directly(self.everything, dense_values(A))
@@ -175,6 +184,8 @@ class _Rough:
 
 def _token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
     """The eigenvector of A for each item's eigenvalue t ≠ 1, ``(items, n)`` complex: centred part and constant part."""
+    if flat.causal:
+        return _causal_token_vector(flat, t)
     y = eigenvector(centred_matrix(flat), t)
     v = reflector(flat)[..., 0].to(y.dtype)
     z = torch.nn.functional.pad(y, (1, 0))
@@ -185,6 +196,33 @@ def _token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
     gap = t - 1  # A (z + c 1) = t z + (mean + c) 1, so c = mean / (t − 1)
     constant = torch.where(gap.abs() > 0, mean / torch.where(gap == 0, 1.0, gap), 0.0)
     return (z + constant[:, None]) * keep
+
+
+def _causal_token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
+    """The same for lower triangular A by forward substitution: zero before the last token whose diagonal entry is t.
+
+    Inverse iteration fails here from some 60 tokens on: A is too far from normal.
+    """
+    A, n = flat.dense().A, flat.tokens
+    diagonal = A.diagonal(dim1=-2, dim2=-1)
+    counted = torch.ones_like(diagonal, dtype=torch.bool) if flat.mask is None else flat.mask
+    is_first = counted & (counted.cumsum(-1) == 1)
+    distance = torch.where(counted & ~is_first, (diagonal - t.real[:, None]).abs(), torch.inf)
+    nearest = distance.amin(-1, keepdim=True)
+    place = n - 1 - (distance <= nearest).flip(-1).int().argmax(-1)
+    x = torch.zeros_like(diagonal)
+    for i in range(n):
+        later = torch.where(counted[:, i], (A[:, i, :i] * x[:, :i]).sum(-1) / (t.real - diagonal[:, i]), 0.0)
+        x[:, i] = torch.where(place < i, later, (place == i).to(x.dtype))
+        x = x / x.abs().amax(-1, keepdim=True).clamp(min=1)  # entries can grow geometrically
+    return x.to(t.dtype)
+
+
+def _weights_error(W_V: Tensor, W_O: Tensor, lam: Tensor, other: Tensor, batch: torch.Size) -> Tensor:
+    """How far rounding may move either of two eigenvalues of each head's H, ``(items,)``."""
+    small = W_V @ W_O if W_V.shape[-2] < W_V.shape[-1] else W_O @ W_V
+    small = small.expand(*batch, *small.shape[-2:]).reshape(-1, *small.shape[-2:])
+    return torch.maximum(eigenvalue_error(small, lam), eigenvalue_error(small, other))
 
 
 def _feature_vector(W_V: Tensor, W_O: Tensor, lam: Tensor) -> Tensor:

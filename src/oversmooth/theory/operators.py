@@ -60,6 +60,10 @@ class AttentionOperator(ABC):
         """
 
     @abstractmethod
+    def to(self, dtype: torch.dtype) -> AttentionOperator:
+        """The same operator in this precision."""
+
+    @abstractmethod
     def select(self, index: Tensor) -> AttentionOperator:
         """Some of them, by their place on the first axis."""
 
@@ -95,8 +99,8 @@ class DenseAttention(AttentionOperator):
 
     def __init__(self, A: Tensor, *, mask: Tensor | None = None, causal: bool | None = None) -> None:
         A = torch.as_tensor(A)
-        if A.ndim < 2 or A.shape[-1] != A.shape[-2] or A.shape[-1] == 0:
-            raise InputError(f"attention has shape {tuple(A.shape)}; it must be (..., n, n), tokens by tokens")
+        if A.ndim < 2 or A.shape[-1] != A.shape[-2] or 0 in A.shape:
+            raise InputError(f"attention has shape {tuple(A.shape)}; it must be (..., n, n), and not empty")
         if not A.is_floating_point():
             raise InputError(f"attention has dtype {A.dtype}; convert it to a floating type first")
         half = A.dtype in (torch.float16, torch.bfloat16)
@@ -127,7 +131,11 @@ class DenseAttention(AttentionOperator):
         return self
 
     def __matmul__(self, v: Tensor) -> Tensor:
+        _check_product(self, v)
         return self.A @ v
+
+    def to(self, dtype: torch.dtype) -> DenseAttention:
+        return self.trusted(self.A.to(dtype), self.mask, self.causal)
 
     def diagonal(self) -> Tensor:
         return self.A.diagonal(dim1=-2, dim2=-1)
@@ -164,7 +172,7 @@ class SoftmaxAttention(AttentionOperator):
         bias: Tensor | None = None,
         causal: bool = False,
     ) -> None:
-        if q.ndim < 2 or k.ndim != q.ndim or q.shape[-2:] != k.shape[-2:] or 0 in q.shape:
+        if q.ndim < 2 or k.ndim != q.ndim or q.shape[-2:] != k.shape[-2:] or 0 in (*q.shape, *k.shape):
             raise InputError(
                 f"queries have shape {tuple(q.shape)} and keys {tuple(k.shape)}; "
                 "both must be (..., heads, n, k) with the same n and k"
@@ -178,9 +186,11 @@ class SoftmaxAttention(AttentionOperator):
         for name, x in (("queries", q), ("keys", k)):
             if not x.isfinite().all():
                 raise InputError(f"{name} have {_count_nonfinite(x)} that are NaN or infinite")
-        dtype = torch.promote_types(q.dtype, torch.float32)
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
         self.q, self.k = q.to(dtype), k.to(dtype)
         self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+        if not math.isfinite(self.scale):
+            raise InputError(f"scale is {scale}; give a finite number")
         self.causal = causal
         self.shape = torch.Size((*q.shape[:-1], q.shape[-2]))
         self.dtype, self.device = dtype, q.device
@@ -190,6 +200,8 @@ class SoftmaxAttention(AttentionOperator):
                 bias = bias.to(dtype).expand(self.shape)
             except RuntimeError:
                 raise InputError(f"bias has shape {tuple(bias.shape)}; the scores need {tuple(self.shape)}") from None
+            if bias.isnan().any() or bias.eq(torch.inf).any():
+                raise InputError("bias has NaN or +inf; give finite numbers, and -inf where a pair is hidden")
         self.bias = bias
         self._check_visible()
 
@@ -232,7 +244,12 @@ class SoftmaxAttention(AttentionOperator):
         zero = torch.zeros((), dtype=self.dtype, device=self.device)
         return torch.where(visible, zero if bias is None else bias, -torch.inf)
 
+    def to(self, dtype: torch.dtype) -> SoftmaxAttention:
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return self._with(self.q.to(dtype), self.k.to(dtype), self.mask, bias)
+
     def __matmul__(self, v: Tensor) -> Tensor:
+        _check_product(self, v)
         lead = torch.broadcast_shapes(self.batch_shape, v.shape[:-2])
         c = v.shape[-1]
         # Fused kernels want queries, keys and values of one width: zeros change neither scores nor results.
@@ -307,12 +324,8 @@ class SoftmaxAttention(AttentionOperator):
     def _with(self, q: Tensor, k: Tensor, mask: Tensor | None, bias: Tensor | None) -> SoftmaxAttention:
         other = SoftmaxAttention.__new__(SoftmaxAttention)
         other.q, other.k, other.mask, other.bias = q, k, mask, bias
-        other.scale, other.causal, other.dtype, other.device = (
-            self.scale,
-            self.causal,
-            self.dtype,
-            self.device,
-        )
+        other.scale, other.causal = self.scale, self.causal
+        other.dtype, other.device = q.dtype, q.device
         other.shape = torch.Size((*q.shape[:-1], q.shape[-2]))
         return other
 
@@ -362,6 +375,11 @@ def _check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
             f"attention row {where[-1]} of matrix {where[:-1]} sums to {seen[where].sum().item():.6g}{onto}, not 1; "
             "pass A after its softmax, with the mask that its softmax used"
         )
+
+
+def _check_product(A: AttentionOperator, v: Tensor) -> None:
+    if v.ndim < 2 or v.shape[-2] != A.tokens:
+        raise InputError(f"attention over {A.tokens} tokens cannot take an array of shape {tuple(v.shape)}")
 
 
 def _count_nonfinite(x: Tensor) -> str:

@@ -47,6 +47,10 @@ class Radii:
     """The eigenvalue of modulus rho_rough, complex."""
     mixed: Tensor
     """Whether terms tie with it that differ in token and in feature vector: the limit then has rank two or more."""
+    rank_known: Tensor
+    """Whether `mixed`, or the array, tells the rank of the limit."""
+    weights_error: Tensor
+    """How far rounding may move the eigenvalues of the weights: large where they are nearly defective."""
     t: Tensor | None = None
     """One head: the eigenvalue of A behind the larger radius, and"""
     lam: Tensor | None = None

@@ -8,7 +8,7 @@ from torch import Tensor
 from oversmooth.theory.krylov import Extremal, LinearSystem, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
-from oversmooth.theory.small import complex_of, eigenvalues, eigenvector
+from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvalues, eigenvector
 from oversmooth.theory.spectrum import centred_matrix, reflector
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.weights import stack_heads
@@ -55,6 +55,9 @@ class _SharedWeights:
         self.mu = torch.zeros(self.system.items, dtype=complex_of(A.dtype), device=A.device)
         self.residual = torch.zeros_like(self.mu.real)
         self.converged = torch.ones_like(self.residual, dtype=torch.bool)
+        # Causal: whether two tokens share the dominating eigenvalue. Which array it has is not known then.
+        self.repeated = torch.zeros_like(self.converged)
+        self.weights_error = torch.zeros((), dtype=A.dtype, device=A.device)
         self.array: Tensor | None = None
 
     def radii(self) -> Radii:
@@ -68,8 +71,18 @@ class _SharedWeights:
                 self._by_arnoldi()
         smooth = self._smooth_radius().expand(len(self.mu))
         rough = torch.where(alone, 0.0, self.mu.abs())
-        mixed = torch.zeros_like(self.converged)
-        return Radii(smooth, rough, self.residual, self.converged, self.mu, mixed, array=self.array)
+        known = ~self.repeated if self.array is not None else torch.zeros_like(self.repeated)
+        return Radii(
+            rho_smooth=smooth,
+            rho_rough=rough,
+            residual=self.residual,
+            converged=self.converged,
+            mu=self.mu,
+            mixed=torch.zeros_like(self.converged),
+            rank_known=known,
+            weights_error=self.weights_error.expand(len(self.mu)),
+            array=self.array,
+        )
 
     def _is_small(self) -> bool:
         size = int(self.system.rank.max())
@@ -88,7 +101,10 @@ class _SharedWeights:
             ones = 1 - self.update.shift[None]
             found = self._extremal(CausalBlocks(ones, self.W_V, self.W_O))
             return found.score[0].clamp(min=floor)
-        return (base + eigenvalues(small)).abs().amax().clamp(min=floor)
+        values = eigenvalues(small)
+        best = values[(base + values).abs().argmax()]
+        self.weights_error = eigenvalue_error(small[None], best[None])[0]
+        return (base + best).abs().clamp(min=floor)
 
     def _extremal(self, system: LinearSystem, vectors: bool = False) -> Extremal:
         how = self.how
@@ -168,6 +184,8 @@ class _SharedWeights:
         score = torch.full(rest.shape, -1.0, dtype=A.dtype, device=A.device)
         score[rest] = (base + value).abs()
         place = score.argmax(-1)
+        highest = score.amax(-1, keepdim=True)
+        self.repeated = (score >= highest - 1e-6 * highest.clamp(min=1)).sum(-1) > 1
         chosen = torch.zeros(rest.shape, dtype=value.dtype, device=A.device)
         chosen[rest] = value
         self.mu = base + chosen.gather(1, place[:, None])[:, 0]

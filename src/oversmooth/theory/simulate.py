@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ class Simulation:
 
     def rate(self) -> Tensor:
         """Factor by which HFC/LFC changes a layer, over the second half of the run, ``(...)``."""
-        half = len(self.depth) // 2
+        half = min(len(self.depth) // 2, len(self.depth) - 2)
         rise = self.log_hfc_lfc[-1] - self.log_hfc_lfc[half]
         return (rise / (self.depth[-1] - self.depth[half])).exp()
 
@@ -59,6 +59,10 @@ class _Layer:
     A: AttentionOperator
     W_V: Tensor
     W_O: Tensor
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return torch.broadcast_shapes(self.A.shape[:-3], self.W_V.shape[:-3], self.W_O.shape[:-3])
 
     def mix(self, X: Tensor, source: Tensor | None, strength: Tensor) -> Tensor:
         """``Σ_h (A_h V_h + λ̃ (V⁰_h − V_h)) W_O^h`` for ``V_h = X W_V^h``; without source the term is left out."""
@@ -97,19 +101,25 @@ def simulate(
     progress: called with the number of layers done.
     """
     stack = _stack(X, A, W_V, W_O)
-    if layers < 1 or every < 1:
-        raise InputError(f"layers is {layers} and every is {every}; both must be at least 1")
+    first = stack[0]
+    for name, number in (("layers", layers), ("every", every)):
+        if not isinstance(number, int) or number < 1:
+            raise InputError(f"{name} is {number}; give a whole number, at least 1")
     if norm not in ("none", "pre", "post"):
         raise InputError(f"norm is {norm!r}; choose 'none', 'pre' or 'post'")
     if not X.isfinite().all():
         raise InputError("the tokens have NaN or infinite entries; start from finite ones")
-    X = X.to(torch.promote_types(X.dtype, stack[0].A.dtype))
-    strength = one_a_head(neutreno, stack[0].W_V, "neutreno")
+    X = X.to(first.A.dtype).expand(*torch.broadcast_shapes(X.shape[:-2], first.batch_shape), *X.shape[-2:])
+    weight, offset = _one_a_feature(gamma, X, "gamma"), _one_a_feature(beta, X, "beta")
+    added = None if bias is None else _one_a_feature(bias, X, "bias")
+    strength = one_a_head(neutreno, first.W_V, "neutreno")
+    if strength.any() and any(layer.W_V.shape[-3:] != first.W_V.shape[-3:] for layer in stack):
+        raise InputError("NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape")
     if norm == "none":
-        states = _linear(X, stack, residual, bias, strength)
+        states = _linear(X, stack, residual, added, strength)
     else:
-        states = _normed(X, stack, residual, bias, strength, norm, gamma, beta, eps)
-    return _measure(states, layers, every, progress, mask=stack[0].A.mask)
+        states = _normed(X, stack, residual, added, strength, norm, weight, offset, eps)
+    return _measure(states, layers, every, progress, mask=first.A.mask)
 
 
 @dataclass(frozen=True)
@@ -130,24 +140,30 @@ def _linear(X: Tensor, stack: list[_Layer], residual: bool, bias: Tensor | None,
     m, s = _rescaled(mean(X), zero)
     Z, z = _rescaled(centre(X), zero)
     V0 = X[..., None, :, :] @ stack[0].W_V
-    source = None  # NeuTRENO leaves the first layer alone
+    steer = bool(strength.any())
+    # On constant arrays a layer is a product with these; what V⁰ adds is the same at every pass.
+    plain = [(layer.W_V @ layer.W_O).sum(-3) for layer in stack]
+    shifted = [((1 - strength)[:, None, None] * (layer.W_V @ layer.W_O)).sum(-3) for layer in stack]
+    inflow = [((strength[:, None, None] * V0) @ layer.W_O).sum(-3) for layer in stack] if steer else []
     depth = 0
     while True:
         yield _State(m, s, Z, z)
-        layer = stack[depth % len(stack)]
-        # Both parts of the update, in units of e^z: the centred one is all that feeds the centred one.
-        mixed = layer.mix(Z, None if source is None else source * torch.exp(-z)[..., None], strength)
-        lifted = m.expand_as(Z)
-        own = layer.mix(lifted, None if source is None else torch.zeros_like(V0), strength)
-        new_m = base * m + mean(own) + mean(mixed) * torch.exp(z - s)
-        if bias is not None:
-            new_m = new_m + bias * torch.exp(-s)
+        at = depth % len(stack)
+        source = steer and depth > 0  # NeuTRENO leaves the first layer alone
+        # The centred part feeds itself and the constant part; the constant part feeds itself alone.
+        mixed = stack[at].mix(Z, torch.zeros_like(V0) if source else None, strength)
+        own = m @ (shifted if source else plain)[at]
+        constant = [(base * m + own, s), (mean(mixed), z)]
         # Centring the sum matters: a constant part that rounding leaves in Z would stay as it is and outlive all else.
-        new_Z = centre(base * Z + mixed)
-        m, s = _rescaled(new_m, s)
-        Z, z = _rescaled(new_Z, z)
+        centred = [(centre(base * Z + mixed), z)]
+        if source:
+            constant.append((mean(inflow[at]), zero))
+            centred.append((centre(inflow[at]), zero))
+        if bias is not None:
+            constant.append((bias.expand_as(m), zero))
+        m, s = _summed(constant)
+        Z, z = _summed(centred)
         depth += 1
-        source = V0 if strength.any() else None
 
 
 def _normed(
@@ -157,8 +173,8 @@ def _normed(
     bias: Tensor | None,
     strength: Tensor,
     norm: Norm,
-    gamma: Tensor | float,
-    beta: Tensor | float,
+    gamma: Tensor,
+    beta: Tensor,
     eps: float,
 ) -> Iterator[_State]:
     """The states with LayerNorm, which keeps X in range by itself (Post-LN) or makes it grow linearly (Pre-LN)."""
@@ -196,8 +212,7 @@ def _measure(
     for depth, state in zip(range(layers + 1), states, strict=False):
         if depth % every == 0 or depth == layers:
             n = state.Z.shape[-2] if tokens is None else tokens.sum(-1)[..., None, None]
-            log_high = state.z + torch.linalg.matrix_norm(state.Z, keepdim=True).log()
-            log_low = state.s + torch.linalg.matrix_norm(state.m, keepdim=True).log() + torch.as_tensor(n).log() / 2
+            log_high, log_low = state.z, state.s + torch.as_tensor(n).log() / 2
             depths.append(depth)
             ratios.append((log_high - log_low)[..., 0, 0])
             norms.append(torch.logaddexp(2 * log_high, 2 * log_low)[..., 0, 0] / 2)
@@ -233,10 +248,20 @@ def _metrics(X: Tensor, tokens: Tensor | None) -> dict[str, Tensor]:
 
 
 def _rescaled(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """x of unit norm and the scale that makes up for it; zero keeps its scale, far below everything else."""
+    """x of unit norm and the scale that makes up for it, ``-inf`` for zero."""
     size = torch.linalg.matrix_norm(x, keepdim=True)
-    zero = size == 0
-    return x / torch.where(zero, 1.0, size), torch.where(zero, scale, scale + size.log())
+    return x / torch.where(size == 0, 1.0, size), scale + size.log()
+
+
+def _summed(terms: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """``Σ e^scale · x`` of unit norm, and its own scale, however far apart the scales are."""
+    scaled = [_rescaled(x, scale) for x, scale in terms]
+    if len(scaled) == 1:
+        return scaled[0]
+    top = torch.stack([scale for _, scale in scaled]).amax(0)
+    top = torch.where(top.isneginf(), 0.0, top)
+    total = torch.stack([x * torch.exp(scale - top) for x, scale in scaled]).sum(0)
+    return _rescaled(total, top)
 
 
 def _centring(A: AttentionOperator) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
@@ -251,13 +276,22 @@ def _centring(A: AttentionOperator) -> tuple[Callable[[Tensor], Tensor], Callabl
     return lambda X: (X - mean(X)) * keep, mean
 
 
+def _one_a_feature(value: Tensor | float, X: Tensor, name: str) -> Tensor:
+    numbers = torch.as_tensor(value, dtype=X.dtype, device=X.device)
+    if numbers.ndim > 1 or numbers.numel() not in (1, X.shape[-1]) or not numbers.isfinite().all():
+        raise InputError(
+            f"{name} has shape {tuple(numbers.shape)}; give finite numbers, one or {X.shape[-1]}, one a feature"
+        )
+    return numbers
+
+
 def _stack(
     X: Tensor,
     A: Tensor | AttentionOperator | Sequence[Tensor | AttentionOperator],
     W_V: Tensor | Sequence[Tensor],
     W_O: Tensor | Sequence[Tensor],
 ) -> list[_Layer]:
-    def listed(x: object) -> list[object]:
+    def listed(x: Any) -> list[Any]:
         return list(x) if isinstance(x, (list, tuple)) else [x]
 
     given = [listed(x) for x in (A, W_V, W_O)]
@@ -266,17 +300,27 @@ def _stack(
         raise InputError(
             f"the stack has {len(given[0])} A, {len(given[1])} W_V and {len(given[2])} W_O; give one or as many of each"
         )
+    operators = [as_operator(a) for a in given[0]]
+    dtype = X.dtype
+    for operator in operators:
+        dtype = torch.promote_types(dtype, operator.dtype)
+    mask = operators[0].mask
     layers = []
     for i in range(depth):
-        a, v, o = (x[i % len(x)] for x in given)
-        assert isinstance(v, Tensor)
-        assert isinstance(o, Tensor)
-        operator = as_operator(a)  # type: ignore[arg-type]
+        operator, v, o = operators[i % len(operators)].to(dtype), *(x[i % len(x)] for x in given[1:])
         v, o = check_weights(v, o)
-        if X.ndim < 2 or X.shape[-2:] != (operator.tokens, v.shape[-2]) or operator.shape[-3] != v.shape[-3]:
+        fits = X.ndim > 1 and X.shape[-2:] == (operator.tokens, v.shape[-2]) and operator.shape[-3:-2] == v.shape[-3:-2]
+        if not fits:
             raise InputError(
                 f"layer {i}: tokens {tuple(X.shape)}, attention {tuple(operator.shape)} and "
                 f"W_V {tuple(v.shape)} do not fit; they must be (..., n, d), (..., heads, n, n) and (heads, d, k)"
             )
-        layers.append(_Layer(operator, v.to(X.device, operator.dtype), o.to(X.device, operator.dtype)))
+        same = (mask is None) == (operator.mask is None) and (
+            mask is None
+            or operator.mask is None
+            or bool((operator.mask == mask[..., :1, :]).all())  # over heads and layers
+        )
+        if not same:
+            raise InputError(f"layer {i}: the mask differs from the first layer's, or between heads; give one for all")
+        layers.append(_Layer(operator, v.to(X.device, dtype), o.to(X.device, dtype)))
     return layers

@@ -108,9 +108,9 @@ def eigenvector(M: Tensor, value: Tensor) -> Tensor:
     M = M.to(value.dtype)
     scale = torch.linalg.matrix_norm(M)
     scale = torch.where(scale == 0, 1.0, scale)
-    # Off the eigenvalue by a few units in the last place: near enough to converge in a step, and never exactly
-    # singular.
-    shift = value + 4 * torch.finfo(M.real.dtype).eps * scale
+    # Off the eigenvalue by a few units in the last place, and off the real axis: near enough to converge in a step, and
+    # not exactly singular.
+    shift = value + (4 + 2j) * torch.finfo(M.real.dtype).eps * scale
     shifted = M - shift[:, None, None] * torch.eye(m, dtype=M.dtype, device=M.device)
     generator = torch.Generator(device=M.device).manual_seed(0)
     y = torch.randn(len(M), m, 1, dtype=M.dtype, device=M.device, generator=generator)
@@ -119,6 +119,18 @@ def eigenvector(M: Tensor, value: Tensor) -> Tensor:
         y = torch.linalg.lu_solve(factors, pivots, y)
         y = y / torch.linalg.vector_norm(y, dim=1, keepdim=True)
     return y[..., 0]
+
+
+def eigenvalue_error(M: Tensor, value: Tensor) -> Tensor:
+    """About how far rounding moves a known eigenvalue of each matrix, ``(b, m, m), (b,) -> (b,)``.
+
+    ε ‖M‖ over the cosine between its left and right eigenvector: ε^(1/p) for a Jordan block of size p.
+    """
+    right, left = eigenvector(M, value), eigenvector(M.mT, value)
+    cosine = (right * left).sum(-1).abs()
+    eps = torch.finfo(M.dtype).eps
+    share = eps / torch.where(cosine > eps, cosine, eps)
+    return torch.linalg.matrix_norm(M) * share.clamp(max=eps ** (1 / M.shape[-1]))
 
 
 def complex_of(dtype: torch.dtype) -> torch.dtype:

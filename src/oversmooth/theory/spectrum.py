@@ -71,6 +71,7 @@ class CentredAttention:
         return CentredAttention(self.operator.select(index))
 
 
+@torch.no_grad()
 def attention_spectrum(
     A: Tensor | AttentionOperator,
     *,
@@ -93,6 +94,8 @@ def attention_spectrum(
     A = as_operator(A)
     check_method(method)
     tolerance = DEFAULT_TOLERANCE[A.dtype] if tolerance is None else tolerance
+    if not 0 < tolerance < 1 or most < 1:
+        raise InputError(f"tolerance is {tolerance} and most is {most}; give a number between 0 and 1, and a step")
     if A.causal and method == "auto":
         values = causal_values(A)
         return AttentionSpectrum(values.to(complex_of(A.dtype)), torch.zeros_like(values), "causal", tolerance)

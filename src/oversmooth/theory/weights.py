@@ -4,6 +4,7 @@ Row vectors throughout: a head maps a token x to ``x W_V W_O`` with W_V ``(..., 
 k, d)``. The papers' H is the transpose of that product, so its eigenvalues are the product's.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -15,10 +16,11 @@ from oversmooth.theory.small import eigenvalues
 
 def check_weights(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     """Both in float32 or better, after looking at shapes and at NaN."""
-    if W_V.ndim < 3 or W_O.ndim < 3 or W_V.shape[-3:] != (W_O.shape[-3], W_O.shape[-1], W_O.shape[-2]):
+    fits = W_V.ndim > 2 and W_O.ndim > 2 and W_V.shape[-3:] == (W_O.shape[-3], W_O.shape[-1], W_O.shape[-2])
+    if not fits or 0 in (*W_V.shape, *W_O.shape):
         raise InputError(
             f"W_V has shape {tuple(W_V.shape)} and W_O {tuple(W_O.shape)}; "
-            "they must be (..., heads, d, k) and (..., heads, k, d)"
+            "they must be (..., heads, d, k) and (..., heads, k, d), and not empty"
         )
     for name, W in (("W_V", W_V), ("W_O", W_O)):
         if not W.is_floating_point():
@@ -35,7 +37,10 @@ def check_weights(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
 def one_a_head(value: Tensor | float, like: Tensor, name: str) -> Tensor:
     """One number for all heads or one a head, as ``(heads,)`` beside weights ``(..., heads, d, k)``."""
     heads = like.shape[-3]
-    numbers = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    try:
+        numbers = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is {value!r}; give one number, or one a head") from None
     if numbers.ndim > 1 or numbers.numel() not in (1, heads) or not numbers.isfinite().all():
         raise InputError(f"{name} is {value}; give one finite number, or {heads}, one a head")
     return numbers.expand(heads)
@@ -74,7 +79,7 @@ def repeat_shared_heads(W_V: Tensor, heads: int) -> Tensor:
     repeated.
     """
     shared = W_V.shape[-3]
-    if heads < 1 or heads % shared:
+    if heads < 1 or shared < 1 or heads % shared:
         raise InputError(f"{heads} query heads cannot share {shared} value heads evenly")
     return W_V.repeat_interleave(heads // shared, dim=-3)
 
@@ -107,7 +112,11 @@ def fold_norm(
     gamma = torch.as_tensor(gamma, dtype=W_V.dtype, device=W_V.device)
     if gamma.ndim and gamma.shape[-1] not in (1, d):
         raise InputError(f"γ has {gamma.shape[-1]} entries but W_V takes {d} features")
+    if not (gamma.isfinite().all() and math.isfinite(inverse_sigma)):
+        raise InputError("γ or 1/σ has NaN or infinite entries; mend the norm first")
     if kind not in ("layer", "rms"):
         raise InputError(f"norm kind is {kind!r}; choose 'layer' or 'rms'")
-    folded = W_V * (gamma[..., None] if gamma.ndim else gamma) * inverse_sigma
+    if gamma.ndim:  # one a feature, and the same for all heads of a layer
+        gamma = gamma[:, None] if gamma.ndim == 1 else gamma[..., None, :, None]
+    folded = W_V * gamma * inverse_sigma
     return folded - folded.mean(-2, keepdim=True) if kind == "layer" else folded
