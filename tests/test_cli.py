@@ -79,6 +79,10 @@ def test_own_settings(monkeypatch, capsys, tmp_path):
         (["-o", "no/such/place/chart.png"], "no directory"),
         (["-o", "folder.png"], "is a directory"),
         (["--layers", "many"], "many"),
+        (["--seed", "99999999999999999999999"], "seed is 9999"),
+        (["--tokens", "10000000"], "10000000 tokens need"),
+        (["--eigenvalues", "1e200", "1e201"], "1e+200"),
+        (["-o", "."], "is a directory"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_two(monkeypatch, capsys, tmp_path, arguments, named):

@@ -1,0 +1,177 @@
+"""Small inputs that are easy to get wrong: near misses of convergence, defective matrices, scales far apart."""
+
+import math
+
+import pytest
+import torch
+from oracles import attention, dense_radii, normal, weights
+
+from oversmooth import InputError
+from oversmooth.metrics import Average, effective_rank, input_convergence, rank_one_distance, stable_rank
+from oversmooth.theory import DenseAttention, SoftmaxAttention, dominance, fold_norm, simulate
+from oversmooth.theory.small import eigenvector
+
+
+def eye(d):
+    return torch.eye(d, dtype=torch.float64)[None]
+
+
+def test_a_value_that_converges_early_does_not_hide_a_larger_one():
+    """Attention that is nearly two blocks, in float32: the slow mode between them converges first."""
+    torch.manual_seed(44)
+    apart = torch.zeros(40, 40, dtype=torch.float64)
+    apart[:20, 20:] = apart[20:, :20] = -9
+    A = (torch.randn(2, 40, 40, dtype=torch.float64) + apart).softmax(-1)
+    W_V, W_O = torch.randn(2, 12, 4, dtype=torch.float64), torch.randn(2, 4, 12, dtype=torch.float64) / 7
+    _, rough = dense_radii(A, W_V, W_O)
+    found = dominance(A.float(), W_V, W_O, limit=False)
+    assert found.verdict == "rough"
+    assert found.rho_rough.item() == pytest.approx(rough, rel=1e-3)
+
+
+@pytest.mark.parametrize("d", [3, 4, 5])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_nilpotent_weights_are_a_tie(d, heads):
+    """Every μ is 1 on both sides, but rounding moves a defective eigenvalue by ε^(1/d)."""
+    P = normal(d, d, seed=d)
+    W = (P @ torch.diag(torch.ones(d - 1).double(), 1) @ torch.linalg.inv(P))[None].expand(heads, d, d) / heads
+    assert dominance(attention(heads, 6, 6), eye(d).expand(heads, d, d), W).verdict == "tie"
+
+
+@pytest.mark.parametrize("n", [48, 64, 150])
+def test_causal_limit_of_one_head_at_length(n):
+    """Inverse iteration on so non-normal a matrix gives garbage; the array must be an eigenarray all the same."""
+    q, k = normal(1, n, 8, seed=n), normal(1, n, 8, seed=n + 1)
+    A = SoftmaxAttention(q, k, causal=True).dense().A
+    found = dominance(A, eye(2), -0.9 * eye(2))
+    X = found.array.array
+    update = X + A[0].to(X.dtype) @ X * -0.9
+    mu = (X.conj() * update).sum()
+    assert (update - mu * X).abs().max() < 1e-10
+    assert mu.abs().item() == pytest.approx(found.rho_rough.item())
+
+
+def test_two_causal_tokens_with_a_repeated_eigenvalue_of_h():
+    A = torch.tensor([[[1, 0], [0.5, 0.5]]], dtype=torch.float64)
+    for method in ("auto", "dense"):
+        assert dominance(A, eye(2), -eye(2), method=method).notions["rank_collapse"] == "holds"
+
+
+def test_coinciding_causal_eigenvalues_leave_the_rank_open():
+    A = torch.tensor([[1, 0, 0], [0.8, 0.2, 0], [0.8, 0, 0.2]], dtype=torch.float64)
+    one = dominance(A[None], eye(2), -eye(2) / 2)
+    two = dominance(A.expand(2, 3, 3), eye(2).expand(2, 2, 2), -eye(2).expand(2, 2, 2) / 2)
+    for found in (one, two):
+        assert found.verdict == "rough"
+        assert found.notions["rank_collapse"] == "open"
+
+
+def test_eigenvectors_of_two_by_two_matrices_are_finite():
+    for seed in range(300):
+        a = torch.rand(1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        M = torch.stack(
+            [torch.stack([torch.ones(1).double(), torch.zeros(1).double()], -1), torch.stack([1 - a, a], -1)], 1
+        )
+        y = eigenvector(M, a.to(torch.complex128))
+        assert y.isfinite().all()
+        assert (M[0].to(y.dtype) @ y[0] - a * y[0]).abs().max() < 1e-12
+
+
+def test_frozen_directions_have_no_limit_array():
+    """k < d and everything else shrinks: H's zeros keep part of X as it is, of any rank."""
+    A, W_V, W_O = attention(1, 5, 5, causal=True), eye(4)[..., :2], -0.5 * eye(4)[:, :2]
+    found = dominance(A, W_V, W_O)
+    assert found.rho_rough == found.rho_smooth == 1
+    assert found.verdict == "tie"
+    assert found.array.hfc_lfc[0].isnan()
+
+
+def test_a_mean_that_dies_faster_than_the_rest():
+    A = torch.tensor([[[0.7, 0.3], [0.3, 0.7]]], dtype=torch.float64)  # doubly stochastic: the mean is fed by nothing
+    run = simulate(torch.tensor([[1.0], [3.0]]).double(), A, eye(1), -0.9 * eye(1), 1000)
+    slope = (run.log_hfc_lfc[-1] - run.log_hfc_lfc[1]) / 999
+    assert slope.item() == pytest.approx(math.log((1 - 0.9 * 0.4) / 0.1), rel=1e-6)
+    assert run.log_hfc_lfc.isfinite().all()
+
+
+def test_a_bias_of_zeros_is_no_bias():
+    A = (6 * torch.eye(4).double() + normal(4, 4)).softmax(-1)[None]
+    X, zero = normal(4, 2), torch.zeros(2).double()
+    with_zero = simulate(X, A, eye(2), -0.9 * eye(2), 9000, every=1000, bias=zero)
+    without = simulate(X, A, eye(2), -0.9 * eye(2), 9000, every=1000)
+    torch.testing.assert_close(with_zero.log_hfc_lfc, without.log_hfc_lfc)
+
+
+def test_gradients_are_not_in_the_way():
+    A, (W_V, W_O) = attention(2, 70, 70), weights(2, 8, 4)
+    A.requires_grad_()
+    W_V.requires_grad_()
+    for per_head in (False, True):
+        assert not dominance(A, W_V, W_O, per_head=per_head).rho_rough.requires_grad
+
+
+def test_precisions_and_batches_mix():
+    A, (W_V, W_O) = attention(3, 2, 6, 6), weights(2, 4, 2)
+    expected = simulate(normal(6, 4).expand(3, 6, 4), A, W_V, W_O, 5)
+    found = simulate(normal(6, 4), A.float(), W_V, W_O, 5)  # float64 tokens without a batch, float32 attention
+    torch.testing.assert_close(found.log_hfc_lfc, expected.log_hfc_lfc, rtol=1e-4, atol=1e-4)
+    assert dominance(A.float(), W_V, W_O).rho_rough.dtype == torch.float32
+
+
+def test_two_records_have_a_rate():
+    run = simulate(normal(5, 3), attention(1, 5, 5), eye(3), eye(3), 10, every=10)
+    assert run.rate().isfinite()
+
+
+def test_norm_weights_of_several_layers_go_with_their_layers():
+    W_V, gamma = torch.ones(2, 3, 4, 1).double(), torch.tensor([[1.0] * 4, [2.0] * 4]).double()
+    assert fold_norm(W_V, gamma, kind="rms")[:, :, 0, 0].tolist() == [[1, 1, 1], [2, 2, 2]]
+
+
+def test_metrics_of_nothing_of_huge_entries_and_of_infinite_values():
+    for metric in (stable_rank, effective_rank, rank_one_distance):
+        assert metric(torch.ones(0, 5, 3)).shape == (0,)
+        assert metric(1e200 * normal(5, 3)).item() == pytest.approx(metric(normal(5, 3)).item())
+    assert input_convergence(torch.ones(0, 5, 3), norm="spectral").shape == (0,)
+    average = Average(lambda x, mask=None: x[..., 0, 0])
+    for value in (math.inf, 0.5):
+        average.update(torch.full((1, 1, 1), value))
+    assert average.mean() == math.inf
+
+
+A, (W_V, W_O), X = attention(2, 5, 5), weights(2, 4, 2), normal(5, 4)
+different = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]).bool()
+block = torch.block_diag(torch.ones(4, 4), torch.ones(1, 1)).double()
+blocked = (A * block) / (A * block).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: SoftmaxAttention(normal(2, 4, 3), normal(2, 4, 3)) @ normal(5, 2), r"4 tokens cannot take .*\(5, 2\)"),
+        (lambda: DenseAttention(A) @ normal(4, 2), r"5 tokens cannot take .*\(4, 2\)"),
+        (lambda: DenseAttention(torch.ones(0, 2, 3, 3)), "not empty"),
+        (lambda: SoftmaxAttention(normal(4, 3), normal(4, 3), scale=math.nan), "scale is nan"),
+        (lambda: SoftmaxAttention(normal(4, 3), normal(4, 3), bias=normal(4, 4) * torch.nan), "NaN or"),
+        (lambda: dominance(DenseAttention(blocked, mask=different), W_V, W_O), "differs between heads"),
+        (lambda: dominance(A, W_V, W_O, tolerance=0.0), "tolerance is 0.0"),
+        (lambda: dominance(A, W_V, W_O, steps=0), "steps 0"),
+        (lambda: dominance(A, W_V, W_O, tie=math.nan), "tie nan"),
+        (lambda: dominance(A, W_V, W_O, neutreno="strong"), "'strong'"),
+        (lambda: dominance(A, W_V[..., :0], W_O[:, :0]), "not empty"),
+        (lambda: dominance(A, W_V.expand(2, 2, 4, 2), W_O.expand(3, 2, 2, 4)), r"\(2,\) and W_O \(3,\)"),
+        (lambda: fold_norm(W_V, normal(4) * torch.nan), "NaN"),
+        (lambda: simulate(X, A[0], W_V, W_O, 3), r"\(5, 5\)"),
+        (lambda: simulate(X, A, W_V, W_O, 2.5), "layers is 2.5"),
+        (lambda: simulate(X, A, W_V, W_O, 3, bias=normal(5, 4)), r"bias has shape \(5, 4\)"),
+        (lambda: simulate(X, A, W_V, W_O, 3, norm="pre", gamma=normal(3)), r"gamma has shape \(3,\)"),
+        (lambda: simulate(X, [A, A[:1]], [W_V, W_V[:1]], [W_O, W_O[:1]], 3, neutreno=0.5), "heads of one shape"),
+        (
+            lambda: simulate(X, [A, DenseAttention(blocked, mask=different[1])], W_V, W_O, 3),
+            "layer 1: the mask differs",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, named):
+    with pytest.raises(InputError, match=named):
+        call()
