@@ -42,8 +42,10 @@ class LinearSystem(Protocol):
         ...
 
 
-# How many of the next Ritz values are looked at before the best is believed; conjugates come in twos.
-_RIVALS = 4
+# How many of the next Ritz values are looked at before the best is believed, and how much of what their residuals would
+# allow is taken seriously: a Ritz value mostly moves by far less than its residual.
+_RIVALS = 2
+_RIVAL_WEIGHT = 0.1
 
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(Ritz values ``(b, m)``, which items ``(b,)``) -> (how much each matters, how fast that changes with it), ``(b,
@@ -245,7 +247,7 @@ def _record(
     good = error <= tolerance
     if good.any():
         lead = _rivals_lead(basis, good, all_theta[good], scores[good], slopes[good])
-        error[good] = torch.maximum(error[good], lead / high[good].clamp(min=1))
+        error[good] = torch.maximum(error[good], _RIVAL_WEIGHT * lead / high[good].clamp(min=1))
         good = error <= tolerance
     done = torch.ones_like(good) if stop else good
     at = index[done]
@@ -263,7 +265,8 @@ def _rivals_lead(basis: Arnoldi, items: Tensor, theta: Tensor, scores: Tensor, s
     """
     best = scores.amax(-1)
     lead = torch.zeros_like(best)
-    order = scores.argsort(-1, descending=True)
+    # Conjugates score alike and converge alike: one of each two is enough.
+    order = torch.where(theta.imag < 0, -torch.inf, scores).argsort(-1, descending=True)
     for place in range(1, min(1 + _RIVALS, theta.shape[-1])):
         which = order[:, place : place + 1]
         rival, score, slope = (x.gather(1, which)[:, 0] for x in (theta, scores, slopes))

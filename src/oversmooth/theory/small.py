@@ -18,7 +18,7 @@ from torch import Tensor
 # A thread wants at least this many rows of matrices, or the hand-over costs more than it saves.
 _WORTH_SHARING = 128
 # From this many matrices on, and up to this size, a GPU is ahead of the CPU.
-_WORTH_A_KERNEL, _LARGEST_FOR_KERNEL = 128, 128
+_WORTH_A_KERNEL, _LARGEST_FOR_KERNEL = 32, 128
 # Above this size one matrix is worth all cores by itself.
 _LARGE = 256
 
