@@ -108,7 +108,7 @@ def exact_radii(A: Tensor, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     return (1 + lam).abs().amax(-1), torch.stack(rough)
 
 
-def heads_row(kind: str, A: Tensor, W_V: Tensor, W_O: Tensor, reach: str, baseline: int, **settings: object) -> None:
+def heads_row(kind: str, A: Tensor, W_V: Tensor, W_O: Tensor, reach: str, baseline: int, **settings: float) -> None:
     """Dominance of every head against `torch.linalg.eigvals` of as many matrices (timed on `baseline` of them)."""
     count = A.shape[:-2].numel()
     operator = DenseAttention(A)
@@ -120,9 +120,9 @@ def heads_row(kind: str, A: Tensor, W_V: Tensor, W_O: Tensor, reach: str, baseli
     error = (found.rho_rough.double().cpu().flatten() - rough).abs()
     clear = (smooth - rough).abs() > 1e-3
     same = (found.smoothing.cpu().flatten() == (smooth > rough))[clear].double().mean().item()
-    steps = f", {settings['steps']} steps" if "steps" in settings else ""
+    how = "".join(f", {name} {value:g}" for name, value in settings.items())
     row(
-        f"dominance of {count:,} heads, n = {N}, {kind}{steps}",
+        f"dominance of {count:,} heads, n = {N}, {kind}{how}",
         "torch.linalg.eigvals",
         reach,
         f"{slow / fast:,.0f} ×" if slow / fast > 20 else f"{slow / fast:.1f} ×",
