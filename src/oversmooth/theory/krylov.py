@@ -48,9 +48,7 @@ _RIVALS = 2
 _RIVAL_WEIGHT = 0.1
 
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(Ritz values ``(b, m)``, which items ``(b,)``) -> (how much each matters, how fast that changes with it), ``(b,
-m)`` each.
-"""
+"""(Ritz values ``(b, m)``, which items ``(b,)``) -> (how much each matters, how fast that changes), ``(b, m)`` each."""
 
 
 def modulus(shift: float) -> Score:
@@ -98,14 +96,12 @@ class Arnoldi:
             self.H[:, : j + 1, j] = h
             # An invariant subspace is found: go on from a random vector outside it, with no link between the two.
             broken = length <= 10 * eps * _length(h)
+            self.H[:, j + 1, j] = torch.where(broken, 0.0, length)[:, 0]
             if broken.any():
                 fresh, _ = self._orthogonalise(self.system.project(self._random()), basis)
-                w, length = torch.where(broken, fresh, w), torch.where(broken, 0.0, length)
-                self.H[:, j + 1, j] = length[:, 0]
+                w = torch.where(broken, fresh, w)
                 length = _length(w)
                 length = torch.where(length == 0, 1.0, length)
-            else:
-                self.H[:, j + 1, j] = length[:, 0]
             torch.div(w, length, out=self.V[:, j + 1])
         self.steps = steps
 
@@ -128,9 +124,8 @@ class Arnoldi:
             H, rank = H[items], rank[items]
         y = eigenvector(H[:, : self.steps], value)
         residual = (H[:, self.steps].to(y.dtype) * y).sum(-1).abs()
-        return y, torch.where(
-            rank <= self.steps, 0.0, residual
-        )  # with as many steps as dimensions nothing is left over
+        # With as many steps as dimensions nothing is left over.
+        return y, torch.where(rank <= self.steps, 0.0, residual)
 
     def expand(self, y: Tensor) -> Tensor:
         """``V y``: the vector with these coefficients, ``(b, m) -> (b, size)`` complex."""
@@ -207,9 +202,8 @@ def extremal(
     basis = Arnoldi(system, seed)
     steps = min(first, most)
     while True:
-        steps = min(
-            steps, int(basis.system.rank.min())
-        )  # an item that is found whole drops out before the others go on
+        # An item that is found whole drops out before the others go on.
+        steps = min(steps, int(basis.system.rank.min()))
         basis.extend(steps)
         done, error = _record(found, basis, index, score, tolerance, stop=steps >= most and not restarts)
         if done.all():

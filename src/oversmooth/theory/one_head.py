@@ -17,14 +17,12 @@ from oversmooth.theory.spectrum import (
     dense_values,
     reflector,
 )
-from oversmooth.theory.weights import head_spectrum
+from oversmooth.theory.weights import head_spectrum, smaller_product
 
 # Up to this many tokens, what Arnoldi leaves unconverged is computed directly. On a CPU it then stops at a quarter of
 # them: beyond, a few slow items cost more than their whole matrices.
 _RESCUE_TOKENS = 512
 _STEPS = 128
-# When to look first: on a GPU steps cost next to nothing, on a CPU they are most of the work.
-_FIRST_LOOK = {True: 16, False: 24}
 # Up to this many tokens the eigenvector of A is computed for the limit array, by one factorisation.
 _LIMIT_TOKENS = 1024
 # Eigenvalues μ held at once.
@@ -77,7 +75,6 @@ def radii(
         rho_smooth=smooth,
         rho_rough=rough.radius,
         residual=rough.residual,
-        converged=rough.converged,
         mu=_mu(rough.t[:, None], lam_rough[:, None], shift, update.base)[:, 0, 0],
         mixed=mixed & ~rough.repeated,
         rank_known=~(mixed & rough.repeated),
@@ -171,11 +168,12 @@ class _Rough:
 
         whole = len(index) == len(self.everything)
         system = CentredAttention(self.A if whole else self.A.select(index))
-        slow = self._can_rescue(how) and not self.lam.is_cuda
-        most = how.steps or (max(48, self.A.tokens // 4) if slow else _STEPS)
-        found = extremal(
-            system, score, tolerance=how.tolerance, first=how.steps or _FIRST_LOOK[slow], most=most, seed=how.seed
-        )
+        if self.A.device.type == "cpu" and self._can_rescue(how):
+            first, most = 16, max(48, self.A.tokens // 4)
+        else:
+            first, most = 24, _STEPS  # on a GPU steps cost next to nothing
+        first, most = how.steps or first, how.steps or most
+        found = extremal(system, score, tolerance=how.tolerance, first=first, most=most, seed=how.seed)
         _, which = _largest_for_each(found.value[:, None], self.lam[index], self.shift[index], self.base)
         self.radius[index], self.t[index], self.which[index] = found.score, found.value, which[:, 0]
         self.residual[index] = found.residual * self.lam[index].gather(1, which)[:, 0].abs()
@@ -220,7 +218,7 @@ def _causal_token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
 
 def _weights_error(W_V: Tensor, W_O: Tensor, lam: Tensor, other: Tensor, batch: torch.Size) -> Tensor:
     """How far rounding may move either of two eigenvalues of each head's H, ``(items,)``."""
-    small = W_V @ W_O if W_V.shape[-2] < W_V.shape[-1] else W_O @ W_V
+    small = smaller_product(W_V, W_O)
     small = small.expand(*batch, *small.shape[-2:]).reshape(-1, *small.shape[-2:])
     return torch.maximum(eigenvalue_error(small, lam), eigenvalue_error(small, other))
 
@@ -228,7 +226,7 @@ def _weights_error(W_V: Tensor, W_O: Tensor, lam: Tensor, other: Tensor, batch: 
 def _feature_vector(W_V: Tensor, W_O: Tensor, lam: Tensor) -> Tensor:
     """A row r with ``r W_V W_O = λ r``, ``(..., d)`` complex; λ ``(...)`` over batch and heads."""
     d, k = W_V.shape[-2:]
-    small = W_V @ W_O if d < k else W_O @ W_V
+    small = smaller_product(W_V, W_O)
     small = small.expand(*lam.shape, *small.shape[-2:]).reshape(-1, *small.shape[-2:])
     y = eigenvector(small.mT, lam.reshape(-1)).reshape(*lam.shape, -1)
     return y if d < k else (y[..., None, :] @ W_O.to(y.dtype))[..., 0, :]

@@ -42,7 +42,6 @@ class Radii:
     rho_smooth: Tensor
     rho_rough: Tensor
     residual: Tensor
-    converged: Tensor
     mu: Tensor
     """The eigenvalue of modulus rho_rough, complex."""
     mixed: Tensor

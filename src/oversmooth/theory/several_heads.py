@@ -11,7 +11,7 @@ from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
 from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvalues, eigenvector
 from oversmooth.theory.spectrum import centred_matrix, reflector
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
-from oversmooth.theory.weights import stack_heads
+from oversmooth.theory.weights import smaller_product, stack_heads
 
 # Up to this size, (n − 1)·d, the whole matrix of T_P is formed.
 _DENSE_SIZE = 256
@@ -54,9 +54,8 @@ class _SharedWeights:
         self.system = JoinedHeads(A, W_V, W_O, update.shift)
         self.mu = torch.zeros(self.system.items, dtype=complex_of(A.dtype), device=A.device)
         self.residual = torch.zeros_like(self.mu.real)
-        self.converged = torch.ones_like(self.residual, dtype=torch.bool)
         # Causal: whether two tokens share the dominating eigenvalue. Which array it has is not known then.
-        self.repeated = torch.zeros_like(self.converged)
+        self.repeated = torch.zeros_like(self.residual, dtype=torch.bool)
         self.weights_error = torch.zeros((), dtype=A.dtype, device=A.device)
         self.array: Tensor | None = None
 
@@ -76,9 +75,8 @@ class _SharedWeights:
             rho_smooth=smooth,
             rho_rough=rough,
             residual=self.residual,
-            converged=self.converged,
             mu=self.mu,
-            mixed=torch.zeros_like(self.converged),
+            mixed=torch.zeros_like(self.repeated),
             rank_known=known,
             weights_error=self.weights_error.expand(len(self.mu)),
             array=self.array,
@@ -92,10 +90,8 @@ class _SharedWeights:
         """Radius of ``base + Σ_h (1 − s_h) W_V^h W_O^h``."""
         V, O = stack_heads(self.W_V * (1 - self.update.shift)[:, None, None], self.W_O)  # noqa: E741
         base = self.update.base
-        if V.shape[-1] < self.d:  # heads·k < d: the remaining eigenvalues are zero
-            small, floor = O @ V, base
-        else:
-            small, floor = V @ O, 0.0
+        small = smaller_product(V, O)
+        floor = base if V.shape[-1] < self.d else 0.0  # heads·k < d: the remaining eigenvalues are zero
         if len(small) > _DENSE_WEIGHTS:
             # Attention of ones on the diagonal: the block of a token that sees only itself.
             ones = 1 - self.update.shift[None]
@@ -124,7 +120,7 @@ class _SharedWeights:
         index = (self.system.rank > 0).nonzero()[:, 0]
         found = self._extremal(self.system.select(index), vectors=self.how.limit is not False)
         self.mu[index] = self.update.base + found.value
-        self.residual[index], self.converged[index] = found.residual, found.converged
+        self.residual[index] = found.residual
         if found.vector is not None:
             arrays = torch.zeros(len(self.mu), self.A.tokens, self.d, dtype=self.mu.dtype, device=self.A.device)
             arrays[index] = found.vector.view(-1, self.A.tokens, self.d)
@@ -177,26 +173,26 @@ class _SharedWeights:
         if self.d <= _DENSE_BLOCK:
             theta = eigenvalues(blocks.matrices())
             best = (base + theta).abs().argmax(-1, keepdim=True)
-            value, residual = theta.gather(1, best)[:, 0], None
+            value, residual = theta.gather(1, best)[:, 0], torch.zeros_like(theta.real[:, 0])
         else:
             found = self._extremal(blocks)
-            value, residual = found.value, found
-        score = torch.full(rest.shape, -1.0, dtype=A.dtype, device=A.device)
-        score[rest] = (base + value).abs()
-        place = score.argmax(-1)
-        highest = score.amax(-1, keepdim=True)
+            value, residual = found.value, found.residual
+
+        def spread(x: Tensor, elsewhere: float) -> Tensor:
+            """From the counted tokens to all, ``(items, n)``."""
+            out = torch.full(rest.shape, elsewhere, dtype=x.dtype, device=A.device)
+            out[rest] = x
+            return out
+
+        score = spread((base + value).abs(), -1.0)
+        place = score.argmax(-1, keepdim=True)
+        highest = score.gather(1, place)
         self.repeated = (score >= highest - 1e-6 * highest.clamp(min=1)).sum(-1) > 1
-        chosen = torch.zeros(rest.shape, dtype=value.dtype, device=A.device)
-        chosen[rest] = value
-        self.mu = base + chosen.gather(1, place[:, None])[:, 0]
-        if residual is not None:
-            for name in ("residual", "converged"):
-                spread = torch.zeros(rest.shape, dtype=getattr(residual, name).dtype, device=A.device)
-                spread[rest] = getattr(residual, name)
-                setattr(self, name, spread.gather(1, place[:, None])[:, 0])
+        self.mu = base + spread(value, 0.0).gather(1, place)[:, 0]
+        self.residual = spread(residual, 0.0).gather(1, place)[:, 0]
         cheap = A.tokens * self.d**3 * len(self.mu) <= _CAUSAL_LIMIT
         if self.how.limit or (self.how.limit is None and cheap):
-            self.array = self._by_forward_substitution(diagonal, place)
+            self.array = self._by_forward_substitution(diagonal, place[:, 0])
 
     def _by_forward_substitution(self, diagonal: Tensor, place: Tensor) -> Tensor:
         """The eigenarray that starts at token `place` with its block's eigenvector and carries on causally."""

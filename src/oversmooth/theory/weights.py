@@ -53,7 +53,12 @@ def head_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
     The other d − k are zero. For d < k the d by d product is the smaller one and is used instead.
     """
     W_V, W_O = check_weights(W_V, W_O)
-    return eigenvalues(W_V @ W_O if W_V.shape[-2] < W_V.shape[-1] else W_O @ W_V)
+    return eigenvalues(smaller_product(W_V, W_O))
+
+
+def smaller_product(V: Tensor, O: Tensor) -> Tensor:  # noqa: E741
+    """``O V`` or ``V O``, whichever is smaller: both have the same nonzero eigenvalues."""
+    return V @ O if V.shape[-2] < V.shape[-1] else O @ V
 
 
 def joined_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
@@ -62,8 +67,7 @@ def joined_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
     If heads·k < d the remaining d − heads·k eigenvalues are zero.
     """
     W_V, W_O = check_weights(W_V, W_O)
-    V, O = stack_heads(W_V, W_O)  # noqa: E741
-    return eigenvalues(V @ O if V.shape[-2] <= V.shape[-1] else O @ V)
+    return eigenvalues(smaller_product(*stack_heads(W_V, W_O)))
 
 
 def stack_heads(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
