@@ -68,6 +68,7 @@ def test_the_same_seed_gives_the_same_numbers():
         (dict(eigenvalues=(1.0, -1.0)), "from 1.0 to -1.0"),
         (dict(eigenvalues=(0.0, float("inf"))), "to inf"),
         (dict(gamma=0.0, norm="pre"), "gamma is 0"),
+        (dict(gamma=-1.0), "no norm to take it"),
         (dict(neutreno=float("nan")), "neutreno is nan"),
         (dict(norm="pre", width=1), "1 feature"),
         (dict(draws=0), "draws is 0"),
@@ -76,3 +77,23 @@ def test_the_same_seed_gives_the_same_numbers():
 def test_bad_settings_are_named(settings, named):
     with pytest.raises(InputError, match=named):
         Case("x", **settings)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_nothing_is_predicted_of_neutreno_under_a_norm(norm):
+    outcome = Case("x", eigenvalues=(0.1, 1.0), norm=norm, neutreno=0.6).run()
+    assert outcome.predicted == ["open"]
+    assert outcome.agrees == [None]
+    assert set(outcome.notions["input_convergence"]) == {"open"}
+
+
+def test_a_tie_is_no_claim():
+    outcome = Case("x", eigenvalues=(0.0, 0.0)).run()
+    assert outcome.predicted == ["tie"]
+    assert outcome.agrees == [None]
+    assert outcome.predicted_rate is None
+
+
+def test_a_changed_preset_says_so():
+    assert with_options(PRESETS["sharpening"], eigenvalues=(0.1, 1.0))[0].name == "sharpening, changed"
+    assert with_options(PRESETS["sharpening"], layers=20)[0].name == "sharpening"

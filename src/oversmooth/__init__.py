@@ -1,4 +1,4 @@
-"""oversmooth: diagnose, predict and steer how transformers mix their tokens with depth."""
+"""oversmooth: measure and predict how transformers mix their tokens with depth."""
 
 from oversmooth import metrics, theory
 from oversmooth.errors import InputError

@@ -67,8 +67,10 @@ class Case:
             raise InputError(
                 f"{self.tokens} tokens need {size:,.0f} GiB of attention; give fewer tokens, heads or draws"
             )
-        if self.gamma == 0 and self.norm != "none":
+        if self.gamma == 0:
             raise InputError("gamma is 0, which makes every token zero; give its sign, such as 1 or -1")
+        if self.gamma != 1 and self.norm == "none":
+            raise InputError(f"gamma is {self.gamma} but there is no norm to take it; give --norm pre or post as well")
 
     def run(self, progress: Callable[[int], None] | None = None) -> Outcome:
         """Draw, predict, apply; progress is called with the number of layers done."""
@@ -132,6 +134,12 @@ class Outcome:
 
     @property
     def predicted(self) -> list[str]:
+        """ "smooth", "rough", "tie", or "open" where the spectra have no say.
+
+        That is NeuTRENO under a norm: the norm keeps X from outgrowing V⁰, which the linear update does not know.
+        """
+        if self.case.norm != "none" and self.case.neutreno:
+            return ["open"] * self.case.draws
         return self.prediction.verdict
 
     @property
@@ -148,8 +156,10 @@ class Outcome:
         return ["smooth" if s else "rough" for s in smooth.tolist()]
 
     @property
-    def agrees(self) -> list[bool]:
-        return [p == h for p, h in zip(self.predicted, self.happened, strict=True)]
+    def agrees(self) -> list[bool | None]:
+        """Whether the two are the same; None where nothing was predicted."""
+        pairs = zip(self.predicted, self.happened, strict=True)
+        return [None if said in ("tie", "open") else said == seen for said, seen in pairs]
 
     @property
     def notions(self) -> dict[str, list[str]]:
@@ -159,19 +169,25 @@ class Outcome:
         notions = self.prediction.notions
         if self.case.norm == "none":
             return notions
+        if self.case.neutreno:
+            return {name: ["open"] * self.case.draws for name in notions}
         smooth = notions["input_convergence"]
         unsure = [answer if answer == "holds" else "open" for answer in smooth]
         return {"input_convergence": smooth, "angle_convergence": unsure, "rank_collapse": unsure}
 
     @property
     def predicted_rate(self) -> Tensor | None:
-        """Factor a layer by which HFC/LFC falls where smoothing wins; None with a norm, which makes it depend on
-        depth.
-        """
+        """Factor a layer by which HFC/LFC falls where smoothing wins; None with a norm, or where there is a tie."""
         p = self.prediction
-        if self.case.norm != "none":
+        if self.case.norm != "none" or "tie" in self.predicted:
             return None
         return torch.where(p.smoothing, p.rho_rough.clamp(min=p.rough_floor) / p.rho_smooth, 1.0)
+
+    @property
+    def seen_rate(self) -> Tensor | None:
+        """The factor that was seen; None where the ratio has reached the rounding of float64, as it can with a norm."""
+        floor = math.log(_ALL_BUT_ZERO) if self.case.norm != "none" else -math.inf
+        return None if bool((self.observed.log_hfc_lfc[-1] < floor).any()) else self.observed.rate()
 
 
 _SECTION_3 = {
@@ -185,6 +201,7 @@ _FIGURE_4 = {
     for norm in ("post", "pre")
     for sign, gamma in (("+", 1.0), ("-", -1.0))
 }
+OWN = "your case"
 PRESETS: dict[str, list[Case]] = {
     "cases": list(_SECTION_3.values()),
     **{name: [case] for name, case in _SECTION_3.items()},
@@ -197,4 +214,7 @@ PRESETS: dict[str, list[Case]] = {
 def with_options(cases: list[Case], **options: object) -> list[Case]:
     """The same cases with these settings, where they are not None."""
     given = {name: value for name, value in options.items() if value is not None}
+    # A preset whose substance was changed is no longer what it is called.
+    if {"eigenvalues", "residual", "norm", "gamma", "neutreno"} & set(given):
+        cases = [replace(case, name=case.name if case.name == OWN else f"{case.name}, changed") for case in cases]
     return [replace(case, **given) for case in cases]  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Diagnose, predict and steer how transformers mix their tokens with depth."""
+    """Measure and predict how transformers mix their tokens with depth."""
     if context.invoked_subcommand is None:
         out.print(context.get_help(), highlight=False)
 
@@ -73,7 +73,7 @@ def simulate(
     gamma: Annotated[float | None, typer.Option(help="The norm's gamma, such as 1 or -1.")] = None,
     neutreno: Annotated[float | None, typer.Option(help="Strength of NeuTRENO's term, such as 0.6.")] = None,
     causal: Annotated[
-        bool | None, typer.Option("--causal/--bidirectional", help="Whether tokens see later ones.")
+        bool | None, typer.Option("--causal/--bidirectional", help="Whether later tokens are hidden.")
     ] = None,
     draws: Annotated[int | None, typer.Option(help="Random draws; curves are their mean.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the draws.")] = None,
@@ -108,9 +108,7 @@ def simulate(
         shapes_the_case = any(
             chosen[name] is not None for name in ("eigenvalues", "residual", "norm", "gamma", "neutreno")
         )
-        preset, start = (
-            ("your case", [cases.Case("your case")]) if shapes_the_case else ("cases", cases.PRESETS["cases"])
-        )
+        preset, start = (cases.OWN, [cases.Case(cases.OWN)]) if shapes_the_case else ("cases", cases.PRESETS["cases"])
     elif preset in cases.PRESETS:
         start = cases.PRESETS[preset]
     else:
@@ -133,6 +131,7 @@ def simulate(
         + (f"mean of {case.draws} draws from seed {case.seed}" if case.draws > 1 else f"seed {case.seed}")
     )
     out.print(title, style="bold", highlight=False)
+    out.print("said: by the spectra · seen: by applying the layers · agree: on input convergence", highlight=False)
     course, answers, end = simulation.tables(outcomes)
     out.print(course)
     out.print("What the spectra say", style="bold")

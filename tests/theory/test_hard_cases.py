@@ -175,3 +175,42 @@ blocked = (A * block) / (A * block).sum(-1, keepdim=True)
 def test_bad_input_is_named(call, named):
     with pytest.raises(InputError, match=named):
         call()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_causal_tokens_that_cancel_have_no_direction(seed):
+    """In the limit the first tokens vanish; what rounding leaves of them must not enter the cosines."""
+    from oversmooth.cases import Case
+
+    outcome = Case("x", tokens=8, width=8, causal=True, eigenvalues=(-1, -0.1), layers=20_000, seed=seed).run()
+    found, seen = outcome.prediction, outcome.observed.abs_cos[-1, 0]
+    if found.array.abs_cos[0][0].isnan():  # fewer than two tokens are left
+        assert seen.isnan()
+        assert found.notions["angle_convergence"] == ["open"]
+    else:
+        assert seen > 0.999
+        assert found.notions["angle_convergence"] == ["holds"]
+
+
+def test_ties_in_modulus_of_several_heads_leave_the_rank_open():
+    """Eigenvalues +s and −s of equal modulus: X alternates between two arrays."""
+    n = 4
+    J = torch.full((n, n), 1 / n, dtype=torch.float64)
+    u, v = torch.tensor([1.0, -1, 0, 0]).double(), torch.tensor([0.0, 0, 1, -1]).double()
+    S = 0.2 * (torch.outer(u, u) - torch.outer(v, v)) / 2
+    A = torch.stack([J + S, J - S])
+    W = torch.stack([eye(2)[0], -0.5 * eye(2)[0]])
+    found = dominance(A, eye(2).expand(2, 2, 2), W, residual=False)
+    if found.verdict == "rough":
+        assert found.notions["rank_collapse"] == "open"
+    assert not found.rank_known
+
+
+def test_both_norms_and_both_bands_are_recorded():
+    A, (W_V, W_O), X = attention(2, 6, 6), weights(2, 4, 2), normal(6, 4)
+    run = simulate(X, A, W_V, W_O, 5)
+    torch.testing.assert_close(run.log_hfc_lfc_spectral[0], input_convergence(X, norm="spectral").log())
+    from oversmooth.metrics import hfc, lfc
+
+    torch.testing.assert_close(run.log_hfc[0], hfc(X).norm().log())
+    torch.testing.assert_close(run.log_lfc[0], lfc(X).norm().log())

@@ -51,5 +51,7 @@ def _prepare_kernel(u: Tensor, kernel: Tensor, mask: Tensor | None) -> Tensor:
         raise InputError(f"kernel has shape {tuple(kernel.shape)}; {n} tokens need (..., {n}, {n})")
     kernel = kernel.to(u.dtype)
     if mask is not None:
+        if mask.dtype != torch.bool:
+            raise InputError(f"mask has dtype {mask.dtype}; give booleans, True for the tokens that count")
         kernel = torch.where(mask[..., None] & mask[..., None, :], kernel, 0.0)
     return kernel

@@ -33,7 +33,17 @@ def tables(outcomes: list[Outcome]) -> list[Table]:
     for outcome in outcomes:
         p, s, rate = outcome.prediction, outcome.observed, outcome.predicted_rate
         agrees = outcome.agrees
-        word = ("yes" if agrees[0] else "no") if len(agrees) == 1 else f"{sum(agrees)} of {len(agrees)}"
+        claims = [a for a in agrees if a is not None]
+        word = (
+            "–"
+            if not claims
+            else f"{sum(claims)} of {len(claims)}"
+            if len(agrees) > 1
+            else "yes"
+            if claims[0]
+            else "no"
+        )
+        seen = outcome.seen_rate
         course.add_row(
             outcome.case.name,
             _spread(p.rho_smooth),
@@ -41,8 +51,8 @@ def tables(outcomes: list[Outcome]) -> list[Table]:
             _words(outcome.predicted),
             _words(outcome.happened),
             "–" if rate is None else f"× {_number(rate.mean())}",
-            f"× {_number(s.rate().mean())}",
-            f"[{'green' if all(agrees) else 'red'}]{word}[/]",
+            "–" if seen is None else f"× {_number(seen.mean())}",
+            f"[{'dim' if not claims else 'green' if all(claims) else 'red'}]{word}[/]",
         )
         answers.add_row(outcome.case.name, *(_words(values) for values in outcome.notions.values()))
         end.add_row(
@@ -67,11 +77,11 @@ def _table(*headings: str) -> Table:
 def _limit(outcome: Outcome, metric: str) -> str:
     """What the spectra say about the end: a number, a range where the limit turns, a dash where they cannot say."""
     p = outcome.prediction
-    if outcome.case.draws > 1:
+    if outcome.case.draws > 1 or outcome.predicted[0] in ("tie", "open"):
         return "–"
     if bool(p.smoothing[0]):
         return "1" if metric == "abs_cos" else "0"
-    if outcome.case.norm != "none" or outcome.case.neutreno or p.array is None or outcome.predicted[0] == "tie":
+    if outcome.case.norm != "none" or outcome.case.neutreno or p.array is None:
         return "–"
     low, high = (_number(end[0]) for end in getattr(p.array, metric))
     return low if low == high else f"{low}–{high}"
@@ -80,14 +90,14 @@ def _limit(outcome: Outcome, metric: str) -> str:
 def remarks(outcomes: list[Outcome]) -> list[str]:
     """What a reader of these cases should know beside the numbers."""
     said = []
-    if any(outcome.case.norm == "post" for outcome in outcomes):
+    if any(outcome.case.norm == "post" and not outcome.case.neutreno for outcome in outcomes):
         said.append("Post-LN with β = 0: the sign of a uniform γ has exactly no effect, since the update is odd in X.")
     if any(outcome.case.norm == "pre" for outcome in outcomes):
         said.append(
             "Pre-LN: X grows with depth and the layer's share shrinks, so where HFC/LFC falls it follows a power."
         )
     if any(outcome.case.neutreno for outcome in outcomes):
-        said.append("NeuTRENO: V⁰ keeps tokens apart, so smoothing has to beat 1 as well as ρ rough.")
+        said.append("NeuTRENO: V⁰ keeps tokens apart. Without a norm, smoothing has to beat 1 as well as ρ rough.")
     return said
 
 
@@ -155,7 +165,11 @@ def chart(outcomes: list[Outcome], title: str) -> Any:
             dashed = alt.Chart(alt.Data(values=expected)).mark_line(clip=True, strokeDash=[5, 4], opacity=0.75)
             layers.insert(0, dashed.encode(x, y, colour, detail="case:N"))
         panels.append(alt.layer(*layers).properties(width=270, height=240, title=notion))
-    subtitle = ["solid: what happened · dashed: what the spectra of A and H say"] if said else []
+    subtitle = (
+        ["solid: what happened · dashed: the slope or level that the spectra of A and H give for the end"]
+        if said
+        else []
+    )
     subtitle += ["dotted: γ negative"] if [2, 3] in dashes else []
     return (
         alt.hconcat(*panels, title=alt.Title(title, subtitle=subtitle + remarks(outcomes), anchor="start", offset=12))

@@ -50,7 +50,9 @@ class Dominance:
     rank_one: Tensor
     """Whether the rough dominator, all that ties with it included, is an array of rank one at every depth."""
     rank_known: Tensor
-    """Whether that can be said: not with several heads without the array, nor where causal eigenvalues coincide."""
+    """Whether that can be said: not with several heads without the array, nor where other eigenvalues are seen to tie.
+    Arnoldi does not see all of them; ties of several heads in modulus are then taken not to happen.
+    """
     smooth_floor: float = 0.0
     """1 with biases: a constant offset is a smooth mode of eigenvalue 1."""
     rough_floor: float = 0.0
@@ -82,9 +84,11 @@ class Dominance:
         rough = torch.where(known, torch.where(self.rank_one, 2, 0), 1)
         collapse = torch.where(outcome == 2, 2, torch.where(outcome == 0, rough, 1))
         answers = ("fails", "open", "holds")
+        # Fewer than two tokens that are not zero in the limit: no angle to speak of.
+        no_angle = (outcome == 0) & (self.array.abs_cos[0].isnan() if self.array is not None else False)
         return {
             "input_convergence": _words(outcome, answers),
-            "angle_convergence": _words(collapse, answers),
+            "angle_convergence": _words(torch.where(no_angle, 1, collapse), answers),
             "rank_collapse": _words(collapse, answers),
         }
 

@@ -179,13 +179,15 @@ class SoftmaxAttention(AttentionOperator):
             )
         if q.ndim > 2 and k.shape[-3] != q.shape[-3]:
             if q.shape[-3] % k.shape[-3]:
-                raise InputError(f"{q.shape[-3]} query heads cannot share {k.shape[-3]} key heads evenly")
+                raise InputError(
+                    f"{q.shape[-3]} query heads cannot share {k.shape[-3]} key heads evenly; give a multiple"
+                )
             k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
         if k.shape != q.shape:
             raise InputError(f"queries have shape {tuple(q.shape)} and keys {tuple(k.shape)}: the batches differ")
         for name, x in (("queries", q), ("keys", k)):
             if not x.isfinite().all():
-                raise InputError(f"{name} have {_count_nonfinite(x)} that are NaN or infinite")
+                raise InputError(f"{name} have {_count_nonfinite(x)} that are NaN or infinite; mend them first")
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
         self.q, self.k = q.to(dtype), k.to(dtype)
         self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
@@ -360,10 +362,12 @@ def _broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device
 
 def _check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
     if not A.isfinite().all():
-        raise InputError(f"attention has {_count_nonfinite(A)} that are NaN or infinite")
+        raise InputError(f"attention has {_count_nonfinite(A)} that are NaN or infinite; mend the scores first")
     if A.min() < -tolerance:
         where = tuple((-tolerance > A).nonzero()[0].tolist())
-        raise InputError(f"attention is {A[where].item():.4g} at {where}; weights after a softmax are not negative")
+        raise InputError(
+            f"attention is {A[where].item():.4g} at {where}; weights are not negative: pass A after its softmax"
+        )
     seen = A if mask is None else torch.where(mask[..., None, :], A, 0.0)
     wrong = (seen.sum(-1) - 1).abs() > tolerance
     if mask is not None:
@@ -378,8 +382,11 @@ def _check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
 
 
 def _check_product(A: AttentionOperator, v: Tensor) -> None:
-    if v.ndim < 2 or v.shape[-2] != A.tokens:
-        raise InputError(f"attention over {A.tokens} tokens cannot take an array of shape {tuple(v.shape)}")
+    n = A.tokens
+    if v.ndim < 2 or v.shape[-2] != n:
+        raise InputError(
+            f"attention over {n} tokens cannot take an array of shape {tuple(v.shape)}; give (..., {n}, c)"
+        )
 
 
 def _count_nonfinite(x: Tensor) -> str:

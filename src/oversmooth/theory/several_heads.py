@@ -19,6 +19,8 @@ _DENSE_SIZE = 256
 _DENSE_BLOCK, _DENSE_WEIGHTS = 64, 1024
 # Up to this many multiplications, n·d³, the limit array of causal attention is solved for, row after row.
 _CAUSAL_LIMIT = 1 << 30
+# Relative difference below which two moduli are a tie.
+_EQUAL = 1e-6
 # Arnoldi: basis vectors before the first restart, and restarts of what has not converged by then.
 _STEPS, _RESTARTS = 64, 80
 
@@ -43,6 +45,13 @@ def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search
     return found.map(lambda x: x.reshape((*batch, *x.shape[1:])))
 
 
+def _has_equal(theta: Tensor, best: Tensor, base: float) -> Tensor:
+    """Whether another eigenvalue than best and its conjugate has its modulus, ``(b, m), (b,) -> (b,)``."""
+    size = (base + best).abs()[:, None]
+    equal = (base + theta).abs() >= size - _EQUAL * size.clamp(min=1)
+    return equal.sum(-1) > torch.where(best.imag == 0, 1, 2)
+
+
 class _SharedWeights:
     """A batch of attention arrays ``(items, heads, n, n)`` under the same weights ``(heads, d, k)`` and ``(heads, k,
     d)``.
@@ -54,7 +63,7 @@ class _SharedWeights:
         self.system = JoinedHeads(A, W_V, W_O, update.shift)
         self.mu = torch.zeros(self.system.items, dtype=complex_of(A.dtype), device=A.device)
         self.residual = torch.zeros_like(self.mu.real)
-        # Causal: whether two tokens share the dominating eigenvalue. Which array it has is not known then.
+        # Whether other eigenvalues are as large as the dominating one. What X tends to is not known then.
         self.repeated = torch.zeros_like(self.residual, dtype=torch.bool)
         self.weights_error = torch.zeros((), dtype=A.dtype, device=A.device)
         self.array: Tensor | None = None
@@ -140,6 +149,7 @@ class _SharedWeights:
             matrix = torch.einsum("hij,hdk,hke->iejd", heads, self.W_V, self.W_O).flatten(2).flatten(0, 1)
             theta = eigenvalues(matrix)
             best = theta[(self.update.base + theta).abs().argmax()]
+            self.repeated[i] = _has_equal(theta[None], best[None], self.update.base)[0]
             self.mu[i] = self.update.base + best
             if self.how.limit is not False:
                 y = eigenvector(matrix[None], best[None]).view(-1, self.d)
@@ -174,9 +184,11 @@ class _SharedWeights:
             theta = eigenvalues(blocks.matrices())
             best = (base + theta).abs().argmax(-1, keepdim=True)
             value, residual = theta.gather(1, best)[:, 0], torch.zeros_like(theta.real[:, 0])
+            ties = _has_equal(theta, value, base)
         else:
             found = self._extremal(blocks)
             value, residual = found.value, found.residual
+            ties = torch.zeros_like(residual, dtype=torch.bool)
 
         def spread(x: Tensor, elsewhere: float) -> Tensor:
             """From the counted tokens to all, ``(items, n)``."""
@@ -187,7 +199,8 @@ class _SharedWeights:
         score = spread((base + value).abs(), -1.0)
         place = score.argmax(-1, keepdim=True)
         highest = score.gather(1, place)
-        self.repeated = (score >= highest - 1e-6 * highest.clamp(min=1)).sum(-1) > 1
+        self.repeated = (score >= highest - _EQUAL * highest.clamp(min=1)).sum(-1) > 1
+        self.repeated |= spread(ties, 0.0).gather(1, place)[:, 0]
         self.mu = base + spread(value, 0.0).gather(1, place)[:, 0]
         self.residual = spread(residual, 0.0).gather(1, place)[:, 0]
         cheap = A.tokens * self.d**3 * len(self.mu) <= _CAUSAL_LIMIT
@@ -198,7 +211,7 @@ class _SharedWeights:
         """The eigenarray that starts at token `place` with its block's eigenvector and carries on causally."""
         A = self.A.dense().A
         theta = self.mu - self.update.base
-        X = torch.zeros(*A.shape[::2][:1], A.shape[-1], self.d, dtype=theta.dtype, device=A.device)
+        X = torch.zeros(len(A), A.shape[-1], self.d, dtype=theta.dtype, device=A.device)
         eye = torch.eye(self.d, dtype=theta.dtype, device=A.device)
         W_V, W_O = self.W_V.to(theta.dtype), self.W_O.to(theta.dtype)
         for i in range(A.shape[-1]):

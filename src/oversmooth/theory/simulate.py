@@ -31,6 +31,8 @@ class Simulation:
     depth: Tensor
     log_hfc_lfc: Tensor
     """``log(‖HFC‖/‖LFC‖)``, which does not underflow; -inf where HFC is zero."""
+    log_hfc_lfc_spectral: Tensor
+    """The same in the spectral norm."""
     log_norm: Tensor
     """``log ‖X‖_F``."""
     cos: Tensor
@@ -46,6 +48,16 @@ class Simulation:
     def hfc_lfc(self) -> Tensor:
         """``‖HFC‖/‖LFC‖``; zero below the smallest float."""
         return self.log_hfc_lfc.exp()
+
+    @property
+    def log_hfc(self) -> Tensor:
+        """``log ‖HFC‖_F``; its differences are the growth of the high-frequency band, layer by layer."""
+        return self.log_norm - torch.log1p(torch.exp(-2 * self.log_hfc_lfc)) / 2
+
+    @property
+    def log_lfc(self) -> Tensor:
+        """``log ‖LFC‖_F``."""
+        return self.log_norm - torch.log1p(torch.exp(2 * self.log_hfc_lfc)) / 2
 
     def rate(self) -> Tensor:
         """Factor by which HFC/LFC changes a layer, over the second half of the run, ``(...)``."""
@@ -109,6 +121,8 @@ def simulate(
         raise InputError(f"norm is {norm!r}; choose 'none', 'pre' or 'post'")
     if not X.isfinite().all():
         raise InputError("the tokens have NaN or infinite entries; start from finite ones")
+    if not X.is_floating_point():
+        raise InputError(f"tokens have dtype {X.dtype}; convert them to a floating type first")
     X = X.to(first.A.dtype).expand(*torch.broadcast_shapes(X.shape[:-2], first.batch_shape), *X.shape[-2:])
     weight, offset = _one_a_feature(gamma, X, "gamma"), _one_a_feature(beta, X, "beta")
     added = None if bias is None else _one_a_feature(bias, X, "bias")
@@ -219,16 +233,23 @@ def _measure(
             top = torch.maximum(state.s, state.z)
             top = torch.where(top.isfinite(), top, 0.0)
             X = state.m * torch.exp(state.s - top) + state.Z * torch.exp(state.z - top)
-            kept.append(X if tokens is None else X * tokens[..., None])
+            X = X if tokens is None else X * tokens[..., None]
+            # A token that cancels between the two parts is known to rounding only; its direction is noise.
+            size = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+            noise = 1e3 * torch.finfo(X.dtype).eps * torch.linalg.matrix_norm(X, keepdim=True)
+            kept.append((torch.where(size > noise, X, 0.0), state.Z))
         if len(kept) == _KEPT or (kept and depth == layers):
-            rows.append(_metrics(torch.stack(kept), tokens))
-            last, kept = kept[-1], []
+            arrays, centred = (torch.stack(part) for part in zip(*kept, strict=True))
+            rows.append(_metrics(arrays, tokens) | {"spectral": metrics.singular_values(centred)[..., 0].log()})
+            last, kept = arrays[-1], []
         if progress is not None and depth:
             progress(depth)
     columns = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    spectral = columns.pop("spectral").to(last.dtype)
     return Simulation(
         depth=torch.tensor(depths, dtype=last.dtype, device=last.device),
         log_hfc_lfc=torch.stack(ratios),
+        log_hfc_lfc_spectral=torch.stack(ratios) + spectral,
         log_norm=torch.stack(norms),
         X=last / torch.linalg.matrix_norm(last, keepdim=True),
         **columns,
@@ -291,6 +312,9 @@ def _stack(
     W_V: Tensor | Sequence[Tensor],
     W_O: Tensor | Sequence[Tensor],
 ) -> list[_Layer]:
+    if not isinstance(X, Tensor):
+        raise InputError(f"the tokens are a {type(X).__name__}; give a torch tensor, (..., n, d)")
+
     def listed(x: Any) -> list[Any]:
         return list(x) if isinstance(x, (list, tuple)) else [x]
 

@@ -16,6 +16,9 @@ from oversmooth.theory.small import eigenvalues
 
 def check_weights(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     """Both in float32 or better, after looking at shapes and at NaN."""
+    for name, W in (("W_V", W_V), ("W_O", W_O)):
+        if not isinstance(W, Tensor):
+            raise InputError(f"{name} is a {type(W).__name__}; give a torch tensor")
     fits = W_V.ndim > 2 and W_O.ndim > 2 and W_V.shape[-3:] == (W_O.shape[-3], W_O.shape[-1], W_O.shape[-2])
     if not fits or 0 in (*W_V.shape, *W_O.shape):
         raise InputError(
@@ -84,7 +87,7 @@ def repeat_shared_heads(W_V: Tensor, heads: int) -> Tensor:
     """
     shared = W_V.shape[-3]
     if heads < 1 or shared < 1 or heads % shared:
-        raise InputError(f"{heads} query heads cannot share {shared} value heads evenly")
+        raise InputError(f"{heads} query heads cannot share {shared} value heads evenly; give a multiple")
     return W_V.repeat_interleave(heads // shared, dim=-3)
 
 
@@ -94,6 +97,8 @@ def centre_features(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     For Post-LN: with ``Bᵀ`` the map to an orthonormal basis of such tokens, ``Bᵀ W_V`` and ``W_O B`` (THEORY §4).
     """
     d = W_V.shape[-2]
+    if d < 2:
+        raise InputError("tokens of 1 feature have nothing left without their mean; give 2 features or more")
     ones = torch.ones(d, 1, dtype=W_V.dtype, device=W_V.device)
     B = torch.linalg.qr(torch.cat([ones, torch.eye(d, dtype=W_V.dtype, device=W_V.device)], dim=1)).Q[:, 1:d]
     return B.mT @ W_V, W_O @ B
@@ -115,7 +120,7 @@ def fold_norm(
     d = W_V.shape[-2]
     gamma = torch.as_tensor(gamma, dtype=W_V.dtype, device=W_V.device)
     if gamma.ndim and gamma.shape[-1] not in (1, d):
-        raise InputError(f"γ has {gamma.shape[-1]} entries but W_V takes {d} features")
+        raise InputError(f"γ has {gamma.shape[-1]} entries but W_V takes {d} features; give one, or one a feature")
     if not (gamma.isfinite().all() and math.isfinite(inverse_sigma)):
         raise InputError("γ or 1/σ has NaN or infinite entries; mend the norm first")
     if kind not in ("layer", "rms"):
