@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from oversmooth.errors import InputError
+from oversmooth.theory.tokens import broadcast_mask, centre_tokens, check_product, check_rows, count_nonfinite
 
 # Entries of scores held at once where no fused kernel does the work: 16 MiB in float32.
 _BLOCK = 1 << 22
@@ -83,10 +84,7 @@ class AttentionOperator(ABC):
 
     def centre(self, v: Tensor) -> Tensor:
         """``P v``: v without its mean over the tokens that count. v ``(..., n, c)``."""
-        if self.mask is None:
-            return v - v.mean(-2, keepdim=True)
-        keep = self.mask[..., None].to(v.dtype)
-        return (v - (v * keep).sum(-2, keepdim=True) / keep.sum(-2, keepdim=True)) * keep
+        return centre_tokens(v, self.mask)
 
 
 class DenseAttention(AttentionOperator):
@@ -105,10 +103,10 @@ class DenseAttention(AttentionOperator):
             raise InputError(f"attention has dtype {A.dtype}; convert it to a floating type first")
         half = A.dtype in (torch.float16, torch.bfloat16)
         A = A.to(torch.promote_types(A.dtype, torch.float32))
-        self.mask = _broadcast_mask(mask, A.shape[:-1], A.device)
+        self.mask = broadcast_mask(mask, A.shape[:-1], A.device)
         if self.mask is not None:
             A = torch.where(self.mask[..., None], A, 0.0)
-        _check_rows(A, self.mask, tolerance=2e-2 if half else 1e-4)
+        check_rows(A, self.mask, tolerance=2e-2 if half else 1e-4)
         if half:  # a softmax kept in 8 or 11 bits misses one by 1e-3; the theory needs A 1 = 1
             A = torch.where(A.sum(-1, keepdim=True) > 0, A / A.sum(-1, keepdim=True), A)
         lower = is_causal(A)
@@ -131,7 +129,7 @@ class DenseAttention(AttentionOperator):
         return self
 
     def __matmul__(self, v: Tensor) -> Tensor:
-        _check_product(self, v)
+        check_product(self.tokens, v)
         return self.A @ v
 
     def to(self, dtype: torch.dtype) -> DenseAttention:
@@ -187,7 +185,7 @@ class SoftmaxAttention(AttentionOperator):
             raise InputError(f"queries have shape {tuple(q.shape)} and keys {tuple(k.shape)}: the batches differ")
         for name, x in (("queries", q), ("keys", k)):
             if not x.isfinite().all():
-                raise InputError(f"{name} have {_count_nonfinite(x)} that are NaN or infinite; mend them first")
+                raise InputError(f"{name} have {count_nonfinite(x)} that are NaN or infinite; mend them first")
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
         self.q, self.k = q.to(dtype), k.to(dtype)
         self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
@@ -196,7 +194,7 @@ class SoftmaxAttention(AttentionOperator):
         self.causal = causal
         self.shape = torch.Size((*q.shape[:-1], q.shape[-2]))
         self.dtype, self.device = dtype, q.device
-        self.mask = _broadcast_mask(mask, q.shape[:-1], q.device)
+        self.mask = broadcast_mask(mask, q.shape[:-1], q.device)
         if bias is not None:
             try:
                 bias = bias.to(dtype).expand(self.shape)
@@ -251,7 +249,7 @@ class SoftmaxAttention(AttentionOperator):
         return self._with(self.q.to(dtype), self.k.to(dtype), self.mask, bias)
 
     def __matmul__(self, v: Tensor) -> Tensor:
-        _check_product(self, v)
+        check_product(self.tokens, v)
         lead = torch.broadcast_shapes(self.batch_shape, v.shape[:-2])
         c = v.shape[-1]
         # Fused kernels want queries, keys and values of one width: zeros change neither scores nor results.
@@ -335,62 +333,6 @@ class SoftmaxAttention(AttentionOperator):
 def as_operator(A: Tensor | AttentionOperator) -> AttentionOperator:
     """A matrix becomes an operator, checked; an operator stays as it is."""
     return A if isinstance(A, AttentionOperator) else DenseAttention(A)
-
-
-def _broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor | None:
-    if mask is None:
-        return None
-    mask = torch.as_tensor(mask, device=device)
-    if mask.dtype != torch.bool:
-        raise InputError(f"mask has dtype {mask.dtype}; give booleans, True for the tokens that count")
-    given = tuple(mask.shape)
-    if mask.ndim == len(shape) - 1 and mask.ndim > 0 and len(shape) > 1:
-        mask = mask.unsqueeze(-2)  # one mask for all heads
-    try:
-        mask = mask.expand(shape)
-    except RuntimeError:
-        raise InputError(
-            f"mask has shape {given}; attention over {shape[-1]} tokens needs one boolean a token, "
-            f"{tuple(shape)} or without the head axis"
-        ) from None
-    empty = ~mask.any(-1)
-    if empty.any():
-        where = tuple(empty.nonzero()[0].tolist()) if empty.ndim else ()
-        raise InputError(f"the mask hides every token of array {where}; leave that array out")
-    return mask
-
-
-def _check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
-    if not A.isfinite().all():
-        raise InputError(f"attention has {_count_nonfinite(A)} that are NaN or infinite; mend the scores first")
-    if A.min() < -tolerance:
-        where = tuple((-tolerance > A).nonzero()[0].tolist())
-        raise InputError(
-            f"attention is {A[where].item():.4g} at {where}; weights are not negative: pass A after its softmax"
-        )
-    seen = A if mask is None else torch.where(mask[..., None, :], A, 0.0)
-    wrong = (seen.sum(-1) - 1).abs() > tolerance
-    if mask is not None:
-        wrong &= mask
-    if wrong.any():
-        where = tuple(wrong.nonzero()[0].tolist())
-        onto = "" if mask is None else " over the tokens that count"
-        raise InputError(
-            f"attention row {where[-1]} of matrix {where[:-1]} sums to {seen[where].sum().item():.6g}{onto}, not 1; "
-            "pass A after its softmax, with the mask that its softmax used"
-        )
-
-
-def _check_product(A: AttentionOperator, v: Tensor) -> None:
-    n = A.tokens
-    if v.ndim < 2 or v.shape[-2] != n:
-        raise InputError(
-            f"attention over {n} tokens cannot take an array of shape {tuple(v.shape)}; give (..., {n}, c)"
-        )
-
-
-def _count_nonfinite(x: Tensor) -> str:
-    return f"{int((~x.isfinite()).sum()):,} of {x.numel():,} entries"
 
 
 def _flat(x: Tensor, keep: int) -> Tensor:

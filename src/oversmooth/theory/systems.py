@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.tokens import centre_tokens
 from oversmooth.theory.weights import stack_heads
 
 
@@ -42,13 +43,7 @@ class JoinedHeads:
         return mixed.transpose(1, 2).reshape(-1, self.n, self.heads * self.k) @ self.O
 
     def project(self, v: Tensor) -> Tensor:
-        Z = v.view(-1, self.n, self.d)
-        if self._tokens is None:
-            Z = Z - Z.mean(1, keepdim=True)
-        else:
-            keep = self._tokens[..., None].to(Z.dtype)
-            Z = (Z - (Z * keep).sum(1, keepdim=True) / keep.sum(1, keepdim=True)) * keep
-        return Z.reshape(len(v), -1)
+        return centre_tokens(v.view(-1, self.n, self.d), self._tokens).reshape(len(v), -1)
 
     def select(self, index: Tensor) -> JoinedHeads:
         return JoinedHeads(self.A.select(index), self.W_V, self.W_O, self.shift)

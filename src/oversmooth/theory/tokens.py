@@ -1,0 +1,80 @@
+"""Masks of tokens, means over the tokens that count, and what attention over them must be."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from oversmooth.errors import InputError
+
+
+def token_mean(v: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean over the tokens that count, ``(..., n, c) -> (..., 1, c)``; mask ``(..., n)``."""
+    if mask is None:
+        return v.mean(-2, keepdim=True)
+    keep = mask[..., None].to(v.dtype)
+    return (v * keep).sum(-2, keepdim=True) / keep.sum(-2, keepdim=True)
+
+
+def centre_tokens(v: Tensor, mask: Tensor | None) -> Tensor:
+    """``P v``: v without that mean, and zero at the tokens that do not count."""
+    centred = v - token_mean(v, mask)
+    return centred if mask is None else centred * mask[..., None].to(v.dtype)
+
+
+def broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor | None:
+    """A mask of the tokens that count, expanded to shape ``(..., n)``; the head axis may be left out."""
+    if mask is None:
+        return None
+    mask = torch.as_tensor(mask, device=device)
+    if mask.dtype != torch.bool:
+        raise InputError(f"mask has dtype {mask.dtype}; give booleans, True for the tokens that count")
+    given = tuple(mask.shape)
+    if mask.ndim == len(shape) - 1 and mask.ndim > 0 and len(shape) > 1:
+        mask = mask.unsqueeze(-2)  # one mask for all heads
+    try:
+        mask = mask.expand(shape)
+    except RuntimeError:
+        raise InputError(
+            f"mask has shape {given}; attention over {shape[-1]} tokens needs one boolean a token, "
+            f"{tuple(shape)} or without the head axis"
+        ) from None
+    empty = ~mask.any(-1)
+    if empty.any():
+        where = tuple(empty.nonzero()[0].tolist()) if empty.ndim else ()
+        raise InputError(f"the mask hides every token of array {where}; leave that array out")
+    return mask
+
+
+def check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
+    """Refuse what is not row-stochastic over the tokens that count."""
+    if not A.isfinite().all():
+        raise InputError(f"attention has {count_nonfinite(A)} that are NaN or infinite; mend the scores first")
+    if A.min() < -tolerance:
+        where = tuple((-tolerance > A).nonzero()[0].tolist())
+        raise InputError(
+            f"attention is {A[where].item():.4g} at {where}; weights are not negative: pass A after its softmax"
+        )
+    seen = A if mask is None else torch.where(mask[..., None, :], A, 0.0)
+    wrong = (seen.sum(-1) - 1).abs() > tolerance
+    if mask is not None:
+        wrong &= mask
+    if wrong.any():
+        where = tuple(wrong.nonzero()[0].tolist())
+        onto = "" if mask is None else " over the tokens that count"
+        raise InputError(
+            f"attention row {where[-1]} of matrix {where[:-1]} sums to {seen[where].sum().item():.6g}{onto}, not 1; "
+            "pass A after its softmax, with the mask that its softmax used"
+        )
+
+
+def check_product(n: int, v: Tensor) -> None:
+    """Refuse what attention over n tokens cannot be applied to."""
+    if v.ndim < 2 or v.shape[-2] != n:
+        raise InputError(
+            f"attention over {n} tokens cannot take an array of shape {tuple(v.shape)}; give (..., {n}, c)"
+        )
+
+
+def count_nonfinite(x: Tensor) -> str:
+    return f"{int((~x.isfinite()).sum()):,} of {x.numel():,} entries"
