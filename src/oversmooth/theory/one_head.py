@@ -17,6 +17,7 @@ from oversmooth.theory.spectrum import (
     dense_values,
     reflector,
 )
+from oversmooth.theory.tokens import token_mean
 from oversmooth.theory.weights import head_spectrum, smaller_product
 
 # Up to this many tokens, what Arnoldi leaves unconverged is computed directly. On a CPU it then stops at a quarter of
@@ -188,12 +189,11 @@ def _token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
     v = reflector(flat)[..., 0].to(y.dtype)
     z = torch.nn.functional.pad(y, (1, 0))
     z = z - v * (v * z).sum(-1, keepdim=True)
-    keep = torch.ones_like(z.real) if flat.mask is None else flat.mask.to(z.real.dtype)
-    Az = real_and_imaginary(lambda x: (flat @ x[..., None])[..., 0], z)
-    mean = (Az * keep).sum(-1) / keep.sum(-1)
+    mean = token_mean(real_and_imaginary(lambda x: flat @ x, z[..., None]), flat.mask)[:, 0, 0]
     gap = t - 1  # A (z + c 1) = t z + (mean + c) 1, so c = mean / (t − 1)
     constant = torch.where(gap.abs() > 0, mean / torch.where(gap == 0, 1.0, gap), 0.0)
-    return (z + constant[:, None]) * keep
+    x = z + constant[:, None]
+    return x if flat.mask is None else x * flat.mask
 
 
 def _causal_token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
 from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvalues, eigenvector
 from oversmooth.theory.spectrum import centred_matrix, reflector
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
+from oversmooth.theory.tokens import token_mean
 from oversmooth.theory.weights import smaller_product, stack_heads
 
 # Up to this size, (n − 1)·d, the whole matrix of T_P is formed.
@@ -163,13 +164,13 @@ class _SharedWeights:
         """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h (1 − s_h) W_V^h W_O^h) = mean of
         T(Z)``.
         """
-        keep = torch.ones_like(Z.real[..., 0]) if self.A.mask is None else self.A.mask[:, 0].to(Z.real.dtype)
-        mean = (real_and_imaginary(self.system.mix, Z) * keep[..., None]).sum(1) / keep.sum(1)[:, None]
+        tokens = None if self.A.mask is None else self.A.mask[:, 0]
+        mean = token_mean(real_and_imaginary(self.system.mix, Z), tokens)
         W = torch.einsum("h,hdk,hke->de", 1 - self.update.shift, self.W_V, self.W_O).to(Z.dtype)
         eye = torch.eye(self.d, dtype=Z.dtype, device=Z.device)
         matrix = (self.mu - self.update.base)[:, None, None] * eye - W
-        w = torch.linalg.solve_ex(matrix, mean[:, None, :], left=False).result
-        return (Z + w) * keep[..., None]
+        w = torch.linalg.solve_ex(matrix, mean, left=False).result
+        return Z + w if tokens is None else (Z + w) * tokens[..., None]
 
     def _by_causal_blocks(self) -> None:
         """The first token sees only itself and has the smooth spectrum; the others' blocks have the rest."""

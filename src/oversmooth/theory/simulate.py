@@ -17,6 +17,7 @@ from torch import Tensor
 from oversmooth import metrics
 from oversmooth.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, as_operator
+from oversmooth.theory.tokens import centre_tokens, token_mean
 from oversmooth.theory.weights import check_weights, one_a_head
 
 Norm = Literal["none", "pre", "post"]
@@ -76,6 +77,11 @@ class _Layer:
     def batch_shape(self) -> torch.Size:
         return torch.broadcast_shapes(self.A.shape[:-3], self.W_V.shape[:-3], self.W_O.shape[:-3])
 
+    @property
+    def tokens(self) -> Tensor | None:
+        """The tokens that count, ``(..., n)``: the same for all heads."""
+        return None if self.A.mask is None else self.A.mask[..., 0, :]
+
     def mix(self, X: Tensor, source: Tensor | None, strength: Tensor) -> Tensor:
         """``Σ_h (A_h V_h + λ̃ (V⁰_h − V_h)) W_O^h`` for ``V_h = X W_V^h``; without source the term is left out."""
         V = X[..., None, :, :] @ self.W_V
@@ -133,7 +139,7 @@ def simulate(
         states = _linear(X, stack, residual, added, strength)
     else:
         states = _normed(X, stack, residual, added, strength, norm, weight, offset, eps)
-    return _measure(states, layers, every, progress, mask=first.A.mask)
+    return _measure(states, layers, every, progress, first.tokens)
 
 
 @dataclass(frozen=True)
@@ -148,11 +154,10 @@ class _State:
 
 def _linear(X: Tensor, stack: list[_Layer], residual: bool, bias: Tensor | None, strength: Tensor) -> Iterator[_State]:
     """The states of the linear update, the input first, for ever."""
-    centre, mean = _centring(stack[0].A)
+    tokens = stack[0].tokens
     base = 1.0 if residual else 0.0
     zero = torch.zeros_like(X[..., :1, :1])
-    m, s = _rescaled(mean(X), zero)
-    Z, z = _rescaled(centre(X), zero)
+    state = _parts(X, tokens)
     V0 = X[..., None, :, :] @ stack[0].W_V
     steer = bool(strength.any())
     # On constant arrays a layer is a product with these; what V⁰ adds is the same at every pass.
@@ -161,22 +166,22 @@ def _linear(X: Tensor, stack: list[_Layer], residual: bool, bias: Tensor | None,
     inflow = [((strength[:, None, None] * V0) @ layer.W_O).sum(-3) for layer in stack] if steer else []
     depth = 0
     while True:
-        yield _State(m, s, Z, z)
+        yield state
+        m, s, Z, z = state.m, state.s, state.Z, state.z
         at = depth % len(stack)
         source = steer and depth > 0  # NeuTRENO leaves the first layer alone
         # The centred part feeds itself and the constant part; the constant part feeds itself alone.
         mixed = stack[at].mix(Z, torch.zeros_like(V0) if source else None, strength)
         own = m @ (shifted if source else plain)[at]
-        constant = [(base * m + own, s), (mean(mixed), z)]
+        constant = [(base * m + own, s), (token_mean(mixed, tokens), z)]
         # Centring the sum matters: a constant part that rounding leaves in Z would stay as it is and outlive all else.
-        centred = [(centre(base * Z + mixed), z)]
+        centred = [(centre_tokens(base * Z + mixed, tokens), z)]
         if source:
-            constant.append((mean(inflow[at]), zero))
-            centred.append((centre(inflow[at]), zero))
+            constant.append((token_mean(inflow[at], tokens), zero))
+            centred.append((centre_tokens(inflow[at], tokens), zero))
         if bias is not None:
             constant.append((bias.expand_as(m), zero))
-        m, s = _summed(constant)
-        Z, z = _summed(centred)
+        state = _State(*_summed(constant), *_summed(centred))
         depth += 1
 
 
@@ -192,17 +197,15 @@ def _normed(
     eps: float,
 ) -> Iterator[_State]:
     """The states with LayerNorm, which keeps X in range by itself (Post-LN) or makes it grow linearly (Pre-LN)."""
-    centre, mean = _centring(stack[0].A)
-    zero = torch.zeros_like(X[..., :1, :1])
-    keep = stack[0].A.mask
+    tokens = stack[0].tokens
     source, depth = None, 0
 
     def layer_norm(X: Tensor) -> Tensor:
         X = torch.nn.functional.layer_norm(X, X.shape[-1:], eps=eps) * gamma + beta
-        return X if keep is None else X * keep[..., 0, :, None]
+        return X if tokens is None else X * tokens[..., None]
 
     while True:
-        yield _State(*_rescaled(mean(X), zero), *_rescaled(centre(X), zero))
+        yield _parts(X, tokens)
         layer = stack[depth % len(stack)]
         inner = layer_norm(X) if norm == "pre" else X
         if depth == 0:
@@ -219,9 +222,8 @@ def _measure(
     layers: int,
     every: int,
     progress: Callable[[int], None] | None,
-    mask: Tensor | None,
+    tokens: Tensor | None,
 ) -> Simulation:
-    tokens = None if mask is None else mask[..., 0, :]
     depths, ratios, norms, kept, rows = [], [], [], [], []
     for depth, state in zip(range(layers + 1), states, strict=False):
         if depth % every == 0 or depth == layers:
@@ -285,16 +287,10 @@ def _summed(terms: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return _rescaled(total, top)
 
 
-def _centring(A: AttentionOperator) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """Centring over the tokens that count, and their mean, ``(..., n, d) -> (..., n, d)`` and ``(..., 1, d)``."""
-    if A.mask is None:
-        return lambda X: X - X.mean(-2, keepdim=True), lambda X: X.mean(-2, keepdim=True)
-    keep = A.mask[..., 0, :, None].to(A.dtype)
-
-    def mean(X: Tensor) -> Tensor:
-        return (X * keep).sum(-2, keepdim=True) / keep.sum(-2, keepdim=True)
-
-    return lambda X: (X - mean(X)) * keep, mean
+def _parts(X: Tensor, tokens: Tensor | None) -> _State:
+    """X as its two parts."""
+    zero = torch.zeros_like(X[..., :1, :1])
+    return _State(*_rescaled(token_mean(X, tokens), zero), *_rescaled(centre_tokens(X, tokens), zero))
 
 
 def _one_a_feature(value: Tensor | float, X: Tensor, name: str) -> Tensor:
