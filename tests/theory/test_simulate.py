@@ -68,7 +68,19 @@ def test_against_the_update_written_out(heads, n, d, causal, residual, norm, neu
 def test_ten_thousand_layers_neither_overflow_nor_underflow(scale):
     A, eye = attention(1, 8, 8, sharpness=0.5), torch.eye(4, dtype=torch.float64)[None]
     run = simulate(normal(8, 4), A, eye, scale * eye, 10_000, every=500)
-    for name in ("log_hfc_lfc", "log_norm", "cos", "abs_cos", "sigma_ratio", "stable_rank", "effective_rank", "X"):
+    for name in (
+        "log_hfc_lfc",
+        "log_hfc_lfc_spectral",
+        "log_hfc",
+        "log_lfc",
+        "log_norm",
+        "cos",
+        "abs_cos",
+        "sigma_ratio",
+        "stable_rank",
+        "effective_rank",
+        "X",
+    ):
         assert getattr(run, name).isfinite().all()
     assert run.depth[-1] == 10_000
     if scale > 0:

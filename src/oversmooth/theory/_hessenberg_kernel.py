@@ -1,7 +1,7 @@
 """Eigenvalues of many small Hessenberg matrices on a CUDA GPU: one program a matrix, in Triton.
 
 LAPACK on 16 CPU cores needs 172 ms for 4,608 matrices of 48 by 48, and was most of the time that the spectra of as many
-attention matrices took; this kernel needs 38 ms on an H200 (16 by 16: 1.2 against 19). Imported only where a GPU asks.
+attention matrices took; this kernel needs 46 ms on an H200 (16 by 16: 1.2 against 19). Imported only where a GPU asks.
 
 The method is the QR iteration with Wilkinson's shift, in complex arithmetic (real and imaginary parts apart). A sweep
 turns the active block by Givens rotations from the left, row after row, and then by their adjoints from the right,

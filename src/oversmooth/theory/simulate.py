@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from oversmooth import metrics
 from oversmooth.errors import InputError
@@ -53,12 +54,12 @@ class Simulation:
     @property
     def log_hfc(self) -> Tensor:
         """``log ‖HFC‖_F``; its differences are the growth of the high-frequency band, layer by layer."""
-        return self.log_norm - torch.log1p(torch.exp(-2 * self.log_hfc_lfc)) / 2
+        return self.log_norm - softplus(-2 * self.log_hfc_lfc) / 2
 
     @property
     def log_lfc(self) -> Tensor:
         """``log ‖LFC‖_F``."""
-        return self.log_norm - torch.log1p(torch.exp(2 * self.log_hfc_lfc)) / 2
+        return self.log_norm - softplus(2 * self.log_hfc_lfc) / 2
 
     def rate(self) -> Tensor:
         """Factor by which HFC/LFC changes a layer, over the second half of the run, ``(...)``."""

@@ -1,7 +1,7 @@
 """Eigenvalues of many small matrices: LAPACK on every core, or a kernel of our own on a GPU.
 
-LAPACK takes one matrix at a time, and on a GPU torch does so too (0.4 ms for a 48 by 48 one, most of it waiting). The
-matrices are small, so they go to the CPU, and threads share them: torch releases the interpreter while LAPACK works.
+LAPACK takes one matrix at a time, and torch on a GPU does no better. The matrices are small, so they go to the CPU,
+and threads share them: torch releases the interpreter while LAPACK works.
 """
 
 import os
