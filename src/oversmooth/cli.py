@@ -86,7 +86,8 @@ def simulate(
 ) -> None:
     """Predict from spectra what depth does to random tokens, apply the layers, and show both side by side."""
     from oversmooth import cases
-    from oversmooth.report import files, simulation
+    from oversmooth import files
+    from oversmooth.report import simulation
 
     chosen = dict(
         tokens=tokens,

@@ -1,1 +1,1 @@
-"""What people look at: tables in the terminal and charts in files, from results alone."""
+"""What people look at: tables in the terminal, charts in files and one page, from results alone."""

@@ -12,7 +12,7 @@ from rich.table import Table
 from torch import Tensor
 
 from oversmooth.cases import Outcome
-from oversmooth.report.files import whole_file
+from oversmooth.files import whole_file
 
 CHART_ENDINGS = (".png", ".svg", ".pdf", ".html", ".json")
 _POWER = "datum.value == 1 ? '1' : format(datum.value, '.0e')"

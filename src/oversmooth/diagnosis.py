@@ -1,0 +1,280 @@
+"""What was found about a model, with where it comes from. It saves, loads, and knows nothing of how it was found or
+drawn.
+
+The JSON it writes is described in docs/diagnosis.md. Numbers that have no meaning (the cosine of a single token, an
+infinite ratio) are None here and ``null`` there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oversmooth.errors import InputError
+from oversmooth.files import whole_file
+
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA, VERSION = "oversmooth/diagnosis", 1
+
+Number = float | None
+Numbers = dict[str, Number]
+"""Metrics by name: hfc_lfc, log_hfc_lfc, log_hfc, log_lfc, cos, abs_cos for all inputs; effective_rank, stable_rank,
+sigma_ratio, rank_one_distance and hfc_lfc_spectral for the inputs whose ranks were taken.
+"""
+
+
+@dataclass
+class Change:
+    """What one part of a block did, mean over inputs of differences of logarithms: negative log_hfc_lfc smooths."""
+
+    part: str
+    """attention, mlp, or norm where it stands on the residual stream."""
+    log_hfc_lfc: Number
+    spread: Number
+    log_hfc: Number
+    """Growth of the band that tells tokens apart."""
+    log_lfc: Number
+    """Growth of the constant band."""
+
+
+@dataclass
+class Eigenvalues:
+    """A spectrum of H and its summary."""
+
+    negative_share: Number
+    """Share of eigenvalues with negative real part."""
+    mean_real: Number
+    rho_smooth: Number
+    """The largest |1 + λ|."""
+    real: list[float] = field(default_factory=list)
+    imag: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Spectrum:
+    """Spectra of H of one layer, by weights alone but for the observed 1/σ."""
+
+    negative_share: Number
+    """Of the joined H, as are the next two."""
+    mean_real: Number
+    rho_smooth: Number
+    joined: dict[str, Eigenvalues]
+    """By how the norm before the layer enters: raw (not at all, as in the papers), folded (its γ and centring),
+    observed (also the mean 1/σ of the tokens that were seen).
+    """
+    heads: dict[str, list[Eigenvalues]]
+    inverse_sigma: Number = None
+
+
+@dataclass
+class LayerDominance:
+    """Which eigenvalue dominates, in one layer."""
+
+    smoothing_share: Number
+    """Share of (input, head) cases in which the smoothing eigenvalue dominates."""
+    rho_rough: Number
+    """Of all heads together, mean over the sample of inputs; compare with the spectrum's rho_smooth."""
+    rho_smooth_heads: list[Number]
+    rho_rough_heads: list[list[Number]]
+    """One row an input, one column a head."""
+    verdict_heads: list[list[str]]
+    """smooth, rough or tie, in the same places."""
+    joined_inputs: list[int] = field(default_factory=list)
+    """The inputs of the sample, counted from 0."""
+    joined_rho_rough: list[Number] = field(default_factory=list)
+    joined_verdict: list[str] = field(default_factory=list)
+    joined_residual: list[Number] = field(default_factory=list)
+
+
+@dataclass
+class Layer:
+    """One block, or, first in the list, what enters the first block."""
+
+    name: str
+    tokens: Numbers
+    """After the block."""
+    spread: Numbers = field(default_factory=dict)
+    """Standard deviation over inputs."""
+    attention_out: Numbers | None = None
+    """After the attention sub-layer (and, in Post-LN, the norm that follows it)."""
+    attention_out_spread: Numbers | None = None
+    without_massive: Numbers | None = None
+    """tokens, without massive-activation tokens; None if there were none."""
+    massive: dict[str, Any] | None = None
+    """share of inputs that have such tokens, the positions seen most, the largest norm over the median."""
+    changes: list[Change] = field(default_factory=list)
+    spectrum: Spectrum | None = None
+    dominance: LayerDominance | None = None
+
+
+@dataclass
+class Course:
+    """HFC/LFC over further depth, from what the last block gave: ``log_hfc_lfc[i]`` after ``depth[i]`` more blocks."""
+
+    depth: list[float]
+    log_hfc_lfc: list[Number]
+
+
+@dataclass
+class Extrapolation:
+    """What more depth would do, by spectra, by simulating attention alone, and by running the real blocks again."""
+
+    what: str
+    """last block, or stack."""
+    input: int
+    rho_smooth: Number
+    rho_rough: Number
+    verdict: str
+    predicted_rate: Number
+    """Factor on HFC/LFC a block, where smoothing dominates; None where a level is reached instead."""
+    residual: Number
+    variant: str
+    """How the norm entered: raw, folded or observed."""
+    simulated: Course | None
+    """Attention alone, frozen as last seen."""
+    simulated_verdict: str
+    """smooth where HFC/LFC kept falling, rough where it did not, open where there was no telling."""
+    real: Course | None
+    """The blocks themselves, norm and MLP included, attention computed anew each time."""
+    note: str = ""
+
+
+@dataclass
+class Diagnosis:
+    """Everything `diagnose` found."""
+
+    model: dict[str, Any]
+    provenance: dict[str, Any]
+    layers: list[Layer]
+    extrapolation: list[Extrapolation] = field(default_factory=list)
+    verdict: list[str] = field(default_factory=list)
+    """In plain words: measured, predicted, and where the two part."""
+    remarks: list[str] = field(default_factory=list)
+    """What a reader should know about how this was found."""
+
+    @property
+    def name(self) -> str:
+        return str(self.model["name"])
+
+    @property
+    def smoothing_share(self) -> Number:
+        """Over all inputs, layers and heads (the first paper's table 1)."""
+        verdicts = [v for layer in self.layers if layer.dominance for row in layer.dominance.verdict_heads for v in row]
+        return sum(v == "smooth" for v in verdicts) / len(verdicts) if verdicts else None
+
+    @property
+    def negative_share(self) -> Number:
+        """Of the eigenvalues of the joined H, over all layers."""
+        real = [x for layer in self.layers if layer.spectrum for x in layer.spectrum.joined["raw"].real]
+        return sum(x < 0 for x in real) / len(real) if real else None
+
+    def curve(self, metric: str, *, without_massive: bool = False) -> list[Number]:
+        """A metric after every block, what enters the first block included."""
+        return [
+            (layer.without_massive if without_massive and layer.without_massive else layer.tokens).get(metric)
+            for layer in self.layers
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, "version": VERSION, **dataclasses.asdict(self)}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+    def save(self, path: str | Path) -> None:
+        """As JSON; the file is there whole or not at all."""
+        with whole_file(Path(path)) as temporary:
+            temporary.write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Diagnosis:
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise InputError(f"this is not a diagnosis: its schema is not {SCHEMA!r}; give what Diagnosis.save wrote")
+        if data.get("version") != VERSION:
+            raise InputError(
+                f"this diagnosis has version {data.get('version')!r} and this program reads {VERSION}; diagnose again"
+            )
+        try:
+            return cls(
+                model=data["model"],
+                provenance=data["provenance"],
+                layers=[_layer(entry) for entry in data["layers"]],
+                extrapolation=[_extrapolation(entry) for entry in data["extrapolation"]],
+                verdict=data["verdict"],
+                remarks=data["remarks"],
+            )
+        except (KeyError, TypeError) as error:
+            raise InputError(f"this diagnosis is damaged ({error}); diagnose again") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> Diagnosis:
+        try:
+            return cls.from_dict(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise InputError(f"this is not JSON ({error}); give what Diagnosis.save wrote") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> Diagnosis:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} cannot be read: {error}; give a file that Diagnosis.save wrote") from error
+        try:
+            return cls.from_json(text)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+    def to_html(self, path: str | Path) -> None:
+        """One self-contained page."""
+        from oversmooth.report import page  # charts are heavy, and only reports need them
+
+        page.save([self], Path(path))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a layer: metrics, changes and the summary of spectra and dominance."""
+        import pandas  # the user's own; nothing else here needs it
+
+        rows = []
+        for depth, layer in enumerate(self.layers):
+            row: dict[str, Any] = {"model": self.name, "depth": depth, "layer": layer.name, **layer.tokens}
+            row |= {f"attention_out_{k}": v for k, v in (layer.attention_out or {}).items()}
+            for change in layer.changes:
+                row[f"change_{change.part}"] = row.get(f"change_{change.part}", 0.0) + (change.log_hfc_lfc or 0.0)
+            if layer.spectrum:
+                row |= {k: getattr(layer.spectrum, k) for k in ("negative_share", "mean_real", "rho_smooth")}
+            if layer.dominance:
+                row |= {k: getattr(layer.dominance, k) for k in ("rho_rough", "smoothing_share")}
+            rows.append(row)
+        return pandas.DataFrame(rows)
+
+
+def plain(value: float, digits: int = 7) -> Number:
+    """A number as it is kept: rounded so that files stay small, None where it has no meaning."""
+    value = float(value)
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+def _layer(data: dict[str, Any]) -> Layer:
+    data = dict(data)
+    data["changes"] = [Change(**c) for c in data["changes"]]
+    if data["spectrum"] is not None:
+        spectrum = dict(data["spectrum"])
+        spectrum["joined"] = {k: Eigenvalues(**v) for k, v in spectrum["joined"].items()}
+        spectrum["heads"] = {k: [Eigenvalues(**e) for e in v] for k, v in spectrum["heads"].items()}
+        data["spectrum"] = Spectrum(**spectrum)
+    if data["dominance"] is not None:
+        data["dominance"] = LayerDominance(**data["dominance"])
+    return Layer(**data)
+
+
+def _extrapolation(data: dict[str, Any]) -> Extrapolation:
+    data = dict(data)
+    for name in ("simulated", "real"):
+        data[name] = None if data[name] is None else Course(**data[name])
+    return Extrapolation(**data)
