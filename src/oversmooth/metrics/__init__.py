@@ -12,13 +12,16 @@ from oversmooth.metrics.frequency import hfc, input_convergence, lfc
 from oversmooth.metrics.rank import (
     effective_rank,
     rank_one_distance,
+    ranks_of,
     sigma_ratio,
     singular_values,
     stable_rank,
 )
+from oversmooth.metrics.summary import Summary, summary
 
 __all__ = [
     "Average",
+    "Summary",
     "cosine",
     "effective_rank",
     "fidelity_energy",
@@ -27,8 +30,10 @@ __all__ = [
     "lfc",
     "nonlocal_energy",
     "rank_one_distance",
+    "ranks_of",
     "sigma_ratio",
     "singular_values",
     "stable_rank",
     "step_size",
+    "summary",
 ]

@@ -40,9 +40,7 @@ def sigma_ratio(x: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> sigma_ratio(torch.diag(torch.tensor([4.0, 3.0, 1.0])))
     tensor(0.7500)
     """
-    s = singular_values(x, mask)
-    second = s[..., 1] if s.shape[-1] > 1 else torch.zeros_like(s[..., 0])
-    return _as_input(second / s[..., 0], x)
+    return _as_input(ranks_of(singular_values(x, mask))["sigma_ratio"], x)
 
 
 def rank_one_distance(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -51,8 +49,7 @@ def rank_one_distance(x: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> rank_one_distance(torch.diag(torch.tensor([4.0, 3.0])))
     tensor(0.6000)
     """
-    s = _over_largest(x, mask).square()
-    return _as_input(safe_sqrt(s[..., 1:].sum(-1) / s.sum(-1)), x)
+    return _as_input(ranks_of(singular_values(x, mask))["rank_one_distance"], x)
 
 
 def stable_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -61,7 +58,7 @@ def stable_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> stable_rank(torch.diag(torch.tensor([4.0, 3.0])))
     tensor(1.5625)
     """
-    return _as_input(_over_largest(x, mask).square().sum(-1), x)
+    return _as_input(ranks_of(singular_values(x, mask))["stable_rank"], x)
 
 
 def effective_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -70,16 +67,21 @@ def effective_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> effective_rank(torch.eye(4)), effective_rank(torch.ones(4, 4))
     (tensor(4.), tensor(1.))
     """
-    s = singular_values(x, mask)
-    share = s / s.sum(-1, keepdim=True)
+    return _as_input(ranks_of(singular_values(x, mask))["effective_rank"], x)
+
+
+def ranks_of(s: Tensor) -> dict[str, Tensor]:
+    """All four numbers from singular values that are there already, ``(..., m) -> (...)`` each."""
+    largest, share = s[..., :1], s / s.sum(-1, keepdim=True)
+    squares = (s / largest).square()
     log_share = torch.log(torch.where(share == 0, 1.0, share))
-    return _as_input(torch.exp(-(share * log_share).sum(-1)), x)
-
-
-def _over_largest(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Singular values over the largest, whose squares cannot overflow."""
-    s = singular_values(x, mask)
-    return s / s[..., :1]
+    second = s[..., 1] if s.shape[-1] > 1 else torch.zeros_like(s[..., 0])
+    return {
+        "effective_rank": torch.exp(-(share * log_share).sum(-1)),
+        "stable_rank": squares.sum(-1),
+        "sigma_ratio": second / s[..., 0],
+        "rank_one_distance": safe_sqrt(squares[..., 1:].sum(-1) / squares.sum(-1)),
+    }
 
 
 def _as_input(value: Tensor, x: Tensor) -> Tensor:

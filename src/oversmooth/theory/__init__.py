@@ -14,6 +14,7 @@ from oversmooth.theory.operators import (
 )
 from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.spectrum import AttentionSpectrum, attention_spectrum, flip_threshold
+from oversmooth.theory.stack import StackDominance, stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum, repeat_shared_heads
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "LimitArray",
     "Simulation",
     "SoftmaxAttention",
+    "StackDominance",
     "attention_spectrum",
     "centre_features",
     "dominance",
@@ -35,4 +37,5 @@ __all__ = [
     "joined_spectrum",
     "repeat_shared_heads",
     "simulate",
+    "stack_dominance",
 ]

@@ -1,0 +1,159 @@
+"""A checkpoint on disk as a source of weights: safetensors, single or sharded, or torch files read without running code.
+
+Nothing is loaded but what is asked for, one array at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from oversmooth.anatomy.live import config_value
+from oversmooth.errors import InputError
+
+_TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
+_SINGLE = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin")
+_INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+
+class Checkpoint:
+    """Names and shapes of a directory's or a file's weights."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.exists():
+            raise InputError(f"{path} does not exist; give a checkpoint's directory or file")
+        self.what = str(self.path)
+        self.folder = self.path if self.path.is_dir() else self.path.parent
+        self.config = _config(self.folder)
+        self.files = self._weight_files()
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: set[str] = set()
+        self._home: dict[str, Path] = {}
+        self._state: dict[Path, dict[str, Tensor]] = {}  # torch files, mapped into memory
+        self._open: tuple[Path, Any] | None = None  # the one safetensors file that is open
+        for file in self.files:
+            for name, shape in self._names(file):
+                self.shapes[name] = shape
+                self._home[name] = file
+
+    def _weight_files(self) -> list[Path]:
+        if self.path.is_file():
+            if self.path.name.endswith(".index.json"):
+                return _shards(self.path)
+            if self.path.suffix != ".safetensors" and self.path.suffix not in _TORCH_ENDINGS:
+                raise InputError(
+                    f"{self.path} ends in {self.path.suffix or 'nothing'!r}; "
+                    f"give a .safetensors file, one of {', '.join(_TORCH_ENDINGS)}, or a directory"
+                )
+            return [self.path]
+        for name in _INDEX:
+            if (self.path / name).is_file():
+                return _shards(self.path / name)
+        for name in _SINGLE:
+            if (self.path / name).is_file():
+                return [self.path / name]
+        found = sorted(self.path.glob("*.safetensors"))
+        if len(found) == 1:
+            return found
+        have = f"{len(found)} .safetensors files without an index" if found else "no weights"
+        raise InputError(f"{self.path} has {have}; it needs one of {', '.join((*_INDEX[:1], *_SINGLE))}")
+
+    def _names(self, file: Path) -> list[tuple[str, tuple[int, ...]]]:
+        if file.suffix == ".safetensors":
+            opened = self._safe(file)
+            names = []
+            for name in opened.keys():  # noqa: SIM118 (not a dictionary)
+                part = opened.get_slice(name)
+                self.dtypes.add(part.get_dtype())
+                names.append((name, tuple(part.get_shape())))
+            return names
+        state = self._torch(file)
+        self.dtypes |= {str(value.dtype).removeprefix("torch.") for value in state.values()}
+        return [(name, tuple(value.shape)) for name, value in state.items()]
+
+    def _safe(self, file: Path) -> Any:
+        if self._open is None or self._open[0] != file:
+            try:
+                self._open = (file, safe_open(file, framework="pt"))
+            except (SafetensorError, OSError) as error:
+                raise InputError(f"{file} cannot be read ({error}); fetch it again: it may be cut off") from error
+        return self._open[1]
+
+    def _torch(self, file: Path) -> dict[str, Tensor]:
+        if file not in self._state:
+            try:
+                loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
+            except pickle.UnpicklingError as error:
+                raise InputError(
+                    f"{file} holds more than arrays ({str(error).splitlines()[0][:120]}), and code in it would run on "
+                    "loading; it is refused: save its state_dict as safetensors"
+                ) from error
+            except (RuntimeError, EOFError, OSError, ValueError, AttributeError) as error:
+                raise InputError(f"{file} cannot be read ({str(error)[:120]}); fetch it again") from error
+            self._state[file] = _tensors(loaded, file)
+        return self._state[file]
+
+    def read(self, name: str, rows: slice | None = None) -> Tensor:
+        file = self._home[name]
+        if file.suffix != ".safetensors":
+            value = self._torch(file)[name]
+            return value if rows is None else value[rows]
+        try:
+            part = self._safe(file).get_slice(name)
+            return part[:] if rows is None else part[rows]
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{name} in {file} cannot be read ({error}); fetch it again") from error
+
+    def attribute(self, module: str, names: tuple[str, ...]) -> Any:
+        return config_value(self.config, module, names)
+
+    def is_layer_norm(self, module: str) -> bool | None:
+        return None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); mend or remove it") from error
+    return config if isinstance(config, dict) else {}
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"{index} is not an index of shards ({error}); fetch it again") from error
+    files = [index.parent / name for name in sorted(set(places))]
+    for file in files:
+        if not file.is_file():
+            raise InputError(f"{index.name} names {file.name}, which is not in {index.parent}; fetch it")
+    return files
+
+
+def _is_zip(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(2) == b"PK"  # what torch has written since 1.6; only that can be mapped
+
+
+def _tensors(loaded: Any, file: Path) -> dict[str, Tensor]:
+    """The arrays, from the usual one level down (state_dict, model) where a training loop put them."""
+    for _ in range(2):
+        if not isinstance(loaded, dict):
+            break
+        arrays = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
+        if arrays:
+            return arrays
+        inner = [loaded[key] for key in ("state_dict", "model", "model_state_dict") if isinstance(loaded.get(key), dict)]
+        loaded = inner[0] if inner else None
+    raise InputError(f"{file} holds no named arrays; give a state_dict")

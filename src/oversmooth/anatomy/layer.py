@@ -1,0 +1,171 @@
+"""The nouns of anatomy: one attention layer and its norm, and a model's layers in order.
+
+They hold names and shapes; weights are read when asked for, one layer at a time, from wherever they live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layouts import Layout
+from oversmooth.errors import InputError
+from oversmooth.theory.weights import repeat_shared_heads
+
+NormPosition = Literal["pre", "post", "none"]
+
+
+class Weights(Protocol):
+    """Named arrays: a live module's or a checkpoint's."""
+
+    shapes: dict[str, tuple[int, ...]]
+
+    def read(self, name: str, rows: slice | None = None) -> Tensor:
+        """One of them, or some rows of it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Norm:
+    """LayerNorm or RMSNorm on the way into attention (pre) or after the addition (post)."""
+
+    name: str
+    kind: Literal["layer", "rms"]
+    offset: float
+    """Added to the stored weight: 1 in Gemma's, else 0."""
+    weights: Weights = field(repr=False, compare=False)
+
+    @property
+    def gamma(self) -> Tensor:
+        return _finite(self.weights.read(f"{self.name}.weight"), self.name, "weight") + self.offset
+
+    @property
+    def beta(self) -> Tensor | None:
+        name = f"{self.name}.bias"
+        return self.weights.read(name) if name in self.weights.shapes else None
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """One attention layer, as it acts on the residual stream. W_V ``(heads, d, k)``, W_O ``(heads, k, d)``."""
+
+    name: str
+    """The module that holds the weights."""
+    block: str
+    """The block it belongs to: with the MLP, where there is one."""
+    heads: int
+    kv_heads: int
+    head_dim: int
+    width: int
+    causal: bool | None
+    """None: not known before it runs."""
+    norm_position: NormPosition
+    norm: Norm | None
+    layer_scale: str | None
+    """The name of the per-channel factor on what attention adds; W_O has it folded in."""
+    layout: Layout
+    weights: Weights = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def W_V(self) -> Tensor:
+        """One slice per query head; shared value heads repeated."""
+        return repeat_shared_heads(self._values().mT, self.heads)
+
+    @property
+    def W_O(self) -> Tensor:
+        W = self.raw_W_O
+        if self.layer_scale is None:
+            return W
+        return W * _finite(self.weights.read(self.layer_scale), self.name, "layer scale").to(W.dtype)
+
+    @property
+    def raw_W_O(self) -> Tensor:
+        """Without the layer scale."""
+        name = f"{self.name}.{self.layout.output}"
+        W = _finite(self.weights.read(name), self.name, "output weight")
+        return (W if self.layout.transposed else W.mT).unflatten(0, (self.heads, self.head_dim))
+
+    @property
+    def value_bias(self) -> Tensor | None:
+        """``(heads, k)``, or None."""
+        name = f"{self.name}.{self.layout.value_bias}"
+        if name not in self.weights.shapes:
+            return None
+        bias = _finite(self.weights.read(name), self.name, "value bias")
+        return repeat_shared_heads(self._unpack(bias)[..., None], self.heads)[..., 0]
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        name = f"{self.name}.{self.layout.output_bias}"
+        return self.weights.read(name) if name in self.weights.shapes else None
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether values, outputs or the norm before them add a constant to every token."""
+        names = [f"{self.name}.{b}" for b in (self.layout.value_bias, self.layout.output_bias)]
+        if self.norm is not None and self.norm_position == "pre":
+            names.append(f"{self.norm.name}.bias")
+        return any(name in self.weights.shapes for name in names)
+
+    def _values(self) -> Tensor:
+        """Rows of the value weight by head, ``(kv_heads, k, d)``; of a fused weight only what is needed is read."""
+        name = f"{self.name}.{self.layout.value}"
+        if self.layout.packing == "stacked" and not self.layout.transposed:
+            start = (self.heads + self.kv_heads) * self.head_dim
+            W = self.weights.read(name, slice(start, start + self.kv_heads * self.head_dim))
+            W = W.unflatten(0, (self.kv_heads, self.head_dim))
+        else:
+            W = self.weights.read(name)
+            W = self._unpack(W.mT if self.layout.transposed else W)
+        return _finite(W, self.name, "value weight")
+
+    def _unpack(self, rows: Tensor) -> Tensor:
+        """The values' share of a weight (out, in) or a bias (out,), ``(kv_heads, k, ...)``."""
+        k = self.head_dim
+        if self.layout.packing == "stacked":
+            rows = rows[(self.heads + self.kv_heads) * k :]
+        elif self.layout.packing == "per head":
+            return rows.unflatten(0, (self.heads, 3, k))[:, 2]
+        return rows.unflatten(0, (self.kv_heads, k))
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The attention layers of one stack, in the order they run; a shared layer stands as often as it runs."""
+
+    layers: tuple[AttentionLayer, ...]
+    stack: str
+    """The name of the stack: the layers' names with * for the number."""
+    remarks: tuple[str, ...] = ()
+    """Other stacks, cross-attention, partial matches: what was seen and not taken."""
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[AttentionLayer]:
+        return iter(self.layers)
+
+    @property
+    def shared(self) -> bool:
+        """Whether a layer runs more than once."""
+        return len({layer.name for layer in self.layers}) < len(self.layers)
+
+
+def _finite(W: Tensor, layer: str, role: str) -> Tensor:
+    if not W.is_floating_point():
+        raise InputError(f"{layer}: the {role} has dtype {W.dtype}; give a model whose weights are not quantized")
+    if W.device.type == "meta":
+        raise InputError(f"{layer}: the {role} is not in memory (meta device); load the weights first")
+    if not torch.isfinite(W).all():
+        bad = int((~torch.isfinite(W)).sum())
+        raise InputError(
+            f"{layer}: the {role} has NaN or infinity in {bad:,} of {W.numel():,} entries; mend the checkpoint first"
+        )
+    return W

@@ -1,0 +1,90 @@
+"""A live torch module as a source of weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.errors import InputError
+
+# Where a wrapper keeps the module it wraps: torch.compile, DistributedDataParallel and DataParallel.
+_WRAPPED = ("_orig_mod", "module")
+
+
+class LiveModel:
+    """Names, shapes and attributes of a module; parameters are handed out as they are."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.what = f"this {type(model).__name__}"
+        config = getattr(model, "config", None)
+        self.config: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else {}
+        # Duplicates too: a module used twice runs twice.
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for name, module in self.modules.items():
+            if ".parametrizations" in name or name.startswith("parametrizations"):
+                continue
+            own = [key for key, value in module._parameters.items() if value is not None]
+            own += list(getattr(module, "parametrizations", {}))  # reparametrized: the attribute has the value
+            for key in own:
+                value = module._parameters.get(key)
+                if value is None:
+                    value = getattr(module, key)
+                self.shapes[f"{name}.{key}" if name else key] = tuple(value.shape)
+
+    @torch.no_grad()
+    def read(self, name: str, rows: slice | None = None) -> Tensor:
+        module, _, key = name.rpartition(".")
+        value = getattr(self.modules[module], key).detach()
+        return value if rows is None else value[rows]
+
+    def attribute(self, module: str, names: tuple[str, ...]) -> Any:
+        """Asked of the attention module, of its children, of those around it up to the model, then of the config."""
+        around = [module]
+        while around[-1]:
+            around.append(around[-1].rpartition(".")[0])
+        inside = [f"{module}.{child}" for child, _ in self.modules[module].named_children()]
+        for place in [module, *inside, *around[1:]]:
+            for name in names:
+                value = getattr(self.modules[place], name, None)
+                if isinstance(value, (bool, int)):
+                    return value
+        return config_value(self.config, module, names)
+
+    def is_layer_norm(self, module: str) -> bool | None:
+        return isinstance(self.modules[module], nn.LayerNorm) or None
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside torch.compile's or a data-parallel wrapper."""
+    for name in _WRAPPED:
+        inner = getattr(model, name, None)
+        wraps = type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel")
+        if wraps and isinstance(inner, nn.Module):
+            return unwrapped(inner)
+    return model
+
+
+def config_value(config: dict[str, Any], module: str, names: tuple[str, ...]) -> Any:
+    """From a configuration, or the part of it that a vision or text tower has to itself."""
+    parts = [config]
+    for key in ("vision_config", "text_config", "encoder", "decoder"):
+        part = config.get(key)
+        if isinstance(part, dict):
+            tower = key.removesuffix("_config")
+            # The tower's own numbers first, where the module's name says which tower it is in.
+            parts.insert(0 if tower in module else len(parts), part)
+    for part in parts:
+        for name in names:
+            if isinstance(part.get(name), (bool, int)):
+                return part[name]
+    return None
+
+
+def check_is_module(model: object) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a {type(model).__name__}; give a torch.nn.Module, or a path")
+    return model

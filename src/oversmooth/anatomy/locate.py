@@ -1,0 +1,292 @@
+"""Find attention by the names and shapes of weights, the same way in a live module and in a checkpoint.
+
+A source gives names, shapes and what it knows of heads; nothing here depends on classes or on where weights live.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from oversmooth.anatomy import layouts
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm, NormPosition, Weights
+from oversmooth.anatomy.layouts import LAYOUTS, Layout
+from oversmooth.errors import InputError
+
+
+class Source(Weights, Protocol):
+    """Where the weights live, and what is known beside them."""
+
+    what: str
+    """In words, for messages."""
+    config: dict[str, Any]
+    """As in config.json; empty where there is none."""
+
+    def attribute(self, module: str, names: tuple[str, ...]) -> Any:
+        """The first of these attributes that the module or one near it has, or None."""
+        ...
+
+    def is_layer_norm(self, module: str) -> bool | None:
+        """Whether it is torch's LayerNorm; None where only its weights are known."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Match:
+    prefix: str
+    layout: Layout
+
+
+def find(
+    source: Source,
+    *,
+    stack: str | None = None,
+    heads: int | None = None,
+    norm: NormPosition | None = None,
+) -> Anatomy:
+    """The attention layers of one stack. stack: part of its name, where there are several; heads and norm: where the
+    source does not say.
+    """
+    matches = _matches(source)
+    remarks = _partial(source, matches)
+    cross = [m for m in matches if _is_cross(m.prefix)]
+    own = [m for m in matches if not _is_cross(m.prefix)]
+    if cross:
+        remarks.append(f"{len(cross)} cross-attention layers ({_key(cross[0].prefix)}) read another sequence and are left out")
+    stacks: dict[str, list[_Match]] = defaultdict(list)
+    for match in own:
+        stacks[_key(match.prefix)].append(match)
+    if not stacks:
+        raise InputError(_nothing_found(source, remarks))
+    chosen = _choose(stacks, stack)
+    others = [f"{key} ({len(found)})" for key, found in stacks.items() if key != chosen]
+    if others:
+        remarks.append(f"looked at {chosen}; other stacks, to be chosen with stack=: {', '.join(others)}")
+    found = sorted(stacks[chosen], key=lambda m: [int(i) for i in re.findall(r"\d+", m.prefix)])
+    remarks += _gaps(chosen, found)
+    layers = [_layer(source, m, heads, norm) for m in found]
+    return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks))
+
+
+def _matches(source: Source) -> list[_Match]:
+    found: dict[str, _Match] = {}
+    for layout in LAYOUTS:
+        for name, shape in source.shapes.items():
+            prefix = _prefix(name, layout.value)
+            if prefix is None or prefix in found or len(shape) != 2:
+                continue
+            output = source.shapes.get(_join(prefix, layout.output))
+            if output is not None and len(output) == 2:
+                found[prefix] = _Match(prefix, layout)
+    return list(found.values())
+
+
+def _prefix(name: str, suffix: str) -> str | None:
+    if name == suffix:
+        return ""
+    return name[: -len(suffix) - 1] if name.endswith("." + suffix) else None
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+def _partial(source: Source, matches: list[_Match]) -> list[str]:
+    """Value weights whose output weight is not where any layout has it."""
+    taken = {_join(m.prefix, m.layout.value) for m in matches}
+    # A layout's values may be another's queries by name, so what a match explains is not reported again.
+    inside = tuple(m.prefix + "." for m in matches if m.prefix)
+    missing: dict[str, tuple[str, set[str], int]] = {}
+    for layout in LAYOUTS:
+        for name, shape in source.shapes.items():
+            if _prefix(name, layout.value) is None or len(shape) != 2 or name in taken or name.startswith(inside):
+                continue
+            key = _key(name)
+            first, wanted, count = missing.get(key, (name, set(), 0))
+            missing[key] = (first, wanted | {layout.output}, count + 1)
+    return [
+        f"{first} looks like attention's values, but no output weight stands beside it "
+        f"(looked for {', '.join(sorted(wanted))}); it is left out"
+        for first, wanted, _ in missing.values()
+    ]
+
+
+def _is_cross(prefix: str) -> bool:
+    return any(part in prefix.lower() for part in layouts.CROSS_ATTENTION)
+
+
+def _key(prefix: str) -> str:
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", prefix)
+
+
+def _choose(stacks: dict[str, list[_Match]], wanted: str | None) -> str:
+    if wanted is not None:
+        fitting = [key for key in stacks if wanted in key]
+        if not fitting:
+            raise InputError(f"there is no stack {wanted!r}; choose one of {', '.join(stacks)}")
+        return max(fitting, key=lambda key: len(stacks[key]))
+    # The deepest; of equals an encoder, whose input is what a user has at hand.
+    return max(stacks, key=lambda key: (len(stacks[key]), "encoder" in key))
+
+
+def _gaps(key: str, found: list[_Match]) -> list[str]:
+    places = [int(numbers[-1]) if (numbers := re.findall(r"\d+", m.prefix)) else 0 for m in found]
+    if key.count("*") != 1:
+        return []
+    missing = sorted(set(range(max(places) + 1)) - set(places))
+    if not missing:
+        return []
+    return [f"{key}: no attention of a known layout in {len(missing)} places ({', '.join(map(str, missing[:8]))})"]
+
+
+def _nothing_found(source: Source, remarks: list[str]) -> str:
+    looked = ", ".join(sorted({layout.value for layout in LAYOUTS}))
+    partial = (" " + "; ".join(remarks) + ".") if remarks else ""
+    matrices = [name for name, shape in source.shapes.items() if len(shape) == 2][:3]
+    have = f"its weights are called {', '.join(matrices)} and so on" if matrices else "it has no weight matrices"
+    return (
+        f"no attention found in {source.what}: none of {looked} with its output weight beside it; {have};{partial} "
+        "teach a layout with oversmooth.anatomy.register(name, value='….weight', output='….weight')"
+    )
+
+
+def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition | None) -> AttentionLayer:
+    layout, prefix = match.layout, match.prefix
+    value = source.shapes[_join(prefix, layout.value)]
+    output = source.shapes[_join(prefix, layout.output)]
+    rows, width = reversed(value) if layout.transposed else value
+    inner, back = output if layout.transposed else reversed(output)
+    head_dim = 0
+    if heads is None:
+        heads, head_dim = _heads(source, prefix, inner)
+    head_dim = head_dim or inner // heads
+    if heads < 1 or head_dim * heads != inner:
+        raise InputError(
+            f"{prefix}: the output weight takes {inner} features, which {heads} heads cannot share evenly; "
+            "give the right number of heads"
+        )
+    kv_heads = (rows // head_dim - heads) // 2 if layout.packing == "stacked" else rows // head_dim
+    if layout.packing == "per head":
+        kv_heads = heads
+    packed = {"separate": kv_heads, "stacked": heads + 2 * kv_heads, "per head": 3 * heads}[layout.packing]
+    if kv_heads < 1 or packed * head_dim != rows or heads % kv_heads or back != width:
+        raise InputError(
+            f"{prefix}: the value weight has shape {value} and the output weight {output}, which {heads} heads of "
+            f"{head_dim} features do not explain; give heads=, or register the layout"
+        )
+    block = _block(source, prefix)
+    position, norm_name = _norm(source, prefix, block, width, norm)
+    return AttentionLayer(
+        name=prefix,
+        block=block,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        width=width,
+        causal=_causal(source, prefix),
+        norm_position=position,
+        norm=None if norm_name is None else _norm_of(source, norm_name),
+        layer_scale=_named(source, prefix, block, layouts.LAYER_SCALE, (width,)),
+        layout=layout,
+        weights=source,
+    )
+
+
+def _heads(source: Source, prefix: str, inner: int) -> tuple[int, int]:
+    """(heads, size of a head), the latter 0 where it follows from the former."""
+    wanted = layouts.HEADS
+    if "encoder" in prefix or "decoder" in prefix:
+        wanted = ((layouts.DECODER_HEADS if "decoder" in prefix else layouts.ENCODER_HEADS), *wanted)
+    size = source.attribute(prefix, layouts.HEAD_DIM)
+    if isinstance(size, int) and size > 0 and inner % size == 0:
+        return inner // size, size
+    heads = source.attribute(prefix, wanted)
+    if isinstance(heads, int) and heads > 0:
+        return heads, 0
+    raise InputError(
+        f"{source.what} does not say how many heads {prefix or 'its attention'} has; give heads= (--heads)"
+    )
+
+
+def _block(source: Source, prefix: str) -> str:
+    """The innermost numbered module around it that also has an MLP; without any MLP the innermost numbered one."""
+    parts = prefix.split(".")
+    numbered = [".".join(parts[: i + 1]) for i in range(len(parts) - 1, -1, -1) if parts[i].isdigit()]
+    inside = prefix + "."
+    for candidate in numbered:
+        if any(
+            len(shape) == 2 and name.startswith(candidate + ".") and not name.startswith(inside)
+            for name, shape in source.shapes.items()
+        ):
+            return candidate
+    if numbered:
+        return numbered[0]
+    return ".".join(parts[:-1])  # a single block
+
+
+def _around(prefix: str, block: str) -> list[str]:
+    """The attention module and what lies between it and its block, nearest first."""
+    out, here = [prefix], prefix
+    while here != block and here:
+        here = here.rpartition(".")[0]
+        out.append(here)
+    return out
+
+
+def _named(source: Source, prefix: str, block: str, names: tuple[str, ...], shape: tuple[int, ...]) -> str | None:
+    for place in _around(prefix, block):
+        for name in names:
+            full = _join(place, name)
+            if source.shapes.get(full) == shape:
+                return full
+    return None
+
+
+def _norm(
+    source: Source, prefix: str, block: str, width: int, told: NormPosition | None
+) -> tuple[NormPosition, str | None]:
+    after = _named(source, prefix, block, tuple(f"{n}.weight" for n in layouts.NORM_AFTER), (width,))
+    before = _named(source, prefix, block, tuple(f"{n}.weight" for n in layouts.NORM_BEFORE), (width,))
+    if told is not None:
+        name = before or after
+        return (told, name.removesuffix(".weight")) if name and told != "none" else ("none", None)
+    if after is not None:
+        return "post", after.removesuffix(".weight")
+    if before is None:
+        return "none", None
+    first = source.attribute(prefix, ("norm_first", "do_layer_norm_before", "normalize_before", "pre_norm"))
+    if isinstance(first, bool):
+        position: NormPosition = "pre" if first else "post"
+    else:
+        position = "post" if source.config.get("model_type") in layouts.POST_NORM_MODELS else "pre"
+    return position, before.removesuffix(".weight")
+
+
+def _norm_of(source: Source, name: str) -> Norm:
+    model = source.config.get("model_type")
+    known = source.is_layer_norm(name)
+    layer = f"{name}.bias" in source.shapes or model in layouts.BIASLESS_LAYER_NORM_MODELS if known is None else known
+    offset = 1.0 if model in layouts.OFFSET_NORM_MODELS and not layer else 0.0
+    return Norm(name, "layer" if layer else "rms", offset, source)
+
+
+def _causal(source: Source, prefix: str) -> bool | None:
+    said = source.attribute(prefix, ("is_causal",))
+    if isinstance(said, bool):
+        return said
+    if not source.config:
+        return None
+    model = source.config.get("model_type")
+    return model in layouts.CAUSAL_MODELS or "decoder" in prefix
+
+
+def _as_run(source: Source, layers: list[AttentionLayer]) -> list[AttentionLayer]:
+    """Shared layers as often as they run (ALBERT: groups of layers, each repeated over its share of the depth)."""
+    depth, groups = source.config.get("num_hidden_layers"), source.config.get("num_hidden_groups")
+    if not isinstance(depth, int) or not isinstance(groups, int) or groups < 1 or len(layers) % groups:
+        return layers
+    inner = len(layers) // groups
+    order = [int(i / (depth / groups)) for i in range(depth)]
+    return [layer for group in order for layer in layers[group * inner : (group + 1) * inner]]

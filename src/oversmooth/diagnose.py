@@ -1,0 +1,413 @@
+"""From a model and inputs to a `Diagnosis`: anatomy, observation, spectra and extrapolation put together."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import oversmooth
+from oversmooth import verdict
+from oversmooth.anatomy import locate
+from oversmooth.anatomy.layer import Anatomy, NormPosition
+from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.diagnosis import Change, Diagnosis, Extrapolation, Layer, LayerDominance, Numbers, Spectrum, plain
+from oversmooth.errors import InputError
+from oversmooth.inputs import Batch, Inputs
+from oversmooth.observe import MASSIVE_RATIO, Block, Found, Observer, Settings, study
+from oversmooth.observe.extrapolate import last_block, whole_stack
+from oversmooth.spectra import layer_spectrum
+
+Given = Tensor | dict[str, Tensor] | Batch
+Progress = Callable[[int, int | None, str], None]
+"""(inputs done, inputs in all if known, what is going on)."""
+
+
+def diagnose(
+    model: nn.Module | str | Path,
+    inputs: Given | Iterable[Given] | None = None,
+    *,
+    name: str | None = None,
+    tokenizer: Any = None,
+    stack: str | None = None,
+    heads: int | None = None,
+    norm: NormPosition | None = None,
+    spectra: bool = True,
+    joined: int = 1,
+    ranks: int = 4,
+    variant: str = "raw",
+    depth: int = 24,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Whether and where a model smooths, which part does it, and what the spectra say about it.
+
+    model: a module, run as it is (mode, precision, device); or a name or path, loaded with the matching library.
+    inputs: a tensor, a dict of the model's arguments, or an iterable of either; by default the package's own prose or
+    pictures, where the model says how it wants them.
+
+    Args:
+        name: of the model in reports.
+        tokenizer: for the default prose, with a language model given as a module.
+        stack, heads, norm: for `anatomy.locate`.
+        spectra: False leaves out everything that needs attention itself.
+        joined: inputs for which ρ_rough of all heads together is computed (slow).
+        ranks: inputs whose ranks are computed exactly (slow).
+        variant: "raw" compares as the papers do; "folded" and "observed" have the norm before the layer in H.
+        depth: blocks to extrapolate over; 0 for none.
+        seed: of Arnoldi's random starts.
+        progress: called as inputs are done.
+    """
+    started = time.perf_counter()
+    if variant not in ("raw", "folded", "observed"):
+        raise InputError(f"variant is {variant!r}; choose 'raw', 'folded' or 'observed'")
+    if isinstance(model, (str, Path)):
+        from oversmooth import models  # borrows transformers or timm
+
+        loaded = models.load(str(model))
+        tokenizer = tokenizer or loaded.tokenizer
+        name = name or loaded.name
+        inputs = loaded.inputs() if inputs is None else inputs
+        model = loaded.model
+    remarks: list[str] = []
+    inside = unwrapped(check_is_module(model))
+    if inside is not model:
+        remarks.append(f"{type(model).__name__}: observed the module inside, whose outputs these are")
+    anatomy = locate(inside, stack=stack, heads=heads, norm=norm)
+    remarks += anatomy.remarks
+    if inside.training:
+        remarks.append("the model is in train mode: dropout is active and part of what was measured")
+    if inputs is None:
+        from oversmooth import models
+
+        inputs = models.default_inputs(inside, tokenizer)
+    run = _Runner(inside, anatomy)
+    batches = run.batches(inputs)
+    first = next(batches, None)
+    if first is None:
+        raise InputError("there are no inputs; give at least one")
+
+    settings = Settings(ranks=ranks, spectra=spectra, joined=joined, variant=variant, seed=seed)
+    with torch.no_grad():
+        one = run.first_input(first)
+        blocks = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
+        extrapolation = _extrapolate(blocks, inside, depth, seed, remarks) if spectra and depth else []
+        for block in blocks:  # what the first input left behind is not needed any more
+            block.A, block.args, block.kwargs = None, None, None
+        found, accuracy = _observe(inside, blocks, settings, run, first, batches, inputs, progress)
+    if isinstance(inputs, Inputs):
+        remarks += inputs.skipped[:8]
+        if len(inputs.skipped) > 8:
+            remarks.append(f"{len(inputs.skipped) - 8} more inputs were skipped")
+    remarks += _doubts(blocks, anatomy)
+    layers = _layers(blocks, found)
+    parameters = {id(p): p for p in inside.parameters()}
+    first_layer = anatomy.layers[0]
+    diagnosis = Diagnosis(
+        model={
+            "name": name or _name(inside),
+            "class": type(inside).__name__,
+            "layout": first_layer.layout.name,
+            "stack": anatomy.stack,
+            "layers": len(blocks),
+            "shared": len({block.layer.name for block in blocks}) < len(blocks),
+            "width": first_layer.width,
+            "heads": first_layer.heads,
+            "kv_heads": first_layer.kv_heads,
+            "head_dim": first_layer.head_dim,
+            "causal": first_layer.causal if found.causal is None else found.causal,
+            "norm": blocks[0].norm_position,
+            "norm_kind": first_layer.norm.kind if first_layer.norm is not None else None,
+            "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
+            "parameters": sum(p.numel() for p in parameters.values()),
+            "training": inside.training,
+        },
+        provenance={
+            "oversmooth": oversmooth.__version__,
+            **_versions(),
+            "platform": platform.platform(),
+            "device": str(blocks[0].x.device),
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.perf_counter() - started, 2),
+            "seed": seed,
+            "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
+            "inputs": found.inputs,
+            "tokens": [min(found.tokens_seen), max(found.tokens_seen)],
+            "rank_inputs": min(ranks, found.inputs),
+            "joined_inputs": min(joined, found.inputs) if spectra else 0,
+            "variant": variant,
+            "counting_rule": "one maximum over all pairs of eigenvalues of A and of a head's H, per input, layer and "
+            "head; the d − k zeros of H left out" + ("" if variant == "raw" else f"; H {variant}"),
+            "massive_rule": f"norm over {MASSIVE_RATIO:g} times the median norm of the input's tokens, layer by layer",
+            "top1": None if accuracy is None else plain(accuracy),
+        },
+        layers=layers,
+        extrapolation=extrapolation,
+        remarks=remarks,
+    )
+    diagnosis.verdict = verdict.sentences(diagnosis)
+    return diagnosis
+
+
+class _Runner:
+    """Calls the model on whatever form inputs have."""
+
+    def __init__(self, model: nn.Module, anatomy: Anatomy) -> None:
+        self.model = model
+        self.call: Any = model
+        config = getattr(model, "config", None)
+        if getattr(config, "is_encoder_decoder", False) and "decoder" not in anatomy.stack and hasattr(model, "get_encoder"):
+            self.call = model.get_encoder()  # the decoder would want inputs of its own
+        attention = dict(model.named_modules(remove_duplicate=False))[anatomy.layers[0].name]
+        self.batch_first = getattr(attention, "batch_first", True)
+        parameter = next(model.parameters())
+        self.device, self.dtype = parameter.device, parameter.dtype
+
+    def batches(self, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
+        given = [inputs] if isinstance(inputs, (Tensor, dict, Batch)) else inputs
+        try:
+            items = iter(given)
+        except TypeError:
+            raise InputError(f"inputs are a {type(inputs).__name__}; give a tensor, a dict, or an iterable of them") from None
+        for item in items:
+            if isinstance(item, (list, tuple)) and item and isinstance(item[0], Tensor):
+                item = item[0]  # (images, labels), as data loaders give
+            if isinstance(item, Tensor):
+                yield self._moved(item)
+            elif isinstance(item, Batch):
+                yield Batch({k: self._moved(v) for k, v in item.inputs.items()}, item.special, item.labels, item.names)
+            elif hasattr(item, "items"):
+                yield Batch({str(k): self._moved(v) for k, v in item.items() if isinstance(v, Tensor)})
+            else:
+                raise InputError(f"an input is a {type(item).__name__}; give a tensor, or a dict of the model's arguments")
+
+    def _moved(self, x: Tensor) -> Tensor:
+        return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
+
+    def first_input(self, batch: Batch | Tensor) -> Batch | Tensor:
+        axis = 0 if self.batch_first else 1
+        if isinstance(batch, Tensor):
+            return batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
+        size = self.size(batch)
+        return Batch({k: v.narrow(axis, 0, 1) if v.ndim > axis and v.shape[axis] == size else v for k, v in batch.inputs.items()})
+
+    def size(self, batch: Batch | Tensor) -> int:
+        axis = 0 if self.batch_first else 1
+        x = batch if isinstance(batch, Tensor) else next(iter(batch.inputs.values()))
+        return 1 if x.ndim <= 2 and x.is_floating_point() else x.shape[axis]
+
+    @staticmethod
+    def mask(batch: Batch | Tensor) -> Tensor | None:
+        """The tokens that are not padding."""
+        if isinstance(batch, Tensor):
+            return None
+        if (mask := batch.inputs.get("attention_mask")) is not None and mask.ndim == 2:
+            return mask.bool()
+        if (hidden := batch.inputs.get("src_key_padding_mask")) is not None:
+            return ~hidden.bool()
+        return None
+
+    def __call__(self, batch: Batch | Tensor) -> Any:
+        return self.call(batch) if isinstance(batch, Tensor) else self.call(**batch.inputs)
+
+
+def _observe(
+    model: nn.Module,
+    blocks: list[Block],
+    settings: Settings,
+    run: _Runner,
+    first: Batch | Tensor,
+    rest: Iterator[Batch | Tensor],
+    inputs: Any,
+    progress: Progress | None,
+) -> tuple[Found, float | None]:
+    total = inputs.count if isinstance(inputs, Inputs) else None
+    right = labelled = 0
+    observer = Observer(model, blocks, settings)
+    with observer:
+        batch: Batch | Tensor | None = first
+        while batch is not None:
+            special = batch.special if isinstance(batch, Batch) else None
+            mask = run.mask(batch)
+            special = special.to(mask.device) if special is not None and mask is not None else special
+            observer.begin(inputs=run.size(batch), mask=mask, special=special)
+            out = run(batch)
+            labels = batch.labels if isinstance(batch, Batch) else None
+            logits = getattr(out, "logits", out)
+            if labels is not None and isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[-1] > labels.max():
+                right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
+                labelled += len(labels)
+            if progress is not None:
+                progress(observer.found.inputs, total, "observing")
+            batch = next(rest, None)
+    return observer.found, right / labelled if labelled else None
+
+
+def _extrapolate(
+    blocks: list[Block], model: nn.Module, depth: int, seed: int, remarks: list[str]
+) -> list[Extrapolation]:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    found = [last_block(blocks, modules, depth, seed)]
+    passes = max(1, round(2 * depth / len(blocks)))
+    if len(blocks) > 1 and len({block.layer.name for block in blocks}) > 1:
+        try:
+            stack = whole_stack(blocks, modules, passes, seed)
+        except InputError as error:
+            stack = None
+            remarks.append(f"repeating the stack was left out: {error}")
+        if stack is None:
+            remarks.append("repeating the stack was left out: it needs attention of all layers at once as q and k")
+        else:
+            found.append(stack)
+    return found
+
+
+def _layers(blocks: list[Block], found: Found) -> list[Layer]:
+    entering = found.tokens[(0, -1)]
+    layers = [
+        Layer(
+            "embedding",
+            _means(entering),
+            _spreads(entering),
+            without_massive=_without(found, (0, -1)),
+            massive=_massive(found, (0, -1)),
+        )
+    ]
+    spectra: dict[str, Spectrum] = {}
+    for call, block in enumerate(blocks):
+        end, middle = (call, len(block.stages) - 1), (call, block.attention_stage)
+        tokens, attention_out = found.tokens[end], found.tokens.get(middle)
+        sigma = found.inverse_sigma.get(call)
+        inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
+        key = block.layer.name
+        if key not in spectra or inverse is not None:
+            spectra = {key: layer_spectrum(block.layer, inverse_sigma=inverse)}
+        layers.append(
+            Layer(
+                name=block.layer.block,
+                tokens=_means(tokens),
+                spread=_spreads(tokens),
+                attention_out=None if attention_out is None else _means(attention_out),
+                attention_out_spread=None if attention_out is None else _spreads(attention_out),
+                without_massive=_without(found, end),
+                massive=_massive(found, end),
+                changes=_changes(blocks, found, call),
+                spectrum=spectra[key],
+                dominance=_dominance(found, call),
+            )
+        )
+    return layers
+
+
+def _changes(blocks: list[Block], found: Found, call: int) -> list[Change]:
+    entry = (call, -1)
+    if entry not in found.tokens:
+        entry = (call - 1, len(blocks[call - 1].stages) - 1)
+    before, out = found.tokens[entry], []
+    for place, stage in enumerate(blocks[call].stages):
+        after = found.tokens[(call, place)]
+        change = after["log_hfc_lfc"] - before["log_hfc_lfc"]
+        out.append(
+            Change(
+                part=stage.part,
+                log_hfc_lfc=plain(change.mean()),
+                spread=_spread(change),
+                log_hfc=plain((after["log_hfc"] - before["log_hfc"]).mean()),
+                log_lfc=plain((after["log_lfc"] - before["log_lfc"]).mean()),
+            )
+        )
+        before = after
+    return out
+
+
+def _dominance(found: Found, call: int) -> LayerDominance | None:
+    if call not in found.rho_rough:
+        return None
+    verdicts = found.verdict[call]
+    cases = [v for row in verdicts for v in row]
+    rows = found.joined.get(call, [])
+    return LayerDominance(
+        smoothing_share=plain(sum(v == "smooth" for v in cases) / len(cases)),
+        rho_rough=plain(sum(row[2] for row in rows) / len(rows)) if rows else None,
+        rho_smooth_heads=[plain(v) for v in found.rho_smooth[call].mean(0).tolist()],
+        rho_rough_heads=[[plain(v, 6) for v in row] for row in found.rho_rough[call].tolist()],
+        verdict_heads=verdicts,
+        joined_inputs=[row[0] for row in rows],
+        joined_rho_smooth=[plain(row[1]) for row in rows],
+        joined_rho_rough=[plain(row[2]) for row in rows],
+        joined_verdict=[row[3] for row in rows],
+        joined_residual=[plain(row[4]) for row in rows],
+    )
+
+
+def _means(columns: dict[str, Tensor]) -> Numbers:
+    return {name: plain(values.mean()) for name, values in sorted(columns.items())}
+
+
+def _spreads(columns: dict[str, Tensor]) -> Numbers:
+    return {name: _spread(values) for name, values in sorted(columns.items())}
+
+
+def _spread(values: Tensor) -> float | None:
+    return plain(values.std()) if len(values) > 1 else None
+
+
+def _without(found: Found, site: tuple[int, int]) -> Numbers | None:
+    return _means(found.without_massive[site]) if site in found.massive else None
+
+
+def _massive(found: Found, site: tuple[int, int]) -> dict[str, Any] | None:
+    tokens = found.massive.get(site)
+    if not tokens:
+        return None
+    positions: dict[int, int] = {}
+    for _, position, _ in tokens:
+        positions[position] = positions.get(position, 0) + 1
+    often = sorted(positions, key=lambda p: (-positions[p], p))[:5]
+    return {
+        "input_share": plain(len({i for i, _, _ in tokens}) / found.inputs),
+        "tokens": len(tokens),
+        "positions": {str(p): positions[p] for p in often},
+        "largest_ratio": plain(max(ratio for _, _, ratio in tokens)),
+    }
+
+
+def _doubts(blocks: list[Block], anatomy: Anatomy) -> list[str]:
+    said = []
+    ran = [block.layer.name for block in blocks]
+    idle = [layer.name for layer in anatomy if layer.name not in ran]
+    if idle:
+        said.append(f"{len(idle)} attention layers did not run: {', '.join(idle[:4])}")
+    differs = [block.layer.name for block in blocks if block.norm_position != block.layer.norm_position]
+    if differs:
+        said.append(
+            f"the norm of {differs[0]} and {len(differs) - 1} others stands elsewhere than names suggest: as seen, "
+            f"{blocks[0].norm_position}"
+        )
+    if any(not block.norm_agrees for block in blocks if block.norm_position == "pre"):
+        said.append("the norm before attention is not a LayerNorm or RMSNorm as known: 1/σ is left out")
+    return said
+
+
+def _name(model: nn.Module) -> str:
+    path = getattr(getattr(model, "config", None), "_name_or_path", "") or ""
+    return Path(path).name or type(model).__name__
+
+
+def _versions() -> dict[str, str]:
+    out = {"python": platform.python_version(), "torch": torch.__version__}
+    for library in ("transformers", "timm"):
+        if library in sys.modules:
+            try:
+                out[library] = importlib.metadata.version(library)
+            except importlib.metadata.PackageNotFoundError:
+                out[library] = str(getattr(sys.modules[library], "__version__", "unknown"))
+    return out

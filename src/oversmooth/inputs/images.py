@@ -1,0 +1,172 @@
+"""Batches of pictures for a vision model: from files, parquet, an .npz, or made here.
+
+Pictures are read when their batch is wanted, so memory is that of one batch. Not for what is done to a picture:
+that is preprocessing.py.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oversmooth.errors import InputError
+from oversmooth.inputs import arrays
+from oversmooth.inputs.batches import Batch, Inputs, check_positive, spread
+from oversmooth.inputs.libraries import borrow
+from oversmooth.inputs.parquet import Table
+from oversmooth.inputs.pictures import picture
+from oversmooth.inputs.preprocessing import Preprocessing
+from oversmooth.inputs.sources import Source, resolve
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A picture that was chosen and may yet fail to decode."""
+
+    name: str
+    read: Callable[[], Any]  # a PIL image
+    label: int | None = None
+
+
+def image_inputs(
+    preprocessing: Preprocessing, source: Path | None, *, count: int, batch: int, argument: str = "pixel_values"
+) -> Inputs:
+    """Up to ``count`` pictures of ``source``, or as many made by this package where it is None.
+
+    Where there are more, they are taken evenly spread over the data, always the same ones. ``argument`` is the name the
+    model has for pictures. A picture that does not decode is left out and named in ``skipped``.
+    """
+    check_positive(count=count, batch=batch)
+    if source is None:
+        made = partial(_made, preprocessing, count, batch, argument)
+        return Inputs(f"{count:,} pictures made by oversmooth", "vision", count, [], made)
+    resolved = resolve(Path(source), "vision")
+    total, candidates = _OPEN[resolved.format](resolved, count)
+    chosen = min(count, total)
+    what = f"{chosen:,} images of {source}"
+    if chosen < total:
+        what = f"{chosen:,} of the {total:,} images of {source}, evenly spread"
+    skipped: list[str] = []
+    decoded = partial(_decoded, candidates, preprocessing, batch, argument, skipped, str(source))
+    return Inputs(what, "vision", chosen, skipped, decoded)
+
+
+def _made(preprocessing: Preprocessing, count: int, batch: int, argument: str) -> Iterator[Batch]:
+    for first in range(0, count, batch):
+        indices = range(first, min(first + batch, count))
+        # Made at the size the model takes: nothing is resized, and PIL is not needed.
+        pixels = [preprocessing.tensor(picture(index, preprocessing.size)) for index in indices]
+        yield Batch({argument: torch.stack(pixels)}, names=tuple(f"picture {index}" for index in indices))
+
+
+def _decoded(
+    candidates: Callable[[], Iterator[_Candidate]],
+    preprocessing: Preprocessing,
+    batch: int,
+    argument: str,
+    skipped: list[str],
+    source: str,
+) -> Iterator[Batch]:
+    skipped.clear()
+    held: list[tuple[_Candidate, Tensor]] = []
+    some = False
+    for candidate in candidates():
+        try:
+            pixels = preprocessing(candidate.read())
+        except InputError:
+            raise
+        except Exception as error:  # decoders raise whatever they like on broken files
+            skipped.append(f"{candidate.name} does not decode ({error or type(error).__name__}) and was left out")
+            continue
+        some = True
+        held.append((candidate, pixels))
+        if len(held) == batch:
+            yield _batch(held, argument)
+            held = []
+    if held:
+        yield _batch(held, argument)
+    if not some:
+        raise InputError(f"none of the {len(skipped):,} images of {source} decodes; the first: {skipped[0]}")
+
+
+def _batch(held: list[tuple[_Candidate, Tensor]], argument: str) -> Batch:
+    labels = [candidate.label for candidate, _ in held]
+    return Batch(
+        {argument: torch.stack([pixels for _, pixels in held])},
+        labels=torch.tensor(labels) if None not in labels else None,
+        names=tuple(candidate.name for candidate, _ in held),
+    )
+
+
+_Opened = tuple[int, Callable[[], Iterator[_Candidate]]]
+
+
+def _open_files(source: Source, count: int) -> _Opened:
+    def candidates() -> Iterator[_Candidate]:
+        pil = borrow("PIL.Image", f"reading {source.path}")
+        for index in spread(len(source.files), count):
+            file = source.files[index]
+            yield _Candidate(source.name(file), partial(_load, pil, file))
+
+    borrow("PIL.Image", f"reading {source.path}")  # missing is said now, not in the middle of the work
+    return len(source.files), candidates
+
+
+def _open_parquet(source: Source, count: int) -> _Opened:
+    table = Table(source, ("image", "img"), ("label", "fine_label"))
+
+    def candidates() -> Iterator[_Candidate]:
+        pil = borrow("PIL.Image", f"reading {source.path}")
+        for row in table.rows(spread(table.total, count)):
+            label = row.values.get(table.extra or "")
+            value = row.values[table.column]
+            data = value.get("bytes") if isinstance(value, dict) else value
+            read = partial(_from_bytes, pil, data)
+            yield _Candidate(row.where, read, label if isinstance(label, int) else None)
+
+    borrow("PIL.Image", f"reading {source.path}")
+    return table.total, candidates
+
+
+def _open_npz(source: Source, count: int) -> _Opened:
+    pil = borrow("PIL.Image", f"reading {source.path}")
+    images, labels = arrays.pictures(source.path)
+    indices = spread(len(images), count)
+    total, images = len(images), images[indices]  # a copy of these alone: the rest is let go
+
+    def candidates() -> Iterator[_Candidate]:
+        for index, pixels in zip(indices, images, strict=True):
+            flat = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+            read = partial(pil.fromarray, np.ascontiguousarray(flat))
+            yield _Candidate(
+                f"image {index} of {source.path.name}", read, None if labels is None else int(labels[index])
+            )
+
+    return total, candidates
+
+
+_OPEN: dict[str, Callable[[Source, int], _Opened]] = {
+    "images": _open_files,
+    "parquet": _open_parquet,
+    "npz": _open_npz,
+}
+
+
+def _load(pil: Any, file: Path | io.BytesIO) -> Any:
+    with pil.open(file) as opened:
+        opened.load()  # now, while the file is open; PIL would wait
+        return opened.copy()
+
+
+def _from_bytes(pil: Any, data: Any) -> Any:
+    if not isinstance(data, bytes):
+        raise ValueError("the row has no image bytes")
+    return _load(pil, io.BytesIO(data))

@@ -1,0 +1,97 @@
+"""How a picture becomes what a vision model was trained on: resize, centre crop, rescale, normalise.
+
+The steps are those of the Hugging Face image processors (their PIL form) and of timm's evaluation transform, so a
+model sees what it would see there. How a model's folder states them is read in processor_files.py. Not for
+augmentation, and not for finding pictures: that is images.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oversmooth.inputs.libraries import borrow
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
+Triple = tuple[float, float, float]
+HALF: Triple = (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What is done to a picture before the model, in this order, and what of it had to be guessed.
+
+    Resizing is to ``resize_size`` (h, w): ``"exact"`` whatever the proportions, ``"shortest"`` with the proportions
+    kept until both sides are covered, ``"none"`` not at all. Then the middle of ``size`` (h, w) is cut out (with black
+    where the picture is smaller), multiplied by ``rescale`` and normalised by ``mean`` and ``std`` of each channel.
+    ``note`` is one sentence on what the model's files did not say, or empty.
+    """
+
+    size: tuple[int, int] = (224, 224)
+    resize: Literal["exact", "shortest", "none"] = "exact"
+    resize_size: tuple[int, int] | None = None  # None: as size
+    interpolation: Interpolation = "bilinear"
+    rescale: float = 1 / 255
+    mean: Triple = HALF
+    std: Triple = HALF
+    note: str = ""
+
+    @classmethod
+    def from_folder(cls, path: Path, *, image_size: int | tuple[int, int] = 224) -> Preprocessing:
+        """What the files of a model's folder say; ``image_size`` and one half where they do not (see ``note``)."""
+        from oversmooth.inputs.processor_files import read  # it builds this class
+
+        return read(path, (image_size, image_size) if isinstance(image_size, int) else image_size)
+
+    def __call__(self, image: Image) -> Tensor:
+        """A picture to (3, h, w)."""
+        return self.tensor(np.asarray(self._cropped(self._resized(rgb(image)))))
+
+    def tensor(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Pixels (h, w, 3), 0 to 255 and of the right size already, to (3, h, w)."""
+        scaled = (pixels.astype(np.float64) * self.rescale).astype(np.float32)
+        normal = (scaled - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
+        return torch.from_numpy(np.ascontiguousarray(normal.transpose(2, 0, 1)))
+
+    def _resized(self, image: Image) -> Image:
+        if self.resize == "none":
+            return image
+        height, width = self.resize_size or self.size
+        if self.resize == "shortest":
+            if height == width:  # rounded down, as torchvision and Hugging Face do
+                side, short = height, min(image.size)
+                width, height = (int(side * long / short) for long in image.size)
+            else:  # rounded, as timm does
+                factor = max(width / image.width, height / image.height)
+                width, height = round(image.width * factor), round(image.height * factor)
+        filters: Any = borrow("PIL.Image", "resizing pictures").Resampling
+        return image.resize((max(width, 1), max(height, 1)), filters[self.interpolation.upper()])
+
+    def _cropped(self, image: Image) -> Image:
+        height, width = self.size
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        return image.crop((left, top, left + width, top + height))
+
+
+def rgb(image: Image) -> Image:
+    """A picture upright and in red, green and blue, be it grey, 16 bits deep, with a palette or see-through."""
+    operations: Any = borrow("PIL.ImageOps", "turning pictures upright")
+    image = operations.exif_transpose(image)
+    if image.mode.startswith(("I", "F")):
+        # PIL would clip what is above 255 instead of scaling it.
+        deep = np.asarray(image).astype(np.float64)
+        white = 65535 if image.mode.startswith("I;16") or deep.max() > 255 else 255 if deep.max() > 1 else 1
+        grey = np.clip(np.rint(deep * (255 / white)), 0, 255).astype(np.uint8)
+        image = borrow("PIL.Image", "reading pictures").fromarray(grey)
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # straight to RGB would warn
+    return image if image.mode == "RGB" else image.convert("RGB")

@@ -1,0 +1,51 @@
+"""A tokenizer for chemistry models that read SMILES, built from their vocabulary file alone.
+
+One token for each atom, bond, ring closure, bracket and arrow, as such models were trained on. Not for checking the
+chemistry.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from oversmooth.errors import InputError
+from oversmooth.inputs.libraries import borrow
+
+# Bracket atoms first, two-letter atoms before their first letter, and >> before >.
+SPLIT = r"\[[^\]]+\]|Br|Cl|>>|%[0-9]{2}|[BCNOSPFIbcnosp]|[()\.=#\-+\\/:~@?>*$]|[0-9]"
+_SPECIAL = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+
+
+def smiles_tokenizer(vocabulary: Path) -> Any:
+    """A ``PreTrainedTokenizerFast`` for a vocabulary of one token a line; [CLS] goes before each text, [SEP] after."""
+    try:
+        tokens = Path(vocabulary).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"the vocabulary {vocabulary} cannot be read ({error}); give a text file of one token a line"
+        ) from error
+    ids = {token.strip(): index for index, token in enumerate(tokens) if token.strip()}
+    missing = [token for token in _SPECIAL.values() if token not in ids]
+    if missing:
+        raise InputError(f"the vocabulary {vocabulary} has no {', '.join(missing)}; give the model's own vocab.txt")
+
+    tokenizers = borrow("tokenizers", "reading SMILES")
+    transformers = borrow("transformers", "reading SMILES")
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="[UNK]"))
+    # What no alternative matches is isolated too, and becomes [UNK]: nothing is dropped unseen.
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(SPLIT), behavior="isolated")
+    inner.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    # SMILES has no spaces, so tokens are joined without any.
+    inner.decoder = tokenizers.decoders.Fuse()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, clean_up_tokenization_spaces=False, **_SPECIAL)

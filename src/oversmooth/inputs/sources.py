@@ -1,0 +1,75 @@
+"""Which files a path given as data stands for, and whether a model of this kind can take them.
+
+Not for opening them: parquet.py, arrays.py, text.py and images.py do that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from oversmooth.errors import InputError
+from oversmooth.inputs.batches import Kind
+
+IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
+
+Format = Literal["images", "text", "parquet", "npz"]
+_TAKES: dict[Kind, tuple[Format, ...]] = {"vision": ("parquet", "images", "npz"), "text": ("parquet", "text", "npz")}
+_MODELS: dict[Kind, str] = {"vision": "a vision model", "text": "a language model"}
+_REMEDY: dict[Kind, str] = {
+    "vision": "give an image, a folder of images, parquet with an `image` column, or .npz with an array `images`",
+    "text": "give a .txt file, a folder of them, parquet with a `text` column, or .npz with an array `input_ids`",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files of one format, sorted, and the path the user gave for them."""
+
+    path: Path
+    format: Format
+    files: tuple[Path, ...]
+
+    def name(self, file: Path) -> str:
+        """A file as the user would call it: its place in the folder given, or its own name."""
+        return str(file.relative_to(self.path)) if file != self.path else file.name
+
+
+def resolve(path: Path, kind: Kind) -> Source:
+    """The files that path stands for, or a sentence on why a model of this kind cannot take them."""
+    if not path.exists():
+        raise InputError(f"there is no data at {path}; {_REMEDY[kind]}")
+    if path.is_dir():
+        return _folder(path, kind)
+    form = _format(path)
+    if form is None:
+        raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}, which is no known data; {_REMEDY[kind]}")
+    if form not in _TAKES[kind]:
+        raise InputError(f"{path} holds {form}, which {_MODELS[kind]} does not take; {_REMEDY[kind]}")
+    return Source(path, form, (path,))
+
+
+def _folder(path: Path, kind: Kind) -> Source:
+    found: dict[Format, list[Path]] = {}
+    # Hidden files are left out: desktops put thumbnails and resource forks named like pictures there.
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        form = _format(file)
+        if form is not None and form != "npz" and not hidden and file.is_file():
+            found.setdefault(form, []).append(file)
+    # Parquet comes first: a data set in that form often has a picture or a list of label names beside it.
+    for form in _TAKES[kind]:
+        if form in found:
+            return Source(path, form, tuple(found[form]))
+    wanted = ".parquet, " + (", ".join(IMAGES) if kind == "vision" else ".txt")
+    other = "".join(f", only {form}" for form in found)
+    raise InputError(f"the folder {path} holds nothing for {_MODELS[kind]}{other}; looked for {wanted}")
+
+
+def _format(file: Path) -> Format | None:
+    suffix = file.suffix.lower()
+    if suffix in IMAGES:
+        return "images"
+    known: dict[str, Format] = {".txt": "text", ".parquet": "parquet", ".npz": "npz"}
+    return known.get(suffix)

@@ -1,0 +1,161 @@
+"""Batches of tokens for a language model: from text files, parquet, an .npz, or the prose that comes with the package.
+
+The tokenizer is the caller's; it is only called, so that any Hugging Face tokenizer will do. Tokens are a few bytes
+each, so all pieces are cut at once and only texts longer than that needs are read in part. Not for models of anything
+but text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oversmooth.errors import InputError
+from oversmooth.inputs import arrays
+from oversmooth.inputs.batches import Batch, Inputs, check_positive, spread
+from oversmooth.inputs.passages import Passage, lines_of, passages_of
+from oversmooth.inputs.sources import Source, resolve
+
+PROSE = Path(__file__).parent / "prose.txt"
+REACTIONS = Path(__file__).parent / "reactions.txt"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What the tokenizer made of one stretch of text, special tokens included: each of shape (n,)."""
+
+    name: str
+    values: dict[str, Tensor]
+    special: Tensor
+
+    @property
+    def words(self) -> int:
+        """How many tokens are text."""
+        return int((~self.special).sum())
+
+
+def text_inputs(
+    tokenizer: Any, source: Path | None, *, count: int, length: int, batch: int, lines: bool = False
+) -> Inputs:
+    """Up to ``count`` pieces of up to ``length`` tokens of ``source``, or of the package's prose where it is None.
+
+    Pieces follow each other in the text and fill their length, so padding is rare; where the text has more of them than
+    asked for, they are spread evenly over it. With ``lines`` each line is a piece of its own, as for reactions or
+    sentences. ``attention_mask`` is always given, ``token_type_ids`` where the tokenizer makes them.
+    """
+    check_positive(count=count, length=length, batch=batch)
+    resolved = resolve(Path(source), "text") if source is not None else Source(PROSE, "text", (PROSE,))
+    if resolved.format == "npz":
+        pieces, what, skipped = _ready_made(tokenizer, resolved.path, count, length)
+        return Inputs(what, "text", len(pieces), skipped, partial(_batches, tokenizer, pieces, batch))
+
+    room = length - tokenizer.num_special_tokens_to_add()
+    if room < 1:
+        raise InputError(
+            f"length is {length}, which leaves no room for text beside the tokenizer's own {length - room} tokens; "
+            f"give {length - room + 1} or more"
+        )
+    if lines:
+        passages = lines_of(resolved, count)
+        pieces = [piece for passage in passages for piece in _windows(tokenizer, passage, length)[:1] if piece.words]
+    else:
+        pieces = _cut(tokenizer, passages_of(resolved, count, length), count, length)
+    if not pieces:
+        raise InputError(f"{resolved.path} has no text that the tokenizer makes a token of; give a longer text")
+    longest = max(len(piece.special) for piece in pieces)
+    where = f"{source}" if source is not None else "the prose that comes with oversmooth"
+    unit = "lines" if lines else "pieces"
+    what = f"{len(pieces):,} {unit} of up to {longest:,} tokens of {where}"
+    return Inputs(what, "text", len(pieces), [], partial(_batches, tokenizer, pieces, batch))
+
+
+def _cut(tokenizer: Any, passages: list[Passage], count: int, length: int) -> list[Piece]:
+    """Pieces that fill their length, from one whole text or from the beginning of each of several passages."""
+    if len(passages) > 1:
+        first = [piece for passage in passages for piece in _windows(tokenizer, passage, length)[:1]]
+        return [piece for piece in first if piece.words]
+    pieces = [piece for passage in passages for piece in _windows(tokenizer, passage, length) if piece.words]
+    full = [piece for piece in pieces if len(piece.special) == length]
+    # What is left over at the end counts where pieces are wanting, unless there is hardly any of it.
+    rest = [piece for piece in pieces if len(piece.special) < length]
+    if len(full) < count and rest and (not full or 2 * len(rest[-1].special) >= length):
+        full.append(rest[-1])
+    return [full[index] for index in spread(len(full), count)]
+
+
+def _windows(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
+    """One passage cut every ``length`` tokens, the tokenizer's special tokens in each piece."""
+    asked = dict(truncation=True, max_length=length, return_special_tokens_mask=True, return_attention_mask=True)
+    if getattr(tokenizer, "is_fast", False):
+        found = tokenizer(passage.text, return_overflowing_tokens=True, **asked)
+        encodings = [{key: found[key][i] for key in found} for i in range(len(found["input_ids"]))]
+    else:
+        # Tokenizers in Python give what does not fit as one list; they have a second half to call alone instead.
+        ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(passage.text))
+        room = length - tokenizer.num_special_tokens_to_add()
+        encodings = [tokenizer.prepare_for_model(ids[i : i + room], **asked) for i in range(0, len(ids), room)]
+    pieces = []
+    for number, encoding in enumerate(encodings):
+        values = {
+            key: torch.tensor(list(encoding[key]), dtype=torch.long)
+            for key in ("input_ids", "attention_mask", "token_type_ids")
+            if key in encoding
+        }
+        special = torch.tensor(list(encoding["special_tokens_mask"]), dtype=torch.bool)
+        name = passage.name if len(encodings) == 1 else f"{passage.name}, piece {number + 1} of {len(encodings)}"
+        pieces.append(Piece(name, values, special))
+    return pieces
+
+
+def _ready_made(tokenizer: Any, path: Path, count: int, length: int) -> tuple[list[Piece], str, list[str]]:
+    ids, mask = arrays.token_ids(path)
+    known = len(tokenizer)
+    if ids.min() < 0 or ids.max() >= known:
+        raise InputError(
+            f"{path}: input_ids goes from {ids.min()} to {ids.max()}, but the tokenizer has {known:,} tokens, from 0; "
+            "give ids of this model's tokenizer"
+        )
+    names = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
+    pieces, skipped = [], []
+    indices = spread(len(ids), count)
+    for index in indices:
+        values = {
+            "input_ids": torch.from_numpy(ids[index, :length].copy()),
+            "attention_mask": torch.from_numpy(mask[index, :length].copy()),
+        }
+        special = torch.isin(values["input_ids"], names) & values["attention_mask"].bool()
+        if values["attention_mask"].any():
+            pieces.append(Piece(f"row {index} of {path.name}", values, special))
+        else:
+            skipped.append(f"row {index} of {path.name} is padding throughout and was left out")
+    if not pieces:
+        raise InputError(
+            f"{path}: attention_mask is zero for every token of the {len(indices):,} rows; mark some as text"
+        )
+    what = f"{len(indices):,} rows of {path}"
+    if len(indices) < len(ids):
+        what = f"{len(indices):,} of the {len(ids):,} rows of {path}, evenly spread"
+    if ids.shape[1] > length:
+        what += f", the first {length:,} of {ids.shape[1]:,} tokens"
+    return pieces, what, skipped
+
+
+def _batches(tokenizer: Any, pieces: list[Piece], batch: int) -> Iterator[Batch]:
+    # Any id will do where the tokenizer has no padding: the attention mask hides it.
+    pad = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
+    fillers = {"input_ids": pad, "attention_mask": 0, "token_type_ids": 0}
+    for first in range(0, len(pieces), batch):
+        held = pieces[first : first + batch]
+        inputs = {key: _padded([piece.values[key] for piece in held], fillers[key]) for key in held[0].values}
+        special = _padded([piece.special for piece in held], False)
+        yield Batch(inputs, special=special, names=tuple(piece.name for piece in held))
+
+
+def _padded(rows: list[Tensor], value: float) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)

@@ -1,0 +1,77 @@
+"""The cheap metrics of a token array in one sweep, for observing a model while it runs.
+
+Each number is that of the function of its name; this only shares the passes over memory, which are what a forward
+pass on a CPU feels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oversmooth.metrics._tokens import count, prepare
+
+# Entries of one block of pairwise cosines: 4 MiB in float32, which stays in the cache.
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``(...)`` each, and the norms of the tokens ``(..., n)``, zero where hidden."""
+
+    log_hfc: Tensor
+    """``log ‖HFC‖_F``."""
+    log_lfc: Tensor
+    cos: Tensor
+    abs_cos: Tensor
+    token_norms: Tensor
+
+    @property
+    def log_hfc_lfc(self) -> Tensor:
+        return self.log_hfc - self.log_lfc
+
+
+@torch.no_grad()
+def summary(x: Tensor, mask: Tensor | None = None, *, cosines: bool = True) -> Summary:
+    """HFC/LFC and both cosines of x ``(..., n, d)``, mask ``(..., n)`` for the tokens that count.
+
+    cosines: False leaves them NaN, and saves most of the time.
+    """
+    x, mask = prepare(x, mask)
+    tokens = count(x, mask)
+    mean = x.sum(-2, keepdim=True) / tokens[..., None, None]
+    centred = x - mean
+    if mask is not None:
+        centred = centred * mask[..., None]
+    high = torch.linalg.vector_norm(centred, dim=(-2, -1))
+    low = torch.linalg.vector_norm(mean, dim=(-2, -1)) * tokens.sqrt()
+    norms = torch.linalg.vector_norm(x, dim=-1)
+    if not cosines:
+        none = torch.full_like(high, torch.nan)
+        return Summary(high.log(), low.log(), none, none, norms)
+    unit = torch.div(x, torch.where(norms == 0, 1.0, norms)[..., None], out=centred)  # centred is not needed any more
+    directed = (norms > 0).sum(-1).to(x.dtype)
+    pairs = directed * (directed - 1)
+    total = unit.sum(-2).square().sum(-1)
+
+    def over_pairs(summed: Tensor) -> Tensor:
+        return torch.where(pairs > 0, (summed - directed) / pairs.clamp(min=1), torch.nan)
+
+    return Summary(high.log(), low.log(), over_pairs(total), over_pairs(_absolute(unit)), norms)
+
+
+def _absolute(unit: Tensor) -> Tensor:
+    """Sum of absolute cosines over all pairs, each with itself included."""
+    n, d = unit.shape[-2:]
+    flat = unit.reshape(-1, n, d)
+    arrays = max(1, _BLOCK // max(1, n * n))
+    rows = max(1, min(n, _BLOCK // max(1, n)))
+    sums = []
+    for part in flat.split(arrays):
+        total = part.new_zeros(len(part))
+        for some in part.split(rows, dim=1) if n else ():
+            total = total + (some @ part.mT).abs_().sum((-2, -1))
+        sums.append(total)
+    return torch.cat(sums).reshape(unit.shape[:-2]) if sums else unit.new_zeros(unit.shape[:-2])

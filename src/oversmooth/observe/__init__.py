@@ -1,0 +1,69 @@
+"""Runs a model on inputs and reduces tokens and attention on the way; no n by n array outlives its layer.
+
+`study` sends one input through, to learn where the residual stream passes and to check anatomy against what happens;
+`Observer` then watches every batch. The model's outputs are what they would be without it, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.observe.collect import MASSIVE_RATIO, Collect, Found, Settings
+from oversmooth.observe.study import Block, Stage, Study
+from oversmooth.observe.watch import Watch
+
+__all__ = ["MASSIVE_RATIO", "Block", "Found", "Observer", "Settings", "Stage", "study"]
+
+
+def study(model: nn.Module, anatomy: Anatomy, run: Any, mask: Tensor | None = None, *, attention: bool = True) -> list[Block]:
+    """What one call ``run()`` of the model shows about each block. mask ``(batch, n)``: tokens that are not padding.
+
+    attention: False where only tokens matter; attention is then neither caught nor checked.
+    """
+    return Study.of(dict(model.named_modules(remove_duplicate=False)), list(anatomy), run, mask, attention=attention)
+
+
+class Observer:
+    """Context manager around calls of the model; `found` has the numbers afterwards.
+
+    >>> from oversmooth.anatomy import locate
+    >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    >>> x = torch.randn(3, 5, 8)
+    >>> with torch.no_grad():
+    ...     blocks = study(model, locate(model), lambda: model(x[:1]))
+    ...     with Observer(model, blocks) as observer:
+    ...         observer.begin(inputs=3)
+    ...         y = model(x)
+    >>> observer.found.rho_rough[1].shape
+    torch.Size([3, 2])
+    """
+
+    def __init__(self, model: nn.Module, blocks: list[Block], settings: Settings | None = None) -> None:
+        settings = settings or Settings()
+        self._collect = Collect(blocks, settings)
+        layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in blocks}.values())
+        modules = dict(model.named_modules(remove_duplicate=False))
+        self._watch = Watch(modules, layers, self._collect, self._collect.parts, attention=self._needs_attention(blocks, settings))
+        self.found: Found = self._collect.found
+
+    @staticmethod
+    def _needs_attention(blocks: list[Block], settings: Settings) -> bool:
+        # torch's own attention is also where its output is read.
+        return settings.spectra or any(stage.module == block.layer.name for block in blocks for stage in block.stages)
+
+    def __enter__(self) -> Observer:
+        self._watch.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._watch.__exit__(*error)
+        self._collect.finish()
+
+    def begin(self, *, inputs: int, mask: Tensor | None = None, special: Tensor | None = None) -> None:
+        """Say what the next call gets: how many inputs, which tokens are not padding, which are special ``(batch, n)``."""
+        self._watch.mask = mask
+        self._collect.begin(mask, special, inputs)

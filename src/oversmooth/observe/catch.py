@@ -1,0 +1,156 @@
+"""Attention caught where it is computed, as an operator: q, k and the mask of a fused call, or the weights of a softmax.
+
+Fused attention stays fused: its arguments are read, and the call goes on as it would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from oversmooth.errors import InputError
+from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
+
+_SOFTMAX: tuple[Callable[..., Any], ...] = (F.softmax, torch.softmax, Tensor.softmax)
+
+
+class CatchAttention(TorchFunctionMode):
+    """While active, remembers the attention of every call that mixes tokens."""
+
+    def __init__(self, heads: int, mask: Tensor | None) -> None:
+        """mask: the tokens that count, ``(batch, n)``."""
+        super().__init__()
+        self.heads, self.tokens_mask = heads, mask
+        self.found: list[AttentionOperator] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            self._fused(*args, **kwargs)
+        elif func is F.multi_head_attention_forward:
+            self._multi_head(*args, **kwargs)
+        elif func in _SOFTMAX and isinstance(out, Tensor):
+            self._weights(out)
+        return out
+
+    @torch.no_grad()
+    def _fused(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> None:
+        if query.shape[-2] != key.shape[-2]:
+            return  # reads another sequence: cross-attention, or a cache
+        query, key = (x if x.ndim == 4 else x.unflatten(0, (-1, self.heads)) for x in (query, key))
+        self.found.append(self._softmax(query, key, attn_mask, is_causal, scale))
+
+    @torch.no_grad()
+    def _multi_head(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        embed_dim_to_check: int,
+        num_heads: int,
+        in_proj_weight: Tensor | None,
+        in_proj_bias: Tensor | None,
+        bias_k: Tensor | None,
+        bias_v: Tensor | None,
+        add_zero_attn: bool,
+        *_: Any,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        **others: Any,
+    ) -> None:
+        """torch's own attention does all in one function: q and k are projected once more, from its own weights."""
+        if bias_k is not None or add_zero_attn:
+            raise InputError("this attention adds a token of its own (bias_k or add_zero_attn), which has no place in A")
+        if key is not query and not torch.equal(query, key):
+            return
+        if others.get("use_separate_proj_weight"):
+            W_q, W_k = others["q_proj_weight"], others["k_proj_weight"]
+        else:
+            assert in_proj_weight is not None
+            W_q, W_k, _W_v = in_proj_weight.chunk(3)
+        b_q, b_k = (None, None) if in_proj_bias is None else in_proj_bias.chunk(3)[:2]
+
+        def heads(x: Tensor) -> Tensor:  # (n, batch, d) -> (batch, heads, n, k)
+            x = x if x.ndim == 3 else x[:, None]
+            return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
+
+        q, k = heads(F.linear(query, W_q, b_q)), heads(F.linear(key, W_k, b_k))
+        visible = None
+        if attn_mask is not None:
+            visible = attn_mask.logical_not() if attn_mask.dtype == torch.bool else attn_mask  # True hides, here
+            visible = visible.unflatten(0, (-1, num_heads)) if visible.ndim == 3 else visible
+        if key_padding_mask is not None:
+            hidden = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == -torch.inf
+            self.tokens_mask = hidden.logical_not().reshape(q.shape[0], -1)
+        self.found.append(self._softmax(q, k, visible, is_causal and attn_mask is None, None))
+
+    @torch.no_grad()
+    def _weights(self, A: Tensor) -> None:
+        if A.ndim == 3 and A.shape[0] % self.heads == 0:
+            A = A.unflatten(0, (-1, self.heads))
+        if A.ndim == 4 and A.shape[1] == self.heads and A.shape[-1] == A.shape[-2]:
+            self.found.append(DenseAttention(A.detach(), mask=self._mask(A)))
+
+    def _mask(self, like: Tensor) -> Tensor | None:
+        mask = self.tokens_mask
+        if mask is None or bool(mask.all()) or mask.shape != (like.shape[0], like.shape[-2]):
+            return None
+        return mask.to(like.device)
+
+    def _softmax(
+        self, q: Tensor, k: Tensor, visible: Tensor | None, causal: bool, scale: float | None
+    ) -> AttentionOperator:
+        mask, bias = self._mask(q), None
+        if visible is not None:
+            n = q.shape[-2]
+            allowed, extra = _visible(visible)
+            tokens = mask if mask is not None else allowed.any(-2).any(1).expand(q.shape[0], n)
+            tokens = tokens.to(q.device)
+            plain = _explains(allowed, tokens, causal=False)
+            if extra is None and (plain or _explains(allowed, tokens, causal=True)):
+                causal, mask = not plain, None if bool(tokens.all()) else tokens
+            else:
+                zero = torch.zeros((), device=q.device)
+                bias = torch.where(allowed, zero if extra is None else extra.float(), -torch.inf)
+                bias = bias.masked_fill(~tokens[:, None, :, None], 0.0)  # a hidden query may look anywhere
+                bias = bias.expand(q.shape[0], q.shape[1], n, n)
+                mask = None if bool(tokens.all()) else tokens
+                causal = causal or not bool(torch.triu(allowed, diagonal=1).any())
+        return SoftmaxAttention(q.detach(), k.detach(), scale=scale, mask=mask, bias=bias, causal=causal)
+
+
+def _visible(mask: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A mask of a fused call, as who may look where ``(b, h, n, n)``, and what it adds to scores if not zero."""
+    mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+    if mask.dtype == torch.bool:
+        return mask, None
+    # Libraries hide with -inf or with the most negative number of some type.
+    allowed = mask > torch.finfo(mask.dtype).min / 2
+    extra = torch.where(allowed, mask, 0.0)
+    return allowed, extra if bool(extra.any()) else None
+
+
+def _explains(allowed: Tensor, tokens: Tensor, causal: bool) -> bool:
+    """Whether hiding these tokens (and, causally, later ones) is all that a mask does to tokens that count."""
+    n = tokens.shape[-1]
+    expected = tokens[:, None, None, :].expand(-1, 1, n, n)
+    if causal:
+        expected = expected & torch.ones(n, n, dtype=torch.bool, device=tokens.device).tril()
+    return not bool(((allowed != expected) & tokens[:, None, :, None]).any())

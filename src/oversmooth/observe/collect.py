@@ -1,0 +1,247 @@
+"""Tokens and attention reduced to numbers while the model runs: nothing of the size of an input outlives its layer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oversmooth import metrics
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.errors import InputError
+from oversmooth.observe.study import Block, Stage
+from oversmooth.theory.dominance import dominance
+from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.weights import fold_norm
+
+MASSIVE_RATIO = 5.0
+"""A token is massive where its norm is more than so many times the median norm of its input's tokens."""
+RANKS = ("effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance")
+
+
+@dataclass
+class Found:
+    """What was collected, over inputs in their order. Sites are (call, stage); stage −1 is what entered the block."""
+
+    tokens: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
+    """Metric by name, ``(inputs,)``; ranks of the first inputs only."""
+    without_massive: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
+    massive: dict[tuple[int, int], list[tuple[int, int, float]]] = field(default_factory=dict)
+    """(input, position, norm over the median) of each massive token."""
+    inverse_sigma: dict[int, Tensor] = field(default_factory=dict)
+    """Mean 1/σ of the tokens before the norm, by call, ``(inputs,)``."""
+    rho_smooth: dict[int, Tensor] = field(default_factory=dict)
+    rho_rough: dict[int, Tensor] = field(default_factory=dict)
+    """By call, ``(inputs, heads)``."""
+    verdict: dict[int, list[list[str]]] = field(default_factory=dict)
+    joined: dict[int, list[tuple[int, float, float, str, float]]] = field(default_factory=dict)
+    """By call: (input, rho_smooth, rho_rough, verdict, residual)."""
+    causal: bool | None = None
+    inputs: int = 0
+    tokens_seen: list[int] = field(default_factory=list)
+    """How many tokens count, input by input."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    ranks: int = 4
+    """Inputs whose ranks are taken: the first so many."""
+    spectra: bool = True
+    joined: int = 1
+    """Inputs for which all heads are taken together."""
+    variant: str = "raw"
+    """How the norm enters H for dominance: raw, folded or observed."""
+    seed: int = 0
+
+
+class Collect:
+    """The listener that reduces."""
+
+    def __init__(self, blocks: list[Block], settings: Settings) -> None:
+        self.blocks, self.settings = blocks, settings
+        self.found = Found()
+        self._rows: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
+        self._without: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
+        self._lists: dict[str, dict[int, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
+        self._weights: dict[str, tuple[Tensor, Tensor]] = {}
+        self._mask: Tensor | None = None
+        self._counted: Tensor | None = None
+        self._start = 0
+        self._x: Tensor | None = None
+        self._sigma: Tensor | None = None
+
+    def parts(self, layer: AttentionLayer) -> list[str]:
+        return sorted({s.module for b in self.blocks if b.layer.block == layer.block for s in b.stages if s.module})
+
+    def begin(self, mask: Tensor | None, special: Tensor | None, size: int) -> None:
+        """A batch of so many inputs comes. mask: tokens that count in attention; special: not counted as tokens."""
+        counted = mask
+        if special is not None:
+            counted = ~special if mask is None else mask & ~special
+            # An input of nothing but special tokens is measured with them: no number says less.
+            counted = counted | ~counted.any(-1, keepdim=True) & (torch.ones_like(special) if mask is None else mask)
+        self._mask = counted
+        self._counted = None if counted is None or bool(counted.all()) else counted
+        self._start, self.found.inputs = self.found.inputs, self.found.inputs + size
+
+    def enter(self, call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None:
+        call %= len(self.blocks)
+        block = self.blocks[call]
+        if block.layer.block != layer.block:
+            raise InputError(
+                f"{layer.block} ran where {block.layer.block} did for the first input; give inputs that take one way"
+            )
+        if call == 0:
+            counted = self._mask_for(x)
+            n = [x.shape[1]] * x.shape[0] if counted is None else counted.sum(-1).tolist()
+            self.found.tokens_seen += n
+        if call == 0 or not block.continues:
+            self._site((call, -1), x, cosines=True)
+        self._x = x
+        self._sigma = _inverse_sigma(x, layer, self._mask_for(x)) if block.norm_position == "pre" else None
+        if self._sigma is not None:
+            self._lists["sigma"][call].append(self._sigma)
+
+    def part(self, call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
+        call %= len(self.blocks)
+        for place, stage in enumerate(self.blocks[call].stages):
+            if stage.module == name:
+                assert self._x is not None
+                state = {"input": x, "output": y, "sum": self._x + y if stage.where == "sum" else y}[stage.where]
+                self._site((call, place), state, cosines=place == self.blocks[call].attention_stage)
+
+    def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
+        call %= len(self.blocks)
+        self._site((call, len(self.blocks[call].stages) - 1), y, cosines=True)
+        self._x = None
+
+    def attention(self, call: int, layer: AttentionLayer, A: AttentionOperator, x: Tensor | None, y: Tensor) -> None:
+        call %= len(self.blocks)
+        stage = self.blocks[call].stages[0]
+        if stage.where == "sum" and stage.module == layer.name:  # torch's own attention, whose output is no module's
+            assert self._x is not None
+            self._site((call, 0), self._x + y, cosines=self.blocks[call].attention_stage == 0)
+        if not self.settings.spectra:
+            return
+        self.found.causal = A.causal
+        W_V, W_O = self._layer_weights(layer)
+        W_V = self._with_norm(W_V, layer, self.blocks[call])
+        try:
+            found = dominance(A, W_V, W_O, per_head=True, seed=self.settings.seed)
+            self._lists["rho_smooth"][call].append(found.rho_smooth)
+            self._lists["rho_rough"][call].append(found.rho_rough)
+            self.found.verdict.setdefault(call, []).extend(found.verdict)
+            few = self.settings.joined - self._start
+            if few > 0:
+                some = torch.arange(min(few, A.shape[0]), device=A.device)
+                V = W_V[some] if W_V.ndim == 4 else W_V
+                all_heads = dominance(A.select(some), V, W_O, limit=False, seed=self.settings.seed)
+                rows = zip(
+                    (some + self._start).tolist(),
+                    all_heads.rho_smooth.tolist(),
+                    all_heads.rho_rough.tolist(),
+                    all_heads.verdict,
+                    all_heads.residual.tolist(),
+                    strict=True,
+                )
+                self.found.joined.setdefault(call, []).extend(rows)
+        except InputError as error:
+            raise InputError(f"{layer.name}: {error}") from error
+
+    def _layer_weights(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
+        if layer.name not in self._weights:
+            self._weights = {layer.name: (layer.W_V.float(), layer.W_O.float())}  # one layer at a time
+        return self._weights[layer.name]
+
+    def _with_norm(self, W_V: Tensor, layer: AttentionLayer, block: Block) -> Tensor:
+        if self.settings.variant == "raw" or block.norm_position != "pre" or layer.norm is None:
+            return W_V
+        folded = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
+        if self.settings.variant == "observed" and self._sigma is not None:
+            folded = folded * self._sigma.to(folded)[:, None, None, None]
+        return folded
+
+    def _mask_for(self, x: Tensor) -> Tensor | None:
+        if self._counted is None or self._counted.shape != x.shape[:2]:
+            return None
+        return self._counted.to(x.device)
+
+    def _site(self, site: tuple[int, int], x: Tensor, cosines: bool) -> None:
+        mask = self._mask_for(x)
+        found = metrics.summary(x, mask, cosines=cosines)
+        self._write(self._rows[site], found, cosines)
+        if cosines and self._start < self.settings.ranks:
+            few = self.settings.ranks - self._start
+            some = x[:few]
+            s = metrics.singular_values(some, None if mask is None else mask[:few])
+            for name, value in metrics.ranks_of(s).items():
+                self._rows[site][name].append(value)
+        if not cosines:
+            return
+        norms = found.token_norms
+        counted = norms > 0
+        middle = torch.where(counted, norms, torch.nan).nanmedian(-1, keepdim=True).values
+        massive = norms > MASSIVE_RATIO * middle
+        if bool(massive.any()):
+            rest = counted & ~massive
+            for i, position in massive.nonzero().tolist():
+                ratio = float(norms[i, position] / middle[i])
+                self.found.massive.setdefault(site, []).append((self._start + i, position, ratio))
+            affected = massive.any(-1)
+            found = _replace(found, affected, metrics.summary(x[affected], rest[affected]))
+        self._write(self._without[site], found, cosines)
+
+    @staticmethod
+    def _write(row: dict[str, list[Tensor]], found: metrics.Summary, cosines: bool) -> None:
+        row["log_hfc"].append(found.log_hfc)
+        row["log_lfc"].append(found.log_lfc)
+        if cosines:
+            row["cos"].append(found.cos)
+            row["abs_cos"].append(found.abs_cos)
+
+    def finish(self) -> Found:
+        """Everything on the CPU and in a row."""
+        found = self.found
+        for target, rows in ((found.tokens, self._rows), (found.without_massive, self._without)):
+            for site, columns in rows.items():
+                target[site] = {name: _joined(parts) for name, parts in columns.items()}
+                target[site]["log_hfc_lfc"] = target[site]["log_hfc"] - target[site]["log_lfc"]
+                target[site]["hfc_lfc"] = target[site]["log_hfc_lfc"].exp()
+        for name, values in (
+            ("sigma", found.inverse_sigma),
+            ("rho_smooth", found.rho_smooth),
+            ("rho_rough", found.rho_rough),
+        ):
+            values.update({call: _joined(parts) for call, parts in self._lists[name].items()})
+        return found
+
+
+def _joined(parts: Iterable[Tensor]) -> Tensor:
+    return torch.cat([part.detach().double().cpu() for part in parts])
+
+
+def _replace(found: metrics.Summary, at: Tensor, other: metrics.Summary) -> metrics.Summary:
+    values = {}
+    for name in ("log_hfc", "log_lfc", "cos", "abs_cos"):
+        value = getattr(found, name).clone()
+        value[at] = getattr(other, name).to(value.dtype)
+        values[name] = value
+    return metrics.Summary(**values, token_norms=found.token_norms)
+
+
+def _inverse_sigma(x: Tensor, layer: AttentionLayer, mask: Tensor | None) -> Tensor:
+    """Mean over tokens of 1/σ, σ as the norm takes it: over features, about their mean or about zero. ``(b,)``."""
+    x = x.float()
+    rms = layer.norm is not None and layer.norm.kind == "rms"
+    square = x.square().mean(-1) if rms else x.var(-1, unbiased=False)
+    inverse = square.clamp(min=1e-12).rsqrt()
+    if mask is None:
+        return inverse.mean(-1)
+    return (inverse * mask).sum(-1) / mask.sum(-1)
+
+
+__all__ = ["MASSIVE_RATIO", "RANKS", "Collect", "Found", "Settings", "Stage"]

@@ -1,0 +1,194 @@
+"""What more depth would do to one input: what the spectra say, attention alone applied again, the real blocks again.
+
+Three answers that need not agree: spectra and simulation freeze attention as it was last seen and know neither MLP nor
+(in Post-LN) norm; the real blocks have both, and compute attention anew.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth import metrics
+from oversmooth.diagnosis import Course, Extrapolation, Number, plain
+from oversmooth.errors import InputError
+from oversmooth.observe.study import Block, without_dropout
+from oversmooth.observe.watch import first_tensor
+from oversmooth.theory.dominance import dominance
+from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
+from oversmooth.theory.simulate import Simulation, simulate
+from oversmooth.theory.stack import stack_dominance
+from oversmooth.theory.weights import centre_features, fold_norm
+
+_CACHES = ("past_key_values", "past_key_value", "layer_past", "cache_position")
+# Change of log HFC/LFC a layer below which a simulation has settled.
+_STILL = 1e-4
+
+
+def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
+    """The last block, repeated `depth` times."""
+    block = blocks[-1]
+    A = _first(block)
+    W_V, W_O, offset, variant = _effective(block)
+    said = dominance(A, W_V, W_O, bias=offset is not None, limit=False, seed=seed)
+    course, seen, note = None, "open", ""
+    try:
+        course, seen = _simulated([block], [A], [(W_V, W_O)], offset, depth)
+    except InputError as error:
+        note = f"not simulated: {error}"
+    (word,) = said.verdict
+    floor = said.rho_smooth.clamp(min=said.smooth_floor)
+    return Extrapolation(
+        what="last block",
+        input=0,
+        rho_smooth=plain(said.rho_smooth),
+        rho_rough=plain(said.rho_rough),
+        verdict=word,
+        predicted_rate=plain(said.rho_rough / floor) if word == "smooth" else None,
+        residual=plain(said.residual),
+        variant=variant,
+        simulated=course,
+        simulated_verdict=seen,
+        real=_real([block], modules, depth),
+        note=note,
+    )
+
+
+def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int, seed: int) -> Extrapolation | None:
+    """The whole stack, passed `passes` more times. None where attention is only known as matrices: they are not kept."""
+    if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
+        return None
+    operators = [_first(block) for block in blocks]
+    effective = [_effective(block) for block in blocks]
+    biased = any(offset is not None for _, _, offset, _ in effective)
+    weights = [(W_V, W_O) for W_V, W_O, _, _ in effective]
+    said = stack_dominance(operators, [v for v, _ in weights], [o for _, o in weights], bias=biased, seed=seed)
+    course, seen = _simulated(blocks, operators, weights, None, passes * len(blocks))
+    return Extrapolation(
+        what="stack",
+        input=0,
+        rho_smooth=plain(math.exp(min(700.0, said.log_rho_smooth / len(blocks)))),
+        rho_rough=plain(math.exp(min(700.0, said.log_rho_rough / len(blocks)))),
+        verdict=said.verdict,
+        predicted_rate=plain(said.rate) if said.verdict == "smooth" else None,
+        residual=plain(said.residual),
+        variant=effective[-1][3],
+        simulated=course,
+        simulated_verdict=seen,
+        real=_real(blocks, modules, passes * len(blocks)),
+        note="radii are per block: the geometric mean over the stack",
+    )
+
+
+def _first(block: Block) -> AttentionOperator:
+    assert block.A is not None
+    return block.A.select(torch.tensor([0], device=block.A.device))
+
+
+def _effective(block: Block) -> tuple[Tensor, Tensor, Tensor | None, str]:
+    """(W_V, W_O, what is added to every token or None, variant): the layer as the stream meets it.
+
+    Pre-LN: with the norm folded in and the mean 1/σ of this input. Post-LN: on tokens whose features have zero mean.
+    """
+    layer = block.layer
+    W_V, W_O = layer.W_V.float(), layer.W_O.float()
+    if block.norm_position == "post":
+        return *centre_features(W_V, W_O), None, "post"
+    offset = torch.zeros(layer.width, device=W_V.device)
+    values = torch.zeros(layer.heads, layer.head_dim, device=W_V.device)
+    if (bias := layer.value_bias) is not None:
+        values = values + bias.float()
+    variant = "raw"
+    if block.norm_position == "pre" and block.norm_agrees and layer.norm is not None:
+        x = block.x[0].float()
+        rms = layer.norm.kind == "rms"
+        sigma = (x.square().mean(-1) if rms else x.var(-1, unbiased=False)).clamp(min=1e-12).sqrt()
+        if layer.norm.beta is not None:
+            values = values + (layer.norm.beta.float() @ W_V)
+        W_V = fold_norm(W_V, layer.norm.gamma.float(), kind=layer.norm.kind, inverse_sigma=float((1 / sigma).mean()))
+        variant = "observed"
+    offset = offset + torch.einsum("hk,hkd->d", values, W_O)
+    if (bias := layer.output_bias) is not None:
+        scale = 1.0 if layer.layer_scale is None else layer.weights.read(layer.layer_scale).float()
+        offset = offset + bias.float() * scale
+    return W_V, W_O, offset if bool(offset.any()) else None, variant
+
+
+def _simulated(
+    blocks: list[Block],
+    operators: list[AttentionOperator],
+    weights: list[tuple[Tensor, Tensor]],
+    offset: Tensor | None,
+    depth: int,
+) -> tuple[Course, str]:
+    X = blocks[-1].y[:1].to(operators[0].device).float()
+    if weights[0][0].shape[-2] < X.shape[-1]:  # features of zero mean, in the basis that the weights are in
+        X = _without_mean(X)
+    every = max(1, depth // 64)
+    run = simulate(X, operators, [v for v, _ in weights], [o for _, o in weights], depth, bias=offset, every=every)
+    course = Course(run.depth.tolist(), [plain(v) for v in run.log_hfc_lfc[:, 0].tolist()])
+    return course, _settled(run)
+
+
+def _without_mean(X: Tensor) -> Tensor:
+    d = X.shape[-1]
+    eye = torch.eye(d, dtype=X.dtype, device=X.device)[None]
+    basis, _ = centre_features(eye, eye)
+    return X @ basis[0].mT
+
+
+def _settled(run: Simulation) -> str:
+    """What a run shows: HFC/LFC still falling at its end, or not."""
+    rate = math.log(float(run.rate()[0])) if float(run.rate()[0]) > 0 else -math.inf
+    if math.isnan(rate):
+        return "open"
+    return "smooth" if rate < -_STILL else "rough"
+
+
+def _real(blocks: list[Block], modules: dict[str, nn.Module], depth: int) -> Course | None:
+    """The blocks themselves, run again on what the last one gave, with everything else they got as it was."""
+    x = first_tensor((_original_layout(blocks[-1], modules, blocks[-1].y),), {})
+    A = blocks[-1].A
+    mask = None if A is None or A.mask is None else A.mask[:, 0]
+
+    def ratio(x: Tensor) -> Number:
+        tokens = _tokens(blocks[-1], modules, x)
+        shown = None if mask is None else mask[:1]
+        return plain(metrics.summary(tokens[:1], shown, cosines=False).log_hfc_lfc[0])
+
+    depths, values = [0.0], [ratio(x)]
+    try:
+        with torch.no_grad(), without_dropout(modules):
+            for step in range(depth):
+                block = blocks[step % len(blocks)]
+                args, kwargs = _with_stream(block.args, block.kwargs, x)
+                x = first_tensor((modules[block.layer.block](*args, **kwargs),), {})
+                depths.append(step + 1.0)
+                values.append(ratio(x))
+    except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
+        return None  # a block that cannot be run by itself
+    return Course(depths, values)
+
+
+def _original_layout(block: Block, modules: dict[str, nn.Module], x: Tensor) -> Tensor:
+    given = first_tensor(block.args, block.kwargs)
+    if given.ndim == 2:
+        return x[0]
+    return x if getattr(modules[block.layer.name], "batch_first", True) else x.transpose(0, 1)
+
+
+def _tokens(block: Block, modules: dict[str, nn.Module], x: Tensor) -> Tensor:
+    if x.ndim == 2:
+        return x[None]
+    return x if getattr(modules[block.layer.name], "batch_first", True) else x.transpose(0, 1)
+
+
+def _with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with other tokens, and without a cache that would remember them."""
+    old = first_tensor(args, kwargs)
+    args = tuple(x if value is old else value for value in args)
+    kwargs = {name: x if value is old else None if name in _CACHES else value for name, value in kwargs.items()}
+    return args, {name: False if name == "use_cache" else value for name, value in kwargs.items()}

@@ -1,0 +1,264 @@
+"""One input through the model, to learn where the residual stream passes and to hold anatomy against what happens.
+
+Names say little about whether a norm stands before a layer or on the stream, or what is added to what; the arrays do.
+Everything here is found by comparing them, and what the weights and the caught attention give is checked against what
+each layer returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.anatomy import layouts
+from oversmooth.anatomy.layer import AttentionLayer, NormPosition
+from oversmooth.errors import InputError
+from oversmooth.observe.watch import Watch
+from oversmooth.theory.operators import AttentionOperator
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A place where the stream can be read, and the part of the block that brought it there."""
+
+    part: str
+    where: Literal["input", "output", "sum", "end"]
+    """Of the module: what it got, what it gave, what it gave added to what entered the block; or the block's end."""
+    module: str = ""
+
+
+@dataclass
+class Block:
+    """What was learned about one call of one block."""
+
+    layer: AttentionLayer
+    stages: list[Stage]
+    norm_position: NormPosition
+    norm_agrees: bool
+    """Whether the norm before attention is what anatomy says it is."""
+    continues: bool
+    """Whether it started from what the block before it gave."""
+    A: AttentionOperator | None
+    x: Tensor
+    y: Tensor
+    args: Any = field(repr=False)
+    kwargs: Any = field(repr=False)
+
+    @property
+    def attention_stage(self) -> int:
+        """The stage after the attention sub-layer, its norm included where that stands on the stream."""
+        return 1 if self.norm_position == "post" and len(self.stages) > 1 else 0
+
+
+@dataclass
+class _Heard:
+    x: Tensor
+    args: Any
+    kwargs: Any
+    parts: list[tuple[str, Tensor, Tensor, bool]] = field(default_factory=list)
+    """Module, its input, its output, whether attention had run before."""
+    A: AttentionOperator | None = None
+    attention_in: Tensor | None = None
+    attention_out: Tensor | None = None
+
+
+class Study:
+    """The listener that remembers one input's way through the model."""
+
+    def __init__(self, modules: dict[str, nn.Module], layers: list[AttentionLayer]) -> None:
+        self.modules, self.layers = modules, layers
+        self.blocks: list[Block] = []
+        self._heard: _Heard | None = None
+
+    @classmethod
+    def of(
+        cls,
+        modules: dict[str, nn.Module],
+        layers: list[AttentionLayer],
+        run: Callable[[], object],
+        mask: Tensor | None,
+        *,
+        attention: bool = True,
+    ) -> list[Block]:
+        study = cls(modules, layers)
+        distinct = list({layer.block: layer for layer in layers}.values())
+        with without_dropout(modules), Watch(modules, distinct, study, study.parts, attention=attention, mask=mask):
+            run()
+        if not study.blocks:
+            raise InputError(
+                f"the model ran without running {distinct[0].block}; give inputs that pass through its layers"
+            )
+        return study.blocks
+
+    def parts(self, layer: AttentionLayer) -> list[str]:
+        """Norms and scales of the block, and the projections of values and outputs."""
+        inside = [name for name in self.modules if name.startswith(layer.block + ".") or not layer.block]
+        found = [name for name in inside if _acts_on_features(self.modules[name], layer.width)]
+        return found + [name for name in (_value(layer), _output(layer)) if name in self.modules and name not in found]
+
+    def enter(self, call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None:
+        if x.ndim != 3 or x.shape[-1] != layer.width:
+            raise InputError(
+                f"{layer.block} gets an array of shape {tuple(x.shape)}; tokens must be (batch, n, {layer.width})"
+            )
+        self._heard = _Heard(x, args, kwargs)
+
+    def part(self, call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
+        assert self._heard is not None
+        self._heard.parts.append((name, x, y, self._heard.attention_out is not None))
+        if name == _output(layer):
+            self._heard.attention_out = y
+
+    def attention(self, call: int, layer: AttentionLayer, A: AttentionOperator, x: Tensor | None, y: Tensor) -> None:
+        assert self._heard is not None
+        self._heard.A, self._heard.attention_in = A, x
+        if self._heard.attention_out is None:
+            self._heard.attention_out = y
+
+    def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
+        heard, self._heard = self._heard, None
+        assert heard is not None
+        if heard.attention_out is None:
+            raise InputError(f"{layer.block} ran without its attention {layer.name}; it cannot be observed")
+        if heard.A is not None:
+            self._check_attention(layer, heard)
+        stages, position = self._stages(layer, heard, y)
+        before = self.blocks[-1].y if self.blocks else None
+        continues = before is not None and before.shape == heard.x.shape and _same(before, heard.x)
+        agrees = self._norm_agrees(layer, heard) if position == "pre" else True
+        self.blocks.append(
+            Block(layer, stages, position, agrees, continues, heard.A, heard.x, y, heard.args, heard.kwargs)
+        )
+
+    def _stages(self, layer: AttentionLayer, heard: _Heard, y: Tensor) -> tuple[list[Stage], NormPosition]:
+        x, out = heard.x, heard.attention_out
+        assert out is not None
+        norms = [part for part in heard.parts if part[0] not in (_value(layer), _output(layer))]
+        has_pre = any(_same(given, x) for name, given, _, later in norms if not later)
+        # What attention adds may be scaled or normed on its way; follow it.
+        branch, source = out, _output(layer)
+        for name, given, gave, later in norms:
+            if _same(given, branch) and not _same(given, x):
+                branch, source = gave, name
+        if layer.layer_scale is not None and source == _output(layer):
+            branch = branch * layer.weights.read(layer.layer_scale).to(branch)
+        total = x + branch
+        summing = [(name, gave) for name, given, gave, later in norms if later and _same(given, total)]
+        rest = "cross-attention and mlp" if self._has_cross_attention(layer) else "mlp"
+        if _same(y, total):
+            return [Stage("attention", "end")], "pre" if has_pre else "none"
+        if has_pre and summing:
+            return [Stage("attention", "input", summing[0][0]), Stage(rest, "end")], "pre"
+        if summing:
+            first, after = summing[0]
+            if _same(y, after):
+                return [Stage("attention", "input", first), Stage("norm", "end")], "post"
+            stages = [Stage("attention", "input", first), Stage("norm", "output", first)]
+            last = [name for name, given, gave, later in norms if later and name != first and _same(gave, y)]
+            if last:
+                return [*stages, Stage(rest, "input", last[0]), Stage("norm", "end")], "post"
+            return [*stages, Stage(rest, "end")], "post"
+        if source == _output(layer) and source not in self.modules:
+            source = layer.name
+        # No one reads the sum: attention and MLP run side by side, or what follows has no norm.
+        return [Stage("attention", "sum", source), Stage(rest, "end")], "pre" if has_pre else "none"
+
+    def _has_cross_attention(self, layer: AttentionLayer) -> bool:
+        inside = (name[len(layer.block) :].lower() for name in self.modules if name.startswith(layer.block + "."))
+        return any(word in name for name in inside for word in layouts.CROSS_ATTENTION)
+
+    def _check_attention(self, layer: AttentionLayer, heard: _Heard) -> None:
+        """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O`` against what the layer returned."""
+        values_in = heard.attention_in
+        for name, given, _, _ in heard.parts:
+            if name == _value(layer):
+                values_in = given
+        assert heard.A is not None
+        assert heard.attention_out is not None
+        if values_in is None:
+            raise InputError(f"{layer.name}: its value projection {_value(layer)} did not run; register its layout")
+        expected = _attend(layer, heard.A, values_in)
+        mask = None if heard.A.mask is None else heard.A.mask[:, 0]
+        got = heard.attention_out.to(expected.dtype)
+        if mask is not None:
+            expected, got = expected[mask], got[mask]
+        error = float((expected - got).norm() / got.norm().clamp(min=1e-12))
+        exact = heard.attention_out.dtype in (torch.float32, torch.float64)
+        if not error < (2e-3 if exact else 5e-2):
+            raise InputError(
+                f"{layer.name}: its weights and its attention give a result {error:.2g} off what it returned; "
+                f"the layout {layout_name(layer)!r} with {layer.heads} heads does not describe it: register another"
+            )
+
+    def _norm_agrees(self, layer: AttentionLayer, heard: _Heard) -> bool:
+        if layer.norm is None:
+            return False
+        for name, given, gave, _ in heard.parts:
+            if name == layer.norm.name and _same(given, heard.x):
+                z = given.float()
+                if layer.norm.kind == "layer":
+                    z = z - z.mean(-1, keepdim=True)
+                z = z / (z.square().mean(-1, keepdim=True) + 1e-12).sqrt()
+                beta = layer.norm.beta
+                z = z * layer.norm.gamma.to(z) + (0.0 if beta is None else beta.to(z))
+                return float((z - gave.float()).norm() / gave.float().norm().clamp(min=1e-12)) < 5e-2
+        return False
+
+
+@contextmanager
+def without_dropout(modules: dict[str, nn.Module]) -> Iterator[None]:
+    """Everything in eval mode for a while, each module's own flag restored."""
+    flags = [(module, module.training) for module in modules.values()]
+    for module, _ in flags:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
+
+
+def layout_name(layer: AttentionLayer) -> str:
+    return layer.layout.name.split(" (")[0]
+
+
+def _attend(layer: AttentionLayer, A: AttentionOperator, x: Tensor) -> Tensor:
+    W_V, W_O = (W.to(A.device, A.dtype) for W in (layer.W_V, layer.raw_W_O))
+    values = x.to(A.device, A.dtype)[:, None] @ W_V
+    if (bias := layer.value_bias) is not None:
+        values = values + bias.to(values)[:, None]
+    out = ((A @ values) @ W_O).sum(-3)
+    return out if layer.output_bias is None else out + layer.output_bias.to(out)
+
+
+def _value(layer: AttentionLayer) -> str:
+    return f"{layer.name}.{layer.layout.value}".removesuffix("weight").removesuffix(".")
+
+
+def _output(layer: AttentionLayer) -> str:
+    return f"{layer.name}.{layer.layout.output}".removesuffix("weight").removesuffix(".")
+
+
+def _acts_on_features(module: nn.Module, width: int) -> bool:
+    """A leaf with nothing but one number a feature: a norm or a scale; norms without any, too."""
+    if any(True for _ in module.children()):
+        return False
+    parameters = [p for p in module._parameters.values() if p is not None]
+    if parameters:
+        return all(p.ndim == 1 and p.shape[0] == width for p in parameters)
+    return "norm" in type(module).__name__.lower()
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    if a is b:
+        return True
+    if a.shape != b.shape:
+        return False
+    scale = b.float().norm()
+    tolerance = 1e-5 if a.dtype in (torch.float32, torch.float64) else 1e-2
+    return bool((a.float() - b.to(a.device).float()).norm() <= tolerance * scale)

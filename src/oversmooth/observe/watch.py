@@ -1,0 +1,235 @@
+"""A model watched while it runs: hooks and wrappers go on, listeners hear, and everything comes off again.
+
+What the model computes is left alone, bit for bit. torch's own encoder layers take a fast path only while nothing
+looks inside them, so they run as they are first, and once more, watched, from the same input.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.errors import InputError
+from oversmooth.observe.catch import CatchAttention
+from oversmooth.theory.operators import AttentionOperator
+
+
+class Listener(Protocol):
+    """Hears of each block in the order things happen. call: how many blocks ran before; tokens are ``(b, n, d)``."""
+
+    def enter(self, call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None: ...
+
+    def part(self, call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
+        """A module inside the block ran."""
+        ...
+
+    def attention(self, call: int, layer: AttentionLayer, A: AttentionOperator, x: Tensor | None, y: Tensor) -> None:
+        """x: what torch's own attention got, whose projections are not modules; else None. y: what it returned."""
+        ...
+
+    def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None: ...
+
+
+class Watch:
+    """Context manager. modules: every module of the model by name; parts: the modules to hear of, block by block."""
+
+    def __init__(
+        self,
+        modules: dict[str, nn.Module],
+        layers: list[AttentionLayer],
+        listener: Listener,
+        parts: Callable[[AttentionLayer], list[str]],
+        *,
+        attention: bool = True,
+        mask: Tensor | None = None,
+    ) -> None:
+        self.modules, self.layers, self.listener, self.parts = modules, layers, listener, parts
+        self.catches = attention
+        self.mask = mask
+        """The tokens that count in the batch that comes next, ``(b, n)``."""
+        self.calls = 0
+        self._block: AttentionLayer | None = None
+        self._replaying = False
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Watch:
+        with ExitStack() as stack:  # undone at once if something fails half-way
+            # Compiled code would not call what is put on here; the module inside runs instead.
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            for layer in self.layers:
+                block, attention = self.modules[layer.block], self.modules[layer.name]
+                stack.enter_context(_replaced(block, functools.partial(self._run_block, layer)))
+                if self.catches:
+                    stack.enter_context(_replaced(attention, functools.partial(self._run_attention, layer)))
+                if not _has_fast_path(block):
+                    self._listen(stack, layer)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        self._block = None
+
+    def _listen(self, stack: ExitStack, layer: AttentionLayer) -> None:
+        for name in self.parts(layer):
+            hook = functools.partial(self._hear_part, layer, name)
+            handle = self.modules[name].register_forward_hook(hook, with_kwargs=True)
+            stack.callback(handle.remove)
+
+    def _run_block(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._block is not None:  # a block inside a block
+            return original(*args, **kwargs)
+        module = self.modules[layer.block]
+        if not _has_fast_path(module):
+            return self._watched_block(layer, original, args, kwargs)
+        out = original(*args, **kwargs)
+        with ExitStack() as stack:
+            self._listen(stack, layer)
+            stack.enter_context(_quietly())
+            args, kwargs = _unnested(args, kwargs)
+            again = self._watched_block(layer, original, args, kwargs)
+        _check_same(layer.block, out, again)
+        return out
+
+    def _watched_block(self, layer: AttentionLayer, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        x = first_tensor(args, kwargs)
+        self._block = layer
+        try:
+            with _apart(x):
+                self.listener.enter(self.calls, layer, self.tokens(layer, x), args, kwargs)
+            out = original(*args, **kwargs)
+            y = first_tensor((out,), {})
+            with _apart(y):
+                self.listener.leave(self.calls, layer, self.tokens(layer, y))
+        finally:
+            self._block = None
+        self.calls += 1
+        return out
+
+    def _run_attention(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._block is None:  # the fast path itself, or not one of our blocks
+            return original(*args, **kwargs)
+        catch = CatchAttention(layer.heads, self.mask)
+        own = isinstance(self.modules[layer.name], nn.MultiheadAttention)
+        fast = own and not self.modules[layer.name].training and not _has_fast_path(self.modules[layer.block])
+        if fast:
+            out = original(*args, **kwargs)
+            with _quietly(), catch:
+                _check_same(layer.name, out, original(*args, **kwargs))
+        else:
+            with catch:
+                out = original(*args, **kwargs)
+        if len(catch.found) != 1:
+            raise InputError(
+                f"{layer.name} computed attention over its own tokens {len(catch.found)} times where one call of "
+                "scaled_dot_product_attention or softmax was looked for; load the model with "
+                "attn_implementation='sdpa' or 'eager', or leave spectra out (spectra=False)"
+            )
+        y = first_tensor((out,), {})
+        with _apart(y):
+            x = self.tokens(layer, first_tensor(args, kwargs)) if own else None
+            self.listener.attention(self.calls, layer, catch.found[0], x, self.tokens(layer, y))
+        return out
+
+    def _hear_part(self, layer: AttentionLayer, name: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        if self._block is not layer and (self._block is None or self._block.block != layer.block):
+            return
+        x, y = first_tensor(args, kwargs, needed=False), first_tensor((out,), {}, needed=False)
+        if x is not None and y is not None:
+            with _apart(y):
+                self.listener.part(self.calls, self._block, name, self.tokens(layer, x), self.tokens(layer, y))
+
+    def tokens(self, layer: AttentionLayer, x: Tensor) -> Tensor:
+        """As ``(batch, n, d)``: torch's own layers take (n, batch, d) unless told otherwise, and single arrays."""
+        x = x.detach()
+        if x.ndim == 2:
+            return x[None]
+        first = getattr(self.modules[layer.name], "batch_first", True)
+        return x if first else x.transpose(0, 1)
+
+
+def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
+    """The first floating tensor of two or more dimensions among arguments or results: the stream, by convention."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 2:
+            return value
+        if isinstance(value, (tuple, list)) and value and isinstance(value[0], Tensor):
+            return value[0]
+        if hasattr(value, "last_hidden_state"):
+            return value.last_hidden_state
+    if needed:
+        raise InputError("a block got or gave no tensor of tokens; give a model whose blocks pass (batch, n, d) on")
+    return None
+
+
+def seq_first(modules: dict[str, nn.Module], layers: list[AttentionLayer]) -> bool:
+    """Whether batches lie on the second axis."""
+    return not getattr(modules[layers[0].name], "batch_first", True)
+
+
+@contextmanager
+def _replaced(module: nn.Module, wrapper: Callable[..., Any]) -> Iterator[None]:
+    """module.forward goes through wrapper(original, ...) for a while; what was there before comes back exactly."""
+    own = module.__dict__.get("forward")
+    original = module.forward
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
+
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = own
+
+
+@contextmanager
+def _apart(x: Tensor) -> Iterator[None]:
+    """Our own arithmetic: no gradients, and full precision whatever the model's autocast says."""
+    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        yield
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """A second run that leaves no trace: no gradients, generators as before."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        yield
+
+
+def _has_fast_path(block: nn.Module) -> bool:
+    return isinstance(block, nn.TransformerEncoderLayer) and not block.training
+
+
+def _unnested(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Nested tensors, which torch's encoder makes of padded batches, as padded ones with their mask."""
+    if not args or not isinstance(args[0], Tensor) or not args[0].is_nested:
+        return args, kwargs
+    lengths = torch.tensor([len(part) for part in args[0].unbind()], device=args[0].device)
+    x = torch.nested.to_padded_tensor(args[0], 0.0)
+    hidden = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
+    return (x, *args[1:]), {**kwargs, "src_key_padding_mask": hidden}
+
+
+def _check_same(name: str, out: Any, again: Any) -> None:
+    y, z = first_tensor((out,), {}), first_tensor((again,), {})
+    if y.is_nested:
+        y = torch.nested.to_padded_tensor(y, 0.0)
+        z = torch.where((y != 0).any(-1, keepdim=True), z, 0.0)
+    if y.shape != z.shape:
+        return
+    seen = torch.isfinite(y)
+    error = (y - z)[seen].float().norm() / y[seen].float().norm().clamp(min=1e-12)
+    if error > (1e-3 if y.dtype in (torch.float32, torch.float64) else 5e-2):
+        raise InputError(f"{name} gave another result ({error:.2g} off) when watched; it cannot be observed")

@@ -1,0 +1,307 @@
+"""Figures for papers, from diagnoses alone: the curves over depth, the split by part, the eigenvalues, who dominates, and
+what more depth would do. As PDF, SVG or PNG, without a browser.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from oversmooth.diagnosis import Diagnosis, Number
+from oversmooth.errors import InputError
+from oversmooth.files import whole_file
+from oversmooth.report.page import distinct
+
+FORMATS = ("pdf", "svg", "png")
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+_PARTS = {"attention": "#56B4E9", "mlp": "#E69F00", "norm": "#8C959F"}
+_NOTIONS = (
+    ("hfc_lfc", "HFC / LFC", "input convergence", "log"),
+    ("abs_cos", "mean |cos|", "angle convergence", "linear"),
+    ("effective_rank", "effective rank", "rank collapse", "linear"),
+)
+_LOWEST = 1e-14
+_BINS = 80
+
+
+def save(diagnoses: list[Diagnosis], folder: Path, format: str) -> list[Path]:
+    """Every figure there is data for, as ``folder/<name>.<format>``."""
+    if format not in FORMATS:
+        raise InputError(f"figures cannot be written as {format!r}; choose one of {', '.join(FORMATS)}")
+    if not diagnoses:
+        raise InputError("there is nothing to draw: no diagnosis was given; give at least one")
+    charts = {name: chart for name, make in FIGURES.items() if (chart := make(diagnoses)) is not None}
+    _folder(folder)
+    settings: dict[str, Any] = {"ppi": 220} if format == "png" else {}
+    written = []
+    for name, chart in charts.items():
+        path = folder / f"{name}.{format}"
+        with whole_file(path) as temporary:
+            _styled(chart).save(temporary, format=format, **settings)
+        written.append(path)
+    return written
+
+
+def _folder(folder: Path) -> None:
+    """Make the folder where its parent is there; more would hide a mistyped path."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; name a directory for the figures")
+    if not folder.is_dir():
+        if not folder.parent.is_dir():
+            raise InputError(f"{folder} cannot be made: there is no directory {folder.parent}; make it first")
+        try:
+            folder.mkdir()
+        except OSError as error:
+            raise InputError(f"{folder} cannot be made: {error.strerror}; choose another place") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{folder} cannot be written to: no permission; choose another place")
+
+
+def curves(diagnoses: list[Diagnosis]) -> Any:
+    """The three notions after every block, a line a model (the first paper's figure 2)."""
+    import altair as alt  # heavy, and only charts need it
+
+    panels = []
+    for metric, label, notion, scale in _NOTIONS:
+        rows = []
+        for name, diagnosis in _named(diagnoses):
+            for depth, layer in enumerate(diagnosis.layers):
+                value = layer.tokens.get(metric)
+                if value is None or (scale == "log" and value <= 0):
+                    rows.append({"model": name, "depth": depth, "value": None, "low": None, "high": None})
+                    continue
+                low, high = _band(value, layer.spread.get(metric), layer.spread.get("log_hfc_lfc"), scale)
+                rows.append({"model": name, "depth": depth, "value": value, "low": low, "high": high})
+        if all(row["value"] is None for row in rows):
+            continue
+        base = alt.Chart(alt.Data(values=rows))
+        drawn = [x for row in rows for x in (row["value"], row["low"], row["high"]) if x is not None]
+        scaling = (
+            alt.Scale(type="log", domain=[min(drawn) / 1.05, max(drawn) * 1.05], nice=False)
+            if scale == "log"
+            else alt.Scale(zero=False)
+        )
+        y = alt.Y("value:Q", title=label, scale=scaling, axis=alt.Axis(tickCount=5, format="~g"))
+        x = alt.X("depth:Q", title="depth", axis=alt.Axis(tickMinStep=1, format="d", tickCount=6, grid=False))
+        colour = _colour(alt, diagnoses)
+        band = base.mark_area(opacity=0.15).encode(
+            x, alt.Y("low:Q", scale=scaling), alt.Y2("high:Q"), colour, alt.Detail("model:N")
+        )
+        line = base.mark_line(strokeWidth=2).encode(x, y, colour)
+        layers = [band, line]
+        if max(len(d.layers) for d in diagnoses) <= 30:
+            layers.append(base.mark_circle(size=18, opacity=1).encode(x, y, colour))
+        panels.append(alt.layer(*layers).properties(width=210, height=190, title=notion))
+    return alt.hconcat(*panels, spacing=24) if panels else None
+
+
+def changes(diagnoses: list[Diagnosis]) -> Any:
+    """What attention, MLP and norm add to log HFC/LFC, layer by layer, a panel a model."""
+    import altair as alt
+
+    panels = []
+    parts = list(dict.fromkeys(c.part for d in diagnoses for layer in d.layers for c in layer.changes))
+    for name, diagnosis in _named(diagnoses):
+        rows, sums = [], []
+        for depth, layer in enumerate(diagnosis.layers):
+            values = [(c.part, c.log_hfc_lfc) for c in layer.changes if c.log_hfc_lfc is not None]
+            rows += [{"depth": depth, "part": part, "value": value} for part, value in values]
+            if values:
+                sums.append({"depth": depth, "value": sum(value for _, value in values)})
+        if not rows:
+            continue
+        scale = alt.Scale(domain=parts, range=[_PARTS.get(part, "#CC79A7") for part in parts])
+        x = alt.X("depth:O", title="depth", axis=alt.Axis(labelAngle=0, labelOverlap=True))
+        y = alt.Y("value:Q", title="Δ log HFC/LFC", axis=alt.Axis(tickCount=6))
+        legend = alt.Legend(title=None, orient="top")
+        bars = alt.Chart(alt.Data(values=rows)).mark_bar()
+        bars = bars.encode(x, y, alt.Color("part:N", scale=scale, sort=parts, legend=legend))
+        net = alt.Chart(alt.Data(values=sums)).mark_tick(color="#1f2933", thickness=2, width={"band": 1}).encode(x, y)
+        zero = alt.Chart(alt.Data(values=[{}])).mark_rule(color="#9aa3ad").encode(y=alt.datum(0))
+        panels.append(alt.layer(bars, zero, net).properties(width=_width(diagnosis), height=190, title=name))
+    return alt.concat(*panels, columns=2, spacing=24) if panels else None
+
+
+def eigenvalues(diagnoses: list[Diagnosis]) -> Any:
+    """How the real parts of the eigenvalues of the joined H lie, over all layers, a panel a model (the first paper's
+    figure 5).
+    """
+    import altair as alt
+
+    real = {
+        name: [x for layer in d.layers if layer.spectrum for x in _raw(layer.spectrum.joined).real]
+        for name, d in _named(diagnoses)
+    }
+    real = {name: values for name, values in real.items() if values}
+    if not real:
+        return None
+    # A few far eigenvalues would leave all others in one bar; the ends hold what is beyond them.
+    ordered = sorted(abs(x) for values in real.values() for x in values)
+    end = ordered[min(len(ordered) - 1, int(0.999 * len(ordered)))] or 1.0
+    panels = []
+    for name, values in real.items():
+        counts = [0] * _BINS
+        for x in values:
+            counts[min(_BINS - 1, max(0, int((x + end) / (2 * end) * _BINS)))] += 1
+        width = 2 * end / _BINS
+        rows = [
+            {
+                "from": -end + i * width,
+                "to": -end + (i + 1) * width,
+                "share": n / len(values),
+                "sign": "Re λ < 0" if i < _BINS // 2 else "Re λ > 0",
+            }
+            for i, n in enumerate(counts)
+        ]
+        negative = sum(x < 0 for x in values) / len(values)
+        title = alt.Title(name, subtitle=f"{len(values):,} eigenvalues, {100 * negative:.1f} % with Re λ < 0")
+        scale = alt.Scale(domain=["Re λ < 0", "Re λ > 0"], range=["#7B4EA3", "#009E73"])
+        bars = alt.Chart(alt.Data(values=rows)).mark_bar(binSpacing=0)
+        panels.append(
+            bars.encode(
+                alt.X("from:Q", title="Re λ", scale=alt.Scale(domain=[-end, end], nice=False)),
+                alt.X2("to:Q"),
+                alt.Y("share:Q", title="share of eigenvalues", axis=alt.Axis(format="~%", tickCount=4)),
+                alt.Color("sign:N", scale=scale, legend=alt.Legend(title=None, orient="top")),
+            ).properties(width=260, height=150, title=title)
+        )
+    return alt.concat(*panels, columns=3, spacing=24)
+
+
+def dominance(diagnoses: list[Diagnosis]) -> Any:
+    """The share of inputs in which the smoothing eigenvalue dominates, by layer and head, a panel a model."""
+    import altair as alt
+
+    panels = []
+    for name, diagnosis in _named(diagnoses):
+        rows = []
+        for depth, layer in enumerate(diagnosis.layers):
+            said = layer.dominance.verdict_heads if layer.dominance else []
+            for head in range(max((len(row) for row in said), default=0)):
+                words = [row[head] for row in said if head < len(row)]
+                rows.append({"depth": depth, "head": head, "share": words.count("smooth") / len(words)})
+        if not rows:
+            continue
+        heads = max(row["head"] for row in rows) + 1
+        scale = alt.Scale(domain=[0, 0.5, 1], range=["#D55E00", "#F6F7F9", "#0072B2"])
+        legend = alt.Legend(title="smoothing share", format="~%", gradientLength=90, values=[0, 0.5, 1])
+        panels.append(
+            alt.Chart(alt.Data(values=rows))
+            .mark_rect(stroke="white", strokeWidth=0.75)
+            .encode(
+                alt.X("depth:O", title="depth", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+                alt.Y("head:O", title="head", axis=alt.Axis(labelOverlap=True)),
+                alt.Color("share:Q", scale=scale, legend=legend),
+            )
+            .properties(width=_width(diagnosis), height=heads * max(6, min(18, 200 // heads)), title=name)
+        )
+    return alt.concat(*panels, columns=2, spacing=24) if panels else None
+
+
+def extrapolation(diagnoses: list[Diagnosis]) -> Any:
+    """HFC/LFC over further depth: solid the blocks themselves, dashed attention alone; a panel for the last block and
+    one for the stack.
+    """
+    import altair as alt
+
+    panels = []
+    kinds = (("real", "the blocks themselves"), ("simulated", "attention alone, simulated"))
+    for what in dict.fromkeys(e.what for d in diagnoses for e in d.extrapolation):
+        rows = []
+        for name, diagnosis in _named(diagnoses):
+            for entry in (e for e in diagnosis.extrapolation if e.what == what):
+                for kind, words in kinds:
+                    course = getattr(entry, kind)
+                    for depth, log in zip(course.depth, course.log_hfc_lfc, strict=True) if course else ():
+                        value = None if log is None or log > 700 else max(math.exp(log), _LOWEST / 1e3)
+                        rows.append({"model": name, "kind": words, "depth": depth, "value": value})
+        values = [row["value"] for row in rows if row["value"] is not None]
+        if not values:
+            continue
+        domain = [max(_LOWEST, min(values) / 1.15), max(values) * 1.15]
+        end = max(row["depth"] for row in rows)
+        ticks = [t for t in (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000) if t <= end] if end > 60 else alt.Undefined
+        scale = alt.Scale(type="symlog", constant=2, nice=False) if end > 60 else alt.Scale(nice=False)
+        words = [w for _, w in kinds]
+        dash = alt.Scale(domain=words, range=[[1, 0], [5, 3]])
+        panels.append(
+            alt.Chart(alt.Data(values=rows))
+            .mark_line(strokeWidth=2, clip=True)
+            .encode(
+                alt.X(
+                    "depth:Q",
+                    title="further passes" if what == "stack" else "further blocks",
+                    scale=scale,
+                    axis=alt.Axis(values=ticks, grid=False, format="d"),
+                ),
+                alt.Y(
+                    "value:Q",
+                    title="HFC / LFC",
+                    scale=alt.Scale(type="log", domain=domain, nice=False),
+                    axis=alt.Axis(format="~g", tickCount=5),
+                ),
+                _colour(alt, diagnoses),
+                alt.StrokeDash(
+                    "kind:N", sort=words, scale=dash, legend=alt.Legend(title=None, orient="top", columns=2)
+                ),
+            )
+            .properties(width=290, height=190, title=f"the {what}, repeated")
+        )
+    return alt.hconcat(*panels, spacing=24) if panels else None
+
+
+FIGURES: dict[str, Callable[[list[Diagnosis]], Any]] = {
+    "curves": curves,
+    "changes": changes,
+    "eigenvalues": eigenvalues,
+    "dominance": dominance,
+    "extrapolation": extrapolation,
+}
+
+
+def _named(diagnoses: list[Diagnosis]) -> list[tuple[str, Diagnosis]]:
+    return list(zip(distinct([d.name for d in diagnoses]), diagnoses, strict=True))
+
+
+def _colour(alt: Any, diagnoses: list[Diagnosis]) -> Any:
+    names = [name for name, _ in _named(diagnoses)]
+    scale = alt.Scale(domain=names, range=[_COLOURS[i % len(_COLOURS)] for i in range(len(names))])
+    legend = alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3, columns=3, labelLimit=240)
+    return alt.Color("model:N", sort=names, scale=scale, legend=legend if len(names) > 1 else None)
+
+
+def _band(value: float, spread: Number, log_spread: Number, scale: str) -> tuple[Number, Number]:
+    """One standard deviation to either side; a factor where the axis is logarithmic."""
+    if scale == "log":
+        return (None, None) if log_spread is None else (value / math.exp(log_spread), value * math.exp(log_spread))
+    return (None, None) if spread is None else (value - spread, value + spread)
+
+
+def _raw(joined: dict[str, Any]) -> Any:
+    return joined["raw"] if "raw" in joined else next(iter(joined.values()))
+
+
+def _width(diagnosis: Diagnosis) -> int:
+    return max(120, min(420, 26 * len(diagnosis.layers)))
+
+
+def _styled(chart: Any) -> Any:
+    return (
+        chart.configure(font="Helvetica, Arial, Liberation Sans, sans-serif", padding=8, background="white")
+        .configure_view(stroke=None)
+        .configure_axis(
+            gridColor="#eceff3",
+            domainColor="#9aa3ad",
+            tickColor="#9aa3ad",
+            labelColor="#3b4650",
+            titleColor="#3b4650",
+            titleFontWeight="normal",
+            titleFontSize=12,
+            labelFontSize=11,
+        )
+        .configure_title(fontSize=13, color="#1f2933", anchor="start", subtitleColor="#55606d", subtitleFontSize=11)
+        .configure_legend(labelFontSize=12, titleFontSize=11, titleFontWeight="normal")
+    )

@@ -1,0 +1,239 @@
+"""The report as one HTML page that holds everything it needs: data, charts and the library that draws them.
+
+The page never asks the network for anything, and its policy would refuse it. Charts are Vega-Lite specifications made
+in the browser (page_charts.js) from the same JSON that `Diagnosis.save` writes, so what is drawn can be checked and
+taken away.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from oversmooth.diagnosis import Diagnosis, Layer, Number, plain
+from oversmooth.errors import InputError
+from oversmooth.files import whole_file
+
+MOST_MODELS = 6
+"""As many colours can be told apart by readers with any kind of colour vision."""
+MOST_A_PLOT = 2_000
+"""Eigenvalues of one plot in the page; more cannot be told apart in a plot of this size."""
+MOST_A_PAGE = 120_000
+"""Of all spectra together, about 2.5 MB at most. BERT-base has 55,296, and a page of 2.2 MB."""
+
+_METRICS = (
+    ("hfc_lfc", "HFC/LFC"),
+    ("abs_cos", "mean |cos|"),
+    ("cos", "mean cos"),
+    ("effective_rank", "effective rank"),
+    ("sigma_ratio", "σ₂/σ₁"),
+    ("stable_rank", "stable rank"),
+)
+
+
+def save(diagnoses: list[Diagnosis], path: Path) -> None:
+    """The page as a file, there whole or not at all."""
+    text = render(diagnoses)
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def render(diagnoses: list[Diagnosis]) -> str:
+    """The page of one model, or of several laid over each other."""
+    import jinja2  # only pages need it
+    from markupsafe import Markup
+
+    if not 1 <= len(diagnoses) <= MOST_MODELS:
+        raise InputError(f"a page shows 1 to {MOST_MODELS} models and {len(diagnoses)} were given; choose among them")
+    data = [diagnosis.to_dict() for diagnosis in diagnoses]
+    thinned = _thin(data)
+    labels = distinct([diagnosis.name for diagnosis in diagnoses])
+    scripts = [_library(), _text("page_charts.js"), _text("page.js")]
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(_text("page.html.j2")).render(
+        models=[
+            {
+                "label": label,
+                "summary": _summary(diagnosis),
+                "provenance": _entries(diagnosis.model) + _entries(diagnosis.provenance),
+                "verdict": diagnosis.verdict,
+                "remarks": diagnosis.remarks,
+                "rows": [_row(depth, layer) for depth, layer in enumerate(diagnosis.layers)],
+                "parts": _parts(diagnosis),
+            }
+            for label, diagnosis in zip(labels, diagnoses, strict=True)
+        ],
+        metrics=[title for _, title in _METRICS],
+        thinned=thinned,
+        any_massive=any(layer.without_massive for diagnosis in diagnoses for layer in diagnosis.layers),
+        any_tokens=any(value is not None for d in diagnoses for layer in d.layers for value in layer.tokens.values()),
+        any_changes=any(layer.changes for diagnosis in diagnoses for layer in diagnosis.layers),
+        any_spectra=any(layer.spectrum for diagnosis in diagnoses for layer in diagnosis.layers),
+        any_dominance=any(layer.dominance for diagnosis in diagnoses for layer in diagnosis.layers),
+        any_extrapolation=any(diagnosis.extrapolation for diagnosis in diagnoses),
+        style=Markup(_text("page.css")),
+        scripts=[Markup(script) for script in scripts],
+        hashes=[_hash(script) for script in scripts],
+        payload=Markup(_json(data)),
+        settings=Markup(_json({"labels": labels})),
+    )
+
+
+def _thin(data: list[dict[str, Any]]) -> list[str]:
+    """Take eigenvalues out where there are more than a page can hold; a sentence for each model that lost some."""
+    plots = [[p for layer in entry["layers"] if layer["spectrum"] for p in _plots(layer["spectrum"])] for entry in data]
+    sizes = sorted(_size(plot) for of_model in plots for plot in of_model)
+    allowed, left = MOST_A_PLOT, MOST_A_PAGE
+    for i, size in enumerate(sizes):  # small plots stay whole, and leave what they do not need to the large ones
+        fair = left // (len(sizes) - i)
+        if size > fair:
+            allowed = min(allowed, fair)
+            break
+        left -= size
+    said = []
+    for entry, of_model in zip(data, plots, strict=True):
+        before = sum(_size(plot) for plot in of_model)
+        for plot in of_model:
+            for e in plot if _size(plot) > allowed else []:
+                kept = _kept(e["real"], e["imag"], allowed // len(plot))
+                e["real"], e["imag"] = ([plain(e[part][i], 4) for i in kept] for part in ("real", "imag"))
+        after = sum(_size(plot) for plot in of_model)
+        if after < before:
+            said.append(
+                f"{entry['model']['name']}: this page keeps {after:,} of {before:,} eigenvalues, those with the largest "
+                f"|1\u00a0+\u00a0λ| and an even sample of the rest. Shares, means and radii are of all of them, and the JSON that "
+                "the diagnosis itself saves has them all."
+            )
+    return said
+
+
+def _plots(spectrum: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """Spectra by the plot they share: each variant joined, and the heads of each."""
+    return [[e] for e in spectrum["joined"].values()] + [heads for heads in spectrum["heads"].values() if heads]
+
+
+def _size(plot: list[dict[str, Any]]) -> int:
+    return sum(len(e["real"]) for e in plot)
+
+
+def _kept(real: list[float], imag: list[float], count: int) -> list[int]:
+    """Places of the eigenvalues to keep: the largest |1 + λ|, which decide, and an even sample of the rest. What is
+    conjugate stays together.
+    """
+    if len(real) <= count:
+        return list(range(len(real)))
+    pairs: dict[tuple[float, float], list[int]] = {}
+    for i, (re, im) in enumerate(zip(real, imag, strict=True)):
+        pairs.setdefault((re, abs(im)), []).append(i)
+    order = sorted(pairs.values(), key=lambda pair: -math.hypot(1 + real[pair[0]], imag[pair[0]]))
+    wanted = max(1, count * len(order) // len(real))
+    decisive = max(1, wanted // 20)
+    outer, rest = order[:decisive], order[decisive:]
+    wanted -= decisive
+    return sorted(i for pair in outer + [rest[j * len(rest) // wanted] for j in range(wanted)] for i in pair)
+
+
+def distinct(names: list[str]) -> list[str]:
+    """The models' names, made different where two are the same."""
+    labels: list[str] = []
+    for name in names:
+        label, copy = name, 2
+        while label in labels:
+            label, copy = f"{name} ({copy})", copy + 1
+        labels.append(label)
+    return labels
+
+
+def _summary(diagnosis: Diagnosis) -> str:
+    """Where the numbers come from, in one line."""
+    known = diagnosis.provenance
+    words = [str(known["data"])] if known.get("data") else []
+    words += [f"{known[k]} {k}" for k in ("inputs", "tokens") if isinstance(known.get(k), int | float)]
+    words += [str(known["dtype"])] if known.get("dtype") else []
+    versions = known.get("versions")
+    words += [f"{k} {v}" for k, v in versions.items()] if isinstance(versions, dict) else []
+    words += [str(known["date"])[:10]] if known.get("date") else []
+    return " · ".join(words)
+
+
+def _entries(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Every entry as words, nested ones in one line."""
+    out = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{k} {v}" for k, v in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(str(v) for v in value)
+        out.append((key.replace("_", " "), "–" if value is None or value == "" else str(value)))
+    return out
+
+
+def _parts(diagnosis: Diagnosis) -> list[str]:
+    """The parts that changed anything, in the order in which they come."""
+    return list(dict.fromkeys(change.part for layer in diagnosis.layers for change in layer.changes))
+
+
+def _row(depth: int, layer: Layer) -> dict[str, Any]:
+    """A line of the table."""
+    changes: dict[str, float] = {}
+    for change in layer.changes:
+        if change.log_hfc_lfc is not None:
+            changes[change.part] = changes.get(change.part, 0.0) + change.log_hfc_lfc
+    spectrum, dominance = layer.spectrum, layer.dominance
+    return {
+        "depth": depth,
+        "name": layer.name,
+        "short": shorten(layer.name),
+        "tokens": [_number(layer.tokens.get(key)) for key, _ in _METRICS],
+        "changes": {part: _number(value, sign=True) for part, value in changes.items()},
+        "negative": _number(spectrum.negative_share if spectrum else None),
+        "rho_smooth": _number(spectrum.rho_smooth if spectrum else None),
+        "rho_rough": _number(dominance.rho_rough if dominance else None),
+        "share": _number(dominance.smoothing_share if dominance else None),
+    }
+
+
+def shorten(name: str, most: int = 28) -> str:
+    """A long name without its middle, where names of layers differ least."""
+    head = (most - 1) // 3
+    return name if len(name) <= most else f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"
+
+
+def _number(value: Number, sign: bool = False) -> str:
+    if value is None:
+        return "–"
+    text = f"{value:.3g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4g}"
+    return ("+" if sign and value > 0 else "") + ("0" if value == 0 else text.replace("-", "−"))
+
+
+def _json(value: Any) -> str:
+    """JSON that cannot end the element it stands in, whatever names it holds."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+@cache
+def _library() -> str:
+    """Vega, Vega-Lite and vega-embed in one script, with nothing in it that ends a script element."""
+    import vl_convert  # heavy, and only charts need it
+
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return "(()=>{" + bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--") + "})();"
+
+
+@cache
+def _text(name: str) -> str:
+    return files("oversmooth.report").joinpath(name).read_text(encoding="utf-8").strip()
+
+
+def _hash(script: str) -> str:
+    """As a content security policy names the scripts it lets run."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

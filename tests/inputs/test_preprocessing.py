@@ -1,0 +1,179 @@
+"""Preprocessing against the image processors it stands in for, and every way a model's folder can state it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from oversmooth.errors import InputError
+from oversmooth.inputs import Preprocessing, picture
+from oversmooth.inputs.preprocessing import rgb
+
+Image = pytest.importorskip("PIL.Image")
+
+STATED = {
+    "ViT": {"image_processor_type": "ViTImageProcessor", "size": {"height": 64, "width": 48}, "resample": 3},
+    "ViT, nothing said": {"image_processor_type": "ViTImageProcessor"},
+    "ViT, old": {"feature_extractor_type": "ViTFeatureExtractor", "size": 64, "image_mean": [0.4, 0.5, 0.6]},
+    "ViT, fast": {"image_processor_type": "ViTImageProcessorFast", "do_rescale": False, "do_normalize": False},
+    "DeiT": {"image_processor_type": "DeiTImageProcessor"},
+    "DeiT, sizes": {"image_processor_type": "DeiTImageProcessor", "size": 80, "crop_size": 64, "resample": 0},
+    "CLIP": {"image_processor_type": "CLIPImageProcessor", "size": 64, "crop_size": 56},
+    "CLIP, edge": {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 61}, "crop_size": 50},
+    "CLIP, crop above": {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 40}, "crop_size": 61},
+    "CLIP, no resize": {"image_processor_type": "CLIPImageProcessor", "do_resize": False, "crop_size": 33},
+    "Bit": {
+        "image_processor_type": "BitImageProcessor",
+        "size": {"shortest_edge": 73},
+        "crop_size": {"height": 64, "width": 64},
+    },
+    "Siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 64, "width": 64}},
+    "Pvt": {"image_processor_type": "PvtImageProcessor", "rescale_factor": 0.01},
+    "Beit": {"image_processor_type": "BeitImageProcessor"},
+}
+
+
+def stated(folder, name="preprocessor_config.json", **settings):
+    (folder / name).write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("case", STATED)
+@pytest.mark.parametrize("shape", [(90, 131), (140, 75)])
+def test_it_is_what_transformers_does(case, shape, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    settings = STATED[case]
+    named = settings.get("image_processor_type", settings.get("feature_extractor_type"))
+    kind = named.removesuffix("Fast").removesuffix("ImageProcessor").removesuffix("FeatureExtractor")
+    # Version 5 names the PIL form apart; before that the plain name was it.
+    theirs = getattr(transformers, f"{kind}ImageProcessorPil", None) or getattr(transformers, f"{kind}ImageProcessor")
+    keys = {key: value for key, value in settings.items() if not key.endswith("_type")}
+    image = Image.fromarray(picture(2, shape))
+
+    mine = Preprocessing.from_folder(stated(tmp_path, **settings))
+    expected = torch.as_tensor(np.asarray(theirs(**keys)(image)["pixel_values"][0]))
+
+    assert mine.note == ""
+    torch.testing.assert_close(mine(image), expected.float(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_processor_inside_a_larger_one_is_read(tmp_path):
+    stated(tmp_path, "processor_config.json", image_processor={"image_processor_type": "CLIPImageProcessor"})
+    assert Preprocessing.from_folder(tmp_path).mean[0] == pytest.approx(0.48145466)
+
+
+TIMM = dict(input_size=[3, 224, 224], mean=[0.5, 0.4, 0.3], std=[0.1, 0.2, 0.3], interpolation="bicubic", crop_pct=0.9)
+
+
+def test_timm_resizes_the_shorter_side_and_cuts_out_the_middle(tmp_path):
+    found = Preprocessing.from_folder(stated(tmp_path, "config.json", architecture="vit", pretrained_cfg=TIMM))
+    assert found == Preprocessing(
+        (224, 224), "shortest", (248, 248), "bicubic", mean=(0.5, 0.4, 0.3), std=(0.1, 0.2, 0.3)
+    )
+    assert found(Image.fromarray(picture(0, (300, 500)))).shape == (3, 224, 224)
+
+
+def test_timm_squashes_where_it_says_so_and_settings_may_lie_open(tmp_path):
+    found = Preprocessing.from_folder(stated(tmp_path, "config.json", **TIMM | dict(crop_mode="squash", crop_pct=1.0)))
+    assert (found.resize, found.resize_size, found.note) == ("exact", (224, 224), "")
+
+
+def test_timm_covers_a_size_that_is_not_square(tmp_path):
+    found = Preprocessing.from_folder(stated(tmp_path, "config.json", **TIMM | dict(input_size=[3, 90, 180])))
+    image = Image.fromarray(picture(0, (100, 100)))
+    assert found._resized(image).size == (200, 200)
+    assert found(image).shape == (3, 90, 180)
+
+
+@pytest.mark.parametrize(("key", "value"), [("crop_mode", "border"), ("interpolation", "random")])
+def test_timm_says_what_it_took_for_something_else(key, value, tmp_path):
+    found = Preprocessing.from_folder(stated(tmp_path, "config.json", **TIMM | {key: value}))
+    assert f"{key} '{value}' is taken for" in found.note
+
+
+def test_a_folder_that_says_nothing_gets_the_size_given_and_one_half(tmp_path):
+    stated(tmp_path, "config.json", model_type="vit")
+    found = Preprocessing.from_folder(tmp_path, image_size=96)
+    assert (found.size, found.mean, found.std) == ((96, 96), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    assert str(tmp_path) in found.note
+    assert "96 by 96" in found.note
+
+
+@pytest.mark.parametrize(
+    ("settings", "size", "words"),
+    [
+        (
+            dict(image_processor_type="CLIPImageProcessor", do_center_crop=False),
+            (224, 224),
+            "only the middle 224 by 224",
+        ),
+        (dict(do_resize=False), (96, 96), "do_resize is off"),
+        (dict(size={"shortest_edge": 800, "longest_edge": 1333}), (96, 96), "is taken for 96 by 96"),
+        (dict(image_processor_type="LlavaImageProcessor"), (224, 224), "LlavaImageProcessor is not a processor known"),
+        (dict(do_flip_channel_order=True), (224, 224), "do_flip_channel_order is not done"),
+    ],
+)
+def test_what_is_not_done_as_stated_is_noted(settings, size, words, tmp_path):
+    found = Preprocessing.from_folder(stated(tmp_path, **settings), image_size=96)
+    assert found.size == size
+    assert words in found.note
+    assert found(Image.fromarray(picture(0, (100, 120)))).shape == (3, *size)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("preprocessor_config.json", dict(size="big"), "size is 'big'; it must be"),
+        ("preprocessor_config.json", dict(size={"height": 0, "width": 4}), "size is {'height': 0, 'width': 4}"),
+        ("preprocessor_config.json", dict(size=True), "size is True"),
+        ("preprocessor_config.json", dict(resample=9), "resample is 9; it must be one of PIL's codes"),
+        ("preprocessor_config.json", dict(image_mean=[0.5]), "image_mean is [0.5]; pictures have three channels"),
+        ("preprocessor_config.json", dict(image_std=[0.5, 0, 0.5]), "image_std is [0.5, 0, 0.5]"),
+        ("preprocessor_config.json", dict(image_std=["a", "b", "c"]), "image_std has 'a'; it must be a number"),
+        ("config.json", dict(input_size=[224]), "input_size is [224]"),
+        ("config.json", dict(input_size=[3, 8, 8], crop_pct="x"), "crop_pct 'x'"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(name, settings, words, tmp_path):
+    with pytest.raises(InputError) as caught:
+        Preprocessing.from_folder(stated(tmp_path, name, **settings))
+    assert words in str(caught.value)
+    assert str(tmp_path / name) in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "words"), [("{", "not readable JSON"), ("[]", "holds list, not an object")])
+def test_a_broken_file_is_named(text, words, tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text(text)
+    with pytest.raises(InputError, match=words):
+        Preprocessing.from_folder(tmp_path)
+
+
+def test_made_pixels_and_a_picture_of_the_right_size_are_treated_alike():
+    pixels = picture(1, (32, 40))
+    steps = Preprocessing((32, 40), mean=(0.1, 0.2, 0.3))
+    assert torch.equal(steps.tensor(pixels), steps(Image.fromarray(pixels)))
+
+
+def test_pictures_of_every_mode_become_rgb():
+    grey = picture(0, 16)[..., 0]
+    expected = np.repeat(grey[..., None], 3, axis=-1)
+    plain = Image.fromarray(grey)
+    deep = Image.fromarray(grey.astype(np.uint16) * 257)
+    whole = Image.fromarray(grey.astype(np.int32))
+    floating = Image.fromarray(grey.astype(np.float32) / 255)
+    seen_through = plain.convert("P")
+    seen_through.info["transparency"] = bytes(range(256))
+    for image in (plain, deep, whole, floating, seen_through, plain.convert("RGBA"), plain.convert("LA")):
+        assert rgb(image).mode == "RGB", image.mode
+        assert np.array_equal(np.asarray(rgb(image)), expected), image.mode
+    assert np.asarray(rgb(plain.point(lambda value: 255 * (value > 99)).convert("1"))).max() == 255
+
+
+def test_a_picture_taken_sideways_is_turned_upright(tmp_path):
+    image = Image.fromarray(picture(0, (20, 30)))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "side.png", exif=exif)
+    with Image.open(tmp_path / "side.png") as opened:
+        assert rgb(opened).size == (20, 30)
