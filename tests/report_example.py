@@ -19,6 +19,7 @@ from oversmooth.diagnosis import (
     plain,
 )
 
+MASSIVE = {"input_share": 0.75, "tokens": 9, "positions": {"0": 6, "57": 3}, "largest_ratio": 41.3}
 VARIANTS = {"raw": 1.0, "folded": 1.25, "observed": 1.9}
 
 
@@ -48,22 +49,32 @@ def example(
                 attention_out=_tokens(log_ratio[i] - 0.1, draw),
                 attention_out_spread=_spread(draw),
                 without_massive=_tokens(log_ratio[i], draw) if massive else None,
-                massive={"share": 0.75, "positions": [0, 57], "ratio": 41.3} if massive else None,
+                massive=dict(MASSIVE) if massive else None,
                 changes=_changes(log_ratio[i] - log_ratio[i - 1], draw, post_norm),
                 spectrum=spectrum,
                 dominance=_dominance(draw, inputs, rho_heads, spectrum.rho_smooth or 1.0, depth[i]),
             )
         )
     return Diagnosis(
-        model={"name": name, "family": "vit", "layers": layers, "heads": heads, "width": heads * head_dim},
+        model={
+            "name": name,
+            "class": "VisionTransformer",
+            "layers": layers,
+            "heads": heads,
+            "width": heads * head_dim,
+            "norm": "post" if post_norm else "pre",
+            "dtype": "float32",
+        },
         provenance={
+            "oversmooth": "0.1.0",
+            "torch": "2.11.0",
+            "created": "2025-01-31T12:00:00+00:00",
+            "seed": seed,
             "data": "made-up images",
             "inputs": inputs,
-            "tokens": 197,
-            "dtype": "float32",
-            "seed": seed,
-            "date": "2025-01-31T12:00:00+00:00",
-            "versions": {"oversmooth": "0.1.0", "torch": "2.11.0"},
+            "tokens": [197, 197],
+            "variant": "raw",
+            "top1": None,
         },
         layers=found,
         extrapolation=[_extrapolation(what, float(log_ratio[-1]), draw) for what in ("last block", "stack")],
@@ -162,6 +173,7 @@ def _dominance(
         rho_rough_heads=[[plain(x) for x in row] for row in rough],
         verdict_heads=verdicts,
         joined_inputs=list(range(len(sample))),
+        joined_rho_smooth=[rho_smooth for _ in sample],
         joined_rho_rough=[plain(x) for x in sample],
         joined_verdict=[_verdict(rho_smooth, x) for x in sample],
         joined_residual=[1e-6 for _ in sample],

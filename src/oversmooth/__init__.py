@@ -14,7 +14,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "diagnose":
-        return importlib.import_module("oversmooth.diagnose").diagnose
+        return importlib.import_module("oversmooth.diagnosing").diagnose
     if name == "Diagnosis":
         return importlib.import_module("oversmooth.diagnosis").Diagnosis
     if name == "anatomy":

@@ -29,8 +29,8 @@ STATED = {
         "crop_size": {"height": 64, "width": 64},
     },
     "Siglip": {"image_processor_type": "SiglipImageProcessor", "size": {"height": 64, "width": 64}},
-    "Pvt": {"image_processor_type": "PvtImageProcessor", "rescale_factor": 0.01},
-    "Beit": {"image_processor_type": "BeitImageProcessor"},
+    "Pvt": {"image_processor_type": "PvtImageProcessor", "rescale_factor": 0.01, "resample": 2},
+    "Beit": {"image_processor_type": "BeitImageProcessor", "size": 80, "do_center_crop": True, "crop_size": 64},
 }
 
 

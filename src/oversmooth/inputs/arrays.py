@@ -56,7 +56,8 @@ def token_ids(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[np.generic]]:
     """The arrays of these names; `images` may also be the first of four dimensions under another name."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here because numpy leaves a file open that turns out to be none of its own.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             found = {name: file[name] for name in names if name in file.files}
             if "images" in names and "images" not in found:
                 for name in file.files:

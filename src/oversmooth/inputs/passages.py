@@ -32,19 +32,21 @@ def passages_of(source: Source, count: int, length: int) -> list[Passage]:
     if source.format == "parquet":
         return _rows(Table(source, ("text",)), source, count, letters)
     sizes = [file.stat().st_size for file in source.files]
-    if sum(sizes) <= count * letters:
+    # Passages start within `letters` of their place, so at twice that distance no two are the same.
+    if sum(sizes) <= 2 * count * letters:
         texts = [_decoded(file, file.read_bytes()) for file in source.files]
         return [_some(source, "\n\n".join(text for text in texts if text.strip()))]
-    passages = []
+    passages = {}
     ends = list(itertools.accumulate(sizes))
     for position in spread(sum(sizes), count):
         index = next(i for i, end in enumerate(ends) if position < end)
-        # The middle of a long file, or the start of one that a single passage would use up.
-        offset = max(0, min(position - (ends[index] - sizes[index]), sizes[index] - letters))
-        file = source.files[index]
-        text = _slice(file, offset, letters)
-        passages.append(Passage(f"{source.name(file)} from byte {offset:,}", text))
-    return [passage for passage in dict.fromkeys(passages) if passage.text.strip()] or [_some(source, "")]
+        # Not so near the end of the file that the text would run out.
+        offset = max(0, min(position - (ends[index] - sizes[index]), sizes[index] - 2 * letters))
+        start, text = _slice(source.files[index], offset, letters)
+        name = f"{source.name(source.files[index])} from byte {start:,}"
+        if text.strip():
+            passages[name] = Passage(name, text)
+    return list(passages.values()) or [_some(source, "")]
 
 
 def lines_of(source: Source, count: int) -> list[Passage]:
@@ -94,33 +96,26 @@ def _some(source: Source, text: str) -> Passage:
     return Passage(source.path.name, text)
 
 
-def _slice(file: Path, offset: int, size: int) -> str:
-    """About ``size`` bytes of text from ``offset``, from the next beginning of a paragraph, sentence or word."""
+def _slice(file: Path, offset: int, size: int) -> tuple[int, str]:
+    """Where the next paragraph, line, sentence or word after ``offset`` begins, and about ``size`` bytes from there."""
     with file.open("rb") as opened:
         opened.seek(offset)
-        # Four bytes more for a letter cut at the end; those at the start go with the broken word.
-        data = opened.read(size + 4)
+        data = opened.read(2 * size)
     start = 0
     if offset:
-        for mark, within in (
-            (b"\n\n", len(data) // 4),
-            (b"\n", len(data) // 4),
-            (b". ", len(data) // 4),
-            (b" ", len(data)),
-        ):
-            found = data.find(mark, 0, within)
-            if found >= 0:
-                start = found + len(mark)
-                break
+        found = ((data.find(mark, 0, size), len(mark)) for mark in (b"\n\n", b"\n", b". ", b" "))
+        start = next((place + length for place, length in found if place >= 0), 0)
         while start < len(data) and data[start] & 0xC0 == 0x80:  # inside a letter of several bytes
             start += 1
-    data = data[start:]
-    for cut in range(4):
+    part = data[start : start + size]
+    for cut in range(4):  # so many bytes of a letter may be left at the end
         try:
-            return data[: len(data) - cut].decode("utf-8")
+            text = part[: len(part) - cut].decode("utf-8")
         except UnicodeDecodeError as error:
-            if error.start < len(data) - 4:
+            if error.start < len(part) - 4:
                 break
+        else:
+            return offset + start, text
     raise InputError(f"{file} is not UTF-8 text near byte {offset:,}; convert it to UTF-8")
 
 

@@ -18,16 +18,15 @@ _CLIP: tuple[Triple, Triple] = ((0.48145466, 0.4578275, 0.40821073), (0.26862954
 _RESAMPLE: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # PIL's codes
 
 _CLIP_LIKE = dict(size={"shortest_edge": 224}, crop_size=224, do_center_crop=True, resample=3, mean_std=_CLIP)
-_DEIT_LIKE = dict(size=256, crop_size=224, do_center_crop=True, resample=3, mean_std=(HALF, HALF))
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "ViT": dict(size=224, resample=2, mean_std=(HALF, HALF)),
-    "DeiT": _DEIT_LIKE,
-    "Beit": _DEIT_LIKE,
+    "DeiT": dict(size=256, crop_size=224, do_center_crop=True, resample=3, mean_std=(HALF, HALF)),
+    "Beit": dict(size=224, crop_size=224, resample=3, mean_std=(HALF, HALF)),
     "CLIP": _CLIP_LIKE,
     "Bit": _CLIP_LIKE,
     "ChineseCLIP": _CLIP_LIKE,
     "Siglip": dict(size=224, resample=3, mean_std=(HALF, HALF)),
-    "Pvt": dict(size=224, resample=2, mean_std=_IMAGENET),
+    "Pvt": dict(size=224, resample=3, mean_std=_IMAGENET),
 }
 _WHOLE_NUMBER_IS_SHORTEST_EDGE = ("CLIP", "Bit", "ChineseCLIP")
 # Steps of other processors that are not done here; said, never silently left out.

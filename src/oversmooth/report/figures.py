@@ -1,5 +1,5 @@
-"""Figures for papers, from diagnoses alone: the curves over depth, the split by part, the eigenvalues, who dominates, and
-what more depth would do. As PDF, SVG or PNG, without a browser.
+"""Figures for papers, from diagnoses alone: curves over depth, the split by part, eigenvalues, which of them dominate,
+and what more depth would do. As PDF, SVG or PNG, without a browser.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def curves(diagnoses: list[Diagnosis]) -> Any:
 
     panels = []
     for metric, label, notion, scale in _NOTIONS:
-        rows = []
+        rows: list[dict[str, Any]] = []
         for name, diagnosis in _named(diagnoses):
             for depth, layer in enumerate(diagnosis.layers):
                 value = layer.tokens.get(metric)
@@ -95,7 +95,7 @@ def curves(diagnoses: list[Diagnosis]) -> Any:
         if max(len(d.layers) for d in diagnoses) <= 30:
             layers.append(base.mark_circle(size=18, opacity=1).encode(x, y, colour))
         panels.append(alt.layer(*layers).properties(width=210, height=190, title=notion))
-    return alt.hconcat(*panels, spacing=24) if panels else None
+    return alt.hconcat(*panels, spacing=64, bounds="flush") if panels else None
 
 
 def changes(diagnoses: list[Diagnosis]) -> Any:
@@ -162,13 +162,14 @@ def eigenvalues(diagnoses: list[Diagnosis]) -> Any:
         bars = alt.Chart(alt.Data(values=rows)).mark_bar(binSpacing=0)
         panels.append(
             bars.encode(
-                alt.X("from:Q", title="Re λ", scale=alt.Scale(domain=[-end, end], nice=False)),
+                alt.X("from:Q", title="Re λ", bin="binned", scale=alt.Scale(domain=[-end, end], nice=False)),
                 alt.X2("to:Q"),
                 alt.Y("share:Q", title="share of eigenvalues", axis=alt.Axis(format="~%", tickCount=4)),
+                alt.Y2Datum(0),
                 alt.Color("sign:N", scale=scale, legend=alt.Legend(title=None, orient="top")),
             ).properties(width=260, height=150, title=title)
         )
-    return alt.concat(*panels, columns=3, spacing=24)
+    return alt.concat(*panels, columns=3, spacing={"column": 64, "row": 90}, bounds="flush")
 
 
 def dominance(diagnoses: list[Diagnosis]) -> Any:
@@ -186,7 +187,7 @@ def dominance(diagnoses: list[Diagnosis]) -> Any:
         if not rows:
             continue
         heads = max(row["head"] for row in rows) + 1
-        scale = alt.Scale(domain=[0, 0.5, 1], range=["#D55E00", "#F6F7F9", "#0072B2"])
+        scale = alt.Scale(domain=[0, 0.5, 1], range=["#D55E00", "#F6F7F9", "#0072B2"], interpolate="rgb")
         legend = alt.Legend(title="smoothing share", format="~%", gradientLength=90, values=[0, 0.5, 1])
         panels.append(
             alt.Chart(alt.Data(values=rows))
@@ -213,11 +214,11 @@ def extrapolation(diagnoses: list[Diagnosis]) -> Any:
         rows = []
         for name, diagnosis in _named(diagnoses):
             for entry in (e for e in diagnosis.extrapolation if e.what == what):
-                for kind, words in kinds:
+                for kind, label in kinds:
                     course = getattr(entry, kind)
                     for depth, log in zip(course.depth, course.log_hfc_lfc, strict=True) if course else ():
                         value = None if log is None or log > 700 else max(math.exp(log), _LOWEST / 1e3)
-                        rows.append({"model": name, "kind": words, "depth": depth, "value": value})
+                        rows.append({"model": name, "kind": label, "depth": depth, "value": value})
         values = [row["value"] for row in rows if row["value"] is not None]
         if not values:
             continue
@@ -233,7 +234,7 @@ def extrapolation(diagnoses: list[Diagnosis]) -> Any:
             .encode(
                 alt.X(
                     "depth:Q",
-                    title="further passes" if what == "stack" else "further blocks",
+                    title="further blocks",
                     scale=scale,
                     axis=alt.Axis(values=ticks, grid=False, format="d"),
                 ),
@@ -250,7 +251,7 @@ def extrapolation(diagnoses: list[Diagnosis]) -> Any:
             )
             .properties(width=290, height=190, title=f"the {what}, repeated")
         )
-    return alt.hconcat(*panels, spacing=24) if panels else None
+    return alt.hconcat(*panels, spacing=64, bounds="flush") if panels else None
 
 
 FIGURES: dict[str, Callable[[list[Diagnosis]], Any]] = {
@@ -269,7 +270,9 @@ def _named(diagnoses: list[Diagnosis]) -> list[tuple[str, Diagnosis]]:
 def _colour(alt: Any, diagnoses: list[Diagnosis]) -> Any:
     names = [name for name, _ in _named(diagnoses)]
     scale = alt.Scale(domain=names, range=[_COLOURS[i % len(_COLOURS)] for i in range(len(names))])
-    legend = alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3, columns=3, labelLimit=240)
+    legend = alt.Legend(
+        title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3, symbolOpacity=1, columns=3, labelLimit=240
+    )
     return alt.Color("model:N", sort=names, scale=scale, legend=legend if len(names) > 1 else None)
 
 

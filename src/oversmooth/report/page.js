@@ -7,6 +7,7 @@
   const { known, number, percent } = charts;
   const find = (id) => document.getElementById(id);
   const chosen = { model: 0, layer: 1, head: "joined", variant: "raw" };
+  const VARIANTS = { raw: "raw, as in the papers", folded: "norm folded in", observed: "norm and observed 1/σ" };
   const diagnosis = () => diagnoses[chosen.model];
 
   /** An element with attributes and children; strings become text, never markup. */
@@ -62,8 +63,9 @@
     if (drawn.get(element) !== entry) { result.finalize(); return; }
     inner.style.height = "";
     entry.result = result;
-    result.view.addEventListener("click", (_, item) => {
-      if (item && item.datum && known(item.datum.layer)) chooseLayer(item.datum.layer, item.datum.head);
+    result.view.addEventListener("click", (event, item) => {
+      if (event.pointerType === "touch") showTip(null, event, item, item?.datum); // a finger does not hover
+      if (item?.datum && known(item.datum.layer)) chooseLayer(item.datum.layer, item.datum.head);
     });
     element.dataset.ready = "yes";
   }
@@ -107,13 +109,13 @@
       const place = make("div", { class: "chart" });
       const title = titles[entry.what] || entry.what;
       const spectra = { smooth: "smoothing dominates", rough: "the rough part dominates", tie: "the two tie" }[entry.verdict] || entry.verdict;
-      const end = known(entry.predicted_rate) ? `, HFC/LFC × ${number(entry.predicted_rate, 3)} each time` : entry.verdict === "rough" ? ", HFC/LFC reaches a level" : "";
+      const end = known(entry.predicted_rate) ? `, HFC/LFC × ${number(entry.predicted_rate, 3)} a block in the end` : entry.verdict === "rough" ? ", HFC/LFC reaches a level" : "";
       const seen = { smooth: "kept falling", rough: "did not keep falling", open: "could not tell" }[entry.simulated_verdict] || entry.simulated_verdict;
       const words = [`Spectra: ρ smooth ${number(entry.rho_smooth)} and ρ rough ${number(entry.rho_rough)}, ${spectra}${end}.`];
       if (entry.simulated) words.push(`Simulated attention: HFC/LFC ${seen}.`);
       if (entry.real) words.push(`Real blocks: from ${charts.ratio(entry.real.log_hfc_lfc[0])} to ${charts.ratio(entry.real.log_hfc_lfc.at(-1))}.`);
       if (entry.note) words.push(entry.note);
-      const about = `input ${entry.input}, weights ${entry.variant}${known(entry.residual) ? `, residual ${number(entry.residual, 2)}` : ""}`;
+      const about = `input ${entry.input}, H ${entry.variant}${known(entry.residual) ? `, residual ${number(entry.residual, 2)}` : ""}`;
       const figure = make("figure", {}, make("figcaption", {}, make("b", {}, title), make("span", {}, about)), place, make("p", { class: "finding quiet" }, words.join(" ")));
       queueMicrotask(() => draw(place, charts.course(entry), `${title}: ${words.join(" ")}`, "Neither simulated nor run."));
       return figure;
@@ -160,10 +162,9 @@
       button.setAttribute("aria-checked", on);
       button.tabIndex = on ? 0 : -1;
     }
-    const words = { raw: "raw, as in the papers", folded: "norm folded in", observed: "norm and observed 1/σ" };
     const variants = Object.keys(spectrum.joined);
     if (!variants.includes(chosen.variant)) chosen.variant = variants[0];
-    find("variant").replaceChildren(...variants.map((name) => make("option", { value: name }, words[name] || name)));
+    find("variant").replaceChildren(...variants.map((name) => make("option", { value: name }, VARIANTS[name] || name)));
     find("variant").value = chosen.variant;
     fillHeads(spectrum);
     drawPlane();

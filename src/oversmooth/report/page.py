@@ -36,6 +36,8 @@ _METRICS = (
     ("stable_rank", "stable rank"),
 )
 
+_LIBRARIES = ("oversmooth", "torch", "transformers", "timm")
+
 
 def save(diagnoses: list[Diagnosis], path: Path) -> None:
     """The page as a file, there whole or not at all."""
@@ -108,9 +110,9 @@ def _thin(data: list[dict[str, Any]]) -> list[str]:
         after = sum(_size(plot) for plot in of_model)
         if after < before:
             said.append(
-                f"{entry['model']['name']}: this page keeps {after:,} of {before:,} eigenvalues, those with the largest "
-                f"|1\u00a0+\u00a0λ| and an even sample of the rest. Shares, means and radii are of all of them, and the JSON that "
-                "the diagnosis itself saves has them all."
+                f"{entry['model']['name']}: this page keeps {after:,} of {before:,} eigenvalues, to four digits: "
+                "those with the largest |1\u00a0+\u00a0λ| and an even sample of the rest. Shares, means and radii are "
+                "of all; the JSON that the diagnosis itself saves has them all."
             )
     return said
 
@@ -154,14 +156,23 @@ def distinct(names: list[str]) -> list[str]:
 
 def _summary(diagnosis: Diagnosis) -> str:
     """Where the numbers come from, in one line."""
-    known = diagnosis.provenance
-    words = [str(known["data"])] if known.get("data") else []
-    words += [f"{known[k]} {k}" for k in ("inputs", "tokens") if isinstance(known.get(k), int | float)]
-    words += [str(known["dtype"])] if known.get("dtype") else []
-    versions = known.get("versions")
-    words += [f"{k} {v}" for k, v in versions.items()] if isinstance(versions, dict) else []
-    words += [str(known["date"])[:10]] if known.get("date") else []
-    return " · ".join(words)
+    known = diagnosis.model | diagnosis.provenance
+    tokens = known.get("tokens")
+    if isinstance(tokens, list):  # the fewest and the most of any input
+        tokens = "–".join(str(n) for n in dict.fromkeys(tokens))
+    words = [
+        known.get("data"),
+        _counted(known.get("inputs"), "input"),
+        _counted(tokens, "token"),
+        known.get("dtype"),
+        *(f"{library} {known[library]}" for library in _LIBRARIES if known.get(library)),
+        str(known.get("created") or "")[:10],
+    ]
+    return " · ".join(str(word) for word in words if word)
+
+
+def _counted(count: Any, noun: str) -> str:
+    return "" if count is None else f"{count} {noun}{'' if str(count) == '1' else 's'}"
 
 
 def _entries(values: dict[str, Any]) -> list[tuple[str, str]]:

@@ -72,12 +72,14 @@ const charts = (() => {
     for (let x = 0; x < most; x++) {
       const tip = [];
       const names = new Set();
+      let massive = null;
       diagnoses.forEach((diagnosis, model) => {
         const layer = diagnosis.layers[x];
         if (!layer) return;
         const left = without && layer.without_massive;
         const tokens = left ? layer.without_massive : layer.tokens;
         names.add(layer.name);
+        massive = massive || (diagnoses.length === 1 && layer.massive);
         for (const { metric, dashed, word } of series) {
           const value = tokens[metric];
           const usable = known(value) && !(logarithmic && value <= 0);
@@ -95,6 +97,7 @@ const charts = (() => {
           tip.push([dashed ? "line dashed" : "line", colour(model), about, number(value) + (known(spread) ? ` ± ${number(spread, 2)}` : "")]);
         }
       });
+      if (massive && known(massive.input_share)) tip.push(["", "", "inputs with massive tokens", percent(massive.input_share)]);
       if (tip.length) stops.push({ x, tip: [`${x} · ${[...names].join(" / ")}`, tip] });
     }
     const models = diagnoses.map((_, i) => i);
@@ -164,7 +167,7 @@ const charts = (() => {
         {
           data: { values: bars }, mark: { type: "bar", tooltip, cursor, width: sums.length < 6 ? 64 : { band: 1 } },
           encoding: {
-            x, y: { field: "value", type: "quantitative", title: "Δ log HFC/LFC", axis: { tickCount: 6, labelExpr: "datum.value == 0 ? '0' : format(datum.value, '+.2~f')" } },
+            x, y: { field: "value", type: "quantitative", title: "Δ log HFC/LFC", axis: { tickCount: 6, labelExpr: "datum.value == 0 ? '0' : format(datum.value, '+~g')" } },
             fill: { field: "part", type: "nominal", legend: null, scale: { domain: parts, range: parts.map(partColour) } },
             order: { field: "part" },
           },
@@ -292,7 +295,10 @@ const charts = (() => {
   function radii(diagnosis) {
     const dots = [], links = [];
     diagnosis.layers.forEach((layer, x) => {
-      const smooth = layer.spectrum && layer.spectrum.rho_smooth, found = layer.dominance;
+      const found = layer.dominance;
+      // what ρ rough was compared with, which is not the raw radius where the norm was taken into H
+      const compared = ((found && found.joined_rho_smooth) || []).filter(known);
+      const smooth = compared.length ? compared.reduce((a, b) => a + b, 0) / compared.length : layer.spectrum && layer.spectrum.rho_smooth;
       const rough = found && found.rho_rough;
       if (!known(smooth) && !known(rough)) return;
       const said = found ? found.joined_verdict : [];
@@ -369,8 +375,8 @@ const charts = (() => {
     const end = Math.max(...rows.map((row) => row.x), 1);
     const scale = end > 60 ? { type: "symlog", constant: 2 } : {};
     const ticks = end > 60 ? [0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 100000].filter((t) => t <= end) : undefined;
-    const stops = columns([...at].sort((a, b) => a[0] - b[0]).map(([x, tip]) => ({ x, tip: [`${number(x)} more`, tip] })), [0, end]);
-    const x = { field: "x", type: "quantitative", title: extrapolation.what === "stack" ? "further passes through the stack" : "further blocks", scale: { ...scale, domain: [0, end], nice: false }, axis: { values: ticks, tickCount: 6, format: "d", tickMinStep: 1 } };
+    const stops = columns([...at].sort((a, b) => a[0] - b[0]).map(([x, tip]) => ({ x, tip: [`${number(x)} more blocks`, tip] })), [0, end]);
+    const x = { field: "x", type: "quantitative", title: "further blocks", scale: { ...scale, domain: [0, end], nice: false }, axis: { values: ticks, tickCount: 6, format: "d", tickMinStep: 1 } };
     const y = { field: "value", type: "quantitative", title: "HFC/LFC", scale: { type: "log", nice: false, domain: [10 ** (least - air), 10 ** (most + air)] }, axis: { format: "~g", tickCount: 5 } };
     const kinds = COURSES.map(([name]) => name);
     return {

@@ -1,0 +1,275 @@
+"""Models by name or path, with what they need to be fed: the one place that borrows transformers and timm.
+
+Nothing is loaded but safetensors or, through torch's restricted loader, arrays; code that comes with a checkpoint is
+never run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from oversmooth.anatomy.checkpoint import Checkpoint
+from oversmooth.errors import InputError
+from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
+from oversmooth.inputs.libraries import borrow
+
+Kind = Literal["vision", "text", "other"]
+DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
+_LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+@dataclass
+class Loaded:
+    """A model ready to run."""
+
+    model: nn.Module
+    name: str
+    kind: Kind
+    tokenizer: Any = None
+    preprocessing: Preprocessing | None = None
+    argument: str = "pixel_values"
+    longest: int | None = None
+    """Tokens it takes at most; None if it does not say."""
+    remarks: list[str] = field(default_factory=list)
+
+    def inputs(
+        self,
+        source: Path | None = None,
+        *,
+        count: int = DEFAULT_COUNT,
+        length: int | None = None,
+        batch: int = DEFAULT_BATCH,
+        lines: bool = False,
+    ) -> Inputs:
+        """From the user's data, or the package's own prose or pictures."""
+        if self.kind == "vision":
+            assert self.preprocessing is not None
+            return image_inputs(self.preprocessing, source, count=count, batch=batch, argument=self.argument)
+        if self.kind == "text" and self.tokenizer is not None:
+            if length is not None and self.longest is not None and length > self.longest:
+                raise InputError(
+                    f"inputs of {length} tokens are longer than the {self.longest} that {self.name} takes; "
+                    f"give --length {self.longest} or less"
+                )
+            length = min(length or DEFAULT_LENGTH, self.longest or sys.maxsize)
+            return text_inputs(self.tokenizer, source, count=count, length=length, batch=batch, lines=lines)
+        if self.kind == "text":
+            raise InputError(f"{self.name} has no tokenizer beside its weights; add its tokenizer files, or give inputs")
+        raise InputError(f"{self.name} takes neither images nor text; call oversmooth.diagnose(model, inputs) with its own")
+
+
+def load(
+    name: str, *, random: bool = False, seed: int = 0, dtype: str | None = None, device: str | None = None
+) -> Loaded:
+    """A hub id, a timm name, a checkpoint's directory, or a weights file with its configuration beside it.
+
+    random: the same architecture with freshly initialised weights, drawn from seed.
+    """
+    path = Path(name)
+    if path.exists():
+        folder = _folder(path)
+        loaded = _from_timm(f"local-dir:{folder}", folder, random, seed) if _is_timm(folder) else None
+        loaded = loaded or _from_transformers(str(folder), folder, random, seed, dtype)
+        loaded.name = folder.resolve().name
+    elif _looks_like_path(name):
+        raise InputError(f"{name} does not exist; give a checkpoint's directory or file, a hub id, or a timm name")
+    elif _is_timm_name(name):
+        loaded = _from_timm(name, None, random, seed)
+    else:
+        loaded = _from_transformers(name, None, random, seed, dtype)
+    if random:
+        loaded.name = f"{loaded.name} (random)"
+    if dtype is not None:
+        loaded.model = loaded.model.to(getattr(torch, dtype))
+    if device is not None:
+        try:
+            loaded.model = loaded.model.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); try cpu") from error
+    loaded.model.eval()
+    return loaded
+
+
+def default_inputs(model: nn.Module, tokenizer: Any = None) -> Inputs:
+    """The package's own prose or pictures for a live model that says how it wants them."""
+    return _described(model, type(model).__name__, None, tokenizer).inputs()
+
+
+def _folder(path: Path) -> Path:
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            Checkpoint(path)  # says what is missing, if there are no weights either
+            raise InputError(
+                f"{path} has weights but no config.json, so there is no telling what to run them in; "
+                "use oversmooth spectrum, or oversmooth.diagnose(model) with the live model"
+            )
+        return path
+    folder = path.parent
+    if (folder / "config.json").is_file():
+        return folder
+    raise InputError(
+        f"{path} has no config.json beside it, so there is no telling what to run it in; "
+        "use oversmooth spectrum, or oversmooth.diagnose(model) with the live model"
+    )
+
+
+def _looks_like_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or os.sep != "/" and os.sep in name or bool(
+        re.search(r"\.(safetensors|bin|pt|pth|ckpt|json)$", name)
+    )
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / 'config.json'} cannot be read ({error}); mend it") from error
+    return config if isinstance(config, dict) else {}
+
+
+def _is_timm(folder: Path) -> bool:
+    return "architecture" in _config(folder)
+
+
+def _is_timm_name(name: str) -> bool:
+    if name.startswith(("timm/", "hf_hub:timm/", "hf-hub:timm/")):
+        return True
+    if "/" in name:
+        return False
+    with contextlib.suppress(InputError):
+        return bool(borrow("timm", "a timm model").is_model(name))
+    return False
+
+
+def _from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded:
+    timm = borrow("timm", f"{name} is a timm model and")
+    hub = name.replace("timm/", "hf-hub:timm/", 1) if name.startswith("timm/") else name
+    try:
+        if random and folder is not None:
+            model = _seeded(seed, lambda: timm.create_model(_config(folder)["architecture"], pretrained=False))
+        else:
+            model = _seeded(seed, lambda: timm.create_model(hub, pretrained=not random))
+    except Exception as error:  # timm and the hub raise what they like
+        raise InputError(_not_fetched(name, error)) from error
+    return _described(model, name, folder, None)
+
+
+def _from_transformers(name: str, folder: Path | None, random: bool, seed: int, dtype: str | None) -> Loaded:
+    transformers = borrow("transformers", f"loading {name}")
+    with _quiet(transformers):
+        try:
+            config = transformers.AutoConfig.from_pretrained(name)
+        except Exception as error:
+            raise InputError(_not_fetched(name, error)) from error
+        if folder is not None and not random:
+            Checkpoint(folder)  # refuses what is missing, cut off, or more than arrays, in a sentence of its own
+        architecture = (config.architectures or [""])[0]
+        cls = getattr(transformers, architecture, None)
+        remarks = []
+        try:
+            if random:
+                model = _seeded(seed, lambda: cls(config) if cls else transformers.AutoModel.from_config(config))
+            else:
+                model, info = (cls or transformers.AutoModel).from_pretrained(
+                    name, dtype=dtype or "auto", output_loading_info=True
+                )
+                missing = sorted(info.get("missing_keys", ()))
+                if missing:
+                    remarks.append(
+                        f"{len(missing)} weights are not in the checkpoint and were drawn at random: {', '.join(missing[:3])}"
+                    )
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(_not_fetched(name, error)) from error
+        tokenizer = None
+        if getattr(model, "main_input_name", "") == "input_ids":
+            with contextlib.suppress(Exception):  # some checkpoints come without one; who needs it says so
+                tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    loaded = _described(model, name, folder, tokenizer)
+    loaded.remarks += remarks
+    return loaded
+
+
+def _described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) -> Loaded:
+    """What a live model says about the inputs it takes."""
+    config = getattr(model, "config", None)
+    main = getattr(model, "main_input_name", None)
+    timm_config = getattr(model, "pretrained_cfg", None)
+    if isinstance(timm_config, dict) and timm_config.get("input_size"):
+        height, width = timm_config["input_size"][1:]
+        preprocessing = Preprocessing(
+            size=(height, width),
+            resize="shortest",
+            resize_size=tuple(round(side / (timm_config.get("crop_pct") or 1.0)) for side in (height, width)),  # type: ignore[arg-type]
+            interpolation=timm_config.get("interpolation") or "bicubic",
+            mean=tuple(timm_config.get("mean", (0.5,) * 3)),  # type: ignore[arg-type]
+            std=tuple(timm_config.get("std", (0.5,) * 3)),  # type: ignore[arg-type]
+        )
+        return Loaded(model, name, "vision", preprocessing=preprocessing, argument="x")
+    if main == "pixel_values":
+        part = getattr(config, "vision_config", config)
+        size = getattr(part, "image_size", 224)
+        size = tuple(size) if isinstance(size, (list, tuple)) else int(size)
+        if folder is not None:
+            preprocessing = Preprocessing.from_folder(folder, image_size=size)  # type: ignore[arg-type]
+        else:
+            side = (size, size) if isinstance(size, int) else size
+            preprocessing = Preprocessing(size=side, note="no image processor's file was given: mean and std are 0.5")  # type: ignore[arg-type]
+        remarks = [preprocessing.note] if preprocessing.note else []
+        return Loaded(model, name, "vision", preprocessing=preprocessing, remarks=remarks)
+    if main == "input_ids" or tokenizer is not None:
+        longest = next((getattr(config, key) for key in _LONGEST if isinstance(getattr(config, key, None), int)), None)
+        if longest is not None and getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
+            longest -= 2  # its positions start at 2
+        return Loaded(model, name, "text", tokenizer=tokenizer, longest=longest)
+    return Loaded(model, name, "other")
+
+
+def _not_fetched(name: str, error: Exception) -> str:
+    first = re.sub(r"\s+", " ", str(error)).strip()
+    first = re.sub(r"https?://\S+", "the hub", first)[:160].rstrip(". ")
+    if Path(name.removeprefix("local-dir:")).exists():
+        return f"{name} could not be loaded ({type(error).__name__}: {first}); check its files"
+    return (
+        f"{name!r} is no path here and could not be fetched by that name ({type(error).__name__}: {first}); "
+        "check the spelling, or, without a network, give the directory of a downloaded checkpoint"
+    )
+
+
+def _seeded(seed: int, make: Any) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made: nn.Module = make()
+        return made
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's own progress bars and advice: what matters is said in remarks."""
+    tools = transformers.utils.logging
+    level = tools.get_verbosity()
+    bars = getattr(tools, "is_progress_bar_enabled", lambda: True)()
+    tools.set_verbosity(logging.CRITICAL)
+    tools.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        tools.set_verbosity(level)
+        if bars:
+            tools.enable_progress_bar()

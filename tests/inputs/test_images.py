@@ -1,0 +1,252 @@
+"""Pictures from every source: which are taken, what comes out, and what is said of those that fail."""
+
+import builtins
+import importlib
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from oversmooth.errors import InputError
+from oversmooth.inputs import Preprocessing, image_inputs, picture
+
+Image = pytest.importorskip("PIL.Image")
+STEPS = Preprocessing((16, 24))
+
+
+def table(path, **columns):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table(columns), path, row_group_size=2)
+    return path
+
+
+def test_pictures_are_made_where_no_data_is_given():
+    inputs = image_inputs(STEPS, None, count=5, batch=2)
+    batches = list(inputs)
+    assert (inputs.what, inputs.kind, inputs.count, inputs.skipped) == (
+        "5 pictures made by oversmooth",
+        "vision",
+        5,
+        [],
+    )
+    assert [len(batch) for batch in batches] == [2, 2, 1]
+    assert batches[1].names == ("picture 2", "picture 3")
+    assert torch.equal(batches[1].inputs["pixel_values"][0], STEPS.tensor(picture(2, (16, 24))))
+    assert batches[0].special is None
+    assert batches[0].labels is None
+
+
+def test_a_folder_is_read_in_order_and_again(folder):
+    inputs = image_inputs(STEPS, folder, count=99, batch=4, argument="x")
+    for _ in range(2):
+        batches = list(inputs)
+        assert [name for batch in batches for name in batch.names] == [
+            "a.png", "b.jpg", "c.webp", "d.PNG", "more/e.png", "more/f.bmp"
+        ]  # fmt: skip
+        assert batches[0].inputs["x"].shape == (4, 3, 16, 24)
+    assert inputs.what == f"6 images of {folder}"
+
+
+def test_fewer_than_there_are_come_evenly_spread(folder):
+    inputs = image_inputs(STEPS, folder, count=2, batch=4)
+    assert inputs.what == f"2 of the 6 images of {folder}, evenly spread"
+    assert [batch.names for batch in inputs] == [("b.jpg", "more/e.png")]
+
+
+def test_one_image_will_do(folder):
+    (batch,) = image_inputs(STEPS, folder / "a.png", count=3, batch=2)
+    assert batch.names == ("a.png",)
+
+
+def test_parquet_with_structs_and_labels(encoded, tmp_path):
+    column = [{"bytes": data, "path": None} for data in encoded]
+    file = table(tmp_path / "some.parquet", image=column, label=[3, 1, 4, 1, 5, 9])
+    inputs = image_inputs(STEPS, file, count=3, batch=2)
+    batches = list(inputs)
+    assert [batch.labels.tolist() for batch in batches] == [[1, 1], [9]]
+    assert batches[0].names == ("row 1 of some.parquet", "row 3 of some.parquet")
+    with Image.open(io.BytesIO(encoded[1])) as image:
+        assert torch.equal(batches[0].inputs["pixel_values"][0], STEPS(image))
+
+
+def test_a_folder_of_parquet_files_counts_as_one(encoded, tmp_path):
+    home = tmp_path / "set"
+    home.mkdir()
+    table(home / "b.parquet", img=encoded[3:], fine_label=[3, 4, 5])
+    table(home / "a.parquet", img=encoded[:3], fine_label=[0, 1, 2])
+    (home / "labels.txt").write_text("cat\ndog\n")
+    inputs = image_inputs(STEPS, home, count=9, batch=9)
+    (batch,) = inputs
+    assert batch.labels.tolist() == [0, 1, 2, 3, 4, 5]
+    assert batch.names[3] == "row 0 of b.parquet"
+    assert [batch.labels.tolist() for batch in image_inputs(STEPS, home, count=2, batch=9)] == [[1, 4]]
+
+
+@pytest.mark.parametrize("form", ["NHWC", "NCHW", "0 to 1", "float 0 to 255", "another name"])
+def test_npz_in_every_form(form, pixels, tmp_path):
+    images = {
+        "NHWC": pixels,
+        "NCHW": pixels.transpose(0, 3, 1, 2),
+        "0 to 1": pixels.astype(np.float32) / 255,
+        "float 0 to 255": pixels.astype(np.float64),
+        "another name": pixels,
+    }[form]
+    file = tmp_path / "some.npz"
+    if form == "another name":
+        np.savez(file, note=np.zeros(3), x=images)
+    else:
+        np.savez(file, images=images, labels=np.arange(5))
+    (batch,) = image_inputs(STEPS, file, count=2, batch=2)
+    assert batch.names == ("image 1 of some.npz", "image 3 of some.npz")
+    assert torch.equal(batch.inputs["pixel_values"], torch.stack([STEPS.tensor(pixels[i]) for i in (1, 3)]))
+    assert (batch.labels is None) == (form == "another name")
+
+
+def test_npz_of_grey_images(pixels, tmp_path):
+    np.savez(tmp_path / "grey.npz", images=pixels[..., :1])
+    (batch,) = image_inputs(STEPS, tmp_path / "grey.npz", count=1, batch=1)
+    assert torch.equal(batch.inputs["pixel_values"][0, 0], batch.inputs["pixel_values"][0, 2])
+
+
+def test_what_does_not_decode_is_named_left_out_and_counted(folder):
+    (folder / "b.jpg").write_bytes((folder / "b.jpg").read_bytes()[:200])
+    (folder / "c.webp").write_text("no picture at all")
+    inputs = image_inputs(STEPS, folder, count=99, batch=3)
+    for _ in range(2):
+        assert [batch.names for batch in inputs] == [("a.png", "d.PNG", "more/e.png"), ("more/f.bmp",)]
+        assert inputs.count == 4
+        assert len(inputs.skipped) == 2
+        assert inputs.skipped[0].startswith("b.jpg does not decode (")
+
+
+def test_a_row_without_bytes_is_left_out(encoded, tmp_path):
+    file = table(
+        tmp_path / "x.parquet", image=[{"bytes": None, "path": "/etc/passwd"}, {"bytes": encoded[0], "path": None}]
+    )
+    inputs = image_inputs(STEPS, file, count=2, batch=2)
+    assert [batch.names for batch in inputs] == [("row 1 of x.parquet",)]
+    assert inputs.skipped == ["row 0 of x.parquet does not decode (the row has no image bytes) and was left out"]
+
+
+def test_none_that_decodes_is_an_error(tmp_path):
+    (tmp_path / "a.png").write_text("no")
+    with pytest.raises(InputError, match=r"none of the 1 images of .* decodes; the first: a\.png does not decode"):
+        list(image_inputs(STEPS, tmp_path, count=1, batch=1))
+
+
+def refused(source, words, **settings):
+    with pytest.raises(InputError) as caught:
+        list(image_inputs(STEPS, source, **{"count": 4, "batch": 2} | settings))
+    message = str(caught.value)
+    assert words in message
+    assert "\n" not in message
+    return message
+
+
+def test_paths_that_will_not_do_are_named(tmp_path):
+    gone, text, other = tmp_path / "gone", tmp_path / "a.txt", tmp_path / "a.xyz"
+    text.write_text("words")
+    other.write_text("words")
+    assert "give an image, a folder of images" in refused(gone, f"there is no data at {gone}")
+    refused(text, f"{text} holds text, which a vision model does not take; give an image")
+    refused(other, f"{other} ends in '.xyz', which is no known data")
+    message = refused(
+        tmp_path, f"the folder {tmp_path} holds nothing for a vision model, only text; looked for .parquet, "
+    )
+    assert ".webp" in message
+
+
+def test_parquet_that_will_not_do_is_named(encoded, tmp_path):
+    broken = tmp_path / "broken.parquet"
+    broken.write_text("not parquet")
+    refused(broken, f"{broken} is not a readable parquet file")
+    refused(
+        table(tmp_path / "t.parquet", text=["a"]), "t.parquet has the columns text; it needs one named image or img"
+    )
+    empty = table(tmp_path / "e.parquet", image=pytest.importorskip("pyarrow").array([], "binary"))
+    refused(empty, "e.parquet has no rows")
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    table(mixed / "a.parquet", image=encoded)
+    table(mixed / "b.parquet", img=encoded)
+    refused(mixed, "b.parquet has other columns than")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        (
+            dict(input_ids=np.zeros((2, 3), int)),
+            "has no array `images` and no other of four dimensions; it has input_ids",
+        ),
+        (dict(images=np.zeros((2, 3, 4), np.uint8)), "images has the shape (2, 3, 4); it must be (n, h, w, 3)"),
+        (dict(images=np.zeros((2, 5, 6, 7), np.uint8)), "no side is 1, 3 or 4 channels"),
+        (dict(images=np.full((1, 4, 4, 3), -2.0)), "images goes from -2 to -2; give them before normalisation"),
+        (dict(images=np.full((1, 4, 4, 3), np.nan)), "images goes from nan to nan"),
+        (dict(images=np.zeros((1, 4, 4, 3), bool)), "images is of type bool"),
+        (dict(images=np.zeros((2, 4, 4, 3), np.uint8), labels=np.zeros(3, int)), "labels has the shape (3,)"),
+        (dict(images=np.array([{}], object)), "is not a readable .npz file"),
+    ],
+)
+def test_npz_that_will_not_do_is_named(arrays, words, tmp_path):
+    np.savez(tmp_path / "bad.npz", **arrays)
+    assert str(tmp_path / "bad.npz") in refused(tmp_path / "bad.npz", words)
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing", b"PK\x03\x04 cut short"])
+def test_a_file_that_is_no_npz_is_named(content, tmp_path):
+    (tmp_path / "bad.npz").write_bytes(content)
+    refused(tmp_path / "bad.npz", "is not a readable .npz file")
+    with (tmp_path / "bad.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    refused(tmp_path / "bad.npz", "is not a readable .npz file")
+
+
+@pytest.mark.parametrize("name", ["count", "batch"])
+def test_numbers_below_one_are_refused(name):
+    refused(None, f"{name} is 0; give 1 or more", **{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("library", "package", "name"), [("PIL", "pillow", "a.png"), ("pyarrow", "pyarrow", "a.parquet")]
+)
+def test_a_missing_library_is_asked_for_by_name(library, package, name, folder, monkeypatch):
+    (folder / name).touch()
+
+    def missing(module):
+        if module.split(".")[0] == library:
+            raise ImportError(module)
+        return builtins.__import__(module)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    refused(folder / name, f"needs {package}, which is not installed; install oversmooth[models]")
+
+
+@pytest.mark.realdata
+def test_imagenet_in_parquet(shared):
+    source = shared / "data" / "imagenet-val-1k"
+    if not source.is_dir():
+        pytest.skip(f"no {source}")
+    steps = Preprocessing.from_folder(shared / "weights" / "deit-tiny")
+    everything = image_inputs(steps, source, count=1000, batch=8)
+    assert everything.count == 1000
+    first = next(iter(everything))
+    assert first.inputs["pixel_values"].shape == (8, 3, 224, 224)
+    assert first.labels.shape == (8,)
+    some = image_inputs(steps, source, count=8, batch=8)
+    assert some.what == f"8 of the 1,000 images of {source}, evenly spread"
+    (batch,) = some
+    assert len(set(batch.labels.tolist())) == 8
+    assert some.skipped == []
+
+
+@pytest.mark.realdata
+def test_cifar_in_webp(shared):
+    source = shared / "data" / "cifar-100"
+    if not source.is_dir():
+        pytest.skip(f"no {source}")
+    inputs = image_inputs(Preprocessing((32, 32)), source, count=6, batch=6)
+    (batch,) = inputs
+    assert inputs.what.startswith("6 of the 60,000 images of")
+    assert batch.labels.shape == (6,)

@@ -1,0 +1,272 @@
+"""The page: what it holds, and what a reader's browser makes of it."""
+
+import json
+import re
+
+import browser
+import pytest
+from report_example import example
+
+from oversmooth import InputError
+from oversmooth.diagnosis import Diagnosis
+from oversmooth.report import page
+
+NASTY = "</script><script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def small():
+    return example(layers=3, heads=2, head_dim=4, inputs=3)
+
+
+def embedded(text):
+    """The diagnoses that a page holds."""
+    (found,) = re.findall(r'<script type="application/json" id="diagnoses">(.*?)</script>', text, re.DOTALL)
+    return json.loads(found)
+
+
+def visible(text):
+    """A page without its scripts and styles."""
+    return re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
+
+
+def test_the_data_in_the_page_is_the_diagnosis(small):
+    (data,) = embedded(page.render([small]))
+    assert Diagnosis.from_dict(data) == small
+
+
+def test_what_the_page_says(small):
+    text = visible(page.render([small]))
+    assert "made-up images · 3 inputs · 197 tokens · float32 · oversmooth 0.1.0 · torch 2.11.0 · 2025-01-31" in text
+    for sentence in small.verdict + small.remarks:
+        assert sentence in re.sub(r"</?b>", "", text)
+    hfc = small.layers[2].tokens["hfc_lfc"]
+    assert f"<td>{hfc:.4g}</td>" in text
+    assert text.index("Over depth") < text.index("Which part") < text.index("Spectra") < text.index("More depth")
+
+
+def test_names_cannot_become_markup():
+    nasty = example(name=NASTY, layers=2, heads=1, head_dim=2)
+    nasty.layers[1].name = NASTY
+    nasty.verdict, nasty.remarks, nasty.provenance["data"] = [NASTY], [NASTY], NASTY
+    nasty.extrapolation[0].note = NASTY
+    text = page.render([nasty, nasty])
+    assert "alert(1)</script>" not in text
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(1)" in text
+    assert text.count("<script") == text.count("</script>") == 5  # two of data, the library, and our own two
+    assert embedded(text)[0]["model"]["name"] == NASTY
+
+
+def test_every_value_may_be_missing(small):
+    bare = Diagnosis.from_json(small.to_json())
+    for layer in bare.layers:
+        layer.tokens = dict.fromkeys(layer.tokens)
+        layer.spread, layer.without_massive, layer.massive = {}, None, None
+        layer.spectrum = layer.dominance = None
+        layer.changes = []
+    bare.extrapolation, bare.verdict, bare.remarks = [], [], []
+    bare.provenance = {}
+    text = visible(page.render([bare]))
+    assert "Numbers" in text
+    for absent in ("Over depth", "Which part", "Spectra of H", "dominates", "More depth", "Remarks", "massive"):
+        assert absent not in text
+    assert "Over depth" in visible(page.render([bare, small]))
+
+
+def test_several_models(small):
+    text = visible(page.render([small] * 6))
+    assert "tiny vit (6)" in text
+    assert text.count("<table>") == 6
+    for count in (0, 7):
+        with pytest.raises(InputError, match=f"1 to 6 models and {count} were given"):
+            page.render([small] * count)
+
+
+def test_many_eigenvalues_are_thinned_and_the_page_says_so(small, monkeypatch):
+    monkeypatch.setattr(page, "MOST_A_PAGE", 60)
+    assert "this page keeps" not in visible(page.render([example(layers=1, heads=1, head_dim=4)]))
+    text = page.render([small])
+    kept = embedded(text)[0]["layers"][1]["spectrum"]
+    whole = small.layers[1].spectrum
+    assert "this page keeps" in visible(text)
+    assert len(kept["joined"]["raw"]["real"]) < len(whole.joined["raw"].real) == 8
+    assert kept["joined"]["raw"]["rho_smooth"] == whole.joined["raw"].rho_smooth
+    outer = max(abs(1 + complex(*z)) for z in zip(*(kept["joined"]["raw"][k] for k in ("real", "imag")), strict=True))
+    assert outer == pytest.approx(whole.joined["raw"].rho_smooth, rel=1e-3)  # what decides is still there
+    kept_in_all = sum(
+        len(e["real"]) for layer in embedded(text)[0]["layers"] if layer["spectrum"] for e in all_of(layer)
+    )
+    assert kept_in_all <= 60 + 2 * 18  # a spectrum keeps at least one pair
+
+
+def all_of(layer):
+    return [*layer["spectrum"]["joined"].values(), *(e for heads in layer["spectrum"]["heads"].values() for e in heads)]
+
+
+def test_long_names_lose_their_middle():
+    assert page.shorten("encoder.layer.3") == "encoder.layer.3"
+    short = page.shorten("model." * 20 + "layers.31.attention")
+    assert len(short) == 28
+    assert short.startswith("model.")
+    assert short.endswith("layers.31.attention"[-10:])
+
+
+def test_a_page_is_written_whole_or_not_at_all(small, tmp_path):
+    page.save([small], tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    with pytest.raises(InputError, match="cannot be written"):
+        page.save([small], tmp_path / "missing" / "page.html")
+    assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
+
+
+needs_browser = pytest.mark.skipif(browser.executable() is None, reason="no Chromium; set OVERSMOOTH_CHROMIUM to one")
+READY = "[...document.querySelectorAll('.chart[id]')].every((chart) => chart.dataset.ready)"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    with browser.browser(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """One of BERT-base's size, one with everything that is awkward, one with six models."""
+    folder = tmp_path_factory.mktemp("pages")
+    bert = example("bert", layers=12, heads=12, head_dim=64, inputs=16)
+    awkward = example(NASTY, layers=48, heads=32, head_dim=2, inputs=2, post_norm=True)
+    for depth, layer in enumerate(awkward.layers):
+        layer.name = f"{NASTY}.{'a_very_long_prefix.' * 5}{depth}"
+        if depth % 5 == 2:
+            layer.tokens = dict.fromkeys(layer.tokens)
+            layer.spectrum = layer.dominance = None
+            layer.changes = []
+    awkward.extrapolation[0].simulated = None
+    six = [example(f"model {i}", layers=[1, 2, 3, 3, 5, 8][i], heads=2, head_dim=4, seed=i) for i in range(6)]
+    six[5].extrapolation = []
+    for layer in six[4].layers:
+        layer.spectrum = layer.dominance = layer.without_massive = None
+        layer.changes = []
+    for name, diagnoses in {"bert": [bert], "awkward": [awkward], "six": six}.items():
+        page.save(diagnoses, folder / f"{name}.html")
+    return {"folder": folder, "bert": bert}
+
+
+def opened(chromium, pages, name, **settings):
+    path = pages["folder"] / f"{name}.html"
+    chromium.open(path, **settings)
+    chromium.wait(READY)
+    return path
+
+
+def quiet(chromium, path):
+    assert chromium.complaints() == []
+    outside = [url for url in chromium.requests() if not url.startswith(("data:", "blob:"))]
+    assert outside == [path.as_uri()]
+
+
+@needs_browser
+@pytest.mark.browser
+@pytest.mark.parametrize("name", ["bert", "awkward", "six"])
+def test_a_page_of_its_own_on_a_phone(chromium, pages, name):
+    path = opened(chromium, pages, name, width=360, height=740, touch=True)
+    assert path.stat().st_size < 3e6
+    assert chromium.run("document.documentElement.scrollWidth") <= 360
+    for chart in ("hfc", "cos", "rank", "changes", "plane", "dominance", "radii"):
+        assert chromium.run(f"document.querySelectorAll('#chart-{chart} svg path').length") > 0
+    assert chromium.run("document.querySelectorAll('#courses svg').length") > 0
+    quiet(chromium, path)
+
+
+@needs_browser
+@pytest.mark.browser
+def test_the_tooltip_shows_the_number_in_the_json(chromium, pages):
+    path = opened(chromium, pages, "bert")
+    depth = 5
+    x, y = chromium.run(f"""(() => {{
+        const points = [...document.querySelectorAll('#chart-hfc .mark-symbol path')];
+        points[{depth}].scrollIntoView({{ block: 'center' }});
+        const box = points[{depth}].getBoundingClientRect();
+        return [box.x + box.width / 2, box.y + box.height / 2];
+    }})()""")
+    chromium.move(x + 1, y + 1)
+    chromium.move(x, y)
+    text = chromium.wait("!document.getElementById('tip').hidden && document.getElementById('tip').innerText")
+    layer = pages["bert"].layers[depth]
+    assert layer.name in text
+    assert float(re.search(r"HFC/LFC\s+([\d.]+)", text)[1]) == pytest.approx(layer.tokens["hfc_lfc"], rel=1e-3)
+    chromium.move(2, 2)
+    chromium.wait("document.getElementById('tip').hidden")
+    quiet(chromium, path)
+
+
+@needs_browser
+@pytest.mark.browser
+def test_choosing_a_layer_and_a_head(chromium, pages):
+    path = opened(chromium, pages, "bert")
+    drawing = "document.querySelector('#chart-plane svg')?.outerHTML"
+    plane = f"""(() => {{ const now = {drawing}; return now && now !== window.before && now.includes('<path') }})()"""
+    remember = f"window.before = {drawing}; 0"
+    chromium.run(remember)
+    chromium.run("""{ const layer = document.getElementById('layer'); layer.value = '7';
+        layer.dispatchEvent(new Event('change')); }""")
+    chromium.wait(plane)
+    assert "encoder.layer.6" in chromium.run("document.getElementById('spectrum-finding').innerText")
+    chromium.run(remember)
+    x, y = chromium.run("""(() => {
+        const button = document.querySelector('#strip button[data-layer="3"]');
+        button.scrollIntoView({ block: 'center' });
+        const box = button.getBoundingClientRect();
+        return [box.x + box.width / 2, box.y + box.height / 2];
+    })()""")
+    chromium.click(x, y)
+    chromium.wait(plane)
+    assert chromium.run("document.getElementById('layer').value") == "3"
+    chromium.run(remember)
+    chromium.run("document.querySelector('#heads input[value=\"4\"]').click()")
+    chromium.wait(plane)
+    said = chromium.run("document.getElementById('spectrum-finding').innerText")
+    share = pages["bert"].layers[3].spectrum.heads["raw"][4].negative_share
+    assert f"head 4, raw: {100 * share:.1f} %" in said
+    quiet(chromium, path)
+
+
+@needs_browser
+@pytest.mark.browser
+def test_choosing_a_model_and_leaving_out_massive_tokens(chromium, pages):
+    path = opened(chromium, pages, "six")
+    for model in (5, 4, 0, 3):
+        chromium.run(f"""{{ const model = document.getElementById('model'); model.value = '{model}';
+            for (const chart of document.querySelectorAll('.chart[id]')) delete chart.dataset.ready;
+            document.getElementById('without-massive').click();
+            model.dispatchEvent(new Event('change')); }}""")
+        chromium.wait(READY)
+    quiet(chromium, path)
+
+
+@needs_browser
+@pytest.mark.browser
+def test_dark_mode_recolours_page_and_charts(chromium, pages):
+    opened(chromium, pages, "six")
+    colours = """[getComputedStyle(document.body).backgroundColor,
+        getComputedStyle(document.querySelector('#chart-hfc .mark-line path')).stroke,
+        getComputedStyle(document.querySelector('#chart-hfc .role-axis-label text')).fill]"""
+    light = chromium.run(colours)
+    chromium.dark(True)
+    dark = chromium.run(colours)
+    assert all(a != b for a, b in zip(light, dark, strict=True))
+    assert light[0] == "rgb(255, 255, 255)"
+    chromium.dark(False)
+
+
+@needs_browser
+@pytest.mark.browser
+def test_the_download_is_the_diagnosis(chromium, pages, tmp_path):
+    opened(chromium, pages, "bert")
+    chromium.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    chromium.run("document.querySelector('#downloads a').click()")
+    path = tmp_path / "bert.json"  # it has another name until it is whole
+    browser.until(path.exists, "the download")
+    assert Diagnosis.load(path) == pages["bert"]
+    assert chromium.complaints() == []
