@@ -82,14 +82,14 @@ def load(
     if path.exists():
         folder = _folder(path)
         loaded = _from_timm(f"local-dir:{folder}", folder, random, seed) if _is_timm(folder) else None
-        loaded = loaded or _from_transformers(str(folder), folder, random, seed, dtype)
+        loaded = loaded or _from_transformers(str(folder), folder, random, seed, dtype, device)
         loaded.name = folder.resolve().name
     elif _looks_like_path(name):
         raise InputError(f"{name} does not exist; give a checkpoint's directory or file, a hub id, or a timm name")
     elif _is_timm_name(name):
         loaded = _from_timm(name, None, random, seed)
     else:
-        loaded = _from_transformers(name, None, random, seed, dtype)
+        loaded = _from_transformers(name, None, random, seed, dtype, device)
     if random:
         loaded.name = f"{loaded.name} (random)"
     if dtype is not None:
@@ -167,7 +167,9 @@ def _from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loade
     return _described(model, name, folder, None)
 
 
-def _from_transformers(name: str, folder: Path | None, random: bool, seed: int, dtype: str | None) -> Loaded:
+def _from_transformers(
+    name: str, folder: Path | None, random: bool, seed: int, dtype: str | None, device: str | None
+) -> Loaded:
     transformers = borrow("transformers", f"loading {name}")
     with _quiet(transformers):
         try:
@@ -179,6 +181,9 @@ def _from_transformers(name: str, folder: Path | None, random: bool, seed: int, 
         architecture = (config.architectures or [""])[0]
         cls = getattr(transformers, architecture, None)
         remarks = []
+        if dtype is None and device in (None, "cpu"):
+            # Half precision on a CPU is slow, or refused; what is stored in it is exact in float32.
+            dtype = "float32"
         try:
             if random:
                 model = _seeded(seed, lambda: cls(config) if cls else transformers.AutoModel.from_config(config))

@@ -146,7 +146,7 @@ def _further(entry: Extrapolation) -> str:
     simulated = {
         "smooth": "agrees" if entry.verdict == "smooth" else "smooths",
         "rough": "agrees" if entry.verdict == "rough" else "does not smooth within its depth",
-        "open": "was not run",
+        "open": "has not settled after its last layer",
     }[entry.simulated_verdict]
     text = f"Repeating the {entry.what}: the spectra say {said}; attention alone, simulated, {simulated}"
     if entry.real is not None and len(entry.real.depth) > 1:

@@ -24,6 +24,8 @@ from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
 
 _CACHES = ("past_key_values", "past_key_value", "layer_past", "cache_position")
+# Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
+_SIMULATED = 256
 # Change of log HFC/LFC a layer below which a simulation has settled.
 _STILL = 1e-4
 
@@ -36,7 +38,7 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
     said = dominance(A, W_V, W_O, bias=offset is not None, limit=False, seed=seed)
     course, seen, note = None, "open", ""
     try:
-        course, seen = _simulated([block], [A], [(W_V, W_O)], offset, depth)
+        course, seen = _simulated([block], [A], [(W_V, W_O)], offset)
     except InputError as error:
         note = f"not simulated: {error}"
     (word,) = said.verdict
@@ -66,7 +68,7 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
     biased = any(offset is not None for _, _, offset, _ in effective)
     weights = [(W_V, W_O) for W_V, W_O, _, _ in effective]
     said = stack_dominance(operators, [v for v, _ in weights], [o for _, o in weights], bias=biased, seed=seed)
-    course, seen = _simulated(blocks, operators, weights, None, passes * len(blocks))
+    course, seen = _simulated(blocks, operators, weights, None)
     return Extrapolation(
         what="stack",
         input=0,
@@ -122,13 +124,16 @@ def _simulated(
     operators: list[AttentionOperator],
     weights: list[tuple[Tensor, Tensor]],
     offset: Tensor | None,
-    depth: int,
 ) -> tuple[Course, str]:
     X = blocks[-1].y[:1].to(operators[0].device).float()
     if weights[0][0].shape[-2] < X.shape[-1]:  # features of zero mean, in the basis that the weights are in
         X = _without_mean(X)
-    every = max(1, depth // 64)
-    run = simulate(X, operators, [v for v, _ in weights], [o for _, o in weights], depth, bias=offset, every=every)
+    # Whole passes, so that a stack is always seen at the same place.
+    period = len(blocks)
+    depth = period * max(8, _SIMULATED // period)
+    operators = [A.dense() if period == 1 else A for A in operators]  # one matrix at a time is kept
+    values, outputs = [v for v, _ in weights], [o for _, o in weights]
+    run = simulate(X, operators, values, outputs, depth, bias=offset, every=max(period, 4), bands_only=True)
     course = Course(run.depth.tolist(), [plain(v) for v in run.log_hfc_lfc[:, 0].tolist()])
     return course, _settled(run)
 
@@ -141,11 +146,16 @@ def _without_mean(X: Tensor) -> Tensor:
 
 
 def _settled(run: Simulation) -> str:
-    """What a run shows: HFC/LFC still falling at its end, or not."""
-    rate = math.log(float(run.rate()[0])) if float(run.rate()[0]) > 0 else -math.inf
-    if math.isnan(rate):
-        return "open"
-    return "smooth" if rate < -_STILL else "rough"
+    """What a run shows at its end: HFC/LFC falling at a steady rate, or levelling off, or no telling."""
+    log_ratio, depth = run.log_hfc_lfc[:, 0], run.depth
+    half, most = len(depth) // 2, 3 * len(depth) // 4
+    if not bool(log_ratio[half:].isfinite().all()):
+        return "smooth" if bool(log_ratio[half:].isneginf().any()) else "open"
+    before = float((log_ratio[most] - log_ratio[half]) / (depth[most] - depth[half]))
+    last = float((log_ratio[-1] - log_ratio[most]) / (depth[-1] - depth[most]))
+    if last > -_STILL:
+        return "rough"
+    return "smooth" if last < 0.7 * before else "open"  # a fall that is slowing down may end anywhere
 
 
 def _real(blocks: list[Block], modules: dict[str, nn.Module], depth: int) -> Course | None:
