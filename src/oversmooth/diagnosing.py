@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,7 @@ def diagnose(
     joined: int = 1,
     ranks: int = 4,
     variant: str = "raw",
+    rule: str = "complex",
     depth: int = 24,
     seed: int = 0,
     progress: Progress | None = None,
@@ -62,13 +63,17 @@ def diagnose(
         joined: inputs for which ρ_rough of all heads together is computed (slow).
         ranks: inputs whose ranks are computed exactly (slow).
         variant: "raw" compares as the papers do; "folded" and "observed" have the norm before the layer in H.
+        rule: "complex" takes eigenvalues as they are, "real" only their real parts (per head).
         depth: blocks to extrapolate over; 0 for none.
         seed: of Arnoldi's random starts.
         progress: called as inputs are done.
     """
     started = time.perf_counter()
+    remarks: list[str] = []
     if variant not in ("raw", "folded", "observed"):
         raise InputError(f"variant is {variant!r}; choose 'raw', 'folded' or 'observed'")
+    if rule not in ("complex", "real"):
+        raise InputError(f"rule is {rule!r}; choose 'complex' or 'real'")
     if isinstance(model, (str, Path)):
         from oversmooth import models  # borrows transformers or timm
 
@@ -77,7 +82,7 @@ def diagnose(
         name = name or loaded.name
         inputs = loaded.inputs() if inputs is None else inputs
         model = loaded.model
-    remarks: list[str] = []
+        remarks += loaded.remarks
     inside = unwrapped(check_is_module(model))
     if inside is not model:
         remarks.append(f"{type(model).__name__}: observed the module inside, whose outputs these are")
@@ -95,7 +100,7 @@ def diagnose(
     if first is None:
         raise InputError("there are no inputs; give at least one")
 
-    settings = Settings(ranks=ranks, spectra=spectra, joined=joined, variant=variant, seed=seed)
+    settings = Settings(ranks=ranks, spectra=spectra, joined=joined, variant=variant, rule=rule, seed=seed)
     with torch.no_grad():
         one = run.first_input(first)
         blocks = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
@@ -145,7 +150,9 @@ def diagnose(
             "joined_inputs": min(joined, found.inputs) if spectra else 0,
             "variant": variant,
             "counting_rule": "one maximum over all pairs of eigenvalues of A and of a head's H, per input, layer and "
-            "head; the d − k zeros of H left out" + ("" if variant == "raw" else f"; H {variant}"),
+            "head; the d − k zeros of H left out"
+            + ("" if variant == "raw" else f"; H {variant}")
+            + ("" if rule == "complex" else "; real parts of both spectra"),
             "massive_rule": f"norm over {MASSIVE_RATIO:g} times the median norm of the input's tokens, layer by layer",
             "top1": None if accuracy is None else plain(accuracy),
         },
@@ -164,8 +171,12 @@ class _Runner:
         self.model = model
         self.call: Any = model
         config = getattr(model, "config", None)
-        if getattr(config, "is_encoder_decoder", False) and "decoder" not in anatomy.stack and hasattr(model, "get_encoder"):
-            self.call = model.get_encoder()  # the decoder would want inputs of its own
+        if (
+            getattr(config, "is_encoder_decoder", False)
+            and "decoder" not in anatomy.stack
+            and hasattr(model, "get_encoder")
+        ):
+            self.call = cast(Any, model).get_encoder()  # the decoder would want inputs of its own
         attention = dict(model.named_modules(remove_duplicate=False))[anatomy.layers[0].name]
         self.batch_first = getattr(attention, "batch_first", True)
         parameter = next(model.parameters())
@@ -176,7 +187,9 @@ class _Runner:
         try:
             items = iter(given)
         except TypeError:
-            raise InputError(f"inputs are a {type(inputs).__name__}; give a tensor, a dict, or an iterable of them") from None
+            raise InputError(
+                f"inputs are a {type(inputs).__name__}; give a tensor, a dict, or an iterable of them"
+            ) from None
         for item in items:
             if isinstance(item, (list, tuple)) and item and isinstance(item[0], Tensor):
                 item = item[0]  # (images, labels), as data loaders give
@@ -187,7 +200,9 @@ class _Runner:
             elif hasattr(item, "items"):
                 yield Batch({str(k): self._moved(v) for k, v in item.items() if isinstance(v, Tensor)})
             else:
-                raise InputError(f"an input is a {type(item).__name__}; give a tensor, or a dict of the model's arguments")
+                raise InputError(
+                    f"an input is a {type(item).__name__}; give a tensor, or a dict of the model's arguments"
+                )
 
     def _moved(self, x: Tensor) -> Tensor:
         return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
@@ -197,7 +212,9 @@ class _Runner:
         if isinstance(batch, Tensor):
             return batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
         size = self.size(batch)
-        return Batch({k: v.narrow(axis, 0, 1) if v.ndim > axis and v.shape[axis] == size else v for k, v in batch.inputs.items()})
+        return Batch(
+            {k: v.narrow(axis, 0, 1) if v.ndim > axis and v.shape[axis] == size else v for k, v in batch.inputs.items()}
+        )
 
     def size(self, batch: Batch | Tensor) -> int:
         axis = 0 if self.batch_first else 1
@@ -242,7 +259,12 @@ def _observe(
             out = run(batch)
             labels = batch.labels if isinstance(batch, Batch) else None
             logits = getattr(out, "logits", out)
-            if labels is not None and isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[-1] > labels.max():
+            if (
+                labels is not None
+                and isinstance(logits, Tensor)
+                and logits.ndim == 2
+                and logits.shape[-1] > labels.max()
+            ):
                 right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
                 labelled += len(labels)
             if progress is not None:

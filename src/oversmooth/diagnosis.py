@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from oversmooth.errors import InputError
 from oversmooth.files import whole_file
 
@@ -136,7 +138,7 @@ class Extrapolation:
     """Factor on HFC/LFC a block, where smoothing dominates; None where a level is reached instead."""
     residual: Number
     variant: str
-    """How the norm entered: raw, folded or observed."""
+    """How the norm entered: raw, folded, observed, or post (tokens whose features have zero mean, as after a norm)."""
     simulated: Course | None
     """Attention alone, frozen as last seen."""
     simulated_verdict: str
@@ -255,20 +257,25 @@ class Diagnosis:
         return pandas.DataFrame(rows)
 
 
-def plain(value: float, digits: int = 7) -> Number:
+def plain(value: float | Tensor, digits: int = 7) -> Number:
     """A number as it is kept: rounded so that files stay small, None where it has no meaning."""
     value = float(value)
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+def spectrum_of(data: dict[str, Any]) -> Spectrum:
+    """A spectrum from what `dataclasses.asdict` made of it."""
+    data = dict(data)
+    data["joined"] = {k: Eigenvalues(**v) for k, v in data["joined"].items()}
+    data["heads"] = {k: [Eigenvalues(**e) for e in v] for k, v in data["heads"].items()}
+    return Spectrum(**data)
 
 
 def _layer(data: dict[str, Any]) -> Layer:
     data = dict(data)
     data["changes"] = [Change(**c) for c in data["changes"]]
     if data["spectrum"] is not None:
-        spectrum = dict(data["spectrum"])
-        spectrum["joined"] = {k: Eigenvalues(**v) for k, v in spectrum["joined"].items()}
-        spectrum["heads"] = {k: [Eigenvalues(**e) for e in v] for k, v in spectrum["heads"].items()}
-        data["spectrum"] = Spectrum(**spectrum)
+        data["spectrum"] = spectrum_of(data["spectrum"])
     if data["dominance"] is not None:
         data["dominance"] = LayerDominance(**data["dominance"])
     return Layer(**data)

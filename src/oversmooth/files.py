@@ -24,6 +24,17 @@ def check_writable(path: Path, endings: tuple[str, ...]) -> None:
         raise InputError(f"{path} cannot be written: no permission in {folder}; choose another place")
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse a directory that is not there and cannot be made, or cannot be written to."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; name a directory")
+    there = folder if folder.exists() else folder.parent
+    if not there.is_dir():
+        raise InputError(f"{folder} cannot be made: there is no directory {there}; make it first")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{folder} cannot be written: no permission in {there}; choose another place")
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary name beside path, renamed to it when the block succeeds and removed when it does not."""

@@ -67,8 +67,12 @@ class Loaded:
             length = min(length or DEFAULT_LENGTH, self.longest or sys.maxsize)
             return text_inputs(self.tokenizer, source, count=count, length=length, batch=batch, lines=lines)
         if self.kind == "text":
-            raise InputError(f"{self.name} has no tokenizer beside its weights; add its tokenizer files, or give inputs")
-        raise InputError(f"{self.name} takes neither images nor text; call oversmooth.diagnose(model, inputs) with its own")
+            raise InputError(
+                f"{self.name} has no tokenizer beside its weights; add its tokenizer files, or give inputs"
+            )
+        raise InputError(
+            f"{self.name} takes neither images nor text; call oversmooth.diagnose(model, inputs) with its own"
+        )
 
 
 def load(
@@ -127,8 +131,11 @@ def _folder(path: Path) -> Path:
 
 
 def _looks_like_path(name: str) -> bool:
-    return name.startswith((".", "/", "~")) or name.count("/") > 1 or os.sep != "/" and os.sep in name or bool(
-        re.search(r"\.(safetensors|bin|pt|pth|ckpt|json)$", name)
+    return (
+        name.startswith((".", "/", "~"))
+        or name.count("/") > 1
+        or (os.sep != "/" and os.sep in name)
+        or bool(re.search(r"\.(safetensors|bin|pt|pth|ckpt|json)$", name))
     )
 
 
@@ -194,7 +201,8 @@ def _from_transformers(
                 missing = sorted(info.get("missing_keys", ()))
                 if missing:
                     remarks.append(
-                        f"{len(missing)} weights are not in the checkpoint and were drawn at random: {', '.join(missing[:3])}"
+                        f"{len(missing)} weights are not in the checkpoint and were drawn at random: "
+                        f"{', '.join(missing[:3])}"
                     )
         except InputError:
             raise
@@ -219,10 +227,10 @@ def _described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any)
         preprocessing = Preprocessing(
             size=(height, width),
             resize="shortest",
-            resize_size=tuple(round(side / (timm_config.get("crop_pct") or 1.0)) for side in (height, width)),  # type: ignore[arg-type]
+            resize_size=tuple(round(side / (timm_config.get("crop_pct") or 1.0)) for side in (height, width)),
             interpolation=timm_config.get("interpolation") or "bicubic",
-            mean=tuple(timm_config.get("mean", (0.5,) * 3)),  # type: ignore[arg-type]
-            std=tuple(timm_config.get("std", (0.5,) * 3)),  # type: ignore[arg-type]
+            mean=tuple(timm_config.get("mean", (0.5,) * 3)),
+            std=tuple(timm_config.get("std", (0.5,) * 3)),
         )
         return Loaded(model, name, "vision", preprocessing=preprocessing, argument="x")
     if main == "pixel_values":
@@ -230,10 +238,10 @@ def _described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any)
         size = getattr(part, "image_size", 224)
         size = tuple(size) if isinstance(size, (list, tuple)) else int(size)
         if folder is not None:
-            preprocessing = Preprocessing.from_folder(folder, image_size=size)  # type: ignore[arg-type]
+            preprocessing = Preprocessing.from_folder(folder, image_size=size)
         else:
             side = (size, size) if isinstance(size, int) else size
-            preprocessing = Preprocessing(size=side, note="no image processor's file was given: mean and std are 0.5")  # type: ignore[arg-type]
+            preprocessing = Preprocessing(size=side, note="no image processor's file was given: mean and std are 0.5")
         remarks = [preprocessing.note] if preprocessing.note else []
         return Loaded(model, name, "vision", preprocessing=preprocessing, remarks=remarks)
     if main == "input_ids" or tokenizer is not None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+import oversmooth
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.diagnosis import Eigenvalues, Number, Spectrum, plain
+from oversmooth.diagnosis import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain, spectrum_of
 from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
 
 _DIGITS = 6  # enough for any plot, and half the size of the file
@@ -24,7 +33,9 @@ def layer_spectrum(
     variants = {"raw": W_V}
     if layer.norm is not None and layer.norm_position == "pre":
         variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
-    by_head = {name: [_eigenvalues(row) for row in head_spectrum(V, W_O)] if heads else [] for name, V in variants.items()}
+    by_head = {
+        name: [_eigenvalues(row) for row in head_spectrum(V, W_O)] if heads else [] for name, V in variants.items()
+    }
     together = {name: _eigenvalues(_all(V, W_O)) if joined else _nothing() for name, V in variants.items()}
     if inverse_sigma is not None and "folded" in variants:
         # A factor on W_V is a factor on every eigenvalue.
@@ -39,15 +50,6 @@ def layer_spectrum(
         heads=by_head,
         inverse_sigma=None if inverse_sigma is None else plain(inverse_sigma),
     )
-
-
-def spectra(anatomy: Anatomy, *, joined: bool = True) -> Iterator[tuple[AttentionLayer, Spectrum]]:
-    """Layer after layer; a shared layer's spectrum is computed once."""
-    known: dict[str, Spectrum] = {}
-    for layer in anatomy:
-        if layer.name not in known:
-            known = {layer.name: layer_spectrum(layer, joined=joined)}
-        yield layer, known[layer.name]
 
 
 def _all(W_V: Tensor, W_O: Tensor) -> Tensor:
@@ -76,7 +78,11 @@ def _scaled(spectrum: Eigenvalues, factor: float) -> Eigenvalues:
     largest: Number = plain(torch.complex(1 + real, imag).abs().max()) if len(real) else None
     mean = None if spectrum.mean_real is None else plain(spectrum.mean_real * factor)
     return Eigenvalues(
-        spectrum.negative_share, mean, largest, [_rounded(v) for v in real.tolist()], [_rounded(v) for v in imag.tolist()]
+        spectrum.negative_share,
+        mean,
+        largest,
+        [_rounded(v) for v in real.tolist()],
+        [_rounded(v) for v in imag.tolist()],
     )
 
 
@@ -86,3 +92,95 @@ def _nothing() -> Eigenvalues:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
+
+
+def diagnose_weights(
+    name: str,
+    anatomy: Anatomy,
+    *,
+    joined: bool = True,
+    memory: Memory | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Diagnosis:
+    """Everything that weights alone say. memory: where finished layers are kept, so that a stopped run goes on."""
+    started = time.perf_counter()
+    done = memory.read() if memory is not None else {}
+    blocks, known = [], {}
+    for place, layer in enumerate(anatomy):
+        if layer.name not in known:
+            spectrum = done.get(layer.name)
+            if spectrum is None:
+                spectrum = layer_spectrum(layer, joined=joined)
+                if memory is not None:
+                    memory.add(layer.name, spectrum)
+            known[layer.name] = spectrum
+        blocks.append(Layer(layer.block or layer.name, {}, spectrum=known[layer.name]))
+        if progress is not None:
+            progress(place + 1, len(anatomy))
+    first = anatomy.layers[0]
+    diagnosis = Diagnosis(
+        model={
+            "name": name,
+            "class": "",
+            "layout": first.layout.name,
+            "stack": anatomy.stack,
+            "layers": len(anatomy),
+            "shared": anatomy.shared,
+            "width": first.width,
+            "heads": first.heads,
+            "kv_heads": first.kv_heads,
+            "head_dim": first.head_dim,
+            "causal": first.causal,
+            "norm": first.norm_position,
+            "norm_kind": first.norm.kind if first.norm is not None else None,
+        },
+        provenance={
+            "oversmooth": oversmooth.__version__,
+            "torch": torch.__version__,
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.perf_counter() - started, 2),
+            "data": "weights alone",
+            "inputs": 0,
+            "joined": joined,
+        },
+        layers=[Layer("embedding", {}), *blocks],
+        remarks=list(anatomy.remarks),
+    )
+    if memory is not None:
+        memory.forget()
+    return diagnosis
+
+
+class Memory:
+    """Finished layers on disk, a line each, under a name that changes when the checkpoint or the question does."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.path = folder / f"spectrum-{hashlib.sha256(key.encode()).hexdigest()[:24]}.jsonl"
+
+    @classmethod
+    def of(cls, files: Iterable[Path], *question: object) -> Memory:
+        """For these weight files. In OVERSMOOTH_CACHE, else the user's cache directory."""
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(os.environ.get("OVERSMOOTH_CACHE") or Path(home) / "oversmooth")
+        facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
+        return cls(folder, json.dumps([oversmooth.__version__, facts, [str(q) for q in question]]))
+
+    def read(self) -> dict[str, Spectrum]:
+        found = {}
+        with contextlib.suppress(OSError), self.path.open(encoding="utf-8") as lines:
+            for line in lines:
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # the line a stop cut short
+                    entry = json.loads(line)
+                    found[entry["layer"]] = spectrum_of(entry["spectrum"])
+        return found
+
+    def add(self, layer: str, spectrum: Spectrum) -> None:
+        # What cannot be remembered is computed again: never a reason to stop.
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as lines:
+                lines.write("\n" + json.dumps({"layer": layer, "spectrum": dataclasses.asdict(spectrum)}) + "\n")
+
+    def forget(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)

@@ -23,18 +23,18 @@ def _measured(diagnosis: Diagnosis) -> list[str]:
     out = []
     start, end = first.get("hfc_lfc"), last.get("hfc_lfc")
     if start and end:
-        towards = "nearer to one another" if end < start else "further from one another"
+        towards = "nearer to" if end < start else "further from"
         out.append(
-            f"Measured: HFC/LFC goes from {start:.3g} before the first block to {end:.3g} after the last, so tokens end "
-            f"{towards} relative to their mean, by a factor of {end / start:.2g}."
+            f"Measured: HFC/LFC goes from {start:.3g} before the first block to {end:.3g} after the last "
+            f"(× {end / start:.2f}): relative to their mean, tokens end {towards} one another than they began."
         )
-    cos = (first.get("cos"), last.get("cos"))
-    rank = (first.get("effective_rank"), last.get("effective_rank"))
     also = []
-    if None not in cos:
-        also.append(f"the mean cosine between tokens from {cos[0]:.2f} to {cos[1]:.2f}")
-    if None not in rank:
-        also.append(f"the effective rank from {rank[0]:.3g} to {rank[1]:.3g}")
+    if (before := first.get("cos")) is not None and (after := last.get("cos")) is not None:
+        also.append(
+            f"the mean cosine between tokens goes from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}"
+        )
+    if (before := first.get("effective_rank")) is not None and (after := last.get("effective_rank")) is not None:
+        also.append(f"the effective rank from {before:.3g} to {after:.3g}")
     if also:
         out.append(f"Measured: {' and '.join(also)}.")
     return out
@@ -49,8 +49,10 @@ def _parts(blocks: list[Layer]) -> list[str]:
         return []
     listed = ", ".join(f"{_sublayers(part)} {value:+.2f}" for part, value in sums.items())
     strongest = min(sums, key=lambda part: sums[part])
-    most = min(blocks, key=lambda layer: _of(layer, strongest))
-    where = "" if sums[strongest] >= 0 else f"; what smooths most is {_sublayers(strongest)}, most of all in {most.name}"
+    most = min(range(len(blocks)), key=lambda place: _of(blocks[place], strongest))
+    where = (
+        "" if sums[strongest] >= 0 else f"; what smooths most is {_sublayers(strongest)}, most of all in block {most}"
+    )
     return [f"By part, the change in log HFC/LFC over all blocks: {listed}{where}."]
 
 
@@ -67,6 +69,7 @@ def _massive(diagnosis: Diagnosis) -> list[str]:
     if not with_them:
         return []
     worst = max(with_them, key=lambda layer: layer.massive["largest_ratio"] if layer.massive else 0.0)
+    depth = diagnosis.layers.index(worst)
     assert worst.massive is not None
     places = ", ".join(worst.massive["positions"])
     effect = ""
@@ -76,9 +79,9 @@ def _massive(diagnosis: Diagnosis) -> list[str]:
             "without"
         )
     return [
-        f"Massive-activation tokens (norm over {diagnosis.provenance['massive_rule'].split(' times')[0].split()[-1]} times "
-        f"the median) in {len(with_them)} of {len(diagnosis.layers)} places; most at {worst.name}, position {places}, up to "
-        f"{worst.massive['largest_ratio']:.3g} times the median{effect}."
+        f"Massive-activation tokens ({diagnosis.provenance['massive_rule']}) at {len(with_them)} of "
+        f"{len(diagnosis.layers)} depths; the largest {'on entry' if depth == 0 else f'after block {depth - 1}'}, at "
+        f"position {places}, {worst.massive['largest_ratio']:.3g} times the median{effect}."
     ]
 
 
@@ -86,24 +89,29 @@ def _predicted(diagnosis: Diagnosis, blocks: list[Layer]) -> list[str]:
     out = []
     negative = diagnosis.negative_share
     if negative is not None:
-        out.append(f"Spectra: {negative:.0%} of the eigenvalues of H (all heads of a layer joined) have a negative real part.")
+        out.append(
+            f"Spectra: {negative:.0%} of the eigenvalues of H (all heads of a layer joined) have a negative real part."
+        )
     share = diagnosis.smoothing_share
     if share is not None:
         cases = sum(len(row) for layer in blocks if layer.dominance for row in layer.dominance.verdict_heads)
-        out.append(f"Spectra: the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases (input, layer, head).")
+        out.append(
+            f"Spectra: the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases (input, layer, head)."
+        )
     judged = [v for layer in blocks if layer.dominance for v in layer.dominance.joined_verdict]
     if judged:
         smooth = sum(v == "smooth" for v in judged)
         tie = sum(v == "tie" for v in judged)
         ties = f", {tie} a tie" if tie else ""
         out.append(
-            f"Spectra: with all heads together, smoothing dominates in {smooth} of {len(judged)} cases (input, layer){ties}."
+            f"Spectra: with all heads together, smoothing dominates in {smooth} of {len(judged)} cases (input, layer)"
+            f"{ties}."
         )
     return out
 
 
 def _agreement(blocks: list[Layer]) -> list[str]:
-    """Whether one application of each attention sub-layer went to the side that its spectrum favours in the long run."""
+    """Whether each attention sub-layer, applied once, went to the side its spectrum favours in the long run."""
     agree, part = 0, []
     for place, layer in enumerate(blocks):
         if not layer.dominance or not layer.dominance.joined_verdict:
@@ -119,8 +127,8 @@ def _agreement(blocks: list[Layer]) -> list[str]:
         return []
     where = f"; they part in block{'s' if len(part) > 1 else ''} {_runs(part)}" if part else ""
     return [
-        f"Against what was measured: in {agree} of {agree + len(part)} blocks the attention sub-layer moved HFC/LFC to the "
-        f"side its spectrum favours in the long run{where}. One step need not go where infinitely many would."
+        f"Against what was measured: in {agree} of {agree + len(part)} blocks the attention sub-layer moved HFC/LFC to "
+        f"the side its spectrum favours in the long run{where}. One step need not go where infinitely many would."
     ]
 
 
@@ -152,10 +160,8 @@ def _further(entry: Extrapolation) -> str:
     if entry.real is not None and len(entry.real.depth) > 1:
         first, last = entry.real.log_hfc_lfc[0], entry.real.log_hfc_lfc[-1]
         if first is not None and last is not None:
-            text += (
-                f"; the real blocks take HFC/LFC from {_ratio(first)} to {_ratio(last)} in {entry.real.depth[-1]:.0f} blocks"
-                + (" (norm and MLP included)" if entry.what == "last block" else "")
-            )
+            text += f"; the real blocks, norm and MLP included, take HFC/LFC from {_ratio(first)} to {_ratio(last)}"
+            text += f" in {entry.real.depth[-1]:.0f} blocks"
     return text + "."
 
 

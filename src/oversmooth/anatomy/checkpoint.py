@@ -1,4 +1,4 @@
-"""A checkpoint on disk as a source of weights: safetensors, single or sharded, or torch files read without running code.
+"""A checkpoint on disk as a source of weights: safetensors, single or sharded, or torch files without running code.
 
 Nothing is loaded but what is asked for, one array at a time.
 """
@@ -154,6 +154,8 @@ def _tensors(loaded: Any, file: Path) -> dict[str, Tensor]:
         arrays = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
         if arrays:
             return arrays
-        inner = [loaded[key] for key in ("state_dict", "model", "model_state_dict") if isinstance(loaded.get(key), dict)]
+        inner = [
+            loaded[key] for key in ("state_dict", "model", "model_state_dict") if isinstance(loaded.get(key), dict)
+        ]
         loaded = inner[0] if inner else None
     raise InputError(f"{file} holds no named arrays; give a state_dict")

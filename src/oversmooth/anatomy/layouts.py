@@ -47,7 +47,9 @@ LAYOUTS: list[Layout] = [
     Layout("v_proj, o_proj (Llama, Mistral, Qwen, Gemma; ViT in transformers 5)", "v_proj.weight", "o_proj.weight"),
     Layout("v_proj, out_proj (OPT, Whisper, BART, CLIP)", "v_proj.weight", "out_proj.weight"),
     Layout("self.value, output.dense (BERT, RoBERTa)", "self.value.weight", "output.dense.weight"),
-    Layout("attention.value, output.dense (ViT, DINOv2 in checkpoints)", "attention.value.weight", "output.dense.weight"),
+    Layout(
+        "attention.value, output.dense (ViT, DINOv2 in checkpoints)", "attention.value.weight", "output.dense.weight"
+    ),
     Layout("value, dense (ALBERT)", "value.weight", "dense.weight"),
     Layout("v_lin, out_lin (DistilBERT)", "v_lin.weight", "out_lin.weight"),
     Layout("c_attn, c_proj (GPT-2)", "c_attn.weight", "c_proj.weight", "stacked", transposed=True),
@@ -66,9 +68,7 @@ LAYOUTS: list[Layout] = [
 ]
 
 
-def register(
-    name: str, *, value: str, output: str, packing: Packing = "separate", transposed: bool = False
-) -> Layout:
+def register(name: str, *, value: str, output: str, packing: Packing = "separate", transposed: bool = False) -> Layout:
     """Teach anatomy another layout. Names are relative to the attention module; the newest is tried first.
 
     >>> mine = register("mine", value="to_values.weight", output="merge.weight")
@@ -102,7 +102,14 @@ NORM_BEFORE = (
 # Relative to the attention module, or beside it.
 NORM_AFTER = ("output.LayerNorm", "LayerNorm", "sa_layer_norm")
 LAYER_SCALE = ("layer_scale1.lambda1", "ls1.gamma", "gamma_1", "lambda_1")
-CROSS_ATTENTION = ("encoder_attn", "encdecattention", "crossattention", "cross_attn", "cross_attention", "multihead_attn")
+CROSS_ATTENTION = (
+    "encoder_attn",
+    "encdecattention",
+    "crossattention",
+    "cross_attn",
+    "cross_attention",
+    "multihead_attn",
+)
 # Blocks whose norm1 or self_attn_layer_norm stands after the addition; others of that name stand before the layer.
 POST_NORM_MODELS = ("bart", "mbart50", "wav2vec2", "hubert", "marian", "blenderbot-small", "xglm-post")
 # RMSNorms that multiply by 1 + weight.

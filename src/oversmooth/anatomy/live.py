@@ -19,7 +19,7 @@ class LiveModel:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.what = f"this {type(model).__name__}"
-        config = getattr(model, "config", None)
+        config: Any = getattr(model, "config", None)
         self.config: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else {}
         # Duplicates too: a module used twice runs twice.
         self.modules = dict(model.named_modules(remove_duplicate=False))

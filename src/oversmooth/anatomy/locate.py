@@ -54,7 +54,9 @@ def find(
     cross = [m for m in matches if _is_cross(m.prefix)]
     own = [m for m in matches if not _is_cross(m.prefix)]
     if cross:
-        remarks.append(f"{len(cross)} cross-attention layers ({_key(cross[0].prefix)}) read another sequence and are left out")
+        remarks.append(
+            f"{len(cross)} cross-attention layers ({_key(cross[0].prefix)}) read another sequence and are left out"
+        )
     stacks: dict[str, list[_Match]] = defaultdict(list)
     for match in own:
         stacks[_key(match.prefix)].append(match)
@@ -196,7 +198,7 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
 
 def _heads(source: Source, prefix: str, inner: int) -> tuple[int, int]:
     """(heads, size of a head), the latter 0 where it follows from the former."""
-    wanted = layouts.HEADS
+    wanted: tuple[str, ...] = layouts.HEADS
     if "encoder" in prefix or "decoder" in prefix:
         wanted = ((layouts.DECODER_HEADS if "decoder" in prefix else layouts.ENCODER_HEADS), *wanted)
     size = source.attribute(prefix, layouts.HEAD_DIM)

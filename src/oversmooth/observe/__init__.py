@@ -19,7 +19,9 @@ from oversmooth.observe.watch import Watch
 __all__ = ["MASSIVE_RATIO", "Block", "Found", "Observer", "Settings", "Stage", "study"]
 
 
-def study(model: nn.Module, anatomy: Anatomy, run: Any, mask: Tensor | None = None, *, attention: bool = True) -> list[Block]:
+def study(
+    model: nn.Module, anatomy: Anatomy, run: Any, mask: Tensor | None = None, *, attention: bool = True
+) -> list[Block]:
     """What one call ``run()`` of the model shows about each block. mask ``(batch, n)``: tokens that are not padding.
 
     attention: False where only tokens matter; attention is then neither caught nor checked.
@@ -30,6 +32,7 @@ def study(model: nn.Module, anatomy: Anatomy, run: Any, mask: Tensor | None = No
 class Observer:
     """Context manager around calls of the model; `found` has the numbers afterwards.
 
+    >>> import torch
     >>> from oversmooth.anatomy import locate
     >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
     >>> x = torch.randn(3, 5, 8)
@@ -47,7 +50,9 @@ class Observer:
         self._collect = Collect(blocks, settings)
         layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in blocks}.values())
         modules = dict(model.named_modules(remove_duplicate=False))
-        self._watch = Watch(modules, layers, self._collect, self._collect.parts, attention=self._needs_attention(blocks, settings))
+        self._watch = Watch(
+            modules, layers, self._collect, self._collect.parts, attention=self._needs_attention(blocks, settings)
+        )
         self.found: Found = self._collect.found
 
     @staticmethod
@@ -64,6 +69,6 @@ class Observer:
         self._collect.finish()
 
     def begin(self, *, inputs: int, mask: Tensor | None = None, special: Tensor | None = None) -> None:
-        """Say what the next call gets: how many inputs, which tokens are not padding, which are special ``(batch, n)``."""
+        """Say what the next call gets: how many inputs; which tokens are not padding, and which special, (batch, n)."""
         self._watch.mask = mask
         self._collect.begin(mask, special, inputs)

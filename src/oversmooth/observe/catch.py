@@ -1,4 +1,4 @@
-"""Attention caught where it is computed, as an operator: q, k and the mask of a fused call, or the weights of a softmax.
+"""Attention caught where it is computed, as an operator: q, k and mask of a fused call, or the weights of a softmax.
 
 Fused attention stays fused: its arguments are read, and the call goes on as it would have.
 """
@@ -77,7 +77,9 @@ class CatchAttention(TorchFunctionMode):
     ) -> None:
         """torch's own attention does all in one function: q and k are projected once more, from its own weights."""
         if bias_k is not None or add_zero_attn:
-            raise InputError("this attention adds a token of its own (bias_k or add_zero_attn), which has no place in A")
+            raise InputError(
+                "this attention adds a token of its own (bias_k or add_zero_attn), which has no place in A"
+            )
         if key is not query and not torch.equal(query, key):
             return
         if others.get("use_separate_proj_weight"):

@@ -16,7 +16,8 @@ from oversmooth.errors import InputError
 from oversmooth.observe.study import Block, Stage
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator
-from oversmooth.theory.weights import fold_norm
+from oversmooth.theory.spectrum import attention_spectrum
+from oversmooth.theory.weights import fold_norm, head_spectrum
 
 MASSIVE_RATIO = 5.0
 """A token is massive where its norm is more than so many times the median norm of its input's tokens."""
@@ -55,6 +56,8 @@ class Settings:
     """Inputs for which all heads are taken together."""
     variant: str = "raw"
     """How the norm enters H for dominance: raw, folded or observed."""
+    rule: str = "complex"
+    """Per head: complex eigenvalues as they are, or only their real parts, as if spectra were real."""
     seed: int = 0
 
 
@@ -131,10 +134,14 @@ class Collect:
         W_V, W_O = self._layer_weights(layer)
         W_V = self._with_norm(W_V, layer, self.blocks[call])
         try:
-            found = dominance(A, W_V, W_O, per_head=True, seed=self.settings.seed)
-            self._lists["rho_smooth"][call].append(found.rho_smooth)
-            self._lists["rho_rough"][call].append(found.rho_rough)
-            self.found.verdict.setdefault(call, []).extend(found.verdict)
+            if self.settings.rule == "real":
+                smooth, rough, verdicts = _real_rule(A, W_V, W_O)
+            else:
+                found = dominance(A, W_V, W_O, per_head=True, seed=self.settings.seed)
+                smooth, rough, verdicts = found.rho_smooth, found.rho_rough, found.verdict
+            self._lists["rho_smooth"][call].append(smooth)
+            self._lists["rho_rough"][call].append(rough)
+            self.found.verdict.setdefault(call, []).extend(verdicts)
             few = self.settings.joined - self._start
             if few > 0:
                 some = torch.arange(min(few, A.shape[0]), device=A.device)
@@ -218,6 +225,19 @@ class Collect:
         ):
             values.update({call: _joined(parts) for call, parts in self._lists[name].items()})
         return found
+
+
+def _real_rule(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor, list[list[str]]]:
+    """Radii per head as if both spectra were real: ``|1 + λ t|`` is convex in t, so its ends decide (THEORY §3)."""
+    t = attention_spectrum(A, method="dense").values.real
+    lam = head_spectrum(W_V, W_O).real.to(t).expand(*t.shape[:-1], -1)
+    low, high = t.nan_to_num(nan=torch.inf).amin(-1, keepdim=True), t.nan_to_num(nan=-torch.inf).amax(-1, keepdim=True)
+    smooth = (1 + lam).abs().amax(-1)
+    rough = torch.maximum((1 + lam * low).abs(), (1 + lam * high).abs()).amax(-1)
+    words = [
+        ["smooth" if s > r else "rough" for s, r in zip(a, b, strict=True)] for a, b in zip(smooth, rough, strict=True)
+    ]
+    return smooth, rough, words
 
 
 def _joined(parts: Iterable[Tensor]) -> Tensor:

@@ -60,7 +60,7 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
 
 
 def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int, seed: int) -> Extrapolation | None:
-    """The whole stack, passed `passes` more times. None where attention is only known as matrices: they are not kept."""
+    """The whole stack, `passes` more times. None where attention is only known as matrices, which are not kept."""
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
         return None
     operators = [_first(block) for block in blocks]

@@ -142,7 +142,7 @@ class Study:
         has_pre = any(_same(given, x) for name, given, _, later in norms if not later)
         # What attention adds may be scaled or normed on its way; follow it.
         branch, source = out, _output(layer)
-        for name, given, gave, later in norms:
+        for name, given, gave, _ in norms:
             if _same(given, branch) and not _same(given, x):
                 branch, source = gave, name
         if layer.layer_scale is not None and source == _output(layer):

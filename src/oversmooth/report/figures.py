@@ -5,17 +5,17 @@ and what more depth would do. As PDF, SVG or PNG, without a browser.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from oversmooth.diagnosis import Diagnosis, Number
 from oversmooth.errors import InputError
-from oversmooth.files import whole_file
+from oversmooth.files import check_folder, whole_file
 from oversmooth.report.page import distinct
 
 FORMATS = ("pdf", "svg", "png")
+ENDINGS = tuple(f".{name}" for name in FORMATS)
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 _PARTS = {"attention": "#56B4E9", "mlp": "#E69F00", "norm": "#8C959F"}
 _NOTIONS = (
@@ -34,30 +34,29 @@ def save(diagnoses: list[Diagnosis], folder: Path, format: str) -> list[Path]:
     if not diagnoses:
         raise InputError("there is nothing to draw: no diagnosis was given; give at least one")
     charts = {name: chart for name, make in FIGURES.items() if (chart := make(diagnoses)) is not None}
-    _folder(folder)
-    settings: dict[str, Any] = {"ppi": 220} if format == "png" else {}
+    check_folder(folder)
+    folder.mkdir(exist_ok=True)
     written = []
     for name, chart in charts.items():
         path = folder / f"{name}.{format}"
-        with whole_file(path) as temporary:
-            _styled(chart).save(temporary, format=format, **settings)
+        _write(chart, path)
         written.append(path)
     return written
 
 
-def _folder(folder: Path) -> None:
-    """Make the folder where its parent is there; more would hide a mistyped path."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; name a directory for the figures")
-    if not folder.is_dir():
-        if not folder.parent.is_dir():
-            raise InputError(f"{folder} cannot be made: there is no directory {folder.parent}; make it first")
-        try:
-            folder.mkdir()
-        except OSError as error:
-            raise InputError(f"{folder} cannot be made: {error.strerror}; choose another place") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"{folder} cannot be written to: no permission; choose another place")
+def save_one(diagnoses: list[Diagnosis], name: str, path: Path) -> None:
+    """One figure, by its name in FIGURES, in the format of the path's ending."""
+    chart = FIGURES[name](diagnoses)
+    if chart is None:
+        raise InputError(f"there is nothing to draw for {path}: these diagnoses have no data for {name}")
+    _write(chart, path)
+
+
+def _write(chart: Any, path: Path) -> None:
+    format = path.suffix.lower().removeprefix(".")
+    settings: dict[str, Any] = {"ppi": 220} if format == "png" else {}
+    with whole_file(path) as temporary:
+        _styled(chart).save(temporary, format=format, **settings)
 
 
 def curves(diagnoses: list[Diagnosis]) -> Any:

@@ -271,10 +271,7 @@ def _metrics(X: Tensor, tokens: Tensor | None) -> dict[str, Tensor]:
     return {
         "cos": metrics.cosine(X, mask=mask),
         "abs_cos": metrics.cosine(X, absolute=True, mask=mask),
-        **{
-            name: getattr(metrics, name)(X, mask=mask)
-            for name in _METRICS[2:]
-        },
+        **{name: getattr(metrics, name)(X, mask=mask) for name in _METRICS[2:]},
     }
 
 

@@ -100,8 +100,12 @@ def stack_dominance(
     for operator, v, o in zip(operators, W_V, W_O, strict=True):
         v, o = (W.to(operator.device, dtype) for W in check_weights(v, o))
         if operator.shape[-3:-2] != v.shape[:1] or operator.shape[:-3].numel() != 1 or v.ndim != 3:
-            raise InputError(f"attention {tuple(operator.shape)} and W_V {tuple(v.shape)} do not fit; one array at a time")
-        systems.append(JoinedHeads(operator.flatten(keep=1), v, o, torch.zeros(len(v), dtype=dtype).to(operator.device)))
+            raise InputError(
+                f"attention {tuple(operator.shape)} and W_V {tuple(v.shape)} do not fit; one array at a time"
+            )
+        systems.append(
+            JoinedHeads(operator.flatten(keep=1), v, o, torch.zeros(len(v), dtype=dtype).to(operator.device))
+        )
         V, O = stack_heads(v, o)  # noqa: E741
         layer = torch.eye(v.shape[-2], dtype=torch.float64, device=operator.device) + V.double() @ O.double()
         size = float(torch.linalg.matrix_norm(layer, 2))
@@ -111,9 +115,11 @@ def stack_dominance(
     assert product is not None
     values = eigenvalues(product).abs().max()
     tolerance = DEFAULT_TOLERANCE[dtype] if tolerance is None else tolerance
-    found = extremal(
-        _Product(systems, scales), modulus(0.0), tolerance=tolerance, most=64, restarts=20, seed=seed
-    ) if int(systems[0].rank.max()) > 0 else None
+    found = (
+        extremal(_Product(systems, scales), modulus(0.0), tolerance=tolerance, most=64, restarts=20, seed=seed)
+        if int(systems[0].rank.max()) > 0
+        else None
+    )
     rough = float(found.score[0]) if found is not None else 0.0
     residual = float(found.residual[0]) / max(rough, 1e-300) if found is not None else 0.0
     return StackDominance(

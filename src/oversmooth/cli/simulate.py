@@ -1,53 +1,26 @@
-"""The commands. No logic: options in, calls, tables out; bad input leaves with one sentence and exit code 2."""
+"""`oversmooth simulate`: prediction beside outcome on random tokens."""
 
 from __future__ import annotations
 
-import shlex
-import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-import oversmooth
+from oversmooth.cli.app import app, out, progress_bar
 from oversmooth.errors import InputError
 
 if TYPE_CHECKING:
-    from oversmooth.cases import Case, Outcome
+    from rich.progress import Progress
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-out, err = Console(), Console(stderr=True)
+    from oversmooth.cases import Case, Outcome
 
 
 class NormChoice(StrEnum):
     none = "none"
     pre = "pre"
     post = "post"
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        out.print(f"oversmooth {oversmooth.__version__}", highlight=False)
-        raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def options(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    """Measure and predict how transformers mix their tokens with depth."""
-    if context.invoked_subcommand is None:
-        out.print(context.get_help(), highlight=False)
 
 
 @app.command()
@@ -85,8 +58,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict from spectra what depth does to random tokens, apply the layers, and show both side by side."""
-    from oversmooth import cases
-    from oversmooth import files
+    from oversmooth import cases, files
     from oversmooth.report import simulation
 
     chosen = dict(
@@ -116,14 +88,7 @@ def simulate(
         raise InputError(f"there is no preset {preset!r}; choose one of {', '.join(cases.PRESETS)}")
     settings = cases.with_options(start, **chosen)
 
-    columns = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("layers, left"),
-        TimeRemainingColumn(),
-    ]
-    with Progress(*columns, console=err, transient=True) as progress:
+    with progress_bar("layers") as progress:
         outcomes = [_watched(case, progress) for case in settings]
     case = settings[0]
     title = (
@@ -149,27 +114,3 @@ def simulate(
 def _watched(case: Case, progress: Progress) -> Outcome:
     task = progress.add_task(case.name, total=case.layers)
     return case.run(lambda done: progress.update(task, completed=done))
-
-
-def main() -> None:
-    """The console script."""
-    try:
-        code = app(standalone_mode=False)
-    except InputError as error:
-        _refuse(str(error))
-    except KeyboardInterrupt:
-        err.print("oversmooth: stopped; nothing was left half-written", highlight=False)
-        sys.exit(130)
-    except Exception as error:
-        # What the options' parser refuses: click's exceptions, or those of the copy of click that typer brings along.
-        if not hasattr(error, "format_message"):
-            raise
-        _refuse(
-            f"{error.format_message().rstrip('.')}, in {shlex.join(sys.argv[1:])!r}; --help shows what can be given"
-        )
-    sys.exit(code or 0)
-
-
-def _refuse(sentence: str) -> NoReturn:
-    err.print(f"oversmooth: {sentence}", style="red", highlight=False, markup=False, soft_wrap=True)
-    sys.exit(2)

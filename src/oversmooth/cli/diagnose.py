@@ -1,0 +1,173 @@
+"""`oversmooth diagnose`: the main job, from models to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oversmooth.cli.app import app, out, progress_bar
+
+if TYPE_CHECKING:
+    from oversmooth.diagnosis import Diagnosis
+
+
+class Variant(StrEnum):
+    raw = "raw"
+    folded = "folded"
+    observed = "observed"
+
+
+class Format(StrEnum):
+    pdf = "pdf"
+    svg = "svg"
+    png = "png"
+
+
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL...", help="Hub ids, timm names, directories or safetensors files; or saved diagnoses (.json)."
+    ),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="A text file, a folder of images, a parquet file, an npz; by default prose or pictures of our own."
+    ),
+]
+Count = Annotated[int, typer.Option("--inputs", help="How many inputs, spread over the data.", min=1)]
+Length = Annotated[
+    int | None, typer.Option(help="Tokens of each text; by default 128, or what the model takes.", min=1)
+]
+Batch = Annotated[int, typer.Option(help="Inputs at once.", min=1)]
+Device = Annotated[str | None, typer.Option(help="Such as cuda; by default the CPU.")]
+Dtype = Annotated[str | None, typer.Option(help="Such as bfloat16; by default float32 on a CPU, else as stored.")]
+Seed = Annotated[int, typer.Option(help="Of random weights and of Arnoldi's starts.")]
+
+
+@app.command()
+def diagnose(
+    models: Models,
+    data: Data = None,
+    inputs: Count = 64,
+    length: Length = None,
+    batch: Batch = 16,
+    json: Annotated[Path | None, typer.Option(help="Save the diagnosis (of one model).")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one page with all models.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Directory for figures.")] = None,
+    format: Annotated[Format, typer.Option(help="Of the figures.")] = Format.pdf,
+    twin: Annotated[bool, typer.Option("--twin", help="Beside each model its twin with random weights.")] = False,
+    spectra: Annotated[
+        bool, typer.Option("--spectra/--no-spectra", help="Attention, dominance and extrapolation.")
+    ] = True,
+    joined: Annotated[int, typer.Option(help="Inputs for which all heads are taken together.", min=0)] = 1,
+    ranks: Annotated[int, typer.Option(help="Inputs whose ranks are taken.", min=0)] = 4,
+    variant: Annotated[Variant, typer.Option(help="How the norm enters H for dominance.")] = Variant.raw,
+    stack: Annotated[str | None, typer.Option(help="Part of the name of the stack, where there are several.")] = None,
+    depth: Annotated[int, typer.Option(help="Blocks to extrapolate over; 0 for none.", min=0)] = 24,
+    device: Device = None,
+    dtype: Dtype = None,
+    seed: Seed = 0,
+) -> None:
+    """Whether and where models smooth their tokens, which part does it, and what the spectra say about it."""
+    from oversmooth import files
+    from oversmooth.errors import InputError
+
+    for path, endings in ((json, (".json",)), (html, (".html", ".htm"))):
+        if path is not None:
+            files.check_writable(path, endings)
+    if figures is not None:
+        files.check_folder(figures)
+    if json is not None and len(models) + (len(models) if twin else 0) > 1:
+        raise InputError(
+            f"--json {json} holds one diagnosis, and {len(models)} models were given; save them one by one"
+        )
+    settings = dict(
+        spectra=spectra, joined=joined, ranks=ranks, variant=variant.value, stack=stack, depth=depth, seed=seed
+    )
+    found = diagnose_all(models, data, inputs, length, batch, twin=twin, device=device, dtype=dtype, settings=settings)
+    show(found)
+    if json is not None:
+        found[0].save(json)
+    if html is not None:
+        from oversmooth.report import page
+
+        page.save(found, html)
+    written = [p for p in (json, html) if p is not None]
+    if figures is not None:
+        from oversmooth.report import figures as drawn
+
+        written += drawn.save(found, figures, format.value)
+    for path in written:
+        out.print(f"wrote {path}", highlight=False)
+
+
+def diagnose_all(
+    names: list[str],
+    data: Path | None,
+    count: int,
+    length: int | None,
+    batch: int,
+    *,
+    twin: bool = False,
+    device: str | None = None,
+    dtype: str | None = None,
+    settings: Mapping[str, object],
+) -> list[Diagnosis]:
+    """Each model in turn, with progress; saved diagnoses are taken as they are."""
+    from oversmooth.diagnosing import diagnose as run
+    from oversmooth.diagnosis import Diagnosis
+    from oversmooth.models import DEFAULT_COUNT, load
+
+    found: list[Diagnosis] = []
+    seed = int(str(settings["seed"]))
+    wanted = [(name, random) for name in names for random in ((False, True) if twin else (False,))]
+    with progress_bar("inputs") as bars:
+        for name, random in wanted:
+            if name.endswith(".json"):
+                found.append(Diagnosis.load(name))
+                continue
+            task = bars.add_task(f"{Path(name).name}{' (random)' if random else ''}: loading", total=None)
+            loaded = load(name, random=random, seed=seed, dtype=dtype, device=device)
+            few = min(count, DEFAULT_COUNT) if data is None else count
+            inputs = loaded.inputs(data, count=few, length=length, batch=batch)
+            bars.update(task, description=f"{loaded.name}: studying one input", total=inputs.count, completed=0)
+
+            def advance(done: int, total: int | None, what: str, task=task, name=loaded.name) -> None:  # type: ignore[no-untyped-def]
+                bars.update(task, description=f"{name}: {what}", completed=done, total=total)
+
+            diagnosis = run(loaded.model, inputs, name=loaded.name, progress=advance, **settings)  # type: ignore[arg-type]
+            diagnosis.remarks = loaded.remarks + diagnosis.remarks
+            found.append(diagnosis)
+    return found
+
+
+def show(diagnoses: list[Diagnosis]) -> None:
+    """Tables and verdicts."""
+    from rich.markup import escape
+
+    from oversmooth.report import terminal
+
+    for diagnosis in diagnoses:
+        p = diagnosis.provenance
+        out.print(f"\n[bold]{escape(diagnosis.name)}[/]")
+        out.print(
+            f"{p['data']}, {p['inputs']} inputs" + (f", top-1 {p['top1']:.1%}" if p.get("top1") else ""),
+            highlight=False,
+            markup=False,
+        )
+        out.print(terminal.layers(diagnosis))
+        for sentence in diagnosis.verdict:
+            out.print(f"• {sentence}", highlight=False, markup=False)
+        for remark in diagnosis.remarks:
+            out.print(f"  {remark}", style="dim", highlight=False, markup=False)
+    if len(diagnoses) > 1:
+        out.print("\nSide by side", style="bold")
+        out.print(terminal.overview(diagnoses))
+    rules = {d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None}
+    for rule in rules:
+        out.print(f"A case: {rule}.", style="dim", highlight=False, markup=False)

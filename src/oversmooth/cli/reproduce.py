@@ -1,0 +1,115 @@
+"""`oversmooth reproduce`: tables and figures of the papers, for models the user names."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oversmooth.cli.app import app, out
+from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, Models, Seed, Variant, diagnose_all
+
+reproduce = typer.Typer(help="Tables and figures of the papers, ours beside the published ones.", no_args_is_help=True)
+app.add_typer(reproduce, name="reproduce")
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Figure to write: .png, .svg or .pdf.")]
+
+
+class Rule(StrEnum):
+    heads = "heads"
+    joined = "joined"
+    real = "real"
+
+
+@reproduce.command()
+def table1(
+    models: Models,
+    data: Data = None,
+    inputs: Count = 64,
+    length: Length = None,
+    batch: Batch = 16,
+    rule: Annotated[
+        Rule,
+        typer.Option(help="heads: one maximum per head; joined: all heads together; real: heads, real parts only."),
+    ] = Rule.heads,
+    variant: Annotated[Variant, typer.Option(help="How the norm enters H.")] = Variant.raw,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    seed: Seed = 0,
+) -> None:
+    """The first paper's table 1: in which share of cases the smoothing eigenvalue dominates."""
+    from oversmooth import files
+    from oversmooth.reproduce import table1 as recipe
+
+    if output is not None:
+        files.check_writable(output, (".md",))
+    joined = rule is Rule.joined
+    settings = dict(
+        joined=inputs if joined else 0,
+        ranks=0,
+        depth=0,
+        variant=variant.value,
+        rule="real" if rule is Rule.real else "complex",
+        seed=seed,
+    )
+    found = diagnose_all(models, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    out.print(recipe.table(found, joined))
+    said = "all heads of a layer together, per input and layer" if joined else found[0].provenance["counting_rule"]
+    out.print(f"A case: {said}.", highlight=False, markup=False)
+    if output is not None:
+        with files.whole_file(output) as temporary:
+            temporary.write_text(recipe.markdown(found, joined), encoding="utf-8")
+        out.print(f"wrote {output}", highlight=False)
+
+
+@reproduce.command()
+def fig2(
+    models: Models,
+    data: Data = None,
+    inputs: Count = 64,
+    length: Length = None,
+    batch: Batch = 16,
+    output: Output = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    seed: Seed = 0,
+) -> None:
+    """The first paper's figure 2: the three notions per layer."""
+    from oversmooth import files
+    from oversmooth.report import figures, terminal
+    from oversmooth.reproduce import fig2 as recipe
+
+    if output is not None:
+        files.check_writable(output, figures.ENDINGS)
+    settings = dict(spectra=False, seed=seed)
+    found = diagnose_all(models, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    out.print(terminal.overview(found))
+    if output is not None:
+        figures.save_one(found, recipe.FIGURE, output)
+        out.print(f"wrote {output}", highlight=False)
+
+
+@reproduce.command()
+def fig5(models: Models, output: Output = None) -> None:
+    """The first paper's figure 5: eigenvalues of H, from weights alone."""
+    from oversmooth import files
+    from oversmooth.cli.spectrum import spectra_of
+    from oversmooth.report import figures, terminal
+    from oversmooth.reproduce import fig5 as recipe
+
+    if output is not None:
+        files.check_writable(output, figures.ENDINGS)
+    found = [spectra_of(name) for name in models]
+    for diagnosis in found:
+        out.print(
+            f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero",
+            highlight=False,
+            markup=False,
+        )
+        out.print(terminal.histogram(diagnosis))
+    out.print(recipe.PUBLISHED, style="dim")
+    if output is not None:
+        figures.save_one(found, recipe.FIGURE, output)
+        out.print(f"wrote {output}", highlight=False)

@@ -1,0 +1,111 @@
+"""`oversmooth spectrum`: weights alone, read one layer at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oversmooth.cli.app import app, err, out, progress_bar
+
+if TYPE_CHECKING:
+    from oversmooth.anatomy import Anatomy
+    from oversmooth.diagnosis import Diagnosis
+    from oversmooth.spectra import Memory
+
+
+@app.command()
+def spectrum(
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="Directories, weight files, hub ids or timm names.")
+    ],
+    joined: Annotated[bool, typer.Option("--joined/--heads-only", help="Also all heads together: slower.")] = True,
+    heads: Annotated[
+        int | None, typer.Option(help="Number of heads, for weights without a configuration.", min=1)
+    ] = None,
+    stack: Annotated[str | None, typer.Option(help="Part of the name of the stack, where there are several.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Save all eigenvalues (of one model).")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Histogram: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Eigenvalues of H = (W_V W_O)ᵀ, layer by layer, from weights alone. A stopped run goes on where it was."""
+    from oversmooth import files
+    from oversmooth.errors import InputError
+
+    for path, endings in ((json, (".json",)), (output, (".png", ".svg", ".pdf"))):
+        if path is not None:
+            files.check_writable(path, endings)
+    if json is not None and len(models) > 1:
+        raise InputError(f"--json {json} holds one model, and {len(models)} were given; save them one by one")
+    found = [spectra_of(name, joined, heads, stack) for name in models]
+    _show(found)
+    if json is not None:
+        found[0].save(json)
+        out.print(f"wrote {json}", highlight=False)
+    if output is not None:
+        from oversmooth.report import figures
+
+        figures.save_one(found, "eigenvalues", output)
+        out.print(f"wrote {output}", highlight=False)
+
+
+def spectra_of(name: str, joined: bool = True, heads: int | None = None, stack: str | None = None) -> Diagnosis:
+    """One model, with progress; a saved diagnosis is taken as it is."""
+    if name.endswith(".json") and not name.endswith(".index.json"):
+        from oversmooth.diagnosis import Diagnosis
+
+        return Diagnosis.load(name)
+    from oversmooth.spectra import diagnose_weights
+
+    title, anatomy, memory = _anatomy(name, joined, heads, stack)
+    kept = len(memory.read()) if memory is not None else 0
+    if kept:
+        err.print(f"{title}: {kept} layers were done before; going on", highlight=False)
+    with progress_bar("layers") as bars:
+        task = bars.add_task(title, total=len(anatomy))
+        try:
+            return diagnose_weights(
+                title, anatomy, joined=joined, memory=memory, progress=lambda done, _: bars.update(task, completed=done)
+            )
+        except KeyboardInterrupt:
+            if memory is not None:
+                bars.stop()
+                err.print("what is done is kept: the same command goes on from there", highlight=False)
+            raise
+
+
+def _anatomy(name: str, joined: bool, heads: int | None, stack: str | None) -> tuple[str, Anatomy, Memory | None]:
+    from oversmooth.anatomy import locate
+    from oversmooth.anatomy.checkpoint import Checkpoint
+    from oversmooth.anatomy.locate import find
+    from oversmooth.spectra import Memory
+
+    path = Path(name)
+    if path.exists():
+        checkpoint = Checkpoint(path)
+        memory = Memory.of(checkpoint.files, joined, heads, stack)
+        return path.resolve().name, find(checkpoint, stack=stack, heads=heads), memory
+    from oversmooth.models import load
+
+    loaded = load(name)
+    return loaded.name, locate(loaded.model, stack=stack, heads=heads), None
+
+
+def _show(diagnoses: list[Diagnosis]) -> None:
+    from rich.markup import escape
+
+    from oversmooth.report import terminal
+
+    for diagnosis in diagnoses:
+        m = diagnosis.model
+        out.print(f"\n[bold]{escape(diagnosis.name)}[/]")
+        out.print(
+            f"{m['layers']} layers of {m['heads']} heads, width {m['width']}; {diagnosis.provenance['seconds']} s",
+            highlight=False,
+            markup=False,
+        )
+        out.print(terminal.spectra(diagnosis))
+        out.print("Re λ over all layers", style="bold")
+        out.print(terminal.histogram(diagnosis))
+        for remark in diagnosis.remarks:
+            out.print(f"  {remark}", style="dim", highlight=False, markup=False)

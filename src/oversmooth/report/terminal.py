@@ -1,0 +1,147 @@
+"""Diagnoses as tables in the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from oversmooth.diagnosis import Diagnosis, Eigenvalues, Layer, Number
+
+_BAR = "▏▎▍▌▋▊▉█"
+
+
+def overview(diagnoses: Sequence[Diagnosis]) -> Table:
+    """A row a model: what enters and what leaves, and what the spectra say."""
+    table = _table(
+        "model", "blocks", "HFC/LFC\nfirst → last", "cos\n", "eff. rank\n", "Re λ < 0\nof H", "smoothing\ncases"
+    )
+    for d in diagnoses:
+        first, last = d.layers[0].tokens, d.layers[-1].tokens
+        table.add_row(
+            escape(d.name),
+            str(d.model["layers"]),
+            *(f"{number(first.get(m))} → {number(last.get(m))}" for m in ("hfc_lfc", "cos", "effective_rank")),
+            share(d.negative_share),
+            "–" if d.smoothing_share is None else f"{d.smoothing_share:.1%}",
+        )
+    return table
+
+
+def layers(diagnosis: Diagnosis) -> Table:
+    """A row a block."""
+    parts = list(dict.fromkeys(change.part for layer in diagnosis.layers for change in layer.changes))
+    short = {"attention": "attn", "cross-attention and mlp": "rest"}
+    headings = [f"Δ {short.get(part, part)}" for part in parts]
+    table = _table("block", "HFC/LFC", "cos", "|cos|", "rank", *headings, "Re λ<0", "ρ smooth", "ρ rough", "smooth")
+    for depth, layer in enumerate(diagnosis.layers):
+        changes = [sum(c.log_hfc_lfc or 0.0 for c in layer.changes if c.part == part) for part in parts]
+        s, d = layer.spectrum, layer.dominance
+        table.add_row(
+            "in" if depth == 0 else str(depth - 1),
+            number(layer.tokens.get("hfc_lfc")),
+            *(fixed(layer.tokens.get(m)) for m in ("cos", "abs_cos")),
+            number(layer.tokens.get("effective_rank")),
+            *(f"{c:+.2f}" if layer.changes else "–" for c in changes),
+            share(s.negative_share if s else None),
+            fixed(s.rho_smooth if s else None),
+            fixed(d.rho_rough if d else None),
+            share(d.smoothing_share if d else None),
+        )
+    return table
+
+
+def spectra(diagnosis: Diagnosis) -> Table:
+    """A row a layer: H from weights alone."""
+    folded = any("folded" in layer.spectrum.heads for layer in diagnosis.layers if layer.spectrum)
+    joined = any(layer.spectrum.joined["raw"].real for layer in diagnosis.layers if layer.spectrum)
+    columns = ["layer", "Re λ < 0", "mean Re λ", "ρ smooth"] + (["ρ smooth\nnorm folded"] if folded else [])
+    table = _table(*columns, "heads, Re λ < 0")
+    for place, layer in enumerate(layer for layer in diagnosis.layers if layer.spectrum):
+        s = layer.spectrum
+        assert s is not None
+        by_head = s.heads["raw"]
+        means = s.joined["raw"] if joined else _pooled(by_head)
+        row = [str(place), share(means.negative_share), number(means.mean_real), number(means.rho_smooth)]
+        if folded:
+            norm = s.joined.get("folded") if joined else _pooled(s.heads.get("folded", []))
+            row.append(number(norm.rho_smooth if norm else None))
+        low, high = _range([e.negative_share for e in by_head])
+        table.add_row(*row, f"{share(low)} to {share(high)}" if by_head else "–")
+    return table
+
+
+def histogram(diagnosis: Diagnosis, rows: int = 15) -> Table:
+    """Real parts of the eigenvalues of H over all layers (the first paper's figure 5), as bars."""
+    values = real_parts(diagnosis)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(justify="right")
+    table.add_column()
+    table.add_column(justify="right")
+    if not values:
+        return table
+    size = sorted(abs(v) for v in values)[int(0.99 * (len(values) - 1))] or 1.0
+    width = 2 * size / rows
+    counts = [0] * rows
+    for value in values:
+        counts[min(rows - 1, max(0, int((value + size) / width)))] += 1
+    for place, count in enumerate(counts):
+        middle = -size + (place + 0.5) * width
+        eighths = round(count / max(counts) * 40 * 8)
+        bar = "█" * (eighths // 8) + (_BAR[eighths % 8 - 1] if eighths % 8 else "")
+        table.add_row(
+            f"{middle:+.2f}", f"[{'magenta' if middle < 0 else 'cyan'}]{bar}[/]", f"{count / len(values):.1%}"
+        )
+    return table
+
+
+def real_parts(diagnosis: Diagnosis) -> list[float]:
+    """Of the joined H of all layers, or of the heads where only those were computed."""
+    found: list[float] = []
+    for layer in diagnosis.layers:
+        if layer.spectrum:
+            joined = layer.spectrum.joined["raw"].real
+            found += joined or [v for head in layer.spectrum.heads["raw"] for v in head.real]
+    return found
+
+
+def number(value: Number) -> str:
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.1e}"
+
+
+def fixed(value: Number) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def share(value: Number) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def _pooled(heads: list[Eigenvalues]) -> Eigenvalues:
+    real = [v for head in heads for v in head.real]
+    if not real:
+        return Eigenvalues(None, None, None)
+    largest = max((head.rho_smooth for head in heads if head.rho_smooth is not None), default=None)
+    return Eigenvalues(sum(v < 0 for v in real) / len(real), math.fsum(real) / len(real), largest)
+
+
+def _range(values: list[Number]) -> tuple[Number, Number]:
+    known = [v for v in values if v is not None]
+    return (min(known), max(known)) if known else (None, None)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place == 0 else "right", no_wrap=place > 0)
+    return table
+
+
+__all__ = ["Layer", "histogram", "layers", "number", "overview", "real_parts", "share", "spectra"]
