@@ -331,7 +331,7 @@ _ALL = [
     Family("DeiT", _hf("DeiTModel", "DeiTConfig", **_SIZES, **_PICTURE), **_VIT),
     Family(
         "DINOv2",
-        _hf("Dinov2Model", "Dinov2Config", **_without(_SIZES, "intermediate_size"), **_PICTURE),
+        _hf("Dinov2Model", "Dinov2Config", **_without(_SIZES, "intermediate_size"), **_PICTURE, drop_path_rate=0.3),
         given=pixels,
         block="encoder.layer.{}",
         value="encoder.layer.{}.attention.v_proj",
@@ -407,16 +407,16 @@ _ALL = [
         parts=("attention", "norm", "mlp", "norm"),
     ),
     Family("Llama", _hf("LlamaModel", "LlamaConfig", **_GQA), **_LLAMA),
-    Family("Mistral", _hf("MistralModel", "MistralConfig", **_GQA, sliding_window=3), **_LLAMA),
+    Family("Mistral", _hf("MistralModel", "MistralConfig", **_GQA, sliding_window=4), **_LLAMA),
     Family("Qwen3", _hf("Qwen3Model", "Qwen3Config", **_GQA, head_dim=12), **_LLAMA | dict(head_dim=12)),
     Family(
         "Gemma 2",
-        _hf("Gemma2Model", "Gemma2Config", **_GQA, head_dim=12, sliding_window=3, attn_implementation="eager"),
+        _hf("Gemma2Model", "Gemma2Config", **_GQA, head_dim=12, sliding_window=4, attn_implementation="eager"),
         **_LLAMA | dict(head_dim=12, branch="layers.{}.post_attention_layernorm"),
     ),
     Family(
         "Gemma 3",
-        _hf("Gemma3TextModel", "Gemma3TextConfig", **_GQA, head_dim=12, sliding_window=3),
+        _hf("Gemma3TextModel", "Gemma3TextConfig", **_GQA, head_dim=12, sliding_window=4),
         **_LLAMA | dict(head_dim=12, branch="layers.{}.post_attention_layernorm"),
     ),
     Family("SmolLM3", _hf("SmolLM3Model", "SmolLM3Config", **_GQA), **_LLAMA),

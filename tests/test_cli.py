@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from oversmooth import cli
-from oversmooth import files
-    from oversmooth.report import simulation
+from oversmooth import cli, files
+from oversmooth.report import simulation
 
 SMALL = ["simulate", "--layers", "8", "--tokens", "6", "--width", "4"]
 SIGNATURE = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF", ".html": b"<!DOCTYPE html>", ".json": b"{"}

@@ -11,12 +11,14 @@ import json
 import logging
 import os
 import re
+import socket
 import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlparse
 
 import torch
 from torch import nn
@@ -179,6 +181,8 @@ def _from_transformers(
 ) -> Loaded:
     transformers = borrow("transformers", f"loading {name}")
     with _quiet(transformers):
+        if folder is None:
+            _check_reachable(name)
         try:
             config = transformers.AutoConfig.from_pretrained(name)
         except Exception as error:
@@ -250,6 +254,18 @@ def _described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any)
             longest -= 2  # its positions start at 2
         return Loaded(model, name, "text", tokenizer=tokenizer, longest=longest)
     return Loaded(model, name, "other")
+
+
+def _check_reachable(name: str) -> None:
+    """Without a network the libraries try again and again before they say so; names in their cache need none."""
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    with contextlib.suppress(Exception):
+        if isinstance(hub.try_to_load_from_cache(name, "config.json"), str):
+            return
+    try:
+        socket.getaddrinfo(urlparse(hub.constants.ENDPOINT).hostname, 443)
+    except OSError as error:
+        raise InputError(_not_fetched(name, error)) from error
 
 
 def _not_fetched(name: str, error: Exception) -> str:

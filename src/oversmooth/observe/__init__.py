@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer

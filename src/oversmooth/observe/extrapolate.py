@@ -28,6 +28,8 @@ _CACHES = ("past_key_values", "past_key_value", "layer_past", "cache_position")
 _SIMULATED = 256
 # Change of log HFC/LFC a layer below which a simulation has settled.
 _STILL = 1e-4
+# Fall of log HFC/LFC over the second half that counts as one.
+_FALL = 0.1
 
 
 def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
@@ -155,7 +157,8 @@ def _settled(run: Simulation) -> str:
     last = float((log_ratio[-1] - log_ratio[most]) / (depth[-1] - depth[most]))
     if last > -_STILL:
         return "rough"
-    return "smooth" if last < 0.7 * before else "open"  # a fall that is slowing down may end anywhere
+    # A fall that is slowing down, or too small to speak of, may end anywhere.
+    return "smooth" if last < 0.7 * before and log_ratio[-1] < log_ratio[half] - _FALL else "open"
 
 
 def _real(blocks: list[Block], modules: dict[str, nn.Module], depth: int) -> Course | None:

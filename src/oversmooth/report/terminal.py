@@ -140,7 +140,7 @@ def _range(values: list[Number]) -> tuple[Number, Number]:
 def _table(*headings: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
     for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place == 0 else "right", no_wrap=place > 0)
+        table.add_column(heading, justify="left" if place == 0 else "right", no_wrap=place > 0 or heading != "model")
     return table
 
 

@@ -22,6 +22,9 @@ from oversmooth.theory.spectrum import DEFAULT_TOLERANCE
 from oversmooth.theory.systems import JoinedHeads
 from oversmooth.theory.weights import check_weights, stack_heads
 
+# Arnoldi: basis vectors before a restart, and restarts at most.
+_STEPS, _RESTARTS = 48, 12
+
 
 @dataclass(frozen=True)
 class StackDominance:
@@ -51,24 +54,24 @@ class StackDominance:
 
 
 class _Product:
-    """``Z ↦ T_P^L … T_P^1 Z`` on centred arrays, each layer divided by a number of its own."""
+    """``Z ↦ T_P^L … T_P^1 Z`` on centred arrays, each layer divided by `scale`."""
 
-    def __init__(self, layers: list[JoinedHeads], scales: list[float]) -> None:
-        self.layers, self.scales = layers, scales
+    def __init__(self, layers: list[JoinedHeads], scale: float) -> None:
+        self.layers, self.scale = layers, scale
         first = layers[0]
         self.items, self.size, self.rank = first.items, first.size, first.rank
         self.dtype, self.device = first.dtype, first.device
 
     def apply(self, v: Tensor) -> Tensor:
-        for layer, scale in zip(self.layers, self.scales, strict=True):
-            v = (v + layer.apply(v)) / scale
+        for layer in self.layers:
+            v = (v + layer.apply(v)) / self.scale
         return v
 
     def project(self, v: Tensor) -> Tensor:
         return self.layers[0].project(v)
 
     def select(self, index: Tensor) -> _Product:
-        return _Product([layer.select(index) for layer in self.layers], self.scales)
+        return _Product([layer.select(index) for layer in self.layers], self.scale)
 
 
 @torch.no_grad()
@@ -95,38 +98,41 @@ def stack_dominance(
         raise InputError(f"the stack has {len(A)} A, {len(W_V)} W_V and {len(W_O)} W_O; give as many of each")
     operators = [as_operator(a) for a in A]
     dtype = operators[0].dtype
-    systems, scales, product = [], [], None
-    log_smooth = 0.0
+    systems, product, log_size = [], None, 0.0
     for operator, v, o in zip(operators, W_V, W_O, strict=True):
         v, o = (W.to(operator.device, dtype) for W in check_weights(v, o))
         if operator.shape[-3:-2] != v.shape[:1] or operator.shape[:-3].numel() != 1 or v.ndim != 3:
             raise InputError(
-                f"attention {tuple(operator.shape)} and W_V {tuple(v.shape)} do not fit; one array at a time"
+                f"attention {tuple(operator.shape)} and W_V {tuple(v.shape)} do not fit; give (heads, n, n) and "
+                "(heads, d, k), one array at a time"
             )
-        systems.append(
-            JoinedHeads(operator.flatten(keep=1), v, o, torch.zeros(len(v), dtype=dtype).to(operator.device))
-        )
+        none = torch.zeros(len(v), dtype=dtype, device=operator.device)
+        systems.append(JoinedHeads(operator.flatten(keep=1), v, o, none))
         V, O = stack_heads(v, o)  # noqa: E741
         layer = torch.eye(v.shape[-2], dtype=torch.float64, device=operator.device) + V.double() @ O.double()
-        size = float(torch.linalg.matrix_norm(layer, 2))
-        scales.append(size)
-        product = layer / size if product is None else product @ layer / size
-        log_smooth += math.log(size)
+        product = layer if product is None else product @ layer
+        size = float(torch.linalg.matrix_norm(product))
+        product, log_size = product / size, log_size + math.log(size)
     assert product is not None
-    values = eigenvalues(product).abs().max()
+    log_smooth = log_size + _log(float(eigenvalues(product).abs().max()))
     tolerance = DEFAULT_TOLERANCE[dtype] if tolerance is None else tolerance
-    found = (
-        extremal(_Product(systems, scales), modulus(0.0), tolerance=tolerance, most=64, restarts=20, seed=seed)
-        if int(systems[0].rank.max()) > 0
-        else None
-    )
-    rough = float(found.score[0]) if found is not None else 0.0
-    residual = float(found.residual[0]) / max(rough, 1e-300) if found is not None else 0.0
+    rough = residual = 0.0
+    # Residuals are relative to 1 or more, so the product is brought to about that size first.
+    log_scale = max(log_smooth, 0.0) / len(systems)
+    if int(systems[0].rank.max()) > 0:
+        how = dict(tolerance=tolerance, most=_STEPS, restarts=_RESTARTS, seed=seed)
+        found = extremal(_Product(systems, math.exp(log_scale)), modulus(0.0), **how)  # type: ignore[arg-type]
+        rough = float(found.score[0])
+        residual = float(found.residual[0]) / max(rough, 1e-300)
     return StackDominance(
-        log_rho_smooth=log_smooth + math.log(max(float(values), 1e-300)),
-        log_rho_rough=log_smooth + math.log(max(rough, 1e-300)),
+        log_rho_smooth=log_smooth,
+        log_rho_rough=log_scale * len(systems) + _log(rough),
         residual=residual,
         layers=len(systems),
         tolerance=max(TIE[dtype], residual),
         smooth_floor=0.0 if bias else -math.inf,
     )
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf

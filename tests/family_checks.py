@@ -1,0 +1,445 @@
+"""What must hold for a model of every family, by routes that share nothing with what is checked.
+
+The tests run these one by one, and `families_table.py` writes docs/models.md from the same functions. Each raises
+AssertionError with what is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from families import FAMILIES, HEADS, WIDTH, Family, run, tensors
+from oracles import centred_basis, dense_radii
+from torch import Tensor, nn
+
+from oversmooth import Diagnosis, diagnose
+from oversmooth.anatomy import Anatomy, locate
+from oversmooth.observe import Observer, study
+
+# What the model itself returns, and what was caught of it -------------------------------------------------------------
+
+
+@dataclass
+class Passage:
+    """One run through one block, heard by hooks of our own, in float64 with attention computed step by step."""
+
+    place: int
+    x: Tensor
+    y: Tensor = field(default_factory=lambda: torch.empty(0))
+    values_from: Tensor = field(default_factory=lambda: torch.empty(0))
+    attention_out: Tensor = field(default_factory=lambda: torch.empty(0))
+    branch: Tensor = field(default_factory=lambda: torch.empty(0))
+    after: Tensor = field(default_factory=lambda: torch.empty(0))
+    A: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+def _first(args: Any, kwargs: Any) -> Tensor:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value.detach()
+        if isinstance(value, (tuple, list)) and value:
+            return _first(value, {})
+    raise AssertionError("a module got no tensor")
+
+
+@functools.cache
+def passages(name: str) -> list[Passage]:
+    family = FAMILIES[name]
+    model = family.make(torch.float64)
+    if family.library == "transformers":
+        model.set_attn_implementation("eager")
+    modules = dict(model.named_modules())
+    found: list[Passage] = []
+    weights: list[Tensor] = []
+
+    def order(x: Tensor) -> Tensor:
+        x = x if family.batch_first else x.transpose(0, 1)
+        return x.reshape(2, -1, x.shape[-1])  # OPT's norms see all texts in one row
+
+    def enter(place: int, _: nn.Module, args: Any, kwargs: Any) -> None:
+        found.append(Passage(place, order(_first(args, kwargs))))
+
+    def hear(what: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        if what == "values_from":
+            found[-1].values_from = order(_first(args, kwargs))
+        else:
+            setattr(found[-1], what, order(_first((out,), {})))
+
+    for place in sorted(set(family.runs)):
+        block = modules[family.block.format(place)]
+        block.register_forward_pre_hook(functools.partial(enter, place), with_kwargs=True)
+        listens = [("values_from", family.value), ("attention_out", family.output)]
+        listens += [("branch", family.branch or family.output), ("after", family.after), ("y", family.block)]
+        for what, module in listens:
+            if module:
+                modules[module.format(place)].register_forward_hook(functools.partial(hear, what), with_kwargs=True)
+        _record_weights(family, modules, place, weights)
+    # With gradients: torch's encoders would take a fast path that calls none of their parts.
+    out = run(model, family.inputs(torch.float64), **({"output_attentions": True} if family.library == "transformers" else {}))
+    weights = list(out.attentions) if family.library == "transformers" else weights
+    assert len(found) == len(weights) == len(family.runs)
+    for passage, A in zip(found, weights, strict=True):
+        passage.A = A.detach().double()
+    return found
+
+
+def _record_weights(family: Family, modules: dict[str, nn.Module], place: int, weights: list[Tensor]) -> None:
+    """Attention of libraries that do not give it away."""
+    if family.library == "timm":
+        attention = modules[f"blocks.{place}.attn"]
+        attention.fused_attn = False
+        attention.attn_drop.register_forward_pre_hook(lambda _, args: weights.append(args[0]))
+    elif family.library == "torch":
+        attention = modules[family.value.format(place)]
+        hidden = None if family.mask() is None else ~family.mask()
+
+        def ask(module: nn.Module, args: Any, kwargs: Any, _: Any) -> None:
+            h = args[0] if args else kwargs["query"]
+            weights.append(type(module).forward(module, h, h, h, hidden, average_attn_weights=False)[1])
+
+        attention.register_forward_hook(ask, with_kwargs=True)
+    elif family.library == "toy":
+
+        def softmax(_: nn.Module, __: Any, out: Tensor) -> None:
+            q, k, _v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in out.chunk(3, -1))
+            weights.append((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1))
+
+        modules[family.value.format(place)].register_forward_hook(softmax)
+
+
+@functools.cache
+def anatomy(name: str) -> Anatomy:
+    return locate(FAMILIES[name].make())
+
+
+@functools.cache
+def diagnosis(name: str) -> Diagnosis:
+    family = FAMILIES[name]
+    return diagnose(family.make(), family.inputs(), name=name, joined=2, depth=4)
+
+
+# Slow numbers ---------------------------------------------------------------------------------------------------------
+
+
+def slow_metrics(x: Tensor) -> dict[str, float]:
+    """Of one array (n, d), from the definitions, in float64."""
+    x = x.double()
+    mean = x.mean(0, keepdim=True).expand_as(x)
+    unit = x / x.norm(dim=-1, keepdim=True)
+    pairs = (unit @ unit.mT)[~torch.eye(len(x), dtype=torch.bool)]
+    s = torch.linalg.svdvals(x)
+    p = s / s.sum()
+    return {
+        "hfc_lfc": ((x - mean).norm() / mean.norm()).item(),
+        "log_hfc": (x - mean).norm().log().item(),
+        "log_lfc": mean.norm().log().item(),
+        "log_hfc_lfc": ((x - mean).norm() / mean.norm()).log().item(),
+        "cos": pairs.mean().item(),
+        "abs_cos": pairs.abs().mean().item(),
+        "effective_rank": (-(p * p.log()).sum()).exp().item(),
+        "stable_rank": (s.square().sum() / s[0] ** 2).item(),
+        "sigma_ratio": (s[1] / s[0]).item(),
+        "rank_one_distance": (s[1:].square().sum() / s.square().sum()).sqrt().item(),
+    }
+
+
+def over_inputs(family: Family, x: Tensor) -> dict[str, Tensor]:
+    rows = [slow_metrics(x[i][keep]) for i, keep in enumerate(family.rows())]
+    return {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]}
+
+
+def near(got: Any, expected: Any, what: str, tolerance: float = 1e-4) -> None:
+    got, expected = torch.as_tensor(got).double(), torch.as_tensor(expected).double()
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance, msg=lambda m: f"{what}: {m}")
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def check_located(name: str) -> None:
+    family, found = FAMILIES[name], anatomy(name)
+    assert len(found) == len(family.runs), f"{len(found)} layers"
+    for layer, place in zip(found, family.runs, strict=True):
+        assert layer.block == family.block.format(place)
+        assert (layer.heads, layer.kv_heads, layer.head_dim) == (HEADS, family.kv_heads, family.head_dim)
+        assert layer.width == WIDTH
+        assert layer.causal == family.causal
+        assert layer.W_V.shape == (HEADS, WIDTH, family.head_dim)
+        assert layer.W_O.shape == (HEADS, family.head_dim, WIDTH)
+        first_of_modernbert = name == "ModernBERT" and place == 0  # its embedding is normed already
+        assert layer.norm_position == ("none" if first_of_modernbert else family.norm)
+        assert (layer.norm.kind if layer.norm else None) == (None if first_of_modernbert else family.kind)
+        assert bool(family.branch and "norm" not in family.branch) == (layer.layer_scale is not None)
+
+
+def check_weights(name: str) -> None:
+    """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O`` is what attention returned and, scaled, what was added."""
+    family = FAMILIES[name]
+    for layer, passage in zip(locate(family.make(torch.float64)), passages(name), strict=True):
+        values = passage.values_from[:, None] @ layer.W_V
+        if layer.value_bias is not None:
+            values = values + layer.value_bias[:, None]
+        offset = 0.0 if layer.output_bias is None else layer.output_bias
+        out = ((passage.A @ values) @ layer.raw_W_O).sum(1) + offset
+        for i, keep in enumerate(family.rows()):
+            near(out[i][keep], passage.attention_out[i][keep], f"{layer}: attention's output", 1e-6)
+        if layer.layer_scale is not None:
+            scale = layer.weights.read(layer.layer_scale)
+            near(layer.W_O, layer.raw_W_O * scale, f"{layer}: W_O with its scale", 1e-12)
+            near(out * scale, passage.branch, f"{layer}: what is added", 1e-6)
+        if layer.norm is not None:
+            check_norm(layer, passage)
+
+
+def check_norm(layer: Any, passage: Passage) -> None:
+    """The norm, written out with what anatomy says, against what it gave."""
+    x = passage.x if layer.norm_position == "pre" else passage.x + passage.branch
+    z = x - x.mean(-1, keepdim=True) if layer.norm.kind == "layer" else x
+    z = z / (z.square().mean(-1, keepdim=True) + 1e-6).sqrt() * layer.norm.gamma
+    z = z if layer.norm.beta is None else z + layer.norm.beta
+    near(z, passage.values_from if layer.norm_position == "pre" else passage.after, f"{layer}: its norm", 1e-3)
+
+
+FIELDS = ("block", "heads", "kv_heads", "head_dim", "width", "causal", "norm_position", "has_bias", "layer_scale")
+
+
+def same_anatomy(live: Anatomy, disk: Anatomy, prefix: str = "") -> None:
+    """The same layers with the same weights; names on disk may be another version's."""
+    assert len(live) == len(disk), f"{len(disk)} layers on disk"
+    for a, b in zip(live, disk, strict=True):
+        for each in FIELDS:
+            if each in ("block", "layer_scale"):  # libraries rename modules between memory and disk
+                assert (getattr(a, each) is None) == (getattr(b, each) is None), f"{a}: {each}"
+                continue
+            assert getattr(a, each) == getattr(b, each), f"{a}: {each} is {getattr(b, each)} on disk"
+        for each in ("W_V", "W_O", "value_bias", "output_bias"):
+            _equal(getattr(a, each), getattr(b, each), f"{a}: {each}")
+        assert (a.norm is None) == (b.norm is None), f"{a}: norm"
+        if a.norm is not None and b.norm is not None:
+            assert (a.norm.kind, a.norm.offset) == (b.norm.kind, b.norm.offset), f"{a}: kind of norm"
+            _equal(a.norm.gamma, b.norm.gamma, f"{a}: gamma")
+            _equal(a.norm.beta, b.norm.beta, f"{a}: beta")
+
+
+def _equal(a: Tensor | None, b: Tensor | None, what: str) -> None:
+    assert (a is None) == (b is None), f"{what} is missing in one"
+    if a is not None and b is not None:
+        assert a.dtype == b.dtype, f"{what}: {a.dtype} and {b.dtype}"
+        assert torch.equal(a, b), f"{what} differs"
+
+
+def has_config(name: str) -> bool:
+    return FAMILIES[name].library == "transformers"
+
+
+def check_disk(name: str) -> None:
+    """What anatomy finds in a live model it finds in its checkpoint; without a configuration if told the heads."""
+    family = FAMILIES[name]
+    model = family.make()
+    with tempfile.TemporaryDirectory() as folder:
+        if has_config(name):
+            model.save_pretrained(folder)
+            same_anatomy(locate(model), locate(folder))
+        else:
+            file = Path(folder) / "weights.pt"
+            torch.save(model.state_dict(), file)
+            norm = family.norm if family.norm == "post" else None
+            disk = locate(file, heads=HEADS, norm=norm)
+            same_anatomy(locate(model), disk)
+
+
+def observed(model: nn.Module, given: Any, mask: Tensor | None, seed: int | None = None) -> Any:
+    """The model's output while it is watched, after a look at it as `diagnose` takes."""
+    found = locate(model)
+    with torch.no_grad():
+        blocks = study(model, found, lambda: run(model, given), mask)
+    with Observer(model, blocks) as observer:
+        observer.begin(inputs=2, mask=mask)
+        if seed is not None:
+            torch.manual_seed(seed)
+        return run(model, given)
+
+
+def check_untouched(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        assert "forward" not in module.__dict__, f"{name}: forward was left replaced"
+        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
+            assert not hooks, f"{name}: a hook was left"
+
+
+def check_identical(name: str, dtype: torch.dtype = torch.float32) -> None:
+    """The same bits come out, watched or not; in train mode too, with the same chance afterwards."""
+    family = FAMILIES[name]
+    model, given, mask = family.make(dtype), family.inputs(dtype), family.mask()
+    with torch.no_grad():
+        expected = tensors(run(model, given))
+        same_bits(tensors(observed(model, given, mask)), expected)
+    check_untouched(model)
+    with_dropout(model)
+    torch.manual_seed(3)
+    expected = tensors(run(model, given))
+    after = torch.get_rng_state()
+    same_bits(tensors(observed(model, given, mask, seed=3)), expected)
+    assert torch.equal(torch.get_rng_state(), after), "other random numbers come next"
+    assert model.training
+    check_untouched(model)
+
+
+def with_dropout(model: nn.Module) -> None:
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.2
+        for each in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, each, None), float):
+                setattr(module, each, 0.2)
+
+
+def same_bits(got: list[Tensor], expected: list[Tensor]) -> None:
+    assert len(got) == len(expected) > 0
+    for a, b in zip(got, expected, strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)), f"off by {(a - b).abs().max():.2g}"
+
+
+def check_attention(name: str) -> None:
+    """What was caught, as a matrix, is attention computed step by step."""
+    family = FAMILIES[name]
+    model, mask = family.make(), family.mask()
+    with torch.no_grad():
+        blocks = study(model, locate(model), lambda: run(model, family.inputs()), mask)
+    for block, passage in zip(blocks, passages(name), strict=True):
+        assert block.A is not None
+        caught = block.A.dense().A
+        for i, keep in enumerate(family.rows()):
+            part = caught[i] if isinstance(keep, slice) else caught[i][:, keep][:, :, keep]
+            expected = passage.A[i] if isinstance(keep, slice) else passage.A[i][:, keep][:, :, keep]
+            near(part, expected, f"{block.layer}: A of input {i}", 1e-5)
+            if not isinstance(keep, slice):
+                assert not caught[i][:, keep][:, :, ~keep].any(), "padding is looked at"
+
+
+def check_tokens(name: str) -> None:
+    """Metrics before the first block and after every one, from arrays caught by hooks of our own."""
+    family, found = FAMILIES[name], diagnosis(name)
+    arrays = [passages(name)[0].x, *(passage.y for passage in passages(name))]
+    assert len(found.layers) == len(arrays)
+    for layer, x in zip(found.layers, arrays, strict=True):
+        for metric, values in over_inputs(family, x).items():
+            near(layer.tokens[metric], values.mean(), f"{layer.name}: {metric}")
+            near(layer.spread[metric], values.std(), f"{layer.name}: spread of {metric}")
+    assert found.provenance["inputs"] == 2
+    counts = [len(arrays[0][0][keep]) for keep in family.rows()]
+    assert found.provenance["tokens"] == [min(counts), max(counts)]
+
+
+def check_stages(name: str) -> None:
+    """After attention: the stream and what attention adds; all changes together are the whole change."""
+    family, found = FAMILIES[name], diagnosis(name)
+    for layer, passage in zip(found.layers[1:], passages(name), strict=True):
+        assert tuple(change.part for change in layer.changes) == family.parts, f"parts {layer.changes}"
+        entered, left = over_inputs(family, passage.x), over_inputs(family, passage.y)
+        added = over_inputs(family, passage.x + passage.branch)
+        middle = over_inputs(family, passage.after) if family.after else added
+        assert layer.attention_out is not None
+        for metric, values in middle.items():
+            near(layer.attention_out[metric], values.mean(), f"{layer.name}: {metric} after attention")
+            assert layer.attention_out_spread is not None
+            near(layer.attention_out_spread[metric], values.std(), f"{layer.name}: spread of {metric} after attention")
+        for metric in ("log_hfc_lfc", "log_hfc", "log_lfc"):
+            change = added[metric] - entered[metric]
+            near(getattr(layer.changes[0], metric), change.mean(), f"{layer.name}: attention's change of {metric}")
+            whole = sum(getattr(change, metric) for change in layer.changes)
+            near(whole, (left[metric] - entered[metric]).mean(), f"{layer.name}: all changes of {metric}")
+        near(layer.changes[0].spread, (added["log_hfc_lfc"] - entered["log_hfc_lfc"]).std(), "spread of the change")
+
+
+def check_spectra(name: str) -> None:
+    """Eigenvalues of H by head and together, with and without the norm, from d by d products in float64."""
+    for layer, found, passage in zip(anatomy(name), diagnosis(name).layers[1:], passages(name), strict=True):
+        W_V, W_O = layer.W_V.double(), layer.W_O.double()
+        assert found.spectrum is not None
+        variants = {"raw": W_V}
+        if layer.norm is not None and layer.norm_position == "pre":
+            gamma = layer.norm.gamma.double()
+            C = torch.eye(WIDTH, dtype=torch.float64)
+            C = C - 1 / WIDTH if layer.norm.kind == "layer" else C
+            variants["folded"] = C @ torch.diag(gamma) @ W_V
+            observed_sigma = _inverse_sigma(FAMILIES[name], passage.x, layer.norm.kind)
+            near(found.spectrum.inverse_sigma, observed_sigma, f"{layer}: mean 1/σ")
+            variants["observed"] = variants["folded"] * observed_sigma
+        assert set(found.spectrum.joined) == set(variants)
+        for variant, V in variants.items():
+            whole = torch.linalg.eigvals((V @ W_O).sum(0))
+            _same_eigenvalues(found.spectrum.joined[variant], whole, f"{layer}: joined, {variant}")
+            for h, head in enumerate(found.spectrum.heads[variant]):
+                values = torch.linalg.eigvals(V[h] @ W_O[h])
+                kept = values[values.abs().argsort(descending=True)[: layer.head_dim]]
+                _same_eigenvalues(head, kept, f"{layer}: head {h}, {variant}")
+        assert found.spectrum.negative_share == found.spectrum.joined["raw"].negative_share
+
+
+def _inverse_sigma(family: Family, x: Tensor, kind: str) -> float:
+    rows = []
+    for i, keep in enumerate(family.rows()):
+        tokens = x[i][keep]
+        square = tokens.var(-1, unbiased=False) if kind == "layer" else tokens.square().mean(-1)
+        rows.append(square.rsqrt().mean().item())
+    return sum(rows) / len(rows)
+
+
+def _same_eigenvalues(found: Any, expected: Tensor, what: str) -> None:
+    got = torch.complex(torch.tensor(found.real, dtype=torch.float64), torch.tensor(found.imag, dtype=torch.float64))
+    assert len(got) == len(expected), f"{what}: {len(got)} eigenvalues"
+    distance = (got[:, None] - expected).abs()
+    scale = expected.abs().max()
+    for a in (0, 1):  # each has a partner within reach, from both sides
+        assert distance.amin(a).max() <= 1e-4 * scale, f"{what}: off by {distance.amin(a).max() / scale:.2g}"
+    near(found.mean_real, expected.real.mean(), f"{what}: mean")
+    near(found.rho_smooth, (1 + expected).abs().max(), f"{what}: rho_smooth")
+    # Zeros that a product of smaller matrices must have are not negative, whatever sign rounding gives them.
+    negative = (expected.real < -1e-9 * scale).double().mean()
+    near(found.negative_share, negative, f"{what}: negative share", 1e-6)
+
+
+def check_dominance(name: str) -> None:
+    """ρ_smooth and ρ_rough head by head and for all together, from every eigenvalue of dense matrices."""
+    family = FAMILIES[name]
+    layers = zip(anatomy(name), diagnosis(name).layers[1:], passages(name), strict=True)
+    for place, (layer, found, passage) in enumerate(layers):
+        W_V, W_O = layer.W_V.double(), layer.W_O.double()
+        assert found.dominance is not None
+        smooth = 0
+        for i, keep in enumerate(family.rows()):
+            A = passage.A[i] if isinstance(keep, slice) else passage.A[i][:, keep][:, :, keep]
+            basis = centred_basis(A.shape[-1])
+            for h in range(HEADS):
+                t = torch.linalg.eigvals(basis.T @ A[h] @ basis)
+                lam = torch.linalg.eigvals(W_O[h] @ W_V[h])
+                rough, even = (1 + torch.outer(t, lam)).abs().max(), (1 + lam).abs().max()
+                near(found.dominance.rho_rough_heads[i][h], rough, f"{layer}: rho_rough of head {h}")
+                near(found.dominance.rho_smooth_heads[h], even, f"{layer}: rho_smooth of head {h}")
+                if (even - rough).abs() > 1e-3:
+                    word = "smooth" if even > rough else "rough"
+                    assert found.dominance.verdict_heads[i][h] == word, f"{layer}: head {h} of input {i}"
+                smooth += found.dominance.verdict_heads[i][h] == "smooth"
+            if place < 2:  # the whole matrix is slow
+                even, rough = dense_radii(A, W_V, W_O)
+                near(found.dominance.joined_rho_smooth[i], even, f"{layer}: rho_smooth together")
+                near(found.dominance.joined_rho_rough[i], rough, f"{layer}: rho_rough together, input {i}")
+        near(found.dominance.smoothing_share, smooth / (2 * HEADS), f"{layer}: smoothing share")
+        assert found.dominance.joined_inputs == [0, 1]
+
+
+CHECKS = {
+    "located": (check_located, check_weights),
+    "outputs identical": (check_identical,),
+    "spectra equal the dense route": (check_spectra, check_dominance),
+    "live equal disk": (check_disk,),
+}
+"""The columns of docs/models.md."""
