@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from families import FAMILIES, HEADS, WIDTH, Family, run, tensors
-from oracles import centred_basis, dense_radii
+from oracles import apply_layer, centred_basis, dense_radii, layer_matrix, radius
 from torch import Tensor, nn
 
 from oversmooth import Diagnosis, diagnose
@@ -434,6 +434,108 @@ def check_dominance(name: str) -> None:
                 near(found.dominance.joined_rho_rough[i], rough, f"{layer}: rho_rough together, input {i}")
         near(found.dominance.smoothing_share, smooth / (2 * HEADS), f"{layer}: smoothing share")
         assert found.dominance.joined_inputs == [0, 1]
+
+def check_extrapolation(name: str) -> None:
+    """The last block once more: its radii from dense matrices, attention alone step by step, and the block itself."""
+    family, found = FAMILIES[name], diagnosis(name)
+    entry = found.extrapolation[0]
+    assert entry.what == "last block"
+    passage, layer = passages(name)[-1], anatomy(name).layers[-1]
+    W_V, W_O, offset, x = _effective(layer, passage)
+    A = passage.A[0]  # the first input has no padding
+    smooth, rough = dense_radii(A, W_V, W_O)
+    near(entry.rho_smooth, smooth, "rho_smooth of the last block")
+    near(entry.rho_rough, rough, "rho_rough of the last block")
+    margin = (max(smooth, 1.0) if bool(offset.any()) else smooth) - rough
+    assert entry.verdict == ("smooth" if margin > 0 else "rough")
+    assert entry.simulated is not None
+    course = dict(zip(entry.simulated.depth, entry.simulated.log_hfc_lfc, strict=True))
+    for step in range(9):
+        if step in course:
+            near(course[step], slow_metrics(x)["log_hfc_lfc"], f"simulated, after {step}", 1e-3)
+        x = apply_layer(x, A, W_V, W_O) + offset
+    last = family.runs[-1:] * 4
+    near(entry.real.log_hfc_lfc, real_course(name, last), "the last block itself", 1e-3)
+
+
+def _effective(layer: Any, passage: Passage) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(W_V, W_O, what is added to every token, tokens at the start) in float64, from THEORY §4."""
+    W_V, W_O, x = layer.W_V.double(), layer.W_O.double(), passage.y[0]
+    if layer.norm_position == "post":
+        B = centred_basis(WIDTH)
+        return B.T @ W_V, W_O @ B, torch.zeros(WIDTH - 1, dtype=torch.float64), x @ B
+    values = 0.0 if layer.value_bias is None else layer.value_bias.double()[:, None]
+    if layer.norm_position == "pre":
+        if layer.norm.beta is not None:
+            values = values + layer.norm.beta.double() @ W_V.double()[:, None]
+            values = values.reshape(HEADS, 1, -1)
+        C = torch.eye(WIDTH, dtype=torch.float64) - (1 / WIDTH if layer.norm.kind == "layer" else 0.0)
+        entered = passage.x[0]
+        square = entered.var(-1, unbiased=False) if layer.norm.kind == "layer" else entered.square().mean(-1)
+        W_V = C @ torch.diag(layer.norm.gamma.double()) @ W_V * square.rsqrt().mean()
+    offset = torch.zeros(WIDTH, dtype=torch.float64)
+    if isinstance(values, Tensor):
+        offset = offset + (values @ W_O).sum((0, 1))
+    if layer.output_bias is not None:
+        scale = 1.0 if layer.layer_scale is None else layer.weights.read(layer.layer_scale).double()
+        offset = offset + layer.output_bias.double() * scale
+    return W_V, W_O, offset, x
+
+
+def check_stack(name: str) -> None:
+    """The whole stack once more, against the product of dense matrices and the blocks themselves."""
+    family, entries = FAMILIES[name], diagnosis(name).extrapolation[1:]
+    if not entries:
+        return
+    (entry,) = entries
+    assert entry.what == "stack"
+    constant = rough = None
+    for layer, passage in zip(anatomy(name), passages(name), strict=True):
+        W_V, W_O, _, _ = _effective(layer, passage)
+        A, d = passage.A[0], W_V.shape[-2]
+        T = layer_matrix(A, W_V, W_O)
+        basis = torch.kron(centred_basis(A.shape[-1]), torch.eye(d, dtype=torch.float64))
+        rough = (basis.T @ T @ basis) if rough is None else (basis.T @ T @ basis) @ rough
+        even = torch.eye(d, dtype=torch.float64) + (W_V @ W_O).sum(0)
+        constant = even if constant is None else constant @ even
+    near(entry.rho_smooth, radius(constant) ** (1 / len(family.runs)), "rho_smooth of the stack")
+    near(entry.rho_rough, radius(rough) ** (1 / len(family.runs)), "rho_rough of the stack")
+    passes = len(entry.real.depth) // len(family.runs)
+    near(entry.real.log_hfc_lfc, real_course(name, family.runs * passes), "the blocks themselves", 1e-3)
+
+
+def real_course(name: str, places: tuple[int, ...]) -> list[float]:
+    """log HFC/LFC of the first input after these blocks, called by hand on what the model ends with."""
+    family = FAMILIES[name]
+    model = family.make(torch.float64)
+    modules, calls, given = dict(model.named_modules()), {}, family.inputs(torch.float64)
+    if isinstance(given, Tensor):
+        given = given[:1]
+    else:
+        axis = 0 if family.batch_first else 1
+        given = {k: v.narrow(axis if v.is_floating_point() else 0, 0, 1) for k, v in given.items()}
+    hooks = []
+    for place in sorted(set(family.runs)):
+
+        def keep(_: nn.Module, args: Any, kwargs: Any, place: int = place) -> None:
+            calls[place] = (args, kwargs)
+
+        hooks.append(modules[family.block.format(place)].register_forward_pre_hook(keep, with_kwargs=True))
+    run(model, given, **({"use_cache": False} if family.causal else {}))
+    for hook in hooks:
+        hook.remove()
+    x = passages(name)[-1].y[:1]
+    x = x if family.batch_first else x.transpose(0, 1)
+    out = [slow_metrics(x.reshape(-1, WIDTH))["log_hfc_lfc"]]
+    for place in places:
+        args, kwargs = calls[place]
+        stream = _first(args, kwargs)
+        args = tuple(x if isinstance(a, Tensor) and a.shape == stream.shape else a for a in args)
+        kwargs = {k: x if isinstance(v, Tensor) and v.shape == stream.shape else v for k, v in kwargs.items()}
+        x = _first((modules[family.block.format(place)](*args, **kwargs),), {})
+        out.append(slow_metrics(x.reshape(-1, WIDTH))["log_hfc_lfc"])
+    return out
+
 
 
 CHECKS = {

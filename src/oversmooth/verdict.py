@@ -12,48 +12,46 @@ from oversmooth.diagnosis import Diagnosis, Extrapolation, Layer, Number
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
     blocks = diagnosis.layers[1:]
-    said = [*_measured(diagnosis), *_parts(blocks), *_massive(diagnosis)]
-    said += _predicted(diagnosis, blocks)
-    said += _agreement(blocks)
-    return said + [_further(entry) for entry in diagnosis.extrapolation]
+    said = [
+        _measured(diagnosis),
+        _parts(blocks),
+        _massive(diagnosis),
+        _predicted(diagnosis, blocks),
+        _agreement(blocks),
+    ]
+    return [sentence for sentence in said if sentence] + [_further(entry) for entry in diagnosis.extrapolation]
 
 
-def _measured(diagnosis: Diagnosis) -> list[str]:
+def _measured(diagnosis: Diagnosis) -> str:
     first, last = diagnosis.layers[0].tokens, diagnosis.layers[-1].tokens
-    out = []
-    start, end = first.get("hfc_lfc"), last.get("hfc_lfc")
-    if start and end:
-        towards = "nearer to" if end < start else "further from"
-        out.append(
-            f"Measured: HFC/LFC goes from {start:.3g} before the first block to {end:.3g} after the last "
-            f"(× {end / start:.2f}): relative to their mean, tokens end {towards} one another than they began."
+    said = []
+    if (before := first.get("hfc_lfc")) and (after := last.get("hfc_lfc")):
+        towards = "nearer to" if after < before else "further from"
+        said.append(
+            f"from the first block to the last HFC/LFC goes from {before:.3g} to {after:.3g} (× {after / before:.2f}: "
+            f"relative to their mean, tokens end {towards} one another)"
         )
-    also = []
     if (before := first.get("cos")) is not None and (after := last.get("cos")) is not None:
-        also.append(
-            f"the mean cosine between tokens goes from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}"
-        )
+        said.append(f"the mean cosine from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}")
     if (before := first.get("effective_rank")) is not None and (after := last.get("effective_rank")) is not None:
-        also.append(f"the effective rank from {before:.3g} to {after:.3g}")
-    if also:
-        out.append(f"Measured: {' and '.join(also)}.")
-    return out
+        said.append(f"the effective rank from {before:.3g} to {after:.3g}")
+    return f"Measured: {', '.join(said)}." if said else ""
 
 
-def _parts(blocks: list[Layer]) -> list[str]:
+def _parts(blocks: list[Layer]) -> str:
     sums: dict[str, float] = {}
     for layer in blocks:
         for change in layer.changes:
             sums[change.part] = sums.get(change.part, 0.0) + (change.log_hfc_lfc or 0.0)
     if not sums:
-        return []
-    listed = ", ".join(f"{_sublayers(part)} {value:+.2f}" for part, value in sums.items())
+        return ""
+    listed = ", ".join(f"{_sublayers(part)} {round(value, 2) + 0.0:+.2f}" for part, value in sums.items())
     strongest = min(sums, key=lambda part: sums[part])
-    most = min(range(len(blocks)), key=lambda place: _of(blocks[place], strongest))
-    where = (
-        "" if sums[strongest] >= 0 else f"; what smooths most is {_sublayers(strongest)}, most of all in block {most}"
-    )
-    return [f"By part, the change in log HFC/LFC over all blocks: {listed}{where}."]
+    where = ""
+    if sums[strongest] < 0:
+        most = min(range(len(blocks)), key=lambda place: _of(blocks[place], strongest))
+        where = f"; {_sublayers(strongest)} smooth most, above all at depth {most + 1}"
+    return f"By part: log HFC/LFC changes, over all blocks, through {listed}{where}."
 
 
 def _of(layer: Layer, part: str) -> float:
@@ -64,53 +62,40 @@ def _sublayers(part: str) -> str:
     return {"attention": "attention", "mlp": "MLPs", "norm": "norms"}.get(part, part)
 
 
-def _massive(diagnosis: Diagnosis) -> list[str]:
+def _massive(diagnosis: Diagnosis) -> str:
     with_them = [layer for layer in diagnosis.layers if layer.massive]
     if not with_them:
-        return []
+        return ""
     worst = max(with_them, key=lambda layer: layer.massive["largest_ratio"] if layer.massive else 0.0)
-    depth = diagnosis.layers.index(worst)
     assert worst.massive is not None
-    places = ", ".join(worst.massive["positions"])
     effect = ""
     if worst.without_massive and worst.tokens.get("hfc_lfc") and worst.without_massive.get("hfc_lfc"):
-        effect = (
-            f"; there HFC/LFC is {worst.tokens['hfc_lfc']:.3g} with them and {worst.without_massive['hfc_lfc']:.3g} "
-            "without"
-        )
-    return [
-        f"Massive-activation tokens ({diagnosis.provenance['massive_rule']}) at {len(with_them)} of "
-        f"{len(diagnosis.layers)} depths; the largest {'on entry' if depth == 0 else f'after block {depth - 1}'}, at "
-        f"position {places}, {worst.massive['largest_ratio']:.3g} times the median{effect}."
-    ]
+        with_all, without = worst.tokens["hfc_lfc"], worst.without_massive["hfc_lfc"]
+        effect = f"; there HFC/LFC is {with_all:.3g} with them and {without:.3g} without"
+    return (
+        f"Massive tokens ({diagnosis.provenance['massive_rule']}): at {len(with_them)} of {len(diagnosis.layers)} "
+        f"depths; the largest at depth {diagnosis.layers.index(worst)}, position {', '.join(worst.massive['positions'])}, "
+        f"{worst.massive['largest_ratio']:.3g} times the median{effect}."
+    )
 
 
-def _predicted(diagnosis: Diagnosis, blocks: list[Layer]) -> list[str]:
-    out = []
-    negative = diagnosis.negative_share
+def _predicted(diagnosis: Diagnosis, blocks: list[Layer]) -> str:
+    said = []
+    negative, share = diagnosis.negative_share, diagnosis.smoothing_share
     if negative is not None:
-        out.append(
-            f"Spectra: {negative:.0%} of the eigenvalues of H (all heads of a layer joined) have a negative real part."
-        )
-    share = diagnosis.smoothing_share
+        said.append(f"{negative:.0%} of the eigenvalues of H have a negative real part")
     if share is not None:
         cases = sum(len(row) for layer in blocks if layer.dominance for row in layer.dominance.verdict_heads)
-        out.append(
-            f"Spectra: the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases (input, layer, head)."
-        )
+        said.append(f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases")
     judged = [v for layer in blocks if layer.dominance for v in layer.dominance.joined_verdict]
     if judged:
-        smooth = sum(v == "smooth" for v in judged)
         tie = sum(v == "tie" for v in judged)
-        ties = f", {tie} a tie" if tie else ""
-        out.append(
-            f"Spectra: with all heads together, smoothing dominates in {smooth} of {len(judged)} cases (input, layer)"
-            f"{ties}."
-        )
-    return out
+        ties = f" ({tie} ties)" if tie else ""
+        said.append(f"with all heads together in {sum(v == 'smooth' for v in judged)} of {len(judged)}{ties}")
+    return f"Spectra: {', '.join(said)}." if said else ""
 
 
-def _agreement(blocks: list[Layer]) -> list[str]:
+def _agreement(blocks: list[Layer]) -> str:
     """Whether each attention sub-layer, applied once, went to the side its spectrum favours in the long run."""
     agree, part = 0, []
     for place, layer in enumerate(blocks):
@@ -118,18 +103,17 @@ def _agreement(blocks: list[Layer]) -> list[str]:
             continue
         verdicts = layer.dominance.joined_verdict
         smooth = 2 * sum(v == "smooth" for v in verdicts) > len(verdicts)
-        change = _of(layer, "attention")
-        if (change < 0) == smooth:
+        if (_of(layer, "attention") < 0) == smooth:
             agree += 1
         else:
-            part.append(place)
+            part.append(place + 1)
     if not agree and not part:
-        return []
-    where = f"; they part in block{'s' if len(part) > 1 else ''} {_runs(part)}" if part else ""
-    return [
-        f"Against what was measured: in {agree} of {agree + len(part)} blocks the attention sub-layer moved HFC/LFC to "
-        f"the side its spectrum favours in the long run{where}. One step need not go where infinitely many would."
-    ]
+        return ""
+    where = f"; they part at depth {_runs(part)}" if part else ""
+    return (
+        f"Prediction and measurement: in {agree} of {agree + len(part)} blocks one pass of attention moved HFC/LFC to "
+        f"the side that its spectrum (all heads) favours in the long run{where}."
+    )
 
 
 def _runs(places: list[int]) -> str:
@@ -145,10 +129,10 @@ def _runs(places: list[int]) -> str:
 
 def _further(entry: Extrapolation) -> str:
     said = {
-        "smooth": f"smoothing, HFC/LFC times {entry.predicted_rate:.3g} a block in the end"
+        "smooth": f"smoothing, in the end × {entry.predicted_rate:.3g} a block"
         if entry.predicted_rate is not None
         else "smoothing",
-        "rough": "no smoothing: HFC/LFC tends to a level above zero",
+        "rough": "no smoothing, HFC/LFC stays above zero",
         "tie": "a tie, which spectra do not decide",
     }[entry.verdict]
     simulated = {
@@ -156,7 +140,7 @@ def _further(entry: Extrapolation) -> str:
         "rough": "agrees" if entry.verdict == "rough" else "does not smooth within its depth",
         "open": "has not settled after its last layer",
     }[entry.simulated_verdict]
-    text = f"Repeating the {entry.what}: the spectra say {said}; attention alone, simulated, {simulated}"
+    text = f"Repeating the {entry.what}: spectra say {said}; attention alone, simulated, {simulated}"
     if entry.real is not None and len(entry.real.depth) > 1:
         first, last = entry.real.log_hfc_lfc[0], entry.real.log_hfc_lfc[-1]
         if first is not None and last is not None:

@@ -36,12 +36,12 @@ def layers(diagnosis: Diagnosis) -> Table:
     parts = list(dict.fromkeys(change.part for layer in diagnosis.layers for change in layer.changes))
     short = {"attention": "attn", "cross-attention and mlp": "rest"}
     headings = [f"Δ {short.get(part, part)}" for part in parts]
-    table = _table("block", "HFC/LFC", "cos", "|cos|", "rank", *headings, "Re λ<0", "ρ smooth", "ρ rough", "smooth")
+    table = _table("depth", "HFC/LFC", "cos", "|cos|", "rank", *headings, "Re λ<0", "ρ smooth", "ρ rough", "smooth")
     for depth, layer in enumerate(diagnosis.layers):
         changes = [sum(c.log_hfc_lfc or 0.0 for c in layer.changes if c.part == part) for part in parts]
         s, d = layer.spectrum, layer.dominance
         table.add_row(
-            "in" if depth == 0 else str(depth - 1),
+            str(depth),
             number(layer.tokens.get("hfc_lfc")),
             *(fixed(layer.tokens.get(m)) for m in ("cos", "abs_cos")),
             number(layer.tokens.get("effective_rank")),
