@@ -25,7 +25,7 @@ from oversmooth.theory.weights import centre_features, fold_norm
 
 _CACHES = ("past_key_values", "past_key_value", "layer_past", "cache_position")
 # Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
-_SIMULATED = 256
+_SIMULATED = 96
 # Change of log HFC/LFC a layer below which a simulation has settled.
 _STILL = 1e-4
 # Fall of log HFC/LFC over the second half that counts as one.

@@ -1,0 +1,65 @@
+"""Anatomy of every family: what is found, against the models themselves and against their checkpoints."""
+
+import family_checks as checks
+import pytest
+import torch
+from families import FAMILIES, usable
+
+from oversmooth.anatomy import locate
+
+EVERY = pytest.mark.parametrize("name", usable())
+SAVED = pytest.mark.parametrize("name", [name for name in usable() if checks.has_config(name)])
+
+
+@EVERY
+def test_layers_heads_and_norms_are_found(name):
+    checks.check_located(name)
+
+
+@EVERY
+def test_weights_give_what_attention_returns(name):
+    checks.check_weights(name)
+
+
+@EVERY
+def test_a_checkpoint_has_the_same_anatomy(name):
+    checks.check_disk(name)
+
+
+@SAVED
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_checkpoint_in_half_precision(name, dtype, tmp_path):
+    model = FAMILIES[name].make(dtype)
+    model.save_pretrained(tmp_path)
+    disk = locate(tmp_path)
+    checks.same_anatomy(locate(model), disk)
+    assert disk.layers[0].W_V.dtype == dtype
+
+
+@SAVED
+def test_a_checkpoint_in_shards(name, tmp_path):
+    model = FAMILIES[name].make()
+    model.save_pretrained(tmp_path, max_shard_size="12KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    checks.same_anatomy(locate(model), locate(tmp_path))
+    checks.same_anatomy(locate(model), locate(tmp_path / "model.safetensors.index.json"))
+
+
+@SAVED
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_torch_file_with_a_configuration(name, zipped, tmp_path):
+    model = FAMILIES[name].make()
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    checks.same_anatomy(locate(model), locate(tmp_path))
+
+
+def test_the_heads_of_models_with_a_head_on_top(tmp_path):
+    """Names on disk begin with the base model's there."""
+    transformers = pytest.importorskip("transformers")
+    from families import _GQA, randomise
+
+    model = randomise(transformers.LlamaForCausalLM(transformers.LlamaConfig(**_GQA))).eval()
+    model.save_pretrained(tmp_path)
+    assert locate(model).stack == locate(tmp_path).stack == "model.layers.*.self_attn"
+    checks.same_anatomy(locate(model), locate(tmp_path))
