@@ -1,0 +1,365 @@
+"""What anatomy says when it cannot find, or must not read."""
+
+import json
+import os
+import pickle
+
+import pytest
+import torch
+from families import FAMILIES, HEADS, WIDTH, Stack, run
+from torch import nn
+
+from oversmooth import InputError, diagnose
+from oversmooth.anatomy import LAYOUTS, locate, register
+
+
+@pytest.fixture
+def saved(tmp_path):
+    FAMILIES["Llama"].make().save_pretrained(tmp_path)
+    return tmp_path
+
+
+class Odd(nn.Module):
+    """Attention with names nobody has, with or without the stream it is added to."""
+
+    def __init__(self, residual=False):
+        super().__init__()
+        self.heads, self.residual = HEADS, residual
+        self.ask, self.key, self.give = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.merge = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.ask, self.key, self.give))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.residual * x + self.merge(mixed.transpose(1, 2).flatten(2))
+
+
+class OddBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = Odd()
+
+    def forward(self, x):
+        return x + self.mix(x)
+
+
+@pytest.fixture
+def odd():
+    return Stack(OddBlock(), OddBlock()).eval()
+
+
+def test_an_unknown_model_is_told_how_to_register(odd):
+    with pytest.raises(InputError, match=r"no attention found in this Stack.*blocks\.0\.mix\.ask\.weight.*anatomy\.register"):
+        locate(odd)
+
+
+def test_a_layout_of_ones_own(odd):
+    layout = register("odd", value="give.weight", output="merge.weight")
+    try:
+        found = locate(odd)
+        assert [layer.name for layer in found] == ["blocks.0.mix", "blocks.1.mix"]
+        assert [layer.block for layer in found] == ["blocks.0", "blocks.1"]
+        assert found.layers[1].layout is layout
+        torch.testing.assert_close(found.layers[1].W_V[2], odd.blocks[1].mix.give.weight[16:24].T)
+        torch.testing.assert_close(found.layers[1].W_O[2], odd.blocks[1].mix.merge.weight[:, 16:24].T)
+        x = torch.randn(2, 6, WIDTH)
+        result = diagnose(odd, x, depth=2)
+        assert len(result.layers) == 3
+        assert result.model["layout"] == "odd"
+    finally:
+        LAYOUTS.remove(layout)
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the block's wrapper lies inside attention's own")
+def test_a_block_that_is_its_attention():
+    layout = register("odd", value="give.weight", output="merge.weight")
+    try:
+        model, x = Stack(Odd(True), Odd(True)).eval(), torch.randn(2, 6, WIDTH)
+        result = diagnose(model, x, depth=2)
+        assert [change.part for change in result.layers[1].changes] == ["attention"]
+        assert result.layers[1].dominance is not None
+    finally:
+        LAYOUTS.remove(layout)
+
+
+def test_a_layout_that_does_not_describe_the_model(odd):
+    layout = register("wrong", value="ask.weight", output="merge.weight")
+    try:
+        with pytest.raises(InputError, match=r"blocks\.0\.mix.*off what it returned.*'wrong'.*register another"):
+            diagnose(odd, torch.randn(1, 6, WIDTH))
+    finally:
+        LAYOUTS.remove(layout)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        (dict(value="v", output="o.weight"), "value is 'v'"),
+        (dict(value="v.weight", output="o"), "output is 'o'"),
+        (dict(value="v.weight", output="o.weight", packing="spiral"), "packing is 'spiral'"),
+    ],
+)
+def test_layouts_that_cannot_be(settings, match):
+    before = list(LAYOUTS)
+    with pytest.raises(InputError, match=match):
+        register("x", **settings)
+    assert before == LAYOUTS
+
+
+@pytest.mark.parametrize("model", [nn.Linear(3, 3), nn.Sequential(nn.Conv2d(3, 3, 3), nn.ReLU()), nn.ReLU()])
+def test_a_model_without_attention(model):
+    with pytest.raises(InputError, match="no attention found"):
+        locate(model)
+
+
+def test_partial_matches_are_listed():
+    block = nn.ModuleDict({"v_proj": nn.Linear(8, 8), "elsewhere": nn.Linear(8, 8)})
+    with pytest.raises(InputError, match=r"0\.v_proj\.weight looks like attention's values.*o_proj\.weight"):
+        locate(nn.ModuleList([block]))
+    model = FAMILIES["Llama"].make()
+    model.extra = nn.ModuleList([block])
+    (remark,) = locate(model).remarks
+    assert "extra.0.v_proj.weight" in remark
+    assert "left out" in remark
+
+
+@pytest.mark.parametrize("heads", [3, 5, -1])
+def test_heads_that_do_not_divide(heads):
+    with pytest.raises(InputError, match=rf"layers\.0\.self_attn: .*{heads} heads"):
+        locate(FAMILIES["Llama"].make(), heads=heads)
+
+
+@pytest.mark.xfail(strict=True, raises=ZeroDivisionError, reason="heads=0 is divided by before it is looked at")
+def test_no_heads():
+    with pytest.raises(InputError, match="0 heads"):
+        locate(FAMILIES["Llama"].make(), heads=0)
+
+
+@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="wrong heads that divide end in torch's words")
+@pytest.mark.parametrize("heads", [2, 8])
+def test_wrong_heads_are_noticed_when_the_model_runs(heads):
+    family = FAMILIES["Llama"]
+    with pytest.raises(InputError, match=r"layers\.0\.self_attn.*heads"):
+        diagnose(family.make(), family.inputs(), heads=heads)
+
+
+@pytest.mark.xfail(strict=True, reason="any word is taken for the norm's position")
+def test_a_norm_position_that_is_none():
+    with pytest.raises(InputError, match="sandwich"):
+        locate(FAMILIES["Llama"].make(), norm="sandwich")
+
+
+def test_weights_without_a_configuration_need_heads(tmp_path):
+    torch.save(FAMILIES["ViT"].make().state_dict(), tmp_path / "weights.pt")
+    with pytest.raises(InputError, match=r"does not say how many heads layers\.0\.attention has; give heads="):
+        locate(tmp_path / "weights.pt")
+    assert locate(tmp_path / "weights.pt", heads=HEADS).layers[0].heads == HEADS
+
+
+def test_a_stack_that_is_not_there():
+    with pytest.raises(InputError, match=r"there is no stack 'vision'; choose one of encoder\.layers.*decoder\.layers"):
+        locate(FAMILIES["Whisper (encoder)"].make(), stack="vision")
+    assert locate(FAMILIES["Whisper (encoder)"].make(), stack="decoder").stack == "decoder.layers.*.self_attn"
+
+
+@pytest.mark.parametrize(
+    ("place", "role", "read"),
+    [
+        ("self.value.weight", "value weight", "W_V"),
+        ("output.dense.weight", "output weight", "W_O"),
+        ("self.value.bias", "value bias", "value_bias"),
+    ],
+)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_weights_with_nan_are_named(place, role, read, bad, tmp_path):
+    model = FAMILIES["BERT"].make()
+    model.get_parameter(f"encoder.layer.1.attention.{place}").data.view(-1)[3] = bad
+    model.save_pretrained(tmp_path)
+    for found in (locate(model), locate(tmp_path)):
+        getattr(found.layers[0], read)  # the other layer is fine
+        with pytest.raises(InputError, match=rf"encoder\.layer\.1\.attention.*: the {role} has NaN or infinity in 1 of"):
+            getattr(found.layers[1], read)
+
+
+def test_nan_stops_a_diagnosis():
+    model = FAMILIES["BERT"].make()
+    model.encoder.layer[1].attention.self.value.weight.data[0, 0] = torch.nan
+    with pytest.raises(InputError, match=r"encoder\.layer\.1\.attention: the value weight has NaN"):
+        diagnose(model, FAMILIES["BERT"].inputs())
+
+
+def test_weights_that_are_not_in_memory():
+    with pytest.raises(InputError, match=r"layers\.0\.self_attn: the value weight is not in memory \(meta device\)"):
+        _ = locate(FAMILIES["Llama"].make().to("meta")).layers[0].W_V
+
+
+def test_quantized_weights():
+    model = FAMILIES["Llama"].make()
+    weight = model.layers[0].self_attn.v_proj.weight.data.mul(100).to(torch.int8)
+    model.layers[0].self_attn.v_proj.weight = nn.Parameter(weight, requires_grad=False)
+    with pytest.raises(InputError, match=r"layers\.0\.self_attn: the value weight has dtype torch\.int8"):
+        _ = locate(model).layers[0].W_V
+
+
+@pytest.mark.parametrize("thing", [5, None, {"a": 1}, torch.ones(2)])
+def test_things_that_are_no_models(thing):
+    with pytest.raises(InputError, match=r"give a torch\.nn\.Module, or a path"):
+        locate(thing)
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="nowhere does not exist"):
+        locate(tmp_path / "nowhere")
+
+
+def test_a_directory_without_weights(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"has no weights; it needs one of model\.safetensors"):
+        locate(tmp_path)
+
+
+def test_several_files_without_an_index(saved):
+    (saved / "model.safetensors").rename(saved / "a.safetensors")
+    assert len(locate(saved)) == 2  # one is unmistakable
+    (saved / "b.safetensors").write_bytes((saved / "a.safetensors").read_bytes())
+    with pytest.raises(InputError, match=r"2 \.safetensors files without an index"):
+        locate(saved)
+
+
+def test_a_file_of_another_kind(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(InputError, match=r"ends in '\.txt'"):
+        locate(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.01, 0.5, 0.9999])
+def test_a_file_cut_off(saved, share):
+    file = saved / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(InputError, match=r"model\.safetensors cannot be read .*fetch it again"):
+        locate(saved)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.99])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_torch_file_cut_off(tmp_path, share, zipped):
+    file = tmp_path / "weights.pt"
+    torch.save(FAMILIES["Llama"].make().state_dict(), file, _use_new_zipfile_serialization=zipped)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(InputError, match=r"weights\.pt"):
+        locate(file, heads=HEADS)
+
+
+def test_bytes_of_no_meaning(tmp_path):
+    for name in ("model.safetensors", "weights.pt"):
+        (tmp_path / name).write_bytes(b"\xff" * 1000)
+        with pytest.raises(InputError, match=name):
+            locate(tmp_path / name)
+
+
+def test_a_missing_shard(tmp_path):
+    FAMILIES["Llama"].make().save_pretrained(tmp_path, max_shard_size="12KB")
+    gone = sorted(tmp_path.glob("*.safetensors"))[1]
+    gone.unlink()
+    with pytest.raises(InputError, match=rf"model\.safetensors\.index\.json names {gone.name}, which is not in"):
+        locate(tmp_path)
+
+
+DAMAGED = ["{", "{}", '{"weight_map": []}']
+CRASHING = ["[]", "5", '{"weight_map": {"a": 5}}', '{"weight_map": {"a": 5, "b": "x"}}']
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *DAMAGED,
+        *(
+            pytest.param(text, marks=pytest.mark.xfail(strict=True, raises=TypeError, reason="TypeError is not caught"))
+            for text in CRASHING
+        ),
+    ],
+)
+def test_a_damaged_index(saved, text):
+    (saved / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(InputError, match="is not an index of shards"):
+        locate(saved)
+
+
+@pytest.mark.parametrize("text", [b"{", b"\xff\xfe"])
+def test_a_damaged_configuration(saved, text):
+    (saved / "config.json").write_bytes(text)
+    with pytest.raises(InputError, match=r"config\.json cannot be read"):
+        locate(saved)
+
+
+class Malice:
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return os.system, (f"touch '{self.place}'",)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("kind", ["zip", "legacy", "pickle"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt", "weights.ckpt"])
+def test_code_in_a_file_is_refused_and_not_run(tmp_path, kind, name):
+    trace, file = tmp_path / "ran", tmp_path / name
+    content = {"layers.0.self_attn.v_proj.weight": torch.ones(2, 2), "x": Malice(trace)}
+    if kind == "pickle":
+        file.write_bytes(pickle.dumps(content["x"]))
+    else:
+        torch.save(content, file, _use_new_zipfile_serialization=kind == "zip")
+    with pytest.raises(InputError, match=rf"{name} holds more than arrays .* refused: save its state_dict as safetensors"):
+        locate(file if name != "pytorch_model.bin" else tmp_path)
+    assert not trace.exists()
+    pickle.loads(pickle.dumps(Malice(trace)))  # as it would have, had it been unpickled
+    assert trace.exists()
+
+
+def test_a_whole_module_in_a_file_is_refused(tmp_path):
+    torch.save(nn.Linear(2, 2), tmp_path / "model.pt")
+    with pytest.raises(InputError, match="holds more than arrays"):
+        locate(tmp_path / "model.pt")
+
+
+def test_a_torch_file_without_arrays(tmp_path):
+    torch.save({"epoch": 3, "notes": ["a"]}, tmp_path / "model.pt")
+    with pytest.raises(InputError, match="holds no named arrays; give a state_dict"):
+        locate(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict"])
+def test_weights_one_level_down(tmp_path, key):
+    family = FAMILIES["Llama"]
+    torch.save({"epoch": 3, key: family.make().state_dict()}, tmp_path / "model.pt")
+    found = locate(tmp_path / "model.pt", heads=HEADS)
+    assert torch.equal(found.layers[1].W_V, locate(family.make()).layers[1].W_V)
+
+
+@pytest.mark.xfail(strict=True, raises=InputError, reason="any array on top hides the weights one level down")
+def test_weights_one_level_down_beside_an_array(tmp_path):
+    torch.save({"step": torch.tensor(3), "model": FAMILIES["Llama"].make().state_dict()}, tmp_path / "model.pt")
+    assert len(locate(tmp_path / "model.pt", heads=HEADS)) == 2
+
+
+def test_a_configuration_that_is_no_dictionary(saved):
+    (saved / "config.json").write_text(json.dumps([1]))
+    with pytest.raises(InputError, match="give heads="):
+        locate(saved)
+
+
+def test_locating_runs_and_changes_nothing():
+    family = FAMILIES["Llama"]
+    model = family.make()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    for layer in locate(model):
+        layer.W_V.mul(2), layer.W_O.mul(2)
+    with torch.no_grad():
+        assert torch.equal(run(model, family.inputs())[0], run(family.make(), family.inputs())[0])
+    assert all(torch.equal(before[name], p) for name, p in model.named_parameters())

@@ -1,0 +1,147 @@
+"""Spectra of H by weights alone, live and from disk, against dense eigenvalues in float64."""
+
+import family_checks as checks
+import pytest
+import torch
+from families import FAMILIES, HEADS, WIDTH, usable
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles import normal, same_spectrum, weights
+
+from oversmooth import Diagnosis
+from oversmooth.anatomy import locate
+from oversmooth.anatomy.layer import AttentionLayer, Norm
+from oversmooth.anatomy.layouts import Layout
+from oversmooth.spectra import Memory, diagnose_weights, layer_spectrum
+
+
+class Arrays:
+    def __init__(self, **arrays):
+        self.arrays = arrays
+        self.shapes = {name: tuple(value.shape) for name, value in arrays.items()}
+
+    def read(self, name, rows=None):
+        return self.arrays[name] if rows is None else self.arrays[name][rows]
+
+
+def layer_of(W_V, W_O, gamma=None, kind="layer"):
+    """A layer whose weights are these, (heads, d, k) and (heads, k, d)."""
+    heads, d, k = W_V.shape
+    arrays = {"a.v.weight": W_V.mT.reshape(heads * k, d), "a.o.weight": W_O.reshape(heads * k, d).T}
+    if gamma is not None:
+        arrays["n.weight"] = gamma
+    source = Arrays(**arrays)
+    norm = None if gamma is None else Norm("n", kind, 0.0, source)
+    position = "none" if gamma is None else "pre"
+    return AttentionLayer(
+        "a", "", heads, heads, k, d, None, position, norm, None, Layout("x", "v.weight", "o.weight"), source
+    )
+
+
+def values(spectrum):
+    return torch.complex(torch.tensor(spectrum.real).double(), torch.tensor(spectrum.imag).double())
+
+
+@given(
+    st.integers(1, 4), st.integers(2, 7), st.integers(1, 4), st.sampled_from([None, "layer", "rms"]), st.integers(0, 10_000)
+)
+def test_dense_eigenvalues(heads, d, k, kind, seed):
+    W_V, W_O = weights(heads, d, k, seed=seed)
+    gamma = None if kind is None else 1 + 0.3 * normal(d, seed=seed)
+    found = layer_spectrum(layer_of(W_V, W_O, gamma, kind or "layer"), inverse_sigma=None if kind is None else 1.7)
+    variants = {"raw": W_V}
+    if kind is not None:
+        C = torch.eye(d).double() - (1 / d if kind == "layer" else 0.0)
+        variants["folded"] = C @ torch.diag(gamma) @ W_V
+        variants["observed"] = 1.7 * variants["folded"]
+    assert set(found.joined) == set(found.heads) == set(variants)
+    for name, V in variants.items():
+        whole = torch.linalg.eigvals((V @ W_O).sum(0))
+        assert same_spectrum(values(found.joined[name]), whole, 1e-4)
+        assert found.joined[name].rho_smooth == pytest.approx((1 + whole).abs().max().item(), rel=1e-4)
+        assert found.joined[name].mean_real == pytest.approx(whole.real.mean().item(), rel=1e-4, abs=1e-4)
+        for h in range(heads):
+            alone = torch.linalg.eigvals(V[h] @ W_O[h])
+            kept = alone[alone.abs().argsort(descending=True)[: min(d, k)]]
+            assert same_spectrum(values(found.heads[name][h]), kept, 1e-4)
+    assert list(found.joined["raw"].real) == sorted(found.joined["raw"].real)
+
+
+@given(st.integers(1, 4), st.integers(2, 7), st.integers(1, 4), st.integers(0, 10_000))
+def test_share_of_negative_eigenvalues(heads, d, k, seed):
+    W_V, W_O = weights(heads, d, k, seed=seed)
+    found = layer_spectrum(layer_of(W_V, W_O))
+    whole = torch.linalg.eigvals((W_V @ W_O).sum(0))
+    assert found.negative_share == pytest.approx((whole.real < -1e-9).double().mean().item(), abs=1e-6)
+
+
+def test_heads_that_do_not_span_all_features_leave_zeros():
+    W_V, W_O = weights(2, 9, 2)
+    found = layer_spectrum(layer_of(W_V, -W_V.mT))  # every other eigenvalue is negative
+    assert len(found.joined["raw"].real) == 9
+    assert found.joined["raw"].real.count(0.0) == 5
+    assert found.negative_share == pytest.approx(4 / 9)
+    assert W_O.shape == (2, 2, 9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_exact_once_stored(dtype):
+    W_V, W_O = (W.to(dtype) for W in weights(2, 6, 3))
+    found = layer_spectrum(layer_of(W_V, W_O))
+    assert same_spectrum(values(found.joined["raw"]), torch.linalg.eigvals((W_V.double() @ W_O.double()).sum(0)), 1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n in usable() if checks.has_config(n)])
+def test_from_disk_as_from_memory(name, tmp_path):
+    model = FAMILIES[name].make()
+    model.save_pretrained(tmp_path)
+    live, disk = (diagnose_weights(name, locate(source)) for source in (model, tmp_path))
+    assert [layer.spectrum for layer in live.layers] == [layer.spectrum for layer in disk.layers]
+    assert len(live.layers) == 1 + len(FAMILIES[name].runs)
+    assert live.negative_share == disk.negative_share
+    for layer, found in zip(locate(model), live.layers[1:], strict=True):
+        assert len(found.spectrum.heads["raw"]) == HEADS
+        assert len(found.spectrum.joined["raw"].real) == WIDTH
+        assert layer_spectrum(layer) == found.spectrum
+    assert Diagnosis.from_json(live.to_json()) == live
+
+
+def test_a_stopped_run_goes_on(tmp_path):
+    """Finished layers are remembered, whole lines only, and forgotten at the end."""
+    anatomy = locate(FAMILIES["Llama"].make())
+    memory = Memory(tmp_path, "key")
+    expected = diagnose_weights("x", anatomy).layers
+
+    def stop(done, total):
+        assert total == 2
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        diagnose_weights("x", anatomy, memory=memory, progress=stop)
+    assert memory.read() == {"layers.0.self_attn": expected[1].spectrum}
+    with memory.path.open("a") as lines:
+        lines.write('{"layer": "layers.1.self_attn", "spec')
+    assert list(memory.read()) == ["layers.0.self_attn"]
+    again = diagnose_weights("x", anatomy, memory=memory)
+    assert again.layers == expected
+    assert not memory.path.exists()
+
+
+def test_memory_is_of_these_files_and_this_question(tmp_path, monkeypatch):
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "weights"
+    file.write_bytes(b"one")
+    first = Memory.of([file], "joined", True).path
+    assert first == Memory.of([file], "joined", True).path
+    assert first.parent == tmp_path / "cache"
+    assert first != Memory.of([file], "joined", False).path
+    file.write_bytes(b"other")
+    assert first != Memory.of([file], "joined", True).path
+
+
+def test_without_the_joined_spectrum():
+    layer = locate(FAMILIES["Llama"].make()).layers[0]
+    found = layer_spectrum(layer, joined=False)
+    assert found.negative_share is None
+    assert found.joined["raw"].real == []
+    assert found.heads == layer_spectrum(layer).heads
