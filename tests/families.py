@@ -38,6 +38,8 @@ class Family:
     """The module that gives what is added to the stream, if other than output."""
     after: str = ""
     """Post-LN: the norm after the addition."""
+    last: str = ""
+    """Post-LN: the norm at the end of the block."""
     norm: str = "pre"
     kind: str | None = "layer"
     kv_heads: int = HEADS
@@ -256,6 +258,7 @@ _BERT = dict(
     value="encoder.layer.{}.attention.self.value",
     output="encoder.layer.{}.attention.output.dense",
     after="encoder.layer.{}.attention.output.LayerNorm",
+    last="encoder.layer.{}.output.LayerNorm",
     norm="post",
     parts=("attention", "norm", "mlp", "norm"),
     given=text,
@@ -266,6 +269,7 @@ _ALBERT = dict(
     value=_ALBERT_BLOCK + ".attention.value",
     output=_ALBERT_BLOCK + ".attention.dense",
     after=_ALBERT_BLOCK + ".attention.LayerNorm",
+    last=_ALBERT_BLOCK + ".full_layer_layer_norm",
     norm="post",
     parts=("attention", "norm", "mlp", "norm"),
     given=text,
@@ -304,7 +308,7 @@ _TIMM = dict(
 _ENCODER = dict(
     library="torch", block="layers.{}", value="layers.{}.self_attn", output="layers.{}.self_attn", causal=None
 )
-_POST = dict(norm="post", after="layers.{}.norm1", parts=("attention", "norm", "mlp", "norm"))
+_POST = dict(norm="post", after="layers.{}.norm1", last="layers.{}.norm2", parts=("attention", "norm", "mlp", "norm"))
 _TOY = dict(
     library="toy",
     block="blocks.{}",
@@ -375,6 +379,7 @@ _ALL = [
         value="transformer.layer.{}.attention.v_lin",
         output="transformer.layer.{}.attention.out_lin",
         after="transformer.layer.{}.sa_layer_norm",
+        last="transformer.layer.{}.output_layer_norm",
         norm="post",
         parts=("attention", "norm", "mlp", "norm"),
     ),
@@ -404,6 +409,7 @@ _ALL = [
         **_OPT,
         norm="post",
         after="decoder.layers.{}.self_attn_layer_norm",
+        last="decoder.layers.{}.final_layer_norm",
         parts=("attention", "norm", "mlp", "norm"),
     ),
     Family("Llama", _hf("LlamaModel", "LlamaConfig", **_GQA), **_LLAMA),
@@ -480,6 +486,64 @@ _ALL = [
     Family("attention alone (no norm)", lambda: Stack(ToyBlock(False), ToyBlock(False)), **_TOY, norm="none", kind=None),
 ]  # fmt: skip
 FAMILIES = {family.name: family for family in _ALL}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A model that cannot be looked at, and says so."""
+
+    name: str
+    build: Callable[[], nn.Module] = field(repr=False)
+    given: Callable[[], Any] = field(repr=False)
+    why: str
+    says: str
+    """Part of the message."""
+    library: str = "timm"
+
+
+class ExtraKey(HandBlock):
+    """torch's attention with a token of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, add_zero_attn=True)
+
+
+REFUSED = [
+    Refused("timm EVA", _timm("eva", "Eva"), image, "its value bias is put together anew in every call", "qkv did not run"),
+    Refused(
+        "timm BEiT", _timm("beit", "Beit"), image, "its value bias is put together anew in every call", "qkv did not run"
+    ),
+    Refused(
+        "timm EVA (separate q, k, v)",
+        _timm("eva", "Eva", qkv_fused=False),
+        image,
+        "v_proj beside proj is no layout that is known",
+        "v_proj.weight looks like attention's values",
+    ),
+    Refused(
+        "timm ViT with parallel scaling blocks",
+        lambda: _timm("vision_transformer", "VisionTransformer", block_fn=_timm_block("ParallelScalingBlock"))(),
+        image,
+        "one weight has q, k, v and the MLP's first layer",
+        "no attention found",
+    ),
+    Refused(
+        "nn.MultiheadAttention with add_zero_attn or bias_k",
+        lambda: Stack(ExtraKey()),
+        array,
+        "the token it adds has no place in A",
+        "adds a token of its own",
+        library="torch",
+    ),
+]
+
+
+def _timm_block(name: str) -> Any:
+    timm_models.timm()
+    from timm.models import vision_transformer
+
+    return getattr(vision_transformer, name)
 
 
 def usable() -> list[str]:

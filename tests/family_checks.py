@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class Passage:
     attention_out: Tensor = field(default_factory=lambda: torch.empty(0))
     branch: Tensor = field(default_factory=lambda: torch.empty(0))
     after: Tensor = field(default_factory=lambda: torch.empty(0))
+    before_last: Tensor = field(default_factory=lambda: torch.empty(0))
     A: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
@@ -65,8 +67,8 @@ def passages(name: str) -> list[Passage]:
         found.append(Passage(place, order(_first(args, kwargs))))
 
     def hear(what: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        if what == "values_from":
-            found[-1].values_from = order(_first(args, kwargs))
+        if what in ("values_from", "before_last"):
+            setattr(found[-1], what, order(_first(args, kwargs)))
         else:
             setattr(found[-1], what, order(_first((out,), {})))
 
@@ -74,7 +76,8 @@ def passages(name: str) -> list[Passage]:
         block = modules[family.block.format(place)]
         block.register_forward_pre_hook(functools.partial(enter, place), with_kwargs=True)
         listens = [("values_from", family.value), ("attention_out", family.output)]
-        listens += [("branch", family.branch or family.output), ("after", family.after), ("y", family.block)]
+        listens += [("branch", family.branch or family.output), ("after", family.after), ("before_last", family.last)]
+        listens.append(("y", family.block))
         for what, module in listens:
             if module:
                 modules[module.format(place)].register_forward_hook(functools.partial(hear, what), with_kwargs=True)
@@ -351,12 +354,17 @@ def check_stages(name: str) -> None:
             near(layer.attention_out[metric], values.mean(), f"{layer.name}: {metric} after attention")
             assert layer.attention_out_spread is not None
             near(layer.attention_out_spread[metric], values.std(), f"{layer.name}: spread of {metric} after attention")
-        for metric in ("log_hfc_lfc", "log_hfc", "log_lfc"):
-            change = added[metric] - entered[metric]
-            near(getattr(layer.changes[0], metric), change.mean(), f"{layer.name}: attention's change of {metric}")
-            whole = sum(getattr(change, metric) for change in layer.changes)
-            near(whole, (left[metric] - entered[metric]).mean(), f"{layer.name}: all changes of {metric}")
-        near(layer.changes[0].spread, (added["log_hfc_lfc"] - entered["log_hfc_lfc"]).std(), "spread of the change")
+        course = [entered, added, left]
+        if family.after:
+            course = [entered, added, middle, over_inputs(family, passage.before_last), left]
+        if len(family.parts) == 1:
+            course = [entered, added]
+        for change, before, then in zip(layer.changes, course[:-1], course[1:], strict=True):
+            for metric in ("log_hfc_lfc", "log_hfc", "log_lfc"):
+                near(getattr(change, metric), (then[metric] - before[metric]).mean(), f"{layer.name}: {change.part}, {metric}")
+            near(change.spread, (then["log_hfc_lfc"] - before["log_hfc_lfc"]).std(), f"{layer.name}: spread")
+        whole = sum(change.log_hfc_lfc for change in layer.changes)
+        near(whole, (left["log_hfc_lfc"] - entered["log_hfc_lfc"]).mean(), f"{layer.name}: all changes together")
 
 
 def check_spectra(name: str) -> None:
@@ -550,10 +558,27 @@ def real_course(name: str, places: tuple[int, ...]) -> list[float]:
 
 
 
-CHECKS = {
+COLUMNS: dict[str, tuple[Callable[[str], None], ...]] = {
     "located": (check_located, check_weights),
     "outputs identical": (check_identical,),
+    "numbers of tokens": (check_attention, check_tokens, check_stages),
     "spectra equal the dense route": (check_spectra, check_negative_share, check_dominance),
     "live equal disk": (check_disk,),
 }
-"""The columns of docs/models.md."""
+"""The columns of docs/models.md, and what must hold for a yes."""
+
+
+@functools.cache
+def outcome(check: Callable[[str], None], name: str) -> Exception | None:
+    """What came of a check, which is run once for the tests and for the table."""
+    try:
+        check(name)
+    except Exception as error:
+        return error
+    return None
+
+
+def must(check: Callable[[str], None], name: str) -> None:
+    error = outcome(check, name)
+    if error is not None:
+        raise error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import inspect
 import platform
 import sys
 import time
@@ -179,6 +180,12 @@ class _Runner:
             self.call = cast(Any, model).get_encoder()  # the decoder would want inputs of its own
         attention = dict(model.named_modules(remove_duplicate=False))[anatomy.layers[0].name]
         self.batch_first = getattr(attention, "batch_first", True)
+        try:
+            takes = set(inspect.signature(self.call.forward).parameters)
+        except (TypeError, ValueError):
+            takes = set()
+        # A cache of keys would be filled for nothing.
+        self.settings = {"use_cache": False} if "use_cache" in takes else {}
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
 
@@ -212,9 +219,12 @@ class _Runner:
         if isinstance(batch, Tensor):
             return batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
         size = self.size(batch)
-        return Batch(
-            {k: v.narrow(axis, 0, 1) if v.ndim > axis and v.shape[axis] == size else v for k, v in batch.inputs.items()}
-        )
+
+        def first(v: Tensor) -> Tensor:
+            at = axis if v.ndim > 2 else 0  # masks are (batch, n) however the tokens lie
+            return v.narrow(at, 0, 1) if v.ndim > 0 and v.shape[at] == size else v
+
+        return Batch({k: first(v) for k, v in batch.inputs.items()})
 
     def size(self, batch: Batch | Tensor) -> int:
         axis = 0 if self.batch_first else 1
@@ -233,7 +243,9 @@ class _Runner:
         return None
 
     def __call__(self, batch: Batch | Tensor) -> Any:
-        return self.call(batch) if isinstance(batch, Tensor) else self.call(**batch.inputs)
+        if isinstance(batch, Tensor):
+            return self.call(batch, **self.settings)
+        return self.call(**{**self.settings, **batch.inputs})
 
 
 def _observe(

@@ -36,7 +36,9 @@ def layer_spectrum(
     by_head = {
         name: [_eigenvalues(row) for row in head_spectrum(V, W_O)] if heads else [] for name, V in variants.items()
     }
-    together = {name: _eigenvalues(_all(V, W_O)) if joined else _nothing() for name, V in variants.items()}
+    together = {
+        name: _eigenvalues(_all(V, W_O, layer.kv_heads)) if joined else _nothing() for name, V in variants.items()
+    }
     if inverse_sigma is not None and "folded" in variants:
         # A factor on W_V is a factor on every eigenvalue.
         by_head["observed"] = [_scaled(e, inverse_sigma) for e in by_head["folded"]]
@@ -52,8 +54,11 @@ def layer_spectrum(
     )
 
 
-def _all(W_V: Tensor, W_O: Tensor) -> Tensor:
-    values = joined_spectrum(W_V, W_O)
+def _all(W_V: Tensor, W_O: Tensor, shared: int) -> Tensor:
+    """All d eigenvalues of the joined H."""
+    group = len(W_V) // shared
+    # Query heads that share values add up; taken one by one they would leave zeros whose sign is rounding.
+    values = joined_spectrum(W_V[::group], W_O.unflatten(0, (shared, group)).sum(1))
     d = W_V.shape[-2]
     # Heads that do not span all features leave zeros, which are eigenvalues of the joined H like any other.
     return torch.cat([values, values.new_zeros(d - len(values))]) if len(values) < d else values

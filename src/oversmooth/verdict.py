@@ -74,8 +74,8 @@ def _massive(diagnosis: Diagnosis) -> str:
         effect = f"; there HFC/LFC is {with_all:.3g} with them and {without:.3g} without"
     return (
         f"Massive tokens ({diagnosis.provenance['massive_rule']}): at {len(with_them)} of {len(diagnosis.layers)} "
-        f"depths; the largest at depth {diagnosis.layers.index(worst)}, position {', '.join(worst.massive['positions'])}, "
-        f"{worst.massive['largest_ratio']:.3g} times the median{effect}."
+        f"depths; the largest at depth {diagnosis.layers.index(worst)}, "
+        f"position {', '.join(worst.massive['positions'])}, {worst.massive['largest_ratio']:.3g} times the median{effect}."
     )
 
 

@@ -13,17 +13,17 @@ SAVED = pytest.mark.parametrize("name", [name for name in usable() if checks.has
 
 @EVERY
 def test_layers_heads_and_norms_are_found(name):
-    checks.check_located(name)
+    checks.must(checks.check_located, name)
 
 
 @EVERY
 def test_weights_give_what_attention_returns(name):
-    checks.check_weights(name)
+    checks.must(checks.check_weights, name)
 
 
 @EVERY
 def test_a_checkpoint_has_the_same_anatomy(name):
-    checks.check_disk(name)
+    checks.must(checks.check_disk, name)
 
 
 @SAVED

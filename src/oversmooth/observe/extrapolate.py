@@ -69,7 +69,9 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
     effective = [_effective(block) for block in blocks]
     biased = any(offset is not None for _, _, offset, _ in effective)
     weights = [(W_V, W_O) for W_V, W_O, _, _ in effective]
-    said = stack_dominance(operators, [v for v, _ in weights], [o for _, o in weights], bias=biased, seed=seed)
+    said = stack_dominance(
+        operators, [v for v, _ in weights], [o for _, o in weights], bias=biased, tolerance=1e-5, seed=seed
+    )
     course, seen = _simulated(blocks, operators, weights, None)
     return Extrapolation(
         what="stack",
@@ -202,6 +204,6 @@ def _tokens(block: Block, modules: dict[str, nn.Module], x: Tensor) -> Tensor:
 def _with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same call with other tokens, and without a cache that would remember them."""
     old = first_tensor(args, kwargs)
-    args = tuple(x if value is old else value for value in args)
+    args = tuple(x if value is old else None if hasattr(value, "get_seq_length") else value for value in args)
     kwargs = {name: x if value is old else None if name in _CACHES else value for name, value in kwargs.items()}
     return args, {name: False if name == "use_cache" else value for name, value in kwargs.items()}

@@ -158,11 +158,12 @@ class Study:
             first, after = summing[0]
             if _same(y, after):
                 return [Stage("attention", "input", first), Stage("norm", "end")], "post"
-            stages = [Stage("attention", "input", first), Stage("norm", "output", first)]
-            last = [name for name, given, gave, later in norms if later and name != first and _same(gave, y)]
+            last = [name for name, _, gave, later in norms if later and name != first and _same(gave, y)]
             if last:
+                stages = [Stage("attention", "input", first), Stage("norm", "output", first)]
                 return [*stages, Stage(rest, "input", last[0]), Stage("norm", "end")], "post"
-            return [*stages, Stage(rest, "end")], "post"
+            # The norm is the MLP's own, and attention has none.
+            return [Stage("attention", "input", first), Stage(rest, "end")], "none"
         if source == _output(layer) and source not in self.modules:
             source = layer.name
         # No one reads the sum: attention and MLP run side by side, or what follows has no norm.

@@ -55,6 +55,7 @@ class Watch:
         """The tokens that count in the batch that comes next, ``(b, n)``."""
         self.calls = 0
         self._block: AttentionLayer | None = None
+        self._shape = torch.Size()
         self._replaying = False
         self._stack = ExitStack()
 
@@ -99,7 +100,7 @@ class Watch:
 
     def _watched_block(self, layer: AttentionLayer, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         x = first_tensor(args, kwargs)
-        self._block = layer
+        self._block, self._shape = layer, x.shape
         try:
             with _apart(x):
                 self.listener.enter(self.calls, layer, self.tokens(layer, x), args, kwargs)
@@ -148,6 +149,8 @@ class Watch:
     def tokens(self, layer: AttentionLayer, x: Tensor) -> Tensor:
         """As ``(batch, n, d)``: torch's own layers take (n, batch, d) unless told otherwise, and single arrays."""
         x = x.detach()
+        if x.ndim == 2 and len(self._shape) == 3 and x.shape[0] == self._shape[0] * self._shape[1]:
+            x = x.view(*self._shape[:2], -1)  # some blocks lay all texts end to end for a while
         if x.ndim == 2:
             return x[None]
         first = getattr(self.modules[layer.name], "batch_first", True)

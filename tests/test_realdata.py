@@ -1,0 +1,142 @@
+"""Trained models on real data: figures that are known from elsewhere, and each once more by a slow route.
+
+Needs what OVERSMOOTH_DATA, or the folder ``shared`` beside the repository, holds: weights/ and data/.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from family_checks import slow_metrics
+from oracles import centred_basis
+
+from oversmooth import diagnose, models
+from oversmooth.anatomy import locate
+
+ROOT = Path(os.environ.get("OVERSMOOTH_DATA") or Path(__file__).resolve().parents[2] / "shared")
+DEIT, STORIES = ROOT / "weights" / "deit-tiny", ROOT / "weights" / "stories15m"
+IMAGES, WIKITEXT = ROOT / "data" / "imagenet-val-1k", ROOT / "data" / "wikitext-2"
+
+pytestmark = [
+    pytest.mark.realdata,
+    pytest.mark.skipif(not (DEIT.is_dir() and IMAGES.is_dir()), reason="no real data here: set OVERSMOOTH_DATA"),
+]
+
+
+@pytest.fixture(scope="module")
+def deit():
+    return models.load(str(DEIT))
+
+
+@pytest.fixture(scope="module")
+def stories():
+    return models.load(str(STORIES))
+
+
+@pytest.fixture(scope="module")
+def seen(deit):
+    """Six images, with everything that is expensive."""
+    return diagnose(deit.model, deit.inputs(IMAGES, count=6), ranks=6, joined=2, depth=0)
+
+
+@pytest.fixture(scope="module")
+def read(stories):
+    return diagnose(stories.model, stories.inputs(WIKITEXT, count=6, length=64), ranks=6, joined=0, depth=0)
+
+
+def test_images_are_recognised(deit):
+    """Published 72.2; 70.7 for these rounded weights on all 1,000."""
+    found = diagnose(deit.model, deit.inputs(IMAGES, count=200, batch=50), spectra=False, ranks=0)
+    assert found.provenance["inputs"] == 200
+    assert 0.62 <= found.provenance["top1"] <= 0.78
+
+
+def test_shares_of_an_image_model(seen):
+    """77 % of the eigenvalues negative, the smoothing one dominates in 60 % of cases."""
+    assert 0.70 <= seen.negative_share <= 0.84
+    assert 0.50 <= seen.smoothing_share <= 0.70
+
+
+def test_curves_of_an_image_model(seen):
+    """HFC/LFC 1.27, up to 1.72 after block 4, back to 1.45 after block 11; effective rank 74, 106, 92."""
+    ratio, rank = seen.curve("hfc_lfc"), seen.curve("effective_rank")
+    assert len(ratio) == 13
+    assert ratio[0] == pytest.approx(1.27, rel=0.15)
+    assert ratio[4] == pytest.approx(1.72, rel=0.15)
+    assert ratio[11] == pytest.approx(1.45, rel=0.2)
+    assert ratio[4] > max(ratio[0], ratio[11])
+    assert rank[0] == pytest.approx(74, rel=0.15)
+    assert max(rank) == pytest.approx(106, rel=0.15)
+    assert rank[11] == pytest.approx(92, rel=0.15)
+
+
+def test_radius_with_the_norm_folded_in(seen):
+    """THEORY §4, on layer 3: 1.60 raw, 1.81 with centring and γ, 2.57 with 1/σ too."""
+    joined = seen.layers[4].spectrum.joined
+    found = [joined[name].rho_smooth for name in ("raw", "folded", "observed")]
+    assert found == pytest.approx([1.60, 1.81, 2.57], rel=0.05)
+
+
+def test_shares_of_a_language_model(read):
+    assert 0.38 <= read.negative_share <= 0.52
+    assert read.model["causal"]
+
+
+@pytest.mark.parametrize("which", ["deit", "stories"])
+def test_every_figure_by_a_slow_route(which, request):
+    """Two inputs with attention computed step by step, singular values and all eigenvalues dense, in float64."""
+    loaded = request.getfixturevalue(which)
+    inputs = loaded.inputs(IMAGES, count=2) if which == "deit" else loaded.inputs(WIKITEXT, count=2, length=48)
+    (batch,) = list(inputs)
+    found = diagnose(loaded.model, inputs, depth=0, joined=0)
+    slow = models.load(str(DEIT if which == "deit" else STORIES), dtype="float64").model
+    slow.set_attn_implementation("eager")
+    arrays, counted = [], _counted(batch)
+    blocks = slow.vit.layers if which == "deit" else slow.model.layers
+    hooks = [blocks[0].register_forward_pre_hook(lambda _, a: arrays.append(a[0]))]
+
+    def keep_output(_, __, out):
+        arrays.append(out if torch.is_tensor(out) else out[0])
+
+    hooks += [block.register_forward_hook(keep_output) for block in blocks]
+    given = {k: v.double() if v.is_floating_point() else v for k, v in batch.inputs.items()}
+    with torch.no_grad():
+        out = slow(**given, output_attentions=True)
+    for hook in hooks:
+        hook.remove()
+    near = dict(rel=1e-4, abs=1e-4) if which == "deit" else dict(rel=2e-2, abs=2e-2)  # bfloat16 rounds tokens
+    for layer, x in zip(found.layers, arrays, strict=True):
+        rows = [slow_metrics(array if keep is None else array[keep]) for array, keep in zip(x, counted, strict=True)]
+        for metric, value in layer.tokens.items():
+            assert value == pytest.approx(sum(row[metric] for row in rows) / len(rows), **near), (layer.name, metric)
+    smooth = total = negative = values = 0
+    mask = batch.inputs.get("attention_mask")
+    for layer, seen, A in zip(locate(slow), found.layers[1:], out.attentions, strict=True):
+        W_V, W_O = layer.W_V.double(), layer.W_O.double()
+        whole = torch.linalg.eigvals((W_V @ W_O).sum(0))
+        assert seen.spectrum.rho_smooth == pytest.approx((1 + whole).abs().max().item(), rel=1e-4)
+        negative, values = negative + int((whole.real < 0).sum()), values + len(whole)
+        for i in range(2):
+            a = A[i].double() if mask is None else A[i].double()[:, mask[i].bool()][:, :, mask[i].bool()]
+            basis = centred_basis(a.shape[-1])
+            for h in range(layer.heads):
+                # Causal: the diagonal has all eigenvalues, exactly; dense ones of a triangle are far off.
+                t = a[h].diagonal()[1:] + 0j if which == "stories" else torch.linalg.eigvals(basis.T @ a[h] @ basis)
+                lam = torch.linalg.eigvals(W_O[h] @ W_V[h])
+                even, rough = (1 + lam).abs().max().item(), (1 + torch.outer(t, lam)).abs().max().item()
+                assert seen.dominance.rho_smooth_heads[h] == pytest.approx(even, rel=1e-4)
+                # Arnoldi stops at a residual of 1e-4, which bounds the error of a normal matrix only.
+                assert seen.dominance.rho_rough_heads[i][h] == pytest.approx(rough, rel=max(3e-4, near["rel"]))
+                smooth, total = smooth + (even > rough), total + 1
+    assert found.negative_share == pytest.approx(negative / values, abs=1e-4)
+    assert found.smoothing_share == pytest.approx(smooth / total, abs=1e-4 if which == "deit" else 0.02)
+
+
+def _counted(batch):
+    """The tokens that count in each input: neither padding nor special."""
+    mask = batch.inputs.get("attention_mask")
+    if mask is None and batch.special is None:
+        return [None, None]
+    keep = torch.ones_like(batch.special, dtype=torch.bool) if mask is None else mask.bool()
+    return list(keep if batch.special is None else keep & ~batch.special)
