@@ -119,7 +119,7 @@ def _made(name: str) -> nn.Module:
     return randomise(FAMILIES[name].build()).eval()
 
 
-# What models get -----------------------------------------------------------------------------------------------------
+# What models get
 
 
 def _normal(*shape: int) -> Tensor:
@@ -160,7 +160,7 @@ def padded_sequence_first() -> dict[str, Tensor]:
     return {**given, "src": given["src"].transpose(0, 1).contiguous()}
 
 
-# Models written by hand ----------------------------------------------------------------------------------------------
+# Models written by hand
 
 
 class HandBlock(nn.Module):
@@ -221,7 +221,7 @@ def _encoder(**settings: Any) -> nn.Module:
     return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=nested)
 
 
-# Families ------------------------------------------------------------------------------------------------------------
+# Families
 
 _SIZES = dict(hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=48)
 _WORDS = dict(vocab_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
@@ -385,7 +385,9 @@ _ALL = [
     ),
     Family(
         "ModernBERT",
-        _hf("ModernBertModel", "ModernBertConfig", **_SIZES, **_WORDS, cls_token_id=1, sep_token_id=2, local_attention=4),
+        _hf(
+            "ModernBertModel", "ModernBertConfig", **_SIZES, **_WORDS, cls_token_id=1, sep_token_id=2, local_attention=4
+        ),
         given=text,
         block="layers.{}",
         value="layers.{}.attn.Wqkv",
@@ -466,11 +468,29 @@ _ALL = [
         **_TIMM,
         branch="blocks.{}.ls1",
     ),
-    Family("torch encoder (Post-LN)", lambda: _encoder(), **_ENCODER, **_POST, given=padded_sequence_first, batch_first=False),
-    Family("torch encoder (Post-LN, batch first)", lambda: _encoder(batch_first=True), **_ENCODER, **_POST, given=padded),
-    Family("torch encoder (Pre-LN)", lambda: _encoder(norm_first=True), **_ENCODER, given=padded_sequence_first, batch_first=False),
     Family(
-        "torch encoder (Pre-LN, batch first)", lambda: _encoder(norm_first=True, batch_first=True), **_ENCODER, given=padded
+        "torch encoder (Post-LN)",
+        lambda: _encoder(),
+        **_ENCODER,
+        **_POST,
+        given=padded_sequence_first,
+        batch_first=False,
+    ),
+    Family(
+        "torch encoder (Post-LN, batch first)", lambda: _encoder(batch_first=True), **_ENCODER, **_POST, given=padded
+    ),
+    Family(
+        "torch encoder (Pre-LN)",
+        lambda: _encoder(norm_first=True),
+        **_ENCODER,
+        given=padded_sequence_first,
+        batch_first=False,
+    ),
+    Family(
+        "torch encoder (Pre-LN, batch first)",
+        lambda: _encoder(norm_first=True, batch_first=True),
+        **_ENCODER,
+        given=padded,
     ),
     Family(
         "around nn.MultiheadAttention",
@@ -483,8 +503,10 @@ _ALL = [
         causal=None,
     ),
     Family("attention alone (Pre-LN)", lambda: Stack(ToyBlock(True), ToyBlock(True)), **_TOY),
-    Family("attention alone (no norm)", lambda: Stack(ToyBlock(False), ToyBlock(False)), **_TOY, norm="none", kind=None),
-]  # fmt: skip
+    Family(
+        "attention alone (no norm)", lambda: Stack(ToyBlock(False), ToyBlock(False)), **_TOY, norm="none", kind=None
+    ),
+]
 FAMILIES = {family.name: family for family in _ALL}
 
 
@@ -510,9 +532,15 @@ class ExtraKey(HandBlock):
 
 
 REFUSED = [
-    Refused("timm EVA", _timm("eva", "Eva"), image, "its value bias is put together anew in every call", "qkv did not run"),
     Refused(
-        "timm BEiT", _timm("beit", "Beit"), image, "its value bias is put together anew in every call", "qkv did not run"
+        "timm EVA", _timm("eva", "Eva"), image, "its value bias is put together anew in every call", "qkv did not run"
+    ),
+    Refused(
+        "timm BEiT",
+        _timm("beit", "Beit"),
+        image,
+        "its value bias is put together anew in every call",
+        "qkv did not run",
     ),
     Refused(
         "timm EVA (separate q, k, v)",

@@ -1,6 +1,6 @@
 """Writes docs/models.md: which families work, as the tests find it.
 
-    python tests/families_table.py
+python tests/families_table.py
 """
 
 import sys
@@ -21,12 +21,12 @@ random model of each family with two inputs, the second one padded. Other models
 
 * **located**: layers, heads, shared value heads, norm and layer scale are found, and
   `Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O` is what attention returned.
-* **outputs identical**: bit for bit with and without observation, in eval and in train mode, and the same random numbers
+* **outputs identical**: bit for bit with and without observation, in eval and in train mode; the same random numbers
   follow.
 * **numbers of tokens**: attention, metrics after every block and after attention, and the changes of each part, against
   eager attention and hooks in float64.
-* **spectra equal the dense route**: eigenvalues of H, ρ_smooth and ρ_rough per head and together, against dense matrices in
-  float64.
+* **spectra equal the dense route**: eigenvalues of H, ρ_smooth and ρ_rough per head and together, against dense
+  matrices in float64.
 * **live equal disk**: the same weights and facts from the checkpoint as from the module.
 
 """

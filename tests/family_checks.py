@@ -22,7 +22,7 @@ from oversmooth import Diagnosis, diagnose
 from oversmooth.anatomy import Anatomy, locate
 from oversmooth.observe import Observer, study
 
-# What the model itself returns, and what was caught of it -------------------------------------------------------------
+# What the model itself returns, and what was caught of it
 
 
 @dataclass
@@ -83,7 +83,9 @@ def passages(name: str) -> list[Passage]:
                 modules[module.format(place)].register_forward_hook(functools.partial(hear, what), with_kwargs=True)
         _record_weights(family, modules, place, weights)
     # With gradients: torch's encoders would take a fast path that calls none of their parts.
-    out = run(model, family.inputs(torch.float64), **({"output_attentions": True} if family.library == "transformers" else {}))
+    out = run(
+        model, family.inputs(torch.float64), **({"output_attentions": True} if family.library == "transformers" else {})
+    )
     weights = list(out.attentions) if family.library == "transformers" else weights
     assert len(found) == len(weights) == len(family.runs)
     for passage, A in zip(found, weights, strict=True):
@@ -126,7 +128,7 @@ def diagnosis(name: str) -> Diagnosis:
     return diagnose(family.make(), family.inputs(), name=name, joined=2, depth=4)
 
 
-# Slow numbers ---------------------------------------------------------------------------------------------------------
+# Slow numbers
 
 
 def slow_metrics(x: Tensor) -> dict[str, float]:
@@ -161,7 +163,7 @@ def near(got: Any, expected: Any, what: str, tolerance: float = 1e-4) -> None:
     torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance, msg=lambda m: f"{what}: {m}")
 
 
-# Checks ---------------------------------------------------------------------------------------------------------------
+# Checks
 
 
 def check_located(name: str) -> None:
@@ -361,7 +363,11 @@ def check_stages(name: str) -> None:
             course = [entered, added]
         for change, before, then in zip(layer.changes, course[:-1], course[1:], strict=True):
             for metric in ("log_hfc_lfc", "log_hfc", "log_lfc"):
-                near(getattr(change, metric), (then[metric] - before[metric]).mean(), f"{layer.name}: {change.part}, {metric}")
+                near(
+                    getattr(change, metric),
+                    (then[metric] - before[metric]).mean(),
+                    f"{layer.name}: {change.part}, {metric}",
+                )
             near(change.spread, (then["log_hfc_lfc"] - before["log_hfc_lfc"]).std(), f"{layer.name}: spread")
         whole = sum(change.log_hfc_lfc for change in layer.changes)
         near(whole, (left["log_hfc_lfc"] - entered["log_hfc_lfc"]).mean(), f"{layer.name}: all changes together")
@@ -454,6 +460,7 @@ def check_dominance(name: str) -> None:
                 near(found.dominance.joined_rho_rough[i], rough, f"{layer}: rho_rough together, input {i}")
         near(found.dominance.smoothing_share, smooth / (2 * HEADS), f"{layer}: smoothing share")
         assert found.dominance.joined_inputs == [0, 1]
+
 
 def check_extrapolation(name: str) -> None:
     """The last block once more: its radii from dense matrices, attention alone step by step, and the block itself."""
@@ -555,7 +562,6 @@ def real_course(name: str, places: tuple[int, ...]) -> list[float]:
         x = _first((modules[family.block.format(place)](*args, **kwargs),), {})
         out.append(slow_metrics(x.reshape(-1, WIDTH))["log_hfc_lfc"])
     return out
-
 
 
 COLUMNS: dict[str, tuple[Callable[[str], None], ...]] = {

@@ -1,4 +1,4 @@
-"""A diagnosis from end to end: inputs of every form, wrappers, padding, special and massive tokens, precision, errors."""
+"""A diagnosis from end to end: forms of inputs, padding, special and massive tokens, wrappers, precision, errors."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ def numbers(diagnosis):
     return {key: found[key] for key in ("layers", "extrapolation")}
 
 
-# Forms of inputs ------------------------------------------------------------------------------------------------------
+# Forms of inputs
 
 
 def test_forms_of_the_same_inputs():
@@ -103,7 +103,9 @@ def test_lists_for_tensors_are_refused_or_taken(kept):
     assert found.provenance["tokens"] == [5, 8]
 
 
-@pytest.mark.parametrize(("setting", "value"), [("variant", "best"), ("rule", "golden"), ("stack", "vision"), ("heads", 3)])
+@pytest.mark.parametrize(
+    ("setting", "value"), [("variant", "best"), ("rule", "golden"), ("stack", "vision"), ("heads", 3)]
+)
 def test_settings_that_cannot_be(setting, value):
     with pytest.raises(InputError, match=str(value)):
         diagnose(LLAMA.make(), text(), **{setting: value})
@@ -152,7 +154,7 @@ def test_inputs_that_miss_the_stack():
     assert len(diagnose(TwoTowers().eval(), torch.randn(1, 4, WIDTH), stack="used", depth=0).layers) == 2
 
 
-# Padding ---------------------------------------------------------------------------------------------------------------
+# Padding
 
 
 def padded_and_alone(left):
@@ -229,7 +231,7 @@ def test_inputs_of_special_tokens_alone_are_counted_whole():
     assert found.layers == diagnose(BERT.make(), text(), **QUICK).layers
 
 
-# Massive tokens --------------------------------------------------------------------------------------------------------
+# Massive tokens
 
 
 @pytest.mark.parametrize("position", [0, 3, 6])
@@ -289,7 +291,7 @@ def test_massive_tokens_of_some_inputs_only():
     checks.near(found.without_massive["hfc_lfc"], sum(row["hfc_lfc"] for row in rows) / 4, "without it")
 
 
-# How the norm enters -----------------------------------------------------------------------------------------------------
+# How the norm enters
 
 
 @pytest.mark.parametrize("name", ["ViT", "Llama", "DINOv2"])
@@ -333,7 +335,7 @@ def test_the_rule_of_real_parts(name):
                 assert got.dominance.verdict_heads[i][h] == ("smooth" if smooth > rough else "rough")
 
 
-# Wrappers, modes and precision -------------------------------------------------------------------------------------------
+# Wrappers, modes and precision
 
 
 @pytest.mark.parametrize("name", ["Llama", "ViT", "torch encoder (Pre-LN, batch first)"])
@@ -370,7 +372,7 @@ def test_a_model_dispatched_by_accelerate():
     accelerate = pytest.importorskip("accelerate")
     expected = numbers(diagnose(LLAMA.make(), text(), **QUICK))
     parts = ("embed_tokens", "layers.0", "layers.1", "norm", "rotary_emb")
-    model = accelerate.dispatch_model(LLAMA.make(), {part: "cpu" for part in parts}, force_hooks=True)
+    model = accelerate.dispatch_model(LLAMA.make(), dict.fromkeys(parts, "cpu"), force_hooks=True)
     before = {name: module.__dict__.get("forward") for name, module in model.named_modules()}
     assert any(before.values())
     with torch.no_grad():

@@ -116,7 +116,7 @@ def test_parts_of_the_wrong_kind():
 def test_unknown_fields_are_refused():
     data = checks.diagnosis("ViT").to_dict()
     data["layers"][1]["dominance"]["surprise"] = 1
-    with pytest.raises(InputError, match="damaged .*surprise"):
+    with pytest.raises(InputError, match=r"damaged .*surprise"):
         Diagnosis.from_dict(data)
 
 

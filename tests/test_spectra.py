@@ -43,7 +43,11 @@ def values(spectrum):
 
 
 @given(
-    st.integers(1, 4), st.integers(2, 7), st.integers(1, 4), st.sampled_from([None, "layer", "rms"]), st.integers(0, 10_000)
+    st.integers(1, 4),
+    st.integers(2, 7),
+    st.integers(1, 4),
+    st.sampled_from([None, "layer", "rms"]),
+    st.integers(0, 10_000),
 )
 def test_dense_eigenvalues(heads, d, k, kind, seed):
     W_V, W_O = weights(heads, d, k, seed=seed)

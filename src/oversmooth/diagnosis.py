@@ -174,8 +174,10 @@ class Diagnosis:
     @property
     def negative_share(self) -> Number:
         """Of the eigenvalues of the joined H, over all layers."""
-        real = [x for layer in self.layers if layer.spectrum for x in layer.spectrum.joined["raw"].real]
-        return sum(x < 0 for x in real) / len(real) if real else None
+        found = [layer.spectrum.joined["raw"] for layer in self.layers if layer.spectrum]
+        counts = [(e.negative_share * len(e.real), len(e.real)) for e in found if e.negative_share is not None]
+        total = sum(size for _, size in counts)
+        return sum(negative for negative, _ in counts) / total if total else None
 
     def curve(self, metric: str, *, without_massive: bool = False) -> list[Number]:
         """A metric after every block, what enters the first block included."""

@@ -20,6 +20,7 @@ from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain, spectrum_of
 from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
 
+_ZERO = 1e-6  # relative: a zero that centring or rank leaves has a sign that rounding chose
 _DIGITS = 6  # enough for any plot, and half the size of the file
 
 
@@ -37,12 +38,14 @@ def layer_spectrum(
         name: [_eigenvalues(row) for row in head_spectrum(V, W_O)] if heads else [] for name, V in variants.items()
     }
     together = {
-        name: _eigenvalues(_all(V, W_O, layer.kv_heads)) if joined else _nothing() for name, V in variants.items()
+        name: _eigenvalues(_all(V, W_O, layer.kv_heads), layer.width) if joined else _nothing()
+        for name, V in variants.items()
     }
     if inverse_sigma is not None and "folded" in variants:
         # A factor on W_V is a factor on every eigenvalue.
         by_head["observed"] = [_scaled(e, inverse_sigma) for e in by_head["folded"]]
-        together["observed"] = _scaled(together["folded"], inverse_sigma)
+        zeros = layer.kv_heads * layer.head_dim < layer.width
+        together["observed"] = _scaled(together["folded"], inverse_sigma, floor=1.0 if zeros else 0.0)
     raw = together["raw"]
     return Spectrum(
         negative_share=raw.negative_share,
@@ -55,32 +58,30 @@ def layer_spectrum(
 
 
 def _all(W_V: Tensor, W_O: Tensor, shared: int) -> Tensor:
-    """All d eigenvalues of the joined H."""
+    """The eigenvalues of the joined H that can differ from zero: as many as value heads have features, d at most."""
     group = len(W_V) // shared
     # Query heads that share values add up; taken one by one they would leave zeros whose sign is rounding.
-    values = joined_spectrum(W_V[::group], W_O.unflatten(0, (shared, group)).sum(1))
-    d = W_V.shape[-2]
-    # Heads that do not span all features leave zeros, which are eigenvalues of the joined H like any other.
-    return torch.cat([values, values.new_zeros(d - len(values))]) if len(values) < d else values
+    return joined_spectrum(W_V[::group], W_O.unflatten(0, (shared, group)).sum(1))
 
 
-def _eigenvalues(values: Tensor) -> Eigenvalues:
+def _eigenvalues(values: Tensor, size: int = 0) -> Eigenvalues:
+    """size: of H, where its other eigenvalues are zeros that count in ρ_smooth."""
     values = values.cpu()
     order = values.real.argsort()
     values = values[order]
     real, imag = values.real.double(), values.imag.double()
     return Eigenvalues(
-        negative_share=plain((real < 0).double().mean()),
+        negative_share=plain((real < -_ZERO * values.abs().max()).double().mean()),
         mean_real=plain(real.mean()),
-        rho_smooth=plain((1 + values).abs().max()),
+        rho_smooth=plain((1 + values).abs().max().clamp(min=1.0 if len(values) < size else 0.0)),
         real=[_rounded(v) for v in real.tolist()],
         imag=[_rounded(v) for v in imag.tolist()],
     )
 
 
-def _scaled(spectrum: Eigenvalues, factor: float) -> Eigenvalues:
+def _scaled(spectrum: Eigenvalues, factor: float, floor: float = 0.0) -> Eigenvalues:
     real, imag = (torch.tensor(part, dtype=torch.float64) * factor for part in (spectrum.real, spectrum.imag))
-    largest: Number = plain(torch.complex(1 + real, imag).abs().max()) if len(real) else None
+    largest: Number = plain(torch.complex(1 + real, imag).abs().max().clamp(min=floor)) if len(real) else None
     mean = None if spectrum.mean_real is None else plain(spectrum.mean_real * factor)
     return Eigenvalues(
         spectrum.negative_share,

@@ -75,7 +75,8 @@ def _massive(diagnosis: Diagnosis) -> str:
     return (
         f"Massive tokens ({diagnosis.provenance['massive_rule']}): at {len(with_them)} of {len(diagnosis.layers)} "
         f"depths; the largest at depth {diagnosis.layers.index(worst)}, "
-        f"position {', '.join(worst.massive['positions'])}, {worst.massive['largest_ratio']:.3g} times the median{effect}."
+        f"position {', '.join(worst.massive['positions'])}, {worst.massive['largest_ratio']:.3g} times the median"
+        f"{effect}."
     )
 
 

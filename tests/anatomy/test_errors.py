@@ -49,7 +49,9 @@ def odd():
 
 
 def test_an_unknown_model_is_told_how_to_register(odd):
-    with pytest.raises(InputError, match=r"no attention found in this Stack.*blocks\.0\.mix\.ask\.weight.*anatomy\.register"):
+    with pytest.raises(
+        InputError, match=r"no attention found in this Stack.*blocks\.0\.mix\.ask\.weight.*anatomy\.register"
+    ):
         locate(odd)
 
 
@@ -123,7 +125,7 @@ def test_partial_matches_are_listed():
     assert "left out" in remark
 
 
-@pytest.mark.parametrize("heads", [3, 5, -1])
+@pytest.mark.parametrize("heads", [3, 5])
 def test_heads_that_do_not_divide(heads):
     with pytest.raises(InputError, match=rf"layers\.0\.self_attn: .*{heads} heads"):
         locate(FAMILIES["Llama"].make(), heads=heads)
@@ -131,8 +133,9 @@ def test_heads_that_do_not_divide(heads):
 
 @pytest.mark.xfail(strict=True, raises=ZeroDivisionError, reason="heads=0 is divided by before it is looked at")
 def test_no_heads():
-    with pytest.raises(InputError, match="0 heads"):
-        locate(FAMILIES["Llama"].make(), heads=0)
+    for heads in (-1, 0):
+        with pytest.raises(InputError, match=f"{heads} heads"):
+            locate(FAMILIES["Llama"].make(), heads=heads)
 
 
 @pytest.mark.xfail(strict=True, raises=RuntimeError, reason="wrong heads that divide end in torch's words")
@@ -177,7 +180,9 @@ def test_weights_with_nan_are_named(place, role, read, bad, tmp_path):
     model.save_pretrained(tmp_path)
     for found in (locate(model), locate(tmp_path)):
         getattr(found.layers[0], read)  # the other layer is fine
-        with pytest.raises(InputError, match=rf"encoder\.layer\.1\.attention.*: the {role} has NaN or infinity in 1 of"):
+        with pytest.raises(
+            InputError, match=rf"encoder\.layer\.1\.attention.*: the {role} has NaN or infinity in 1 of"
+        ):
             getattr(found.layers[1], read)
 
 
@@ -207,7 +212,7 @@ def test_things_that_are_no_models(thing):
         locate(thing)
 
 
-# Files ---------------------------------------------------------------------------------------------------------------
+# Files
 
 
 def test_a_path_that_is_not_there(tmp_path):
@@ -315,7 +320,9 @@ def test_code_in_a_file_is_refused_and_not_run(tmp_path, kind, name):
         file.write_bytes(pickle.dumps(content["x"]))
     else:
         torch.save(content, file, _use_new_zipfile_serialization=kind == "zip")
-    with pytest.raises(InputError, match=rf"{name} holds more than arrays .* refused: save its state_dict as safetensors"):
+    with pytest.raises(
+        InputError, match=rf"{name} holds more than arrays .* refused: save its state_dict as safetensors"
+    ):
         locate(file if name != "pytorch_model.bin" else tmp_path)
     assert not trace.exists()
     pickle.loads(pickle.dumps(Malice(trace)))  # as it would have, had it been unpickled

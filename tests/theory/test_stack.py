@@ -59,7 +59,9 @@ def test_radii_of_the_product(layers, heads, n, d, k, causal, seed):
     assert found.rate == pytest.approx(expected)
 
 
-@given(st.integers(1, 3), st.integers(1, 3), st.integers(2, 5), st.integers(1, 3), st.booleans(), st.integers(0, 10_000))
+@given(
+    st.integers(1, 3), st.integers(1, 3), st.integers(2, 5), st.integers(1, 3), st.booleans(), st.integers(0, 10_000)
+)
 def test_hidden_tokens_take_no_part(layers, heads, n, hidden, causal, seed):
     """With a mask, the stack is that of the tokens that count, wherever they stand."""
     d, total = 3, n + hidden
@@ -156,7 +158,9 @@ def test_ties_are_ties():
     assert StackDominance(1.0, 1.0 + 1e-9, 0.0, 2, 1e-7).verdict == "tie"
 
 
-@pytest.mark.xfail(strict=True, reason="float32 products of causal layers are far from normal: residuals do not show it")
+@pytest.mark.xfail(
+    strict=True, reason="float32 products of causal layers are far from normal: residuals do not show it"
+)
 def test_single_precision():
     """Within a thousandth a pass, or its own word for how far off it may be."""
     for seed in range(60):
