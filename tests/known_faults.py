@@ -2,7 +2,12 @@
 
 import pytest
 
-FAULTS: dict[tuple[str, str], str] = {}
+FAULTS: dict[tuple[str, str], str] = {
+    (
+        "check_folded_negative_share",
+        "attention alone (Pre-LN)",
+    ): "the zero that centring leaves is off by more than 1e-6",
+}
 """By name of the check in family_checks and of the family: why."""
 
 

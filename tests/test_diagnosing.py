@@ -524,3 +524,12 @@ def test_either_stack_of_an_encoder_and_decoder(stack):
     for layer, x in zip(found.layers[1:], caught, strict=True):
         rows = [checks.slow_metrics(array[keep]) for array, keep in zip(x, mask, strict=True)]
         checks.near(layer.tokens["hfc_lfc"], sum(row["hfc_lfc"] for row in rows) / 2, "after the block")
+
+
+@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="a mask (n, n) is narrowed where n is the batch's size")
+def test_a_mask_of_pairs_as_long_as_the_batch():
+    family = FAMILIES["torch encoder (Pre-LN, batch first)"]
+    x, later = torch.randn(4, 4, WIDTH), torch.ones(4, 4, dtype=torch.bool).triu(1)
+    found = diagnose(family.make(), {"src": x, "mask": later}, **QUICK)
+    assert found.model["causal"]
+    assert found.provenance["inputs"] == 4

@@ -142,7 +142,7 @@ def test_a_table(name):
 def test_shares_over_all_layers():
     found = checks.diagnosis("ViT")
     reals = [x for layer in found.layers[1:] for x in layer.spectrum.joined["raw"].real]
-    assert found.negative_share == sum(x < 0 for x in reals) / len(reals)
+    assert found.negative_share == pytest.approx(sum(x < 0 for x in reals) / len(reals), abs=1e-6)
     words = [word for layer in found.layers[1:] for row in layer.dominance.verdict_heads for word in row]
     assert found.smoothing_share == words.count("smooth") / len(words)
     assert len(words) == 2 * 2 * 4

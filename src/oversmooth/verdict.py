@@ -50,7 +50,7 @@ def _parts(blocks: list[Layer]) -> str:
     where = ""
     if sums[strongest] < 0:
         most = min(range(len(blocks)), key=lambda place: _of(blocks[place], strongest))
-        where = f"; {_sublayers(strongest)} smooth most, above all at depth {most + 1}"
+        where = f"; most smoothing comes from {_sublayers(strongest)}, above all at depth {most + 1}"
     return f"By part: log HFC/LFC changes, over all blocks, through {listed}{where}."
 
 

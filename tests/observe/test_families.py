@@ -56,11 +56,9 @@ def test_share_of_negative_eigenvalues(name):
     checks.must(checks.check_negative_share, name)
 
 
-@pytest.mark.xfail(strict=True, reason="rounding decides the sign of the zero that centring gives the folded H")
-def test_share_of_negative_eigenvalues_with_the_norm_folded_in():
-    for name in usable():
-        if FAMILIES[name].batch_first:
-            checks.check_negative_share(name, "folded")
+@each(checks.check_folded_negative_share)
+def test_share_of_negative_eigenvalues_with_the_norm_folded_in(name):
+    checks.check_folded_negative_share(name)
 
 
 @each(checks.check_dominance)
