@@ -75,6 +75,9 @@ def diagnose(
         raise InputError(f"variant is {variant!r}; choose 'raw', 'folded' or 'observed'")
     if rule not in ("complex", "real"):
         raise InputError(f"rule is {rule!r}; choose 'complex' or 'real'")
+    for setting, number in (("joined", joined), ("ranks", ranks), ("depth", depth)):
+        if number < 0:
+            raise InputError(f"{setting} is {number}; give 0 or more")
     if isinstance(model, (str, Path)):
         from oversmooth import models  # borrows transformers or timm
 
@@ -114,7 +117,8 @@ def diagnose(
         if len(inputs.skipped) > 8:
             remarks.append(f"{len(inputs.skipped) - 8} more inputs were skipped")
     remarks += _doubts(blocks, anatomy)
-    layers = _layers(blocks, found)
+    with torch.autocast(blocks[0].x.device.type, enabled=False):
+        layers = _layers(blocks, found)
     parameters = {id(p): p for p in inside.parameters()}
     first_layer = anatomy.layers[0]
     diagnosis = Diagnosis(
@@ -188,6 +192,8 @@ class _Runner:
         self.settings = {"use_cache": False} if "use_cache" in takes else {}
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
+        if self.device.type == "meta":
+            raise InputError("the model's weights are not in memory (meta device or offloaded); load them first")
 
     def batches(self, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
         given = [inputs] if isinstance(inputs, (Tensor, dict, Batch)) else inputs
@@ -201,11 +207,11 @@ class _Runner:
             if isinstance(item, (list, tuple)) and item and isinstance(item[0], Tensor):
                 item = item[0]  # (images, labels), as data loaders give
             if isinstance(item, Tensor):
-                yield self._moved(item)
+                yield self._moved(_tensor("the input", item))
             elif isinstance(item, Batch):
                 yield Batch({k: self._moved(v) for k, v in item.inputs.items()}, item.special, item.labels, item.names)
             elif hasattr(item, "items"):
-                yield Batch({str(k): self._moved(v) for k, v in item.items() if isinstance(v, Tensor)})
+                yield Batch({str(k): self._moved(_tensor(str(k), v)) for k, v in item.items() if v is not None})
             else:
                 raise InputError(
                     f"an input is a {type(item).__name__}; give a tensor, or a dict of the model's arguments"
@@ -220,14 +226,18 @@ class _Runner:
             return batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
         size = self.size(batch)
 
-        def first(v: Tensor) -> Tensor:
+        def first(name: str, v: Tensor) -> Tensor:
+            if name in ("mask", "src_mask", "attn_mask"):  # (n, n): who sees whom, the same for all inputs
+                return v
             at = axis if v.ndim > 2 else 0  # masks are (batch, n) however the tokens lie
             return v.narrow(at, 0, 1) if v.ndim > 0 and v.shape[at] == size else v
 
-        return Batch({k: first(v) for k, v in batch.inputs.items()})
+        return Batch({k: first(k, v) for k, v in batch.inputs.items()})
 
     def size(self, batch: Batch | Tensor) -> int:
         axis = 0 if self.batch_first else 1
+        if not isinstance(batch, Tensor) and not batch.inputs:
+            raise InputError("an input is an empty dict; give the model's arguments")
         x = batch if isinstance(batch, Tensor) else next(iter(batch.inputs.values()))
         return 1 if x.ndim <= 2 and x.is_floating_point() else x.shape[axis]
 
@@ -246,6 +256,14 @@ class _Runner:
         if isinstance(batch, Tensor):
             return self.call(batch, **self.settings)
         return self.call(**{**self.settings, **batch.inputs})
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise InputError(f"{name} is a {type(value).__name__}; give tensors (tokenizers do with return_tensors='pt')")
+    if value.numel() == 0:
+        raise InputError(f"{name} has shape {tuple(value.shape)}; give at least one input of at least one token")
+    return value
 
 
 def _observe(

@@ -206,7 +206,7 @@ class Diagnosis:
                 f"this diagnosis has version {data.get('version')!r} and this program reads {VERSION}; diagnose again"
             )
         try:
-            return cls(
+            found = cls(
                 model=data["model"],
                 provenance=data["provenance"],
                 layers=[_layer(entry) for entry in data["layers"]],
@@ -214,7 +214,9 @@ class Diagnosis:
                 verdict=data["verdict"],
                 remarks=data["remarks"],
             )
-        except (KeyError, TypeError) as error:
+            _ = found.name, found.smoothing_share, found.negative_share, found.curve("hfc_lfc")  # damage shows here
+            return found
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"this diagnosis is damaged ({error}); diagnose again") from error
 
     @classmethod

@@ -18,7 +18,7 @@ from torch import Tensor
 import oversmooth
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain, spectrum_of
-from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
+from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum
 
 _ZERO = 1e-6  # relative: a zero that centring or rank leaves has a sign that rounding chose
 _DIGITS = 6  # enough for any plot, and half the size of the file
@@ -38,7 +38,7 @@ def layer_spectrum(
         name: [_eigenvalues(row) for row in head_spectrum(V, W_O)] if heads else [] for name, V in variants.items()
     }
     together = {
-        name: _eigenvalues(_all(V, W_O, layer.kv_heads), layer.width) if joined else _nothing()
+        name: _eigenvalues(_all(V, W_O, layer, centred=name == "folded"), layer.width) if joined else _nothing()
         for name, V in variants.items()
     }
     if inverse_sigma is not None and "folded" in variants:
@@ -57,11 +57,15 @@ def layer_spectrum(
     )
 
 
-def _all(W_V: Tensor, W_O: Tensor, shared: int) -> Tensor:
+def _all(W_V: Tensor, W_O: Tensor, layer: AttentionLayer, *, centred: bool) -> Tensor:
     """The eigenvalues of the joined H that can differ from zero: as many as value heads have features, d at most."""
-    group = len(W_V) // shared
+    shared, group, d = layer.kv_heads, layer.heads // layer.kv_heads, layer.width
+    if centred and d > 1 and layer.norm is not None and layer.norm.kind == "layer":
+        W_V, W_O = centre_features(W_V, W_O)  # C M has M's eigenvalues on features of zero mean, and one zero
     # Query heads that share values add up; taken one by one they would leave zeros whose sign is rounding.
-    return joined_spectrum(W_V[::group], W_O.unflatten(0, (shared, group)).sum(1))
+    values = joined_spectrum(W_V[::group], W_O.unflatten(0, (shared, group)).sum(1))
+    missing = min(d, shared * layer.head_dim) - len(values)
+    return torch.cat([values, values.new_zeros(missing)])
 
 
 def _eigenvalues(values: Tensor, size: int = 0) -> Eigenvalues:

@@ -72,7 +72,6 @@ def test_a_layout_of_ones_own(odd):
         LAYOUTS.remove(layout)
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the block's wrapper lies inside attention's own")
 def test_a_block_that_is_its_attention():
     layout = register("odd", value="give.weight", output="merge.weight")
     try:
@@ -131,14 +130,12 @@ def test_heads_that_do_not_divide(heads):
         locate(FAMILIES["Llama"].make(), heads=heads)
 
 
-@pytest.mark.xfail(strict=True, raises=ZeroDivisionError, reason="heads=0 is divided by before it is looked at")
 def test_no_heads():
     for heads in (-1, 0):
         with pytest.raises(InputError, match=f"{heads} heads"):
             locate(FAMILIES["Llama"].make(), heads=heads)
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="wrong heads that divide end in torch's words")
 @pytest.mark.parametrize("heads", [2, 8])
 def test_wrong_heads_are_noticed_when_the_model_runs(heads):
     family = FAMILIES["Llama"]
@@ -146,7 +143,6 @@ def test_wrong_heads_are_noticed_when_the_model_runs(heads):
         diagnose(family.make(), family.inputs(), heads=heads)
 
 
-@pytest.mark.xfail(strict=True, reason="any word is taken for the norm's position")
 def test_a_norm_position_that_is_none():
     with pytest.raises(InputError, match="sandwich"):
         locate(FAMILIES["Llama"].make(), norm="sandwich")
@@ -275,20 +271,10 @@ def test_a_missing_shard(tmp_path):
         locate(tmp_path)
 
 
-DAMAGED = ["{", "{}", '{"weight_map": []}']
-CRASHING = ["[]", "5", '{"weight_map": {"a": 5}}', '{"weight_map": {"a": 5, "b": "x"}}']
+DAMAGED = ["{", "{}", "[]", "5", '{"weight_map": []}', '{"weight_map": {"a": 5}}', '{"weight_map": {"a": 5, "b": "x"}}']
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *DAMAGED,
-        *(
-            pytest.param(text, marks=pytest.mark.xfail(strict=True, raises=TypeError, reason="TypeError is not caught"))
-            for text in CRASHING
-        ),
-    ],
-)
+@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_index(saved, text):
     (saved / "model.safetensors.index.json").write_text(text)
     with pytest.raises(InputError, match="is not an index of shards"):
@@ -349,7 +335,6 @@ def test_weights_one_level_down(tmp_path, key):
     assert torch.equal(found.layers[1].W_V, locate(family.make()).layers[1].W_V)
 
 
-@pytest.mark.xfail(strict=True, raises=InputError, reason="any array on top hides the weights one level down")
 def test_weights_one_level_down_beside_an_array(tmp_path):
     torch.save({"step": torch.tensor(3), "model": FAMILIES["Llama"].make().state_dict()}, tmp_path / "model.pt")
     assert len(locate(tmp_path / "model.pt", heads=HEADS)) == 2

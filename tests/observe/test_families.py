@@ -4,7 +4,6 @@ import family_checks as checks
 import pytest
 import torch
 from families import FAMILIES, run, usable
-from known_faults import with_faults
 from torch import nn
 
 from oversmooth.anatomy import locate
@@ -15,10 +14,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:mkldnn_matmul"),  # processors without bfloat16
 ]
 EVERY = pytest.mark.parametrize("name", usable())
-
-
-def each(check):
-    return pytest.mark.parametrize("name", with_faults(check.__name__, usable()))
 
 
 @EVERY
@@ -36,42 +31,42 @@ def test_attention_that_is_caught(name):
     checks.must(checks.check_attention, name)
 
 
-@each(checks.check_tokens)
+@EVERY
 def test_metrics_after_every_block(name):
     checks.must(checks.check_tokens, name)
 
 
-@each(checks.check_stages)
+@EVERY
 def test_metrics_after_attention_and_the_change_of_each_part(name):
     checks.must(checks.check_stages, name)
 
 
-@each(checks.check_spectra)
+@EVERY
 def test_spectra_of_H(name):
     checks.must(checks.check_spectra, name)
 
 
-@each(checks.check_negative_share)
+@EVERY
 def test_share_of_negative_eigenvalues(name):
     checks.must(checks.check_negative_share, name)
 
 
-@each(checks.check_folded_negative_share)
+@EVERY
 def test_share_of_negative_eigenvalues_with_the_norm_folded_in(name):
     checks.check_folded_negative_share(name)
 
 
-@each(checks.check_dominance)
+@EVERY
 def test_radii_by_head_and_together(name):
     checks.must(checks.check_dominance, name)
 
 
-@each(checks.check_extrapolation)
+@EVERY
 def test_the_last_block_repeated(name):
     checks.must(checks.check_extrapolation, name)
 
 
-@each(checks.check_stack)
+@EVERY
 def test_the_stack_repeated(name):
     checks.must(checks.check_stack, name)
 

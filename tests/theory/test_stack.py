@@ -158,9 +158,6 @@ def test_ties_are_ties():
     assert StackDominance(1.0, 1.0 + 1e-9, 0.0, 2, 1e-7).verdict == "tie"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="float32 products of causal layers are far from normal: residuals do not show it"
-)
 def test_single_precision():
     """Within a thousandth a pass, or its own word for how far off it may be."""
     for seed in range(60):
@@ -192,7 +189,6 @@ def test_heads_and_batches_that_do_not_fit():
         stack_dominance([a.expand(2, *a.shape) for a in A], W_V, W_O)
 
 
-@pytest.mark.xfail(strict=True, reason="layers of other sizes end in torch's words")
 @pytest.mark.parametrize("what", ["tokens", "width"])
 def test_layers_of_different_sizes(what):
     A, W_V, W_O = stack(2, 2, 4, 3, 2, False, 0)

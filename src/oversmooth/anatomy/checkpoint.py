@@ -132,7 +132,9 @@ def _config(folder: Path) -> dict[str, Any]:
 def _shards(index: Path) -> list[Path]:
     try:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+        if not all(isinstance(place, str) for place in places):
+            raise ValueError("a shard's name is no text")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{index} is not an index of shards ({error}); fetch it again") from error
     files = [index.parent / name for name in sorted(set(places))]
     for file in files:
@@ -148,14 +150,17 @@ def _is_zip(file: Path) -> bool:
 
 def _tensors(loaded: Any, file: Path) -> dict[str, Tensor]:
     """The arrays, from the usual one level down (state_dict, model) where a training loop put them."""
-    for _ in range(2):
+    for _ in range(3):
         if not isinstance(loaded, dict):
             break
-        arrays = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
-        if arrays:
-            return arrays
         inner = [
             loaded[key] for key in ("state_dict", "model", "model_state_dict") if isinstance(loaded.get(key), dict)
         ]
-        loaded = inner[0] if inner else None
+        if inner:  # a step or a learning rate beside it may be an array too
+            loaded = inner[0]
+            continue
+        arrays = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
+        if arrays:
+            return arrays
+        loaded = None
     raise InputError(f"{file} holds no named arrays; give a state_dict")

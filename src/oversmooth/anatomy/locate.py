@@ -49,6 +49,10 @@ def find(
     """The attention layers of one stack. stack: part of its name, where there are several; heads and norm: where the
     source does not say.
     """
+    if heads is not None and heads < 1:
+        raise InputError(f"{heads} heads were asked for; give 1 or more")
+    if norm not in (None, "pre", "post", "none"):
+        raise InputError(f"norm is {norm!r}; choose 'pre', 'post' or 'none'")
     matches = _matches(source)
     remarks = _partial(source, matches)
     cross = [m for m in matches if _is_cross(m.prefix)]

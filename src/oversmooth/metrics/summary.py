@@ -11,10 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oversmooth.metrics._tokens import count, prepare
+from oversmooth.metrics._tokens import count, largest, prepare
 
 # Entries of one block of pairwise cosines: 4 MiB in float32, which stays in the cache.
 _BLOCK = 1 << 20
+# HFC/LFC below which the rounding of the mean shows.
+_NEARLY_EQUAL = 1e-3
+_SMALL, _LARGE = 1e-12, 1e12  # norms whose squares, and their sums, are far from the ends of float32
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,29 @@ def summary(x: Tensor, mask: Tensor | None = None, *, cosines: bool = True) -> S
     """
     x, mask = prepare(x, mask)
     tokens = count(x, mask)
+    norms = torch.linalg.vector_norm(x, dim=-1)
+    log_scale = torch.zeros((), dtype=x.dtype, device=x.device)
+    lengths = norms
+    if not bool(((norms > _SMALL) & (norms < _LARGE)).all()):
+        # Squares may overflow or underflow (or a token is hidden, or zero): at unit size they do not.
+        scale = largest(x, (-2, -1))
+        scale = torch.where(scale.isfinite(), scale, 1.0)
+        x = x / scale
+        norms, log_scale = torch.linalg.vector_norm(x, dim=-1), scale.log().expand(*x.shape[:-2], 1, 1)[..., 0, 0]
+        lengths = norms * scale.expand(*x.shape[:-2], 1, 1)[..., 0]
     mean = x.sum(-2, keepdim=True) / tokens[..., None, None]
-    centred = x - mean
-    if mask is not None:
-        centred = centred * mask[..., None]
+    centred = x - mean if mask is None else (x - mean).mul_(mask[..., None])
     high = torch.linalg.vector_norm(centred, dim=(-2, -1))
     low = torch.linalg.vector_norm(mean, dim=(-2, -1)) * tokens.sqrt()
-    norms = torch.linalg.vector_norm(x, dim=-1)
+    if bool((high < _NEARLY_EQUAL * low).any()):
+        # Centring twice removes the rounding error of the mean itself, as in `hfc`: equal tokens give zero.
+        centred = centred - centred.sum(-2, keepdim=True) / tokens[..., None, None]
+        centred = centred if mask is None else centred.mul_(mask[..., None])
+        high = torch.linalg.vector_norm(centred, dim=(-2, -1))
+    high, low = high.log() + log_scale, low.log() + log_scale
     if not cosines:
         none = torch.full_like(high, torch.nan)
-        return Summary(high.log(), low.log(), none, none, norms)
+        return Summary(high, low, none, none, lengths)
     unit = torch.div(x, torch.where(norms == 0, 1.0, norms)[..., None], out=centred)  # centred is not needed any more
     directed = (norms > 0).sum(-1).to(x.dtype)
     pairs = directed * (directed - 1)
@@ -59,13 +75,13 @@ def summary(x: Tensor, mask: Tensor | None = None, *, cosines: bool = True) -> S
     def over_pairs(summed: Tensor) -> Tensor:
         return torch.where(pairs > 0, (summed - directed) / pairs.clamp(min=1), torch.nan)
 
-    return Summary(high.log(), low.log(), over_pairs(total), over_pairs(_absolute(unit)), norms)
+    return Summary(high, low, over_pairs(total), over_pairs(_absolute(unit)), lengths)
 
 
 def _absolute(unit: Tensor) -> Tensor:
     """Sum of absolute cosines over all pairs, each with itself included."""
     n, d = unit.shape[-2:]
-    flat = unit.reshape(-1, n, d)
+    flat = unit.reshape(unit.shape[:-2].numel(), n, d)
     arrays = max(1, _BLOCK // max(1, n * n))
     rows = max(1, min(n, _BLOCK // max(1, n)))
     sums = []

@@ -25,7 +25,10 @@ def study(
 
     attention: False where only tokens matter; attention is then neither caught nor checked.
     """
-    return Study.of(dict(model.named_modules(remove_duplicate=False)), list(anatomy), run, mask, attention=attention)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    # torch's own attention is also where its output is read.
+    attention = attention or any(isinstance(modules[layer.name], nn.MultiheadAttention) for layer in anatomy)
+    return Study.of(modules, list(anatomy), run, mask, attention=attention)
 
 
 class Observer:

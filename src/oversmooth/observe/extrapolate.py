@@ -36,13 +36,14 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
     """The last block, repeated `depth` times."""
     block = blocks[-1]
     A = _first(block)
-    W_V, W_O, offset, variant = _effective(block)
-    said = dominance(A, W_V, W_O, bias=offset is not None, limit=False, seed=seed)
     course, seen, note = None, "open", ""
-    try:
-        course, seen = _simulated([block], [A], [(W_V, W_O)], offset)
-    except InputError as error:
-        note = f"not simulated: {error}"
+    with torch.autocast(A.device.type, enabled=False):
+        W_V, W_O, offset, variant = _effective(block)
+        said = dominance(A, W_V, W_O, bias=offset is not None, limit=False, seed=seed)
+        try:
+            course, seen = _simulated([block], [A], [(W_V, W_O)], offset)
+        except InputError as error:
+            note = f"not simulated: {error}"
     (word,) = said.verdict
     floor = said.rho_smooth.clamp(min=said.smooth_floor)
     return Extrapolation(
@@ -66,13 +67,14 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
         return None
     operators = [_first(block) for block in blocks]
-    effective = [_effective(block) for block in blocks]
-    biased = any(offset is not None for _, _, offset, _ in effective)
-    weights = [(W_V, W_O) for W_V, W_O, _, _ in effective]
-    said = stack_dominance(
-        operators, [v for v, _ in weights], [o for _, o in weights], bias=biased, tolerance=1e-5, seed=seed
-    )
-    course, seen = _simulated(blocks, operators, weights, None)
+    with torch.autocast(operators[0].device.type, enabled=False):
+        effective = [_effective(block) for block in blocks]
+        biased = any(offset is not None for _, _, offset, _ in effective)
+        weights = [(W_V, W_O) for W_V, W_O, _, _ in effective]
+        said = stack_dominance(
+            operators, [v for v, _ in weights], [o for _, o in weights], bias=biased, tolerance=1e-6, seed=seed
+        )
+        course, seen = _simulated(blocks, operators, weights, None)
     return Extrapolation(
         what="stack",
         input=0,
@@ -110,6 +112,8 @@ def _effective(block: Block) -> tuple[Tensor, Tensor, Tensor | None, str]:
     variant = "raw"
     if block.norm_position == "pre" and block.norm_agrees and layer.norm is not None:
         x = block.x[0].float()
+        if block.A is not None and block.A.mask is not None:
+            x = x[block.A.mask[0, 0]]  # 1/σ of padding says nothing
         rms = layer.norm.kind == "rms"
         sigma = (x.square().mean(-1) if rms else x.var(-1, unbiased=False)).clamp(min=1e-12).sqrt()
         if layer.norm.beta is not None:

@@ -181,6 +181,11 @@ class Study:
                 values_in = given
         assert heard.A is not None
         assert heard.attention_out is not None
+        if heard.A.shape[-3] != layer.heads:
+            raise InputError(
+                f"{layer.name}: attention ran with {heard.A.shape[-3]} heads and not {layer.heads}; "
+                "give the right number of heads"
+            )
         if values_in is None:
             raise InputError(f"{layer.name}: its value projection {_value(layer)} did not run; register its layout")
         expected = _attend(layer, heard.A, values_in)

@@ -65,9 +65,9 @@ class Watch:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             for layer in self.layers:
                 block, attention = self.modules[layer.block], self.modules[layer.name]
-                stack.enter_context(_replaced(block, functools.partial(self._run_block, layer)))
-                if self.catches:
+                if self.catches:  # first, so that the block's lies around it where they are one module
                     stack.enter_context(_replaced(attention, functools.partial(self._run_attention, layer)))
+                stack.enter_context(_replaced(block, functools.partial(self._run_block, layer)))
                 if not _has_fast_path(block):
                     self._listen(stack, layer)
             self._stack = stack.pop_all()

@@ -96,8 +96,11 @@ def stack_dominance(
     """
     if not len(A) == len(W_V) == len(W_O) or not A:
         raise InputError(f"the stack has {len(A)} A, {len(W_V)} W_V and {len(W_O)} W_O; give as many of each")
-    operators = [as_operator(a) for a in A]
+    # A product of layers is far from normal, so that its eigenvalues need all the precision there is.
+    operators = [as_operator(a).to(torch.float64) for a in A]
     dtype = operators[0].dtype
+    if len({(a.shape[-1], v.shape[-2]) for a, v in zip(operators, W_V, strict=True)}) > 1:
+        raise InputError("layers have different numbers of tokens or features; give arrays of one size")
     systems, product, log_size = [], None, 0.0
     for operator, v, o in zip(operators, W_V, W_O, strict=True):
         v, o = (W.to(operator.device, dtype) for W in check_weights(v, o))
