@@ -1,0 +1,112 @@
+"""Inputs in whatever form they come, brought to the model: on its device, in its precision, one batch at a time."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from oversmooth.anatomy.layer import Anatomy
+from oversmooth.errors import InputError
+from oversmooth.inputs import Batch
+
+Given = Tensor | dict[str, Tensor] | Batch
+
+
+class Runner:
+    """Calls the model on whatever form inputs have."""
+
+    def __init__(self, model: nn.Module, anatomy: Anatomy) -> None:
+        self.model = model
+        self.call: Any = model
+        config = getattr(model, "config", None)
+        if (
+            getattr(config, "is_encoder_decoder", False)
+            and "decoder" not in anatomy.stack
+            and hasattr(model, "get_encoder")
+        ):
+            self.call = cast(Any, model).get_encoder()  # the decoder would want inputs of its own
+        attention = dict(model.named_modules(remove_duplicate=False))[anatomy.layers[0].name]
+        self.batch_first = getattr(attention, "batch_first", True)
+        try:
+            takes = set(inspect.signature(self.call.forward).parameters)
+        except (TypeError, ValueError):
+            takes = set()
+        # A cache of keys would be filled for nothing.
+        self.settings = {"use_cache": False} if "use_cache" in takes else {}
+        parameter = next(model.parameters())
+        self.device, self.dtype = parameter.device, parameter.dtype
+        if self.device.type == "meta":
+            raise InputError("the model's weights are not in memory (meta device or offloaded); load them first")
+
+    def batches(self, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
+        given = [inputs] if isinstance(inputs, (Tensor, dict, Batch)) else inputs
+        try:
+            items = iter(given)
+        except TypeError:
+            raise InputError(
+                f"inputs are a {type(inputs).__name__}; give a tensor, a dict, or an iterable of them"
+            ) from None
+        for item in items:
+            if isinstance(item, (list, tuple)) and item and isinstance(item[0], Tensor):
+                item = item[0]  # (images, labels), as data loaders give
+            if isinstance(item, Tensor):
+                yield self._moved(_tensor("the input", item))
+            elif isinstance(item, Batch):
+                yield Batch({k: self._moved(v) for k, v in item.inputs.items()}, item.special, item.labels, item.names)
+            elif hasattr(item, "items"):
+                yield Batch({str(k): self._moved(_tensor(str(k), v)) for k, v in item.items() if v is not None})
+            else:
+                raise InputError(
+                    f"an input is a {type(item).__name__}; give a tensor, or a dict of the model's arguments"
+                )
+
+    def _moved(self, x: Tensor) -> Tensor:
+        return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
+
+    def first_input(self, batch: Batch | Tensor) -> Batch | Tensor:
+        axis = 0 if self.batch_first else 1
+        if isinstance(batch, Tensor):
+            return batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
+        size = self.size(batch)
+
+        def first(name: str, v: Tensor) -> Tensor:
+            if name in ("mask", "src_mask", "attn_mask"):  # (n, n): who sees whom, the same for all inputs
+                return v
+            at = axis if v.ndim > 2 else 0  # masks are (batch, n) however the tokens lie
+            return v.narrow(at, 0, 1) if v.ndim > 0 and v.shape[at] == size else v
+
+        return Batch({k: first(k, v) for k, v in batch.inputs.items()})
+
+    def size(self, batch: Batch | Tensor) -> int:
+        axis = 0 if self.batch_first else 1
+        if not isinstance(batch, Tensor) and not batch.inputs:
+            raise InputError("an input is an empty dict; give the model's arguments")
+        x = batch if isinstance(batch, Tensor) else next(iter(batch.inputs.values()))
+        return 1 if x.ndim <= 2 and x.is_floating_point() else x.shape[axis]
+
+    @staticmethod
+    def mask(batch: Batch | Tensor) -> Tensor | None:
+        """The tokens that are not padding."""
+        if isinstance(batch, Tensor):
+            return None
+        if (mask := batch.inputs.get("attention_mask")) is not None and mask.ndim == 2:
+            return mask.bool()
+        if (hidden := batch.inputs.get("src_key_padding_mask")) is not None:
+            return ~hidden.bool()
+        return None
+
+    def __call__(self, batch: Batch | Tensor) -> Any:
+        if isinstance(batch, Tensor):
+            return self.call(batch, **self.settings)
+        return self.call(**{**self.settings, **batch.inputs})
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise InputError(f"{name} is a {type(value).__name__}; give tensors (tokenizers do with return_tensors='pt')")
+    if value.numel() == 0:
+        raise InputError(f"{name} has shape {tuple(value.shape)}; give at least one input of at least one token")
+    return value
