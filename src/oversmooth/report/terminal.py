@@ -35,8 +35,19 @@ def layers(diagnosis: Diagnosis) -> Table:
     """A row a block."""
     parts = list(dict.fromkeys(change.part for layer in diagnosis.layers for change in layer.changes))
     short = {"attention": "attn", "cross-attention and mlp": "rest"}
-    headings = [f"Δ {short.get(part, part)}" for part in parts]
-    table = _table("depth", "HFC/LFC", "cos", "|cos|", "rank", *headings, "Re λ<0", "ρ smooth", "ρ rough", "smooth")
+    headings = [f"Δ\n{short.get(part, part)}" for part in parts]
+    table = _table(
+        "depth",
+        "HFC/\nLFC",
+        "cos",
+        "|cos|",
+        "eff.\nrank",
+        *headings,
+        "Re λ\n< 0",
+        "ρ\nsmooth",
+        "ρ\nrough",
+        "smooth\ncases",
+    )
     for depth, layer in enumerate(diagnosis.layers):
         changes = [sum(c.log_hfc_lfc or 0.0 for c in layer.changes if c.part == part) for part in parts]
         s, d = layer.spectrum, layer.dominance
