@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from oversmooth import Diagnosis, diagnose
 from oversmooth.anatomy import Anatomy, locate
 from oversmooth.observe import Observer, study
+from oversmooth.observe.watch import Watch
 
 # What the model itself returns, and what was caught of it
 
@@ -312,19 +313,36 @@ def same_bits(got: list[Tensor], expected: list[Tensor]) -> None:
         assert torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)), f"off by {(a - b).abs().max():.2g}"
 
 
+class _Caught:
+    """A listener that keeps attention and nothing else."""
+
+    def __init__(self) -> None:
+        self.attentions: list[tuple[Any, Any]] = []
+
+    def attention(self, call, layer, A, x, y) -> None:
+        self.attentions.append((layer, A))
+
+    def enter(self, *_) -> None: ...
+
+    def part(self, *_) -> None: ...
+
+    def leave(self, *_) -> None: ...
+
+
 def check_attention(name: str) -> None:
     """What was caught, as a matrix, is attention computed step by step."""
     family = FAMILIES[name]
     model, mask = family.make(), family.mask()
-    with torch.no_grad():
-        blocks = study(model, locate(model), lambda: run(model, family.inputs()), mask)
-    for block, passage in zip(blocks, passages(name), strict=True):
-        assert block.A is not None
-        caught = block.A.dense().A
+    seen = _Caught()
+    layers = {layer.block: layer for layer in locate(model)}
+    with torch.no_grad(), Watch(dict(model.named_modules()), list(layers.values()), seen, lambda _: [], mask=mask):
+        run(model, family.inputs())
+    for (layer, A), passage in zip(seen.attentions, passages(name), strict=True):
+        caught = A.dense().A
         for i, keep in enumerate(family.rows()):
             part = caught[i] if isinstance(keep, slice) else caught[i][:, keep][:, :, keep]
             expected = passage.A[i] if isinstance(keep, slice) else passage.A[i][:, keep][:, :, keep]
-            near(part, expected, f"{block.layer}: A of input {i}", 1e-5)
+            near(part, expected, f"{layer}: A of input {i}", 1e-5)
             if not isinstance(keep, slice):
                 assert not caught[i][:, keep][:, :, ~keep].any(), "padding is looked at"
 

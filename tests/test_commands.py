@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
-import subprocess
+import shutil
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -295,21 +293,63 @@ def test_a_name_that_cannot_be_fetched_says_what_to_do(monkeypatch, capsys):
     assert "without a network, give the directory" in said
 
 
-def test_ctrl_c_leaves_nothing_half_written(tmp_path, gpt):
-    command = [
-        sys.executable,
-        "-c",
-        "from oversmooth.cli import main; main()",
-        "diagnose",
-        str(gpt),
-        "--depth",
-        "100000",
-    ]
-    process = subprocess.Popen(
-        [*command, "--json", str(tmp_path / "d.json")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    time.sleep(6)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
+def test_ctrl_c_leaves_nothing_half_written(monkeypatch, capsys, tmp_path, gpt):
+    from oversmooth import diagnosing
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(diagnosing, "_observe", stop)
+    assert run(monkeypatch, "diagnose", gpt, "--json", tmp_path / "d.json", "--html", tmp_path / "d.html") == 130
     assert os.listdir(tmp_path) == []
+
+
+def test_another_weights_file_than_the_one_that_would_run_is_refused(monkeypatch, capsys, tmp_path, gpt):
+    folder = tmp_path / "two"
+    shutil.copytree(gpt, folder)
+    shutil.copy(folder / "model.safetensors", folder / "ema.safetensors")
+    assert run(monkeypatch, "diagnose", folder / "ema.safetensors") == 2
+    assert "loads model.safetensors" in capsys.readouterr().err
+    assert run(monkeypatch, "diagnose", folder / "model.safetensors", "--inputs", 1, "--no-spectra") == 0
+
+
+def test_weights_that_a_block_lacks_are_not_drawn_at_random(monkeypatch, capsys, tmp_path, gpt):
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "lacking"
+    shutil.copytree(gpt, folder)
+    state = load_file(folder / "model.safetensors")
+    state = {name: value for name, value in state.items() if not name.endswith("h.1.mlp.c_fc.weight")}
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    assert run(monkeypatch, "diagnose", folder) == 2
+    assert "lacks 1 weights of its blocks" in capsys.readouterr().err
+
+
+def test_what_cannot_be_shown_is_refused_before_the_work(monkeypatch, capsys, tmp_path, vit):
+    assert run(monkeypatch, "diagnose", *[vit] * 4, "--twin", "--html", tmp_path / "x.html") == 2
+    assert "6 models at most, and 8 were asked for" in capsys.readouterr().err
+    assert run(monkeypatch, "diagnose", vit, "--twin", "--json", tmp_path / "x.json") == 2
+    assert "2 were asked for" in capsys.readouterr().err
+
+
+def test_spectra_of_heads_alone_are_drawn_too(monkeypatch, capsys, tmp_path, gpt):
+    code = run(monkeypatch, "spectrum", gpt, "--heads-only", "-o", tmp_path / "h.svg", "--json", tmp_path / "h.json")
+    assert code == 0
+    assert (tmp_path / "h.svg").exists()
+    assert run(monkeypatch, "reproduce", "table1", tmp_path / "h.json") == 2
+    assert "has no cases to count" in capsys.readouterr().err
+
+
+def test_short_texts_are_left_out_of_means_and_said_to_be(monkeypatch, capsys, tmp_path, gpt):
+    ids = np.tile(np.arange(1, 9), (2, 1))
+    mask = np.array([[1] * 8, [1] + [0] * 7])
+    np.savez(tmp_path / "x.npz", input_ids=ids, attention_mask=mask)
+    assert run(monkeypatch, "diagnose", gpt, "--data", tmp_path / "x.npz", "--json", tmp_path / "d.json") == 0
+    found = Diagnosis.load(tmp_path / "d.json")
+    assert "1 of 2 inputs have fewer than two tokens" in " ".join(found.remarks)
+    assert all(change.log_hfc_lfc is not None for layer in found.layers[1:] for change in layer.changes)
+
+
+def test_markup_in_names_is_text(monkeypatch, capsys, tmp_path, vit):
+    assert run(monkeypatch, "diagnose", vit, "--inputs", 1, "--no-spectra", "--json", tmp_path / "a[bold]b.json") == 0
+    assert "a[bold]b.json" in capsys.readouterr().out.replace("\n", "")

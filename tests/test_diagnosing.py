@@ -455,9 +455,10 @@ def test_the_same_twice():
 
 
 def test_random_numbers_of_the_caller_are_left_alone():
+    model = LLAMA.make()
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    diagnose(LLAMA.make(), text())
+    diagnose(model, text())
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -130,7 +130,7 @@ def test_a_table(name):
         assert row["hfc_lfc"] == layer.tokens["hfc_lfc"]
         if layer.dominance is None:
             continue
-        assert row["rho_smooth"] == layer.spectrum.rho_smooth
+        assert row["rho_smooth"] == layer.rho_smooth == pytest.approx(layer.spectrum.rho_smooth, rel=1e-4)
         assert row["rho_rough"] == layer.dominance.rho_rough
         assert row["smoothing_share"] == layer.dominance.smoothing_share
         assert row["attention_out_hfc_lfc"] == layer.attention_out["hfc_lfc"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import importlib.metadata
 import platform
@@ -19,7 +20,17 @@ from oversmooth import verdict
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, NormPosition
 from oversmooth.anatomy.live import check_is_module, unwrapped
-from oversmooth.diagnosis import Change, Diagnosis, Extrapolation, Layer, LayerDominance, Numbers, Spectrum, plain
+from oversmooth.diagnosis import (
+    SPECIAL_COUNTED,
+    Change,
+    Diagnosis,
+    Extrapolation,
+    Layer,
+    LayerDominance,
+    Numbers,
+    Spectrum,
+    plain,
+)
 from oversmooth.errors import InputError
 from oversmooth.inputs import Batch, Inputs
 from oversmooth.observe import MASSIVE_RATIO, Block, Found, Observer, Settings, study
@@ -91,6 +102,7 @@ def diagnose(
         remarks.append(f"{type(model).__name__}: observed the module inside, whose outputs these are")
     anatomy = locate(inside, stack=stack, heads=heads, norm=norm)
     remarks += anatomy.remarks
+    _check_finite(inside)
     if inside.training:
         remarks.append("the model is in train mode: dropout is active and part of what was measured")
     if inputs is None:
@@ -103,20 +115,29 @@ def diagnose(
     if first is None:
         raise InputError("there are no inputs; give at least one")
 
-    settings = Settings(ranks=ranks, spectra=spectra, joined=joined, variant=variant, rule=rule, seed=seed)
     with torch.no_grad():
         one = run.first_input(first)
         blocks = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
-        extrapolation = _extrapolate(blocks, inside, depth, seed, remarks) if spectra and depth else []
-        for block in blocks:  # what the first input left behind is not needed any more
-            block.A, block.args, block.kwargs = None, None, None
+        device = blocks[0].x.device
+        if variant != "raw" and not any(b.norm_position == "pre" and b.norm_agrees for b in blocks):
+            remarks.append(f"no known norm stands before attention here: H is raw, not {variant}")
+            variant = "raw"
+        settings = Settings(ranks=ranks, spectra=spectra, joined=joined, variant=variant, rule=rule, seed=seed)
+        special = isinstance(first, Batch) and first.special is not None and bool(first.special[:1].any())
+        extrapolation = _extrapolate(blocks, inside, depth, seed, special, remarks) if spectra and depth else []
+        for block in blocks:
+            block.forget()
         found, accuracy = _observe(inside, blocks, settings, run, first, batches, inputs, progress)
+    if found.short:
+        remarks.append(
+            f"{found.short} of {found.inputs} inputs have fewer than two tokens that count: not in the means"
+        )
     if isinstance(inputs, Inputs):
         remarks += inputs.skipped[:8]
         if len(inputs.skipped) > 8:
             remarks.append(f"{len(inputs.skipped) - 8} more inputs were skipped")
     remarks += _doubts(blocks, anatomy)
-    with torch.autocast(blocks[0].x.device.type, enabled=False):
+    with torch.autocast(device.type, enabled=False):
         layers = _layers(blocks, found)
     parameters = {id(p): p for p in inside.parameters()}
     first_layer = anatomy.layers[0]
@@ -143,7 +164,7 @@ def diagnose(
             "oversmooth": oversmooth.__version__,
             **_versions(),
             "platform": platform.platform(),
-            "device": str(blocks[0].x.device),
+            "device": str(device),
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "seconds": round(time.perf_counter() - started, 2),
             "seed": seed,
@@ -166,6 +187,15 @@ def diagnose(
     )
     diagnosis.verdict = verdict.sentences(diagnosis)
     return diagnosis
+
+
+def _check_finite(model: nn.Module) -> None:
+    for name, p in model.named_parameters():
+        if p.is_floating_point() and p.device.type != "meta" and not bool(torch.isfinite(p).all()):
+            bad = int((~torch.isfinite(p)).sum())
+            raise InputError(
+                f"{name} has NaN or infinity in {bad:,} of {p.numel():,} entries; mend the checkpoint first"
+            )
 
 
 def _observe(
@@ -195,7 +225,7 @@ def _observe(
                 labels is not None
                 and isinstance(logits, Tensor)
                 and logits.ndim == 2
-                and logits.shape[-1] > labels.max()
+                and logits.shape[1] == run.classes
             ):
                 right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
                 labelled += len(labels)
@@ -206,21 +236,26 @@ def _observe(
 
 
 def _extrapolate(
-    blocks: list[Block], model: nn.Module, depth: int, seed: int, remarks: list[str]
+    blocks: list[Block], model: nn.Module, depth: int, seed: int, special: bool, remarks: list[str]
 ) -> list[Extrapolation]:
+    A = blocks[-1].A
+    if A is None or int(A.counted()[0, 0]) < 2:
+        remarks.append("more depth was left out: the first input has a single token")
+        return []
     modules = dict(model.named_modules(remove_duplicate=False))
     found = [last_block(blocks, modules, depth, seed)]
-    passes = max(1, round(2 * depth / len(blocks)))
-    if len(blocks) > 1 and len({block.layer.name for block in blocks}) > 1:
+    if len({block.layer.name for block in blocks}) > 1:
         try:
-            stack = whole_stack(blocks, modules, passes, seed)
+            found += whole_stack(blocks, modules, max(1, round(2 * depth / len(blocks))), seed)
         except InputError as error:
-            stack = None
             remarks.append(f"repeating the stack was left out: {error}")
-        if stack is None:
-            remarks.append("repeating the stack was left out: it needs attention of all layers at once as q and k")
-        else:
-            found.append(stack)
+    for entry in found:
+        if entry.real is None:
+            remarks.append(
+                f"repeating the {entry.what}: the blocks cannot be run by themselves, so there is no real course"
+            )
+        if special:
+            entry.note = "; ".join(filter(None, [entry.note, SPECIAL_COUNTED]))
     return found
 
 
@@ -243,7 +278,8 @@ def _layers(blocks: list[Block], found: Found) -> list[Layer]:
         inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
         key = block.layer.name
         if key not in spectra or inverse is not None:
-            spectra = {key: layer_spectrum(block.layer, inverse_sigma=inverse)}
+            seen = block.norm_position if block.norm_agrees else "none"
+            spectra = {key: layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)}
         layers.append(
             Layer(
                 name=block.layer.block,
@@ -340,14 +376,14 @@ def _doubts(blocks: list[Block], anatomy: Anatomy) -> list[str]:
     idle = [layer.name for layer in anatomy if layer.name not in ran]
     if idle:
         said.append(f"{len(idle)} attention layers did not run: {', '.join(idle[:4])}")
-    differs = [block.layer.name for block in blocks if block.norm_position != block.layer.norm_position]
+    differs = [block for block in blocks if block.norm_position != block.layer.norm_position]
     if differs:
         said.append(
-            f"the norm of {differs[0]} and {len(differs) - 1} others stands elsewhere than names suggest: as seen, "
-            f"{blocks[0].norm_position}"
+            f"{len(differs)} norms stand elsewhere than names suggest, {differs[0].layer.name} first: taken as seen, "
+            f"{differs[0].norm_position}"
         )
     if any(not block.norm_agrees for block in blocks if block.norm_position == "pre"):
-        said.append("the norm before attention is not a LayerNorm or RMSNorm as known: 1/σ is left out")
+        said.append("the norm before attention is not a LayerNorm or RMSNorm as known: H is raw only")
     return said
 
 

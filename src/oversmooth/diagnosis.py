@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     import pandas
 
 SCHEMA, VERSION = "oversmooth/diagnosis", 1
+SPECIAL_COUNTED = "special tokens counted"
 
 Number = float | None
 Numbers = dict[str, Number]
 """Metrics by name: hfc_lfc, log_hfc_lfc, log_hfc, log_lfc, cos, abs_cos for all inputs; effective_rank, stable_rank,
-sigma_ratio, rank_one_distance and hfc_lfc_spectral for the inputs whose ranks were taken.
+sigma_ratio and rank_one_distance for the inputs whose ranks were taken.
 """
 
 
@@ -81,7 +82,7 @@ class LayerDominance:
     smoothing_share: Number
     """Share of (input, head) cases in which the smoothing eigenvalue dominates."""
     rho_rough: Number
-    """Of all heads together, mean over the sample of inputs; compare with the spectrum's rho_smooth."""
+    """Of all heads together, mean over the sample of inputs; compare with joined_rho_smooth."""
     rho_smooth_heads: list[Number]
     rho_rough_heads: list[list[Number]]
     """One row an input, one column a head."""
@@ -114,6 +115,20 @@ class Layer:
     changes: list[Change] = field(default_factory=list)
     spectrum: Spectrum | None = None
     dominance: LayerDominance | None = None
+
+    @property
+    def rho_smooth(self) -> Number:
+        """All heads together: what rho_rough was compared with; by weights alone where nothing was compared."""
+        known = [v for v in (self.dominance.joined_rho_smooth if self.dominance else []) if v is not None]
+        if known:
+            return sum(known) / len(known)
+        return self.spectrum.rho_smooth if self.spectrum else None
+
+    def change(self, part: str) -> Number:
+        """Of log HFC/LFC through one part, all its places together; None where it was not measured."""
+        values = [c.log_hfc_lfc for c in self.changes if c.part == part]
+        known = [v for v in values if v is not None]
+        return math.fsum(known) if known and len(known) == len(values) else None
 
 
 @dataclass
@@ -179,6 +194,16 @@ class Diagnosis:
         total = sum(size for _, size in counts)
         return sum(negative for negative, _ in counts) / total if total else None
 
+    @property
+    def real_parts(self) -> list[float]:
+        """Of the eigenvalues of H over all layers: joined, or of the heads where only those were computed."""
+        found: list[float] = []
+        for layer in self.layers:
+            if layer.spectrum:
+                joined = layer.spectrum.joined["raw"].real
+                found += joined or [v for head in layer.spectrum.heads["raw"] for v in head.real]
+        return found
+
     def curve(self, metric: str, *, without_massive: bool = False) -> list[Number]:
         """A metric after every block, what enters the first block included."""
         return [
@@ -214,7 +239,7 @@ class Diagnosis:
                 verdict=data["verdict"],
                 remarks=data["remarks"],
             )
-            _ = found.name, found.smoothing_share, found.negative_share, found.curve("hfc_lfc")  # damage shows here
+            _check_whole(found)
             return found
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"this diagnosis is damaged ({error}); diagnose again") from error
@@ -251,10 +276,10 @@ class Diagnosis:
         for depth, layer in enumerate(self.layers):
             row: dict[str, Any] = {"model": self.name, "depth": depth, "layer": layer.name, **layer.tokens}
             row |= {f"attention_out_{k}": v for k, v in (layer.attention_out or {}).items()}
-            for change in layer.changes:
-                row[f"change_{change.part}"] = row.get(f"change_{change.part}", 0.0) + (change.log_hfc_lfc or 0.0)
+            row |= {f"change_{part}": layer.change(part) for part in {c.part: None for c in layer.changes}}
             if layer.spectrum:
-                row |= {k: getattr(layer.spectrum, k) for k in ("negative_share", "mean_real", "rho_smooth")}
+                row |= {k: getattr(layer.spectrum, k) for k in ("negative_share", "mean_real")}
+                row["rho_smooth"] = layer.rho_smooth
             if layer.dominance:
                 row |= {k: getattr(layer.dominance, k) for k in ("rho_rough", "smoothing_share")}
             rows.append(row)
@@ -265,6 +290,18 @@ def plain(value: float | Tensor, digits: int = 7) -> Number:
     """A number as it is kept: rounded so that files stay small, None where it has no meaning."""
     value = float(value)
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+def _check_whole(found: Diagnosis) -> None:
+    """Damage shows here, and not where a report is made."""
+    _ = found.name, found.model["layers"], found.provenance["data"], found.provenance["inputs"]
+    _ = found.smoothing_share, found.negative_share
+    if not found.layers:
+        raise ValueError("it has no layers")
+    for layer in found.layers:
+        numbers = [*layer.tokens.values(), *layer.spread.values(), *(c.log_hfc_lfc for c in layer.changes)]
+        if not all(v is None or isinstance(v, (int, float)) for v in numbers):
+            raise TypeError(f"{layer.name} has a metric that is no number")
 
 
 def spectrum_of(data: dict[str, Any]) -> Spectrum:

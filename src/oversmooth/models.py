@@ -23,6 +23,7 @@ from urllib.parse import urlparse
 import torch
 from torch import nn
 
+from oversmooth.anatomy import locate
 from oversmooth.anatomy.checkpoint import Checkpoint
 from oversmooth.errors import InputError
 from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
@@ -30,6 +31,8 @@ from oversmooth.inputs.libraries import borrow
 
 Kind = Literal["vision", "text", "other"]
 DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
+DATA_COUNT = 64
+"""Inputs of the user's data, if not said otherwise."""
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
@@ -45,6 +48,8 @@ class Loaded:
     argument: str = "pixel_values"
     longest: int | None = None
     """Tokens it takes at most; None if it does not say."""
+    no_tokenizer: str = ""
+    """Why there is no tokenizer, where there should be one."""
     remarks: list[str] = field(default_factory=list)
 
     def inputs(
@@ -69,8 +74,9 @@ class Loaded:
             length = min(length or DEFAULT_LENGTH, self.longest or sys.maxsize)
             return text_inputs(self.tokenizer, source, count=count, length=length, batch=batch, lines=lines)
         if self.kind == "text":
+            why = f" that can be read ({self.no_tokenizer})" if self.no_tokenizer else ""
             raise InputError(
-                f"{self.name} has no tokenizer beside its weights; add its tokenizer files, or give inputs"
+                f"{self.name} has no tokenizer beside its weights{why}; add its tokenizer files, or give inputs"
             )
         raise InputError(
             f"{self.name} takes neither images nor text; call oversmooth.diagnose(model, inputs) with its own"
@@ -125,6 +131,12 @@ def _folder(path: Path) -> Path:
         return path
     folder = path.parent
     if (folder / "config.json").is_file():
+        used = Checkpoint(folder).files
+        if path.resolve() not in {file.resolve() for file in used} and not path.name.endswith(".index.json"):
+            raise InputError(
+                f"{path} is not what would be run: {folder} loads {', '.join(file.name for file in used)}; give that, "
+                "or put this file into a directory of its own with its config.json"
+            )
         return folder
     raise InputError(
         f"{path} has no config.json beside it, so there is no telling what to run it in; "
@@ -203,20 +215,26 @@ def _from_transformers(
                     name, dtype=dtype or "auto", output_loading_info=True
                 )
                 missing = sorted(info.get("missing_keys", ()))
+                inside = tuple(f"{layer.block}." for layer in locate(model))
+                if lost := [key for key in missing if key.startswith(inside)]:
+                    raise InputError(f"{name} lacks {len(lost)} weights of its blocks, {lost[0]} first; fetch it again")
                 if missing:
                     remarks.append(
-                        f"{len(missing)} weights are not in the checkpoint and were drawn at random: "
+                        f"not in the checkpoint, and drawn at random: {len(missing)} of the weights, "
                         f"{', '.join(missing[:3])}"
                     )
         except InputError:
             raise
         except Exception as error:
             raise InputError(_not_fetched(name, error)) from error
-        tokenizer = None
+        tokenizer, without = None, ""
         if getattr(model, "main_input_name", "") == "input_ids":
-            with contextlib.suppress(Exception):  # some checkpoints come without one; who needs it says so
+            try:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+            except Exception as error:  # some checkpoints come without one; who needs it says so
+                without = _first_words(error)
     loaded = _described(model, name, folder, tokenizer)
+    loaded.no_tokenizer = without
     loaded.remarks += remarks
     return loaded
 
@@ -269,14 +287,19 @@ def _check_reachable(name: str) -> None:
 
 
 def _not_fetched(name: str, error: Exception) -> str:
-    first = re.sub(r"\s+", " ", str(error)).strip()
-    first = re.sub(r"https?://\S+", "the hub", first)[:160].rstrip(". ")
+    first = _first_words(error)
     if Path(name.removeprefix("local-dir:")).exists():
         return f"{name} could not be loaded ({type(error).__name__}: {first}); check its files"
     return (
         f"{name!r} is no path here and could not be fetched by that name ({type(error).__name__}: {first}); "
         "check the spelling, or, without a network, give the directory of a downloaded checkpoint"
     )
+
+
+def _first_words(error: Exception) -> str:
+    """What another library says, short enough for a sentence, and without addresses."""
+    said = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", str(error))).strip()
+    return said[:160].rstrip(". ")
 
 
 def _seeded(seed: int, make: Any) -> nn.Module:

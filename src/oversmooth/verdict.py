@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from oversmooth.diagnosis import Diagnosis, Extrapolation, Layer, Number
+from oversmooth.diagnosis import SPECIAL_COUNTED, Diagnosis, Extrapolation, Layer, Number
 
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
@@ -25,11 +25,9 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
 def _measured(diagnosis: Diagnosis) -> str:
     first, last = diagnosis.layers[0].tokens, diagnosis.layers[-1].tokens
     said = []
-    if (before := first.get("hfc_lfc")) and (after := last.get("hfc_lfc")):
-        towards = "nearer to" if after < before else "further from"
+    if (before := first.get("hfc_lfc")) is not None and (after := last.get("hfc_lfc")) is not None:
         said.append(
-            f"from the first block to the last HFC/LFC goes from {before:.3g} to {after:.3g} (× {after / before:.2f}: "
-            f"relative to their mean, tokens end {towards} one another)"
+            f"from the first block to the last HFC/LFC goes from {before:.3g} to {after:.3g}{_apart(before, after)}"
         )
     if (before := first.get("cos")) is not None and (after := last.get("cos")) is not None:
         said.append(f"the mean cosine from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}")
@@ -38,24 +36,35 @@ def _measured(diagnosis: Diagnosis) -> str:
     return f"Measured: {', '.join(said)}." if said else ""
 
 
+def _apart(before: float, after: float) -> str:
+    if before == 0:
+        return ""
+    ratio = after / before
+    if abs(ratio - 1) < 0.005:
+        return " (relative to their mean, tokens end about as far apart as they began)"
+    towards = "nearer to" if ratio < 1 else "further from"
+    return f" (× {ratio:.3g}: relative to their mean, tokens end {towards} one another)"
+
+
 def _parts(blocks: list[Layer]) -> str:
-    sums: dict[str, float] = {}
-    for layer in blocks:
-        for change in layer.changes:
-            sums[change.part] = sums.get(change.part, 0.0) + (change.log_hfc_lfc or 0.0)
+    parts = list(dict.fromkeys(change.part for layer in blocks for change in layer.changes))
+    changes = {part: [layer.change(part) for layer in blocks] for part in parts}
+    sums = {part: math.fsum(v for v in values if v is not None) for part, values in changes.items() if _known(values)}
     if not sums:
         return ""
     listed = ", ".join(f"{_sublayers(part)} {round(value, 2) + 0.0:+.2f}" for part, value in sums.items())
     strongest = min(sums, key=lambda part: sums[part])
     where = ""
-    if sums[strongest] < 0:
-        most = min(range(len(blocks)), key=lambda place: _of(blocks[place], strongest))
-        where = f"; most smoothing comes from {_sublayers(strongest)}, above all at depth {most + 1}"
+    if round(sums[strongest], 2) < 0:
+        values = [0.0 if v is None else v for v in changes[strongest]]
+        where = (
+            f"; most smoothing comes from {_sublayers(strongest)}, above all at depth {values.index(min(values)) + 1}"
+        )
     return f"By part: log HFC/LFC changes, over all blocks, through {listed}{where}."
 
 
-def _of(layer: Layer, part: str) -> float:
-    return sum(change.log_hfc_lfc or 0.0 for change in layer.changes if change.part == part)
+def _known(values: list[Number]) -> bool:
+    return any(v is not None for v in values)
 
 
 def _sublayers(part: str) -> str:
@@ -102,9 +111,11 @@ def _agreement(blocks: list[Layer]) -> str:
     for place, layer in enumerate(blocks):
         if not layer.dominance or not layer.dominance.joined_verdict:
             continue
-        verdicts = layer.dominance.joined_verdict
+        verdicts, change = layer.dominance.joined_verdict, layer.change("attention")
+        if change is None:
+            continue
         smooth = 2 * sum(v == "smooth" for v in verdicts) > len(verdicts)
-        if (_of(layer, "attention") < 0) == smooth:
+        if (change < 0) == smooth:
             agree += 1
         else:
             part.append(place + 1)
@@ -141,13 +152,14 @@ def _further(entry: Extrapolation) -> str:
         "rough": "agrees" if entry.verdict == "rough" else "does not smooth within its depth",
         "open": "has not settled after its last layer",
     }[entry.simulated_verdict]
-    text = f"Repeating the {entry.what}: spectra say {said}; attention alone, simulated, {simulated}"
+    alone = f"attention alone, simulated, {simulated}" if entry.simulated else "attention alone was not simulated"
+    text = f"Repeating the {entry.what} on the first input: spectra say {said}; {alone}"
     if entry.real is not None and len(entry.real.depth) > 1:
         first, last = entry.real.log_hfc_lfc[0], entry.real.log_hfc_lfc[-1]
         if first is not None and last is not None:
             text += f"; the real blocks, norm and MLP included, take HFC/LFC from {_ratio(first)} to {_ratio(last)}"
             text += f" in {entry.real.depth[-1]:.0f} blocks"
-    return text + "."
+    return text + (f" ({SPECIAL_COUNTED})." if SPECIAL_COUNTED in entry.note else ".")
 
 
 def _ratio(log_value: Number) -> str:

@@ -159,7 +159,7 @@ class Anatomy:
 
 
 def _finite(W: Tensor, layer: str, role: str) -> Tensor:
-    if not W.is_floating_point():
+    if not W.is_floating_point() or W.element_size() < 2:
         raise InputError(f"{layer}: the {role} has dtype {W.dtype}; give a model whose weights are not quantized")
     if W.device.type == "meta":
         raise InputError(f"{layer}: the {role} is not in memory (meta device); load the weights first")

@@ -111,7 +111,7 @@ CROSS_ATTENTION = (
     "multihead_attn",
 )
 # Blocks whose norm1 or self_attn_layer_norm stands after the addition; others of that name stand before the layer.
-POST_NORM_MODELS = ("bart", "mbart50", "wav2vec2", "hubert", "marian", "blenderbot-small", "xglm-post")
+POST_NORM_MODELS = ("bart", "blenderbot-small", "hubert", "marian", "wav2vec2")
 # RMSNorms that multiply by 1 + weight.
 OFFSET_NORM_MODELS = ("gemma", "gemma2", "gemma3", "gemma3_text", "paligemma")
 # LayerNorms without a bias, which look like RMSNorms on disk.
@@ -119,6 +119,11 @@ BIASLESS_LAYER_NORM_MODELS = ("modernbert", "cohere", "cohere2", "mpt")
 CAUSAL_MODELS = (
     "gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2",
     "gemma3_text", "phi", "phi3", "bloom", "falcon", "smollm3", "olmo", "olmo2", "stablelm", "codegen", "cohere",
+)  # fmt: skip
+BIDIRECTIONAL_MODELS = (
+    "albert", "bert", "beit", "clip_vision_model", "deberta", "deberta-v2", "deit", "dinov2", "dinov2_with_registers",
+    "distilbert", "electra", "modernbert", "mt5", "roberta", "siglip_vision_model", "t5", "vit", "vit_mae", "whisper",
+    "xlm-roberta",
 )  # fmt: skip
 HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "heads", "nhead", "num_head")
 ENCODER_HEADS, DECODER_HEADS = "encoder_attention_heads", "decoder_attention_heads"

@@ -285,7 +285,9 @@ def _causal(source: Source, prefix: str) -> bool | None:
     if not source.config:
         return None
     model = source.config.get("model_type")
-    return model in layouts.CAUSAL_MODELS or "decoder" in prefix
+    if model in layouts.CAUSAL_MODELS or "decoder" in prefix:
+        return True
+    return False if model in layouts.BIDIRECTIONAL_MODELS else None
 
 
 def _as_run(source: Source, layers: list[AttentionLayer]) -> list[AttentionLayer]:

@@ -19,6 +19,10 @@ def main() -> None:
         code = app(standalone_mode=False)
     except InputError as error:
         _refuse(str(error))
+    except OSError as error:
+        _refuse(
+            f"{error.filename or 'a file'} cannot be used ({error.strerror or error}); check its name and permissions"
+        )
     except KeyboardInterrupt:
         err.print("oversmooth: stopped; nothing was left half-written", highlight=False)
         sys.exit(130)

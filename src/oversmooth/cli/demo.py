@@ -35,4 +35,4 @@ def demo(
                 found.append(recipe.run(make, random, seed, advance))
     show(found)
     page.save(found, output)
-    out.print(f"\nwrote {output}", highlight=False)
+    out.print(f"\nwrote {output}", highlight=False, markup=False)

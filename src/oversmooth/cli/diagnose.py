@@ -39,7 +39,9 @@ Data = Annotated[
         help="A text file, a folder of images, a parquet file, an npz; by default prose or pictures of our own."
     ),
 ]
-Count = Annotated[int, typer.Option("--inputs", help="How many inputs, spread over the data.", min=1)]
+Count = Annotated[
+    int | None, typer.Option("--inputs", help="How many inputs, spread over the data: 64, or 16 of our own.", min=1)
+]
 Length = Annotated[
     int | None, typer.Option(help="Tokens of each text; by default 128, or what the model takes.", min=1)
 ]
@@ -53,7 +55,7 @@ Seed = Annotated[int, typer.Option(help="Of random weights and of Arnoldi's star
 def diagnose(
     models: Models,
     data: Data = None,
-    inputs: Count = 64,
+    inputs: Count = None,
     length: Length = None,
     batch: Batch = 16,
     json: Annotated[Path | None, typer.Option(help="Save the diagnosis (of one model).")] = None,
@@ -76,16 +78,18 @@ def diagnose(
     """Whether and where models smooth their tokens, which part does it, and what the spectra say about it."""
     from oversmooth import files
     from oversmooth.errors import InputError
+    from oversmooth.report.page import MOST_MODELS
 
     for path, endings in ((json, (".json",)), (html, (".html", ".htm"))):
         if path is not None:
             files.check_writable(path, endings)
     if figures is not None:
         files.check_folder(figures)
-    if json is not None and len(models) + (len(models) if twin else 0) > 1:
-        raise InputError(
-            f"--json {json} holds one diagnosis, and {len(models)} models were given; save them one by one"
-        )
+    wanted = len(models) + sum(not is_saved(name) for name in models if twin)
+    if json is not None and wanted > 1:
+        raise InputError(f"--json {json} holds one diagnosis, and {wanted} were asked for; save them one by one")
+    if html is not None and wanted > MOST_MODELS:
+        raise InputError(f"a page shows {MOST_MODELS} models at most, and {wanted} were asked for; make several pages")
     settings = dict(
         spectra=spectra, joined=joined, ranks=ranks, variant=variant.value, stack=stack, depth=depth, seed=seed
     )
@@ -103,13 +107,13 @@ def diagnose(
 
         written += drawn.save(found, figures, format.value)
     for path in written:
-        out.print(f"wrote {path}", highlight=False)
+        out.print(f"wrote {path}", highlight=False, markup=False)
 
 
 def diagnose_all(
     names: list[str],
     data: Path | None,
-    count: int,
+    count: int | None,
     length: int | None,
     batch: int,
     *,
@@ -119,31 +123,41 @@ def diagnose_all(
     settings: Mapping[str, object],
 ) -> list[Diagnosis]:
     """Each model in turn, with progress; saved diagnoses are taken as they are."""
+    from rich.markup import escape
+
     from oversmooth.diagnosing import diagnose as run
     from oversmooth.diagnosis import Diagnosis
-    from oversmooth.models import DEFAULT_COUNT, load
+    from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
 
     found: list[Diagnosis] = []
     seed = int(str(settings["seed"]))
-    wanted = [(name, random) for name in names for random in ((False, True) if twin else (False,))]
+    wanted = [
+        (name, random) for name in names for random in (False, True) if not random or (twin and not is_saved(name))
+    ]
     with progress_bar("inputs") as bars:
         for name, random in wanted:
-            if name.endswith(".json"):
+            if is_saved(name):
                 found.append(Diagnosis.load(name))
                 continue
-            task = bars.add_task(f"{Path(name).name}{' (random)' if random else ''}: loading", total=None)
+            task = bars.add_task(f"{escape(Path(name).name)}{' (random)' if random else ''}: loading", total=None)
             loaded = load(name, random=random, seed=seed, dtype=dtype, device=device)
-            few = min(count, DEFAULT_COUNT) if data is None else count
-            inputs = loaded.inputs(data, count=few, length=length, batch=batch)
-            bars.update(task, description=f"{loaded.name}: studying one input", total=inputs.count, completed=0)
+            few = DEFAULT_COUNT if data is None else DATA_COUNT
+            inputs = loaded.inputs(data, count=count or few, length=length, batch=batch)
+            title = escape(loaded.name)
+            bars.update(task, description=f"{title}: studying one input", total=inputs.count, completed=0)
 
-            def advance(done: int, total: int | None, what: str, task=task, name=loaded.name) -> None:  # type: ignore[no-untyped-def]
+            def advance(done: int, total: int | None, what: str, task=task, name=title) -> None:  # type: ignore[no-untyped-def]
                 bars.update(task, description=f"{name}: {what}", completed=done, total=total)
 
             diagnosis = run(loaded.model, inputs, name=loaded.name, progress=advance, **settings)  # type: ignore[arg-type]
             diagnosis.remarks = loaded.remarks + diagnosis.remarks
             found.append(diagnosis)
     return found
+
+
+def is_saved(name: str) -> bool:
+    """Whether a name is that of a saved diagnosis."""
+    return name.endswith(".json") and not name.endswith(".index.json")
 
 
 def show(diagnoses: list[Diagnosis]) -> None:
@@ -156,7 +170,7 @@ def show(diagnoses: list[Diagnosis]) -> None:
         p = diagnosis.provenance
         out.print(f"\n[bold]{escape(diagnosis.name)}[/]")
         out.print(
-            f"{p['data']}, {p['inputs']} inputs" + (f", top-1 {p['top1']:.1%}" if p.get("top1") else ""),
+            f"{p['data']}, {p['inputs']} inputs" + (f", top-1 {p['top1']:.1%}" if p.get("top1") is not None else ""),
             highlight=False,
             markup=False,
         )
@@ -168,6 +182,6 @@ def show(diagnoses: list[Diagnosis]) -> None:
     if len(diagnoses) > 1:
         out.print("\nSide by side", style="bold")
         out.print(terminal.overview(diagnoses))
-    rules = {d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None}
+    rules = sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None})
     for rule in rules:
         out.print(f"A case: {rule}.", style="dim", highlight=False, markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +27,7 @@ class Rule(StrEnum):
 def table1(
     models: Models,
     data: Data = None,
-    inputs: Count = 64,
+    inputs: Count = None,
     length: Length = None,
     batch: Batch = 16,
     rule: Annotated[
@@ -47,7 +48,7 @@ def table1(
         files.check_writable(output, (".md",))
     joined = rule is Rule.joined
     settings = dict(
-        joined=inputs if joined else 0,
+        joined=sys.maxsize if joined else 0,
         ranks=0,
         depth=0,
         variant=variant.value,
@@ -56,19 +57,19 @@ def table1(
     )
     found = diagnose_all(models, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
     out.print(recipe.table(found, joined))
-    said = "all heads of a layer together, per input and layer" if joined else found[0].provenance["counting_rule"]
-    out.print(f"A case: {said}.", highlight=False, markup=False)
+    for rule_said in recipe.rules(found, joined):
+        out.print(f"A case: {rule_said}.", highlight=False, markup=False)
     if output is not None:
         with files.whole_file(output) as temporary:
             temporary.write_text(recipe.markdown(found, joined), encoding="utf-8")
-        out.print(f"wrote {output}", highlight=False)
+        out.print(f"wrote {output}", highlight=False, markup=False)
 
 
 @reproduce.command()
 def fig2(
     models: Models,
     data: Data = None,
-    inputs: Count = 64,
+    inputs: Count = None,
     length: Length = None,
     batch: Batch = 16,
     output: Output = None,
@@ -88,7 +89,7 @@ def fig2(
     out.print(terminal.overview(found))
     if output is not None:
         figures.save_one(found, recipe.FIGURE, output)
-        out.print(f"wrote {output}", highlight=False)
+        out.print(f"wrote {output}", highlight=False, markup=False)
 
 
 @reproduce.command()
@@ -112,4 +113,4 @@ def fig5(models: Models, output: Output = None) -> None:
     out.print(recipe.PUBLISHED, style="dim")
     if output is not None:
         figures.save_one(found, recipe.FIGURE, output)
-        out.print(f"wrote {output}", highlight=False)
+        out.print(f"wrote {output}", highlight=False, markup=False)

@@ -108,7 +108,7 @@ def simulate(
         out.print(remark, highlight=False)
     if output is not None:
         simulation.save(outcomes, output, title)
-        out.print(f"wrote {output}", highlight=False)
+        out.print(f"wrote {output}", highlight=False, markup=False)
 
 
 def _watched(case: Case, progress: Progress) -> Outcome:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oversmooth.cli.app import app, err, out, progress_bar
+from oversmooth.cli.diagnose import is_saved
 
 if TYPE_CHECKING:
     from oversmooth.anatomy import Anatomy
@@ -41,17 +42,17 @@ def spectrum(
     _show(found)
     if json is not None:
         found[0].save(json)
-        out.print(f"wrote {json}", highlight=False)
+        out.print(f"wrote {json}", highlight=False, markup=False)
     if output is not None:
         from oversmooth.report import figures
 
         figures.save_one(found, "eigenvalues", output)
-        out.print(f"wrote {output}", highlight=False)
+        out.print(f"wrote {output}", highlight=False, markup=False)
 
 
 def spectra_of(name: str, joined: bool = True, heads: int | None = None, stack: str | None = None) -> Diagnosis:
     """One model, with progress; a saved diagnosis is taken as it is."""
-    if name.endswith(".json") and not name.endswith(".index.json"):
+    if is_saved(name):
         from oversmooth.diagnosis import Diagnosis
 
         return Diagnosis.load(name)
@@ -60,7 +61,7 @@ def spectra_of(name: str, joined: bool = True, heads: int | None = None, stack: 
     title, anatomy, memory = _anatomy(name, joined, heads, stack)
     kept = len(memory.read()) if memory is not None else 0
     if kept:
-        err.print(f"{title}: {kept} layers were done before; going on", highlight=False)
+        err.print(f"{title}: {kept} layers were done before; going on", highlight=False, markup=False)
     with progress_bar("layers") as bars:
         task = bars.add_task(title, total=len(anatomy))
         try:
@@ -83,7 +84,7 @@ def _anatomy(name: str, joined: bool, heads: int | None, stack: str | None) -> t
     path = Path(name)
     if path.exists():
         checkpoint = Checkpoint(path)
-        memory = Memory.of(checkpoint.files, joined, heads, stack)
+        memory = Memory.of(checkpoint.files, joined, heads, stack, sorted(checkpoint.config.items(), key=str))
         return path.resolve().name, find(checkpoint, stack=stack, heads=heads), memory
     from oversmooth.models import load
 

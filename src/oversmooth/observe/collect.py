@@ -13,7 +13,7 @@ from torch import Tensor
 from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.errors import InputError
-from oversmooth.observe.study import Block, Stage
+from oversmooth.observe.study import Block
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.spectrum import attention_spectrum
@@ -21,7 +21,6 @@ from oversmooth.theory.weights import fold_norm, head_spectrum
 
 MASSIVE_RATIO = 5.0
 """A token is massive where its norm is more than so many times the median norm of its input's tokens."""
-RANKS = ("effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance")
 
 
 @dataclass
@@ -43,6 +42,8 @@ class Found:
     """By call: (input, rho_smooth, rho_rough, verdict, residual)."""
     causal: bool | None = None
     inputs: int = 0
+    short: int = 0
+    """Inputs with fewer than two tokens that count: they have no part in the numbers of tokens."""
     tokens_seen: list[int] = field(default_factory=list)
     """How many tokens count, input by input."""
 
@@ -165,7 +166,12 @@ class Collect:
         return self._weights[layer.name]
 
     def _with_norm(self, W_V: Tensor, layer: AttentionLayer, block: Block) -> Tensor:
-        if self.settings.variant == "raw" or block.norm_position != "pre" or layer.norm is None:
+        if (
+            self.settings.variant == "raw"
+            or block.norm_position != "pre"
+            or layer.norm is None
+            or not block.norm_agrees
+        ):
             return W_V
         folded = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
         if self.settings.variant == "observed" and self._sigma is not None:
@@ -213,9 +219,13 @@ class Collect:
     def finish(self) -> Found:
         """Everything on the CPU and in a row."""
         found = self.found
+        keep = torch.tensor(found.tokens_seen) > 1
+        found.short = int((~keep).sum())
+        keep = keep if bool(keep.any()) else torch.ones_like(keep)
         for target, rows in ((found.tokens, self._rows), (found.without_massive, self._without)):
             for site, columns in rows.items():
-                target[site] = {name: _joined(parts) for name, parts in columns.items()}
+                whole = {name: _joined(parts) for name, parts in columns.items()}
+                target[site] = {name: value[keep[: len(value)]] for name, value in whole.items()}
                 target[site]["log_hfc_lfc"] = target[site]["log_hfc"] - target[site]["log_lfc"]
                 target[site]["hfc_lfc"] = target[site]["log_hfc_lfc"].exp()
         for name, values in (
@@ -262,6 +272,3 @@ def _inverse_sigma(x: Tensor, layer: AttentionLayer, mask: Tensor | None) -> Ten
     if mask is None:
         return inverse.mean(-1)
     return (inverse * mask).sum(-1) / mask.sum(-1)
-
-
-__all__ = ["MASSIVE_RATIO", "RANKS", "Collect", "Found", "Settings", "Stage"]

@@ -62,10 +62,10 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
     )
 
 
-def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int, seed: int) -> Extrapolation | None:
-    """The whole stack, `passes` more times. None where attention is only known as matrices, which are not kept."""
+def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int, seed: int) -> list[Extrapolation]:
+    """The whole stack, `passes` more times."""
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
-        return None
+        raise InputError("it needs attention of all layers at once, as q and k; matrices are not kept")
     operators = [_first(block) for block in blocks]
     with torch.autocast(operators[0].device.type, enabled=False):
         effective = [_effective(block) for block in blocks]
@@ -75,7 +75,7 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
             operators, [v for v, _ in weights], [o for _, o in weights], bias=biased, tolerance=1e-4, seed=seed
         )
         course, seen = _simulated(blocks, operators, weights, None)
-    return Extrapolation(
+    entry = Extrapolation(
         what="stack",
         input=0,
         rho_smooth=plain(math.exp(min(700.0, said.log_rho_smooth / len(blocks)))),
@@ -89,6 +89,7 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
         real=_real(blocks, modules, passes * len(blocks)),
         note="radii are per block: the geometric mean over the stack",
     )
+    return [entry]
 
 
 def _first(block: Block) -> AttentionOperator:

@@ -36,6 +36,8 @@ class Runner:
             takes = set()
         # A cache of keys would be filled for nothing.
         self.settings = {"use_cache": False} if "use_cache" in takes else {}
+        # What a classifier's output has; features are no votes for classes.
+        self.classes = getattr(config, "num_labels", getattr(model, "num_classes", None))
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
         if self.device.type == "meta":
@@ -99,9 +101,15 @@ class Runner:
         return None
 
     def __call__(self, batch: Batch | Tensor) -> Any:
-        if isinstance(batch, Tensor):
-            return self.call(batch, **self.settings)
-        return self.call(**{**self.settings, **batch.inputs})
+        try:
+            if isinstance(batch, Tensor):
+                return self.call(batch, **self.settings)
+            return self.call(**{**self.settings, **batch.inputs})
+        except InputError:
+            raise
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+            raise InputError(f"the model does not run on this input ({said}); give inputs that it takes") from error
 
 
 def _tensor(name: str, value: Any) -> Tensor:

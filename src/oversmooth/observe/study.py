@@ -19,7 +19,7 @@ from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
 from oversmooth.errors import InputError
 from oversmooth.observe.watch import Watch
-from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ class Block:
     y: Tensor
     args: Any = field(repr=False)
     kwargs: Any = field(repr=False)
+
+    def forget(self) -> None:
+        """Let go of everything of the size of an input."""
+        self.A = self.args = self.kwargs = None
+        self.x = self.y = self.x.new_empty(0)
 
     @property
     def attention_stage(self) -> int:
@@ -131,6 +136,8 @@ class Study:
         before = self.blocks[-1].y if self.blocks else None
         continues = before is not None and before.shape == heard.x.shape and _same(before, heard.x)
         agrees = self._norm_agrees(layer, heard) if position == "pre" else True
+        if self.blocks and _holds_a_matrix(self.blocks[-1].A):
+            self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
         self.blocks.append(
             Block(layer, stages, position, agrees, continues, heard.A, heard.x, y, heard.args, heard.kwargs)
         )
@@ -227,6 +234,10 @@ def without_dropout(modules: dict[str, nn.Module]) -> Iterator[None]:
     finally:
         for module, flag in flags:
             module.training = flag
+
+
+def _holds_a_matrix(A: AttentionOperator | None) -> bool:
+    return A is not None and (not isinstance(A, SoftmaxAttention) or A.bias is not None)
 
 
 def layout_name(layer: AttentionLayer) -> str:

@@ -56,7 +56,6 @@ class Watch:
         self.calls = 0
         self._block: AttentionLayer | None = None
         self._shape = torch.Size()
-        self._replaying = False
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
@@ -171,11 +170,6 @@ def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
     return None
 
 
-def seq_first(modules: dict[str, nn.Module], layers: list[AttentionLayer]) -> bool:
-    """Whether batches lie on the second axis."""
-    return not getattr(modules[layers[0].name], "batch_first", True)
-
-
 @contextmanager
 def _replaced(module: nn.Module, wrapper: Callable[..., Any]) -> Iterator[None]:
     """module.forward goes through wrapper(original, ...) for a while; what was there before comes back exactly."""
@@ -205,10 +199,15 @@ def _apart(x: Tensor) -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """A second run that leaves no trace: no gradients, generators as before."""
+    """A second run that leaves no trace, step by step: no gradients, no fast path, generators as before."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.no_grad(), torch.random.fork_rng(devices=devices):
-        yield
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _has_fast_path(block: nn.Module) -> bool:

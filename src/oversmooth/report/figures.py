@@ -130,11 +130,7 @@ def eigenvalues(diagnoses: list[Diagnosis]) -> Any:
     """
     import altair as alt
 
-    real = {
-        name: [x for layer in d.layers if layer.spectrum for x in _raw(layer.spectrum.joined).real]
-        for name, d in _named(diagnoses)
-    }
-    real = {name: values for name, values in real.items() if values}
+    real = {name: values for name, d in _named(diagnoses) if (values := d.real_parts)}
     if not real:
         return None
     # A few far eigenvalues would leave all others in one bar; the ends hold what is beyond them.

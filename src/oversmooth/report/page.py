@@ -206,7 +206,7 @@ def _row(depth: int, layer: Layer) -> dict[str, Any]:
         "tokens": [_number(layer.tokens.get(key)) for key, _ in _METRICS],
         "changes": {part: _number(value, sign=True) for part, value in changes.items()},
         "negative": _number(spectrum.negative_share if spectrum else None),
-        "rho_smooth": _number(spectrum.rho_smooth if spectrum else None),
+        "rho_smooth": _number(layer.rho_smooth),
         "rho_rough": _number(dominance.rho_rough if dominance else None),
         "share": _number(dominance.smoothing_share if dominance else None),
     }

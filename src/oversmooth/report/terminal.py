@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from oversmooth.diagnosis import Diagnosis, Eigenvalues, Layer, Number
+from oversmooth.diagnosis import Diagnosis, Eigenvalues, Number
 
 _BAR = "▏▎▍▌▋▊▉█"
 
@@ -49,16 +49,16 @@ def layers(diagnosis: Diagnosis) -> Table:
         "smooth\ncases",
     )
     for depth, layer in enumerate(diagnosis.layers):
-        changes = [sum(c.log_hfc_lfc or 0.0 for c in layer.changes if c.part == part) for part in parts]
+        changes = [layer.change(part) for part in parts]
         s, d = layer.spectrum, layer.dominance
         table.add_row(
             str(depth),
             number(layer.tokens.get("hfc_lfc")),
             *(fixed(layer.tokens.get(m)) for m in ("cos", "abs_cos")),
             number(layer.tokens.get("effective_rank")),
-            *(f"{c:+.2f}" if layer.changes else "–" for c in changes),
+            *("–" if c is None else f"{round(c, 2) + 0.0:+.2f}" for c in changes),
             share(s.negative_share if s else None),
-            fixed(s.rho_smooth if s else None),
+            fixed(layer.rho_smooth),
             fixed(d.rho_rough if d else None),
             share(d.smoothing_share if d else None),
         )
@@ -87,7 +87,7 @@ def spectra(diagnosis: Diagnosis) -> Table:
 
 def histogram(diagnosis: Diagnosis, rows: int = 15) -> Table:
     """Real parts of the eigenvalues of H over all layers (the first paper's figure 5), as bars."""
-    values = real_parts(diagnosis)
+    values = diagnosis.real_parts
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(justify="right")
     table.add_column()
@@ -104,19 +104,9 @@ def histogram(diagnosis: Diagnosis, rows: int = 15) -> Table:
         eighths = round(count / max(counts) * 40 * 8)
         bar = "█" * (eighths // 8) + (_BAR[eighths % 8 - 1] if eighths % 8 else "")
         table.add_row(
-            f"{middle:+.2f}", f"[{'magenta' if middle < 0 else 'cyan'}]{bar}[/]", f"{count / len(values):.1%}"
+            f"{middle:+.2g}", f"[{'magenta' if middle < 0 else 'cyan'}]{bar}[/]", f"{count / len(values):.1%}"
         )
     return table
-
-
-def real_parts(diagnosis: Diagnosis) -> list[float]:
-    """Of the joined H of all layers, or of the heads where only those were computed."""
-    found: list[float] = []
-    for layer in diagnosis.layers:
-        if layer.spectrum:
-            joined = layer.spectrum.joined["raw"].real
-            found += joined or [v for head in layer.spectrum.heads["raw"] for v in head.real]
-    return found
 
 
 def number(value: Number) -> str:
@@ -153,6 +143,3 @@ def _table(*headings: str) -> Table:
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place == 0 else "right", no_wrap=place > 0 or heading != "model")
     return table
-
-
-__all__ = ["Layer", "histogram", "layers", "number", "overview", "real_parts", "share", "spectra"]

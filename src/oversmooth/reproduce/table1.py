@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from oversmooth.diagnosis import Diagnosis
+from oversmooth.errors import InputError
 
 PUBLISHED = {
     "ViT-B/16, random weights": 100.0,
@@ -26,6 +27,7 @@ PUBLISHED = {
     "ViT-Ti⁻, CIFAR-100": 0.0,
 }
 """Smoothing eigenvalue, in % of cases; the rest is the sharpening one."""
+_COLUMNS = ("model", "smoothing %", "sharpening %", "cases", "whose")
 
 
 def shares(diagnosis: Diagnosis, joined: bool = False) -> tuple[int, int, int]:
@@ -39,38 +41,35 @@ def shares(diagnosis: Diagnosis, joined: bool = False) -> tuple[int, int, int]:
     return tuple(sum(v == word for v in verdicts) for word in ("smooth", "rough", "tie"))  # type: ignore[return-value]
 
 
-def table(diagnoses: Sequence[Diagnosis], joined: bool = False) -> Table:
-    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for heading, justify in (
-        ("model", "left"),
-        ("smoothing %", "right"),
-        ("sharpening %", "right"),
-        ("cases", "right"),
-        ("whose", "left"),
-    ):
-        out.add_column(heading, justify=justify)  # type: ignore[arg-type]
+def rules(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
+    """What a case is, in words."""
+    if joined:
+        return ["all heads of a layer together, per input and layer"]
+    return sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None})
+
+
+def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, str, str, str, str]]:
+    rows = []
     for diagnosis in diagnoses:
         smooth, rough, tie = shares(diagnosis, joined)
         total = smooth + rough + tie
-        if total:
-            out.add_row(
-                escape(diagnosis.name),
-                f"{100 * smooth / total:.2f}",
-                f"{100 * rough / total:.2f}",
-                f"{total:,}",
-                "ours, this run",
-            )
-    for name, value in PUBLISHED.items():
-        out.add_row(name, f"{value:.2f}", f"{100 - value:.2f}", "–", "published", style="dim")
+        if not total:
+            raise InputError(f"{diagnosis.name} has no cases to count: it was diagnosed without them; diagnose it anew")
+        shown = (f"{100 * smooth / total:.2f}", f"{100 * rough / total:.2f}", f"{total:,}")
+        rows.append((diagnosis.name, *shown, "ours, this run"))
+    return rows + [(name, f"{v:.2f}", f"{100 - v:.2f}", "–", "published") for name, v in PUBLISHED.items()]
+
+
+def table(diagnoses: Sequence[Diagnosis], joined: bool = False) -> Table:
+    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for place, heading in enumerate(_COLUMNS):
+        out.add_column(heading, justify="right" if place in (1, 2, 3) else "left")
+    for name, *numbers, whose in _rows(diagnoses, joined):
+        out.add_row(escape(name), *numbers, whose, style="dim" if whose == "published" else None)
     return out
 
 
 def markdown(diagnoses: Sequence[Diagnosis], joined: bool = False) -> str:
-    rows = ["| model | smoothing % | sharpening % | cases | whose |", "|---|---|---|---|---|"]
-    for diagnosis in diagnoses:
-        smooth, rough, tie = shares(diagnosis, joined)
-        total = max(1, smooth + rough + tie)
-        name = diagnosis.name.replace("|", "\\|")
-        rows.append(f"| {name} | {100 * smooth / total:.2f} | {100 * rough / total:.2f} | {total:,} | ours |")
-    rows += [f"| {name} | {v:.2f} | {100 - v:.2f} | – | published |" for name, v in PUBLISHED.items()]
-    return "\n".join(rows) + "\n"
+    lines = [_COLUMNS, ("---",) * len(_COLUMNS), *_rows(diagnoses, joined)]
+    text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return text + "\n\n" + "\n".join(f"A case: {rule}." for rule in rules(diagnoses, joined)) + "\n"
