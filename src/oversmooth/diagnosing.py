@@ -37,6 +37,7 @@ from oversmooth.observe import MASSIVE_RATIO, Block, Found, Observer, Settings, 
 from oversmooth.observe.extrapolate import last_block, whole_stack
 from oversmooth.observe.feed import Given, Runner
 from oversmooth.spectra import layer_spectrum
+from oversmooth.theory.weights import all_finite
 
 Progress = Callable[[int, int | None, str], None]
 """(inputs done, inputs in all if known, what is going on)."""
@@ -191,7 +192,7 @@ def diagnose(
 
 def _check_finite(model: nn.Module) -> None:
     for name, p in model.named_parameters():
-        if p.is_floating_point() and p.device.type != "meta" and not bool(torch.isfinite(p).all()):
+        if p.is_floating_point() and p.device.type != "meta" and not all_finite(p):
             bad = int((~torch.isfinite(p)).sum())
             raise InputError(
                 f"{name} has NaN or infinity in {bad:,} of {p.numel():,} entries; mend the checkpoint first"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from oversmooth.anatomy.layouts import Layout
 from oversmooth.errors import InputError
-from oversmooth.theory.weights import repeat_shared_heads
+from oversmooth.theory.weights import all_finite, repeat_shared_heads
 
 NormPosition = Literal["pre", "post", "none"]
 
@@ -163,7 +163,7 @@ def _finite(W: Tensor, layer: str, role: str) -> Tensor:
         raise InputError(f"{layer}: the {role} has dtype {W.dtype}; give a model whose weights are not quantized")
     if W.device.type == "meta":
         raise InputError(f"{layer}: the {role} is not in memory (meta device); load the weights first")
-    if not torch.isfinite(W).all():
+    if not all_finite(W):
         bad = int((~torch.isfinite(W)).sum())
         raise InputError(
             f"{layer}: the {role} has NaN or infinity in {bad:,} of {W.numel():,} entries; mend the checkpoint first"

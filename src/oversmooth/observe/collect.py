@@ -267,8 +267,9 @@ def _inverse_sigma(x: Tensor, layer: AttentionLayer, mask: Tensor | None) -> Ten
     """Mean over tokens of 1/σ, σ as the norm takes it: over features, about their mean or about zero. ``(b,)``."""
     x = x.float()
     rms = layer.norm is not None and layer.norm.kind == "rms"
-    square = x.square().mean(-1) if rms else x.var(-1, unbiased=False)
-    inverse = square.clamp(min=1e-12).rsqrt()
+    # Two plain passes: torch's var takes five times as long on a CPU.
+    centred = x if rms else x - x.mean(-1, keepdim=True)
+    inverse = (x.shape[-1] ** 0.5 / torch.linalg.vector_norm(centred, dim=-1)).clamp(max=1e6)
     if mask is None:
         return inverse.mean(-1)
     return (inverse * mask).sum(-1) / mask.sum(-1)

@@ -20,7 +20,7 @@ from oversmooth.theory.spectrum import (
 from oversmooth.theory.tokens import token_mean
 from oversmooth.theory.weights import head_spectrum, smaller_product
 
-# Up to this many tokens, what Arnoldi leaves unconverged is computed directly. On a CPU it then stops at a quarter of
+# Up to this many tokens, what Arnoldi leaves unconverged is computed directly. On a CPU it then stops at a third of
 # them: beyond, a few slow items cost more than their whole matrices.
 _RESCUE_TOKENS = 512
 _STEPS = 128
@@ -170,7 +170,7 @@ class _Rough:
         whole = len(index) == len(self.everything)
         system = CentredAttention(self.A if whole else self.A.select(index))
         if self.A.device.type == "cpu" and self._can_rescue(how):
-            first, most = 16, max(48, self.A.tokens // 4)
+            first, most = 16, max(64, self.A.tokens // 3)
         else:
             first, most = 24, _STEPS  # on a GPU steps cost next to nothing
         first, most = how.steps or first, how.steps or most
