@@ -278,10 +278,6 @@ def _band(value: float, spread: Number, log_spread: Number, scale: str) -> tuple
     return (None, None) if spread is None else (value - spread, value + spread)
 
 
-def _raw(joined: dict[str, Any]) -> Any:
-    return joined["raw"] if "raw" in joined else next(iter(joined.values()))
-
-
 def _width(diagnosis: Diagnosis) -> int:
     return max(120, min(420, 26 * len(diagnosis.layers)))
 
