@@ -353,3 +353,20 @@ def test_short_texts_are_left_out_of_means_and_said_to_be(monkeypatch, capsys, t
 def test_markup_in_names_is_text(monkeypatch, capsys, tmp_path, vit):
     assert run(monkeypatch, "diagnose", vit, "--inputs", 1, "--no-spectra", "--json", tmp_path / "a[bold]b.json") == 0
     assert "a[bold]b.json" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_spectrum_of_a_hub_id_streams_the_files_it_fetched(monkeypatch, capsys, tmp_path, gpt):
+    import huggingface_hub
+
+    from oversmooth import models
+
+    asked = []
+    monkeypatch.setattr(models, "_check_reachable", lambda name: None)
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, allow_patterns: asked.append(name) or str(gpt), raising=False
+    )
+    assert run(monkeypatch, "spectrum", "someone/tiny-gpt", "--json", tmp_path / "x.json") == 0
+    assert asked == ["someone/tiny-gpt"]
+    assert Diagnosis.load(tmp_path / "x.json").name == "someone/tiny-gpt"
+    assert run(monkeypatch, "spectrum", "no/such/file.safetensors") == 2
+    assert "does not exist" in capsys.readouterr().err

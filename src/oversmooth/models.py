@@ -98,7 +98,7 @@ def load(
         loaded.name = folder.resolve().name
     elif _looks_like_path(name):
         raise InputError(f"{name} does not exist; give a checkpoint's directory or file, a hub id, or a timm name")
-    elif _is_timm_name(name):
+    elif is_timm_name(name):
         loaded = _from_timm(name, None, random, seed)
     else:
         loaded = _from_transformers(name, None, random, seed, dtype, device)
@@ -113,6 +113,33 @@ def load(
             raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); try cpu") from error
     loaded.model.eval()
     return loaded
+
+
+def is_timm_name(name: str) -> bool:
+    """Whether a name that is no path is timm's, as far as can be told."""
+    if name.startswith(("timm/", "hf_hub:timm/", "hf-hub:timm/")):
+        return True
+    if "/" in name:
+        return False
+    with contextlib.suppress(InputError):
+        return bool(borrow("timm", "a timm model").is_model(name))
+    return False
+
+
+def fetch(name: str) -> Path:
+    """The weights of a hub id, as files: nothing is built from them. From the cache, where they are there already."""
+    if _looks_like_path(name):
+        raise InputError(f"{name} does not exist; give a checkpoint's directory or file, a hub id, or a timm name")
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    _check_reachable(name)
+    try:
+        listed = ["*.safetensors", "*.safetensors.index.json", "config.json"]
+        folder = Path(hub.snapshot_download(name, allow_patterns=listed))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(hub.snapshot_download(name, allow_patterns=["pytorch_model*.bin*", "config.json"]))
+    except Exception as error:  # the hub raises what it likes
+        raise InputError(_not_fetched(name, error)) from error
+    return folder
 
 
 def default_inputs(model: nn.Module, tokenizer: Any = None) -> Inputs:
@@ -163,16 +190,6 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _is_timm(folder: Path) -> bool:
     return "architecture" in _config(folder)
-
-
-def _is_timm_name(name: str) -> bool:
-    if name.startswith(("timm/", "hf_hub:timm/", "hf-hub:timm/")):
-        return True
-    if "/" in name:
-        return False
-    with contextlib.suppress(InputError):
-        return bool(borrow("timm", "a timm model").is_model(name))
-    return False
 
 
 def _from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded:

@@ -82,14 +82,19 @@ def _anatomy(name: str, joined: bool, heads: int | None, stack: str | None) -> t
     from oversmooth.spectra import Memory
 
     path = Path(name)
-    if path.exists():
-        checkpoint = Checkpoint(path)
-        memory = Memory.of(checkpoint.files, joined, heads, stack, sorted(checkpoint.config.items(), key=str))
-        return path.resolve().name, find(checkpoint, stack=stack, heads=heads), memory
-    from oversmooth.models import load
+    if not path.exists():
+        from oversmooth import models
 
-    loaded = load(name)
-    return loaded.name, locate(loaded.model, stack=stack, heads=heads), None
+        if models.is_timm_name(name):
+            loaded = models.load(name)
+            return loaded.name, locate(loaded.model, stack=stack, heads=heads), None
+        path = models.fetch(name)
+        title = name
+    else:
+        title = path.resolve().name
+    checkpoint = Checkpoint(path)
+    memory = Memory.of(checkpoint.files, joined, heads, stack, sorted(checkpoint.config.items(), key=str))
+    return title, find(checkpoint, stack=stack, heads=heads), memory
 
 
 def _show(diagnoses: list[Diagnosis]) -> None:
