@@ -524,3 +524,10 @@ def test_a_mask_of_pairs_as_long_as_the_batch():
     found = diagnose(family.make(), {"src": x, "mask": later}, **QUICK)
     assert found.model["causal"]
     assert found.provenance["inputs"] == 4
+
+
+def test_what_a_tokenizer_gives_is_one_input():
+    from collections import UserDict
+
+    found = diagnose(LLAMA.make(), UserDict(text()), **QUICK)
+    assert found.layers == diagnose(LLAMA.make(), text(), **QUICK).layers

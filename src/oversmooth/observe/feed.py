@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from oversmooth.anatomy.layer import Anatomy
 from oversmooth.errors import InputError
 from oversmooth.inputs import Batch
 
-Given = Tensor | dict[str, Tensor] | Batch
+Given = Tensor | Mapping[str, Tensor] | Batch
 
 
 class Runner:
@@ -44,7 +44,8 @@ class Runner:
             raise InputError("the model's weights are not in memory (meta device or offloaded); load them first")
 
     def batches(self, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
-        given = [inputs] if isinstance(inputs, (Tensor, dict, Batch)) else inputs
+        # Tokenizers give mappings that are no dict.
+        given = [inputs] if isinstance(inputs, (Tensor, Mapping, Batch)) else inputs
         try:
             items = iter(given)
         except TypeError:
@@ -58,7 +59,7 @@ class Runner:
                 yield self._moved(_tensor("the input", item))
             elif isinstance(item, Batch):
                 yield Batch({k: self._moved(v) for k, v in item.inputs.items()}, item.special, item.labels, item.names)
-            elif hasattr(item, "items"):
+            elif isinstance(item, Mapping):
                 yield Batch({str(k): self._moved(_tensor(str(k), v)) for k, v in item.items() if v is not None})
             else:
                 raise InputError(
