@@ -11,7 +11,7 @@ from families import FAMILIES, HEADS, WIDTH, HandBlock, Stack, randomise, run, t
 from oracles import centred_basis, dense_radii
 from torch import nn
 
-from oversmooth import Diagnosis, InputError, diagnose
+from oversmooth import Diagnosis, InputError, diagnose, metrics
 from oversmooth.anatomy import locate
 from oversmooth.inputs import Batch
 
@@ -531,3 +531,42 @@ def test_what_a_tokenizer_gives_is_one_input():
 
     found = diagnose(LLAMA.make(), UserDict(text()), **QUICK)
     assert found.layers == diagnose(LLAMA.make(), text(), **QUICK).layers
+
+
+class _WeightsFirst(nn.Module):
+    """A block that gives its attention weights before its tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.attn, self.mlp = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.norm1(x)
+        a, weights = self.attn(h, h, h, average_attn_weights=False)
+        x = x + a
+        return weights, x + self.mlp(self.norm2(x))
+
+
+class _Chain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([_WeightsFirst(), _WeightsFirst()])
+
+    def forward(self, x):
+        arrays = [x]
+        for block in self.blocks:
+            _, x = block(x)
+            arrays.append(x)
+        self.arrays = arrays
+        return x
+
+
+def test_tokens_are_told_from_attention_weights_by_their_shape():
+    torch.manual_seed(0)
+    model, x = _Chain().eval(), torch.randn(2, 5, 8)
+    found = diagnose(model, x)
+    model(x)
+    expected = [metrics.input_convergence(array).mean().item() for array in model.arrays]
+    assert found.curve("hfc_lfc") == pytest.approx(expected, rel=1e-5)
+    assert found.extrapolation[0].real is not None

@@ -16,7 +16,7 @@ from oversmooth import metrics
 from oversmooth.diagnosis import Course, Extrapolation, Number, plain
 from oversmooth.errors import InputError
 from oversmooth.observe.study import Block, without_dropout
-from oversmooth.observe.watch import first_tensor
+from oversmooth.observe.watch import first_tensor, result_like
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.simulate import Simulation, simulate
@@ -170,7 +170,7 @@ def _settled(run: Simulation) -> str:
 
 def _real(blocks: list[Block], modules: dict[str, nn.Module], depth: int) -> Course | None:
     """The blocks themselves, run again on what the last one gave, with everything else they got as it was."""
-    x = first_tensor((_original_layout(blocks[-1], modules, blocks[-1].y),), {})
+    x = _original_layout(blocks[-1], modules, blocks[-1].y)
     A = blocks[-1].A
     mask = None if A is None or A.mask is None else A.mask[:, 0]
 
@@ -185,7 +185,7 @@ def _real(blocks: list[Block], modules: dict[str, nn.Module], depth: int) -> Cou
             for step in range(depth):
                 block = blocks[step % len(blocks)]
                 args, kwargs = _with_stream(block.args, block.kwargs, x)
-                x = first_tensor((modules[block.layer.block](*args, **kwargs),), {})
+                x = result_like(x, modules[block.layer.block](*args, **kwargs), block.layer.block)
                 depths.append(step + 1.0)
                 values.append(ratio(x))
     except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):

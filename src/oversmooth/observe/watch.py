@@ -7,7 +7,7 @@ looks inside them, so they run as they are first, and once more, watched, from t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -104,7 +104,7 @@ class Watch:
             with _apart(x):
                 self.listener.enter(self.calls, layer, self.tokens(layer, x), args, kwargs)
             out = original(*args, **kwargs)
-            y = first_tensor((out,), {})
+            y = result_like(x, out, layer.block)
             with _apart(y):
                 self.listener.leave(self.calls, layer, self.tokens(layer, y))
         finally:
@@ -168,6 +168,17 @@ def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
     if needed:
         raise InputError("a block got or gave no tensor of tokens; give a model whose blocks pass (batch, n, d) on")
     return None
+
+
+def result_like(x: Tensor, out: Any, block: str) -> Tensor:
+    """The stream among what a block gave: the tensor of x's shape. Some give attention weights as well, and first."""
+    parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
+    for part in parts:
+        if isinstance(part, Tensor) and part.is_floating_point() and part.shape == x.shape:
+            return part
+    raise InputError(
+        f"{block} got tokens of shape {tuple(x.shape)} and gave nothing of that shape; its blocks must pass tokens on"
+    )
 
 
 @contextmanager
