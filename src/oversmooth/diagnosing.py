@@ -19,7 +19,7 @@ import oversmooth
 from oversmooth import verdict
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, NormPosition
-from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.diagnosis import (
     SPECIAL_COUNTED,
     Change,
@@ -37,7 +37,6 @@ from oversmooth.observe import MASSIVE_RATIO, Block, Found, Observer, Settings, 
 from oversmooth.observe.extrapolate import last_block, whole_stack
 from oversmooth.observe.feed import Given, Runner
 from oversmooth.spectra import layer_spectrum
-from oversmooth.theory.weights import all_finite
 
 Progress = Callable[[int, int | None, str], None]
 """(inputs done, inputs in all if known, what is going on)."""
@@ -103,7 +102,7 @@ def diagnose(
         remarks.append(f"{type(model).__name__}: observed the module inside, whose outputs these are")
     anatomy = locate(inside, stack=stack, heads=heads, norm=norm)
     remarks += anatomy.remarks
-    _check_finite(inside)
+    check_finite(inside)
     if inside.training:
         remarks.append("the model is in train mode: dropout is active and part of what was measured")
     if inputs is None:
@@ -188,15 +187,6 @@ def diagnose(
     )
     diagnosis.verdict = verdict.sentences(diagnosis)
     return diagnosis
-
-
-def _check_finite(model: nn.Module) -> None:
-    for name, p in model.named_parameters():
-        if p.is_floating_point() and p.device.type != "meta" and not all_finite(p):
-            bad = int((~torch.isfinite(p)).sum())
-            raise InputError(
-                f"{name} has NaN or infinity in {bad:,} of {p.numel():,} entries; mend the checkpoint first"
-            )
 
 
 def _observe(

@@ -7,7 +7,6 @@ never run.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -24,7 +23,7 @@ import torch
 from torch import nn
 
 from oversmooth.anatomy import locate
-from oversmooth.anatomy.checkpoint import Checkpoint
+from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.errors import InputError
 from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
 from oversmooth.inputs.libraries import borrow
@@ -180,16 +179,8 @@ def _looks_like_path(name: str) -> bool:
     )
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder / 'config.json'} cannot be read ({error}); mend it") from error
-    return config if isinstance(config, dict) else {}
-
-
 def _is_timm(folder: Path) -> bool:
-    return "architecture" in _config(folder)
+    return "architecture" in read_config(folder)
 
 
 def _from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded:
@@ -197,7 +188,7 @@ def _from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loade
     hub = name.replace("timm/", "hf-hub:timm/", 1) if name.startswith("timm/") else name
     try:
         if random and folder is not None:
-            model = _seeded(seed, lambda: timm.create_model(_config(folder)["architecture"], pretrained=False))
+            model = _seeded(seed, lambda: timm.create_model(read_config(folder)["architecture"], pretrained=False))
         else:
             model = _seeded(seed, lambda: timm.create_model(hub, pretrained=not random))
     except Exception as error:  # timm and the hub raise what they like

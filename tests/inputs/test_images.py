@@ -5,18 +5,21 @@ import importlib
 import io
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
+from PIL import Image
 
 from oversmooth.errors import InputError
 from oversmooth.inputs import Preprocessing, image_inputs, picture
 
-Image = pytest.importorskip("PIL.Image")
 STEPS = Preprocessing((16, 24))
 
 
 def table(path, **columns):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
     parquet.write_table(arrow.table(columns), path, row_group_size=2)
     return path
 
@@ -164,7 +167,7 @@ def test_parquet_that_will_not_do_is_named(encoded, tmp_path):
     refused(
         table(tmp_path / "t.parquet", text=["a"]), "t.parquet has the columns text; it needs one named image or img"
     )
-    empty = table(tmp_path / "e.parquet", image=pytest.importorskip("pyarrow").array([], "binary"))
+    empty = table(tmp_path / "e.parquet", image=pyarrow.array([], "binary"))
     refused(empty, "e.parquet has no rows")
     mixed = tmp_path / "mixed"
     mixed.mkdir()

@@ -15,7 +15,6 @@ LINES = REACTIONS.read_text(encoding="utf-8").splitlines()
 
 @pytest.fixture(scope="module")
 def reader(installed):
-    pytest.importorskip("transformers")
     return smiles_tokenizer(installed("rxnmapper", "albert_heads_8_uspto_all_1310k/vocab.txt"))
 
 

@@ -12,7 +12,9 @@ from oversmooth.inputs import PROSE, text_inputs
 
 
 def table(path, **columns):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
     parquet.write_table(arrow.table(columns), path, row_group_size=2)
     return path
 
@@ -166,7 +168,8 @@ def test_a_tokenizer_without_padding_is_padded_with_anything_and_masked(tokenize
 
 
 def test_a_tokenizer_written_in_python_will_do():
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     bytes_alone = transformers.ByT5Tokenizer()
     assert not bytes_alone.is_fast
     inputs = text_inputs(bytes_alone, None, count=5, length=40, batch=5)
@@ -264,7 +267,8 @@ def test_importing_costs_no_library():
 
 @pytest.mark.realdata
 def test_a_decoder_without_padding_reads_wikitext(shared):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     model, source = shared / "weights" / "stories15m", shared / "data" / "wikitext-2" / "valid.txt"
     if not (model.is_dir() and source.is_file()):
         pytest.skip(f"no {model} or {source}")

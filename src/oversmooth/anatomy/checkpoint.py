@@ -31,7 +31,7 @@ class Checkpoint:
             raise InputError(f"{path} does not exist; give a checkpoint's directory or file")
         self.what = str(self.path)
         self.folder = self.path if self.path.is_dir() else self.path.parent
-        self.config = _config(self.folder)
+        self.config = read_config(self.folder)
         self.files = self._weight_files()
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: set[str] = set()
@@ -118,7 +118,8 @@ class Checkpoint:
         return None
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """A folder's config.json; empty where there is none."""
     path = folder / "config.json"
     if not path.is_file():
         return {}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.errors import InputError
+from oversmooth.theory.weights import all_finite
 
 # Where a wrapper keeps the module it wraps: torch.compile, DistributedDataParallel and DataParallel.
 _WRAPPED = ("_orig_mod", "module")
@@ -88,3 +89,13 @@ def check_is_module(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}; give a torch.nn.Module, or a path")
     return model
+
+
+def check_finite(model: nn.Module) -> None:
+    """Refuse a model with NaN or infinity anywhere, by the name of the weight."""
+    for name, p in model.named_parameters():
+        if p.is_floating_point() and p.device.type != "meta" and not all_finite(p):
+            bad = int((~torch.isfinite(p)).sum())
+            raise InputError(
+                f"{name} has NaN or infinity in {bad:,} of {p.numel():,} entries; mend the checkpoint first"
+            )

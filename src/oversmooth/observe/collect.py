@@ -13,7 +13,7 @@ from torch import Tensor
 from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.errors import InputError
-from oversmooth.observe.study import Block
+from oversmooth.observe.study import Block, inverse_sigma
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.spectrum import attention_spectrum
@@ -106,7 +106,8 @@ class Collect:
         if call == 0 or not block.continues:
             self._site((call, -1), x, cosines=True)
         self._x = x
-        self._sigma = _inverse_sigma(x, layer, self._mask_for(x)) if block.norm_position == "pre" else None
+        kind = layer.norm.kind if layer.norm is not None else "layer"
+        self._sigma = inverse_sigma(x, kind, self._mask_for(x)) if block.norm_position == "pre" else None
         if self._sigma is not None:
             self._lists["sigma"][call].append(self._sigma)
 
@@ -261,15 +262,3 @@ def _replace(found: metrics.Summary, at: Tensor, other: metrics.Summary) -> metr
         value[at] = getattr(other, name).to(value.dtype)
         values[name] = value
     return metrics.Summary(**values, token_norms=found.token_norms)
-
-
-def _inverse_sigma(x: Tensor, layer: AttentionLayer, mask: Tensor | None) -> Tensor:
-    """Mean over tokens of 1/σ, σ as the norm takes it: over features, about their mean or about zero. ``(b,)``."""
-    x = x.float()
-    rms = layer.norm is not None and layer.norm.kind == "rms"
-    # Two plain passes: torch's var takes five times as long on a CPU.
-    centred = x if rms else x - x.mean(-1, keepdim=True)
-    inverse = (x.shape[-1] ** 0.5 / torch.linalg.vector_norm(centred, dim=-1)).clamp(max=1e6)
-    if mask is None:
-        return inverse.mean(-1)
-    return (inverse * mask).sum(-1) / mask.sum(-1)

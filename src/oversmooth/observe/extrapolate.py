@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from oversmooth import metrics
 from oversmooth.diagnosis import Course, Extrapolation, Number, plain
 from oversmooth.errors import InputError
-from oversmooth.observe.study import Block, without_dropout
-from oversmooth.observe.watch import first_tensor, result_like
+from oversmooth.observe.study import Block, inverse_sigma, without_dropout
+from oversmooth.observe.watch import batch_first, first_tensor, result_like
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.simulate import Simulation, simulate
@@ -112,14 +112,11 @@ def _effective(block: Block) -> tuple[Tensor, Tensor, Tensor | None, str]:
         values = values + bias.float()
     variant = "raw"
     if block.norm_position == "pre" and block.norm_agrees and layer.norm is not None:
-        x = block.x[0].float()
-        if block.A is not None and block.A.mask is not None:
-            x = x[block.A.mask[0, 0]]  # 1/σ of padding says nothing
-        rms = layer.norm.kind == "rms"
-        sigma = (x.square().mean(-1) if rms else x.var(-1, unbiased=False)).clamp(min=1e-12).sqrt()
+        mask = None if block.A is None or block.A.mask is None else block.A.mask[:1, 0]
+        inverse = float(inverse_sigma(block.x[:1], layer.norm.kind, mask))
         if layer.norm.beta is not None:
             values = values + (layer.norm.beta.float() @ W_V)
-        W_V = fold_norm(W_V, layer.norm.gamma.float(), kind=layer.norm.kind, inverse_sigma=float((1 / sigma).mean()))
+        W_V = fold_norm(W_V, layer.norm.gamma.float(), kind=layer.norm.kind, inverse_sigma=inverse)
         variant = "observed"
     offset = offset + torch.einsum("hk,hkd->d", values, W_O)
     if (bias := layer.output_bias) is not None:
@@ -170,14 +167,15 @@ def _settled(run: Simulation) -> str:
 
 def _real(blocks: list[Block], modules: dict[str, nn.Module], depth: int) -> Course | None:
     """The blocks themselves, run again on what the last one gave, with everything else they got as it was."""
-    x = _original_layout(blocks[-1], modules, blocks[-1].y)
+    attention, given = modules[blocks[-1].layer.name], first_tensor(blocks[-1].args, blocks[-1].kwargs)
+    # As the blocks take it: undoing `batch_first` is doing it again, but for a single array.
+    x = blocks[-1].y[0] if given.ndim == 2 else batch_first(attention, blocks[-1].y)
     A = blocks[-1].A
     mask = None if A is None or A.mask is None else A.mask[:, 0]
 
     def ratio(x: Tensor) -> Number:
-        tokens = _tokens(blocks[-1], modules, x)
         shown = None if mask is None else mask[:1]
-        return plain(metrics.summary(tokens[:1], shown, cosines=False).log_hfc_lfc[0])
+        return plain(metrics.summary(batch_first(attention, x)[:1], shown, cosines=False).log_hfc_lfc[0])
 
     depths, values = [0.0], [ratio(x)]
     try:
@@ -191,19 +189,6 @@ def _real(blocks: list[Block], modules: dict[str, nn.Module], depth: int) -> Cou
     except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
         return None  # a block that cannot be run by itself
     return Course(depths, values)
-
-
-def _original_layout(block: Block, modules: dict[str, nn.Module], x: Tensor) -> Tensor:
-    given = first_tensor(block.args, block.kwargs)
-    if given.ndim == 2:
-        return x[0]
-    return x if getattr(modules[block.layer.name], "batch_first", True) else x.transpose(0, 1)
-
-
-def _tokens(block: Block, modules: dict[str, nn.Module], x: Tensor) -> Tensor:
-    if x.ndim == 2:
-        return x[None]
-    return x if getattr(modules[block.layer.name], "batch_first", True) else x.transpose(0, 1)
 
 
 def _with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:

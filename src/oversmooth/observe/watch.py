@@ -146,14 +146,18 @@ class Watch:
                 self.listener.part(self.calls, self._block, name, self.tokens(layer, x), self.tokens(layer, y))
 
     def tokens(self, layer: AttentionLayer, x: Tensor) -> Tensor:
-        """As ``(batch, n, d)``: torch's own layers take (n, batch, d) unless told otherwise, and single arrays."""
+        """As ``(batch, n, d)``."""
         x = x.detach()
         if x.ndim == 2 and len(self._shape) == 3 and x.shape[0] == self._shape[0] * self._shape[1]:
             x = x.view(*self._shape[:2], -1)  # some blocks lay all texts end to end for a while
-        if x.ndim == 2:
-            return x[None]
-        first = getattr(self.modules[layer.name], "batch_first", True)
-        return x if first else x.transpose(0, 1)
+        return batch_first(self.modules[layer.name], x)
+
+
+def batch_first(attention: nn.Module, x: Tensor) -> Tensor:
+    """As ``(batch, n, d)``: torch's own layers take (n, batch, d) unless told otherwise, and single arrays."""
+    if x.ndim == 2:
+        return x[None]
+    return x if getattr(attention, "batch_first", True) else x.transpose(0, 1)
 
 
 def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
