@@ -74,6 +74,15 @@ class AttentionLayer:
         return self.name
 
     @property
+    def value_module(self) -> tuple[str, str]:
+        """The module that holds the value weight, and the weight's name there."""
+        return _place(f"{self.name}.{self.layout.value}")
+
+    @property
+    def output_module(self) -> tuple[str, str]:
+        return _place(f"{self.name}.{self.layout.output}")
+
+    @property
     def W_V(self) -> Tensor:
         """One slice per query head; shared value heads repeated."""
         return repeat_shared_heads(self._values().mT, self.heads)
@@ -99,7 +108,7 @@ class AttentionLayer:
         if name not in self.weights.shapes:
             return None
         bias = _finite(self.weights.read(name), self.name, "value bias")
-        return repeat_shared_heads(self._unpack(bias)[..., None], self.heads)[..., 0]
+        return repeat_shared_heads(self.split(bias)[1][..., None], self.heads)[..., 0]
 
     @property
     def output_bias(self) -> Tensor | None:
@@ -123,17 +132,32 @@ class AttentionLayer:
             W = W.unflatten(0, (self.kv_heads, self.head_dim))
         else:
             W = self.weights.read(name)
-            W = self._unpack(W.mT if self.layout.transposed else W)
+            W = self.split(W.mT if self.layout.transposed else W)[1]
         return _finite(W, self.name, "value weight")
 
-    def _unpack(self, rows: Tensor) -> Tensor:
-        """The values' share of a weight (out, in) or a bias (out,), ``(kv_heads, k, ...)``."""
-        k = self.head_dim
+    def split(self, packed: Tensor, dim: int = 0) -> tuple[Tensor | None, Tensor]:
+        """What the value projection's weight, bias or output holds along dim: (queries and keys or None, values).
+
+        The values' dim becomes two, ``(kv_heads, k)``.
+        """
+        dim, k = dim % packed.ndim, self.head_dim
+        if self.layout.packing == "separate":
+            return None, packed.unflatten(dim, (self.kv_heads, k))
         if self.layout.packing == "stacked":
-            rows = rows[(self.heads + self.kv_heads) * k :]
-        elif self.layout.packing == "per head":
-            return rows.unflatten(0, (self.heads, 3, k))[:, 2]
-        return rows.unflatten(0, (self.kv_heads, k))
+            start = (self.heads + self.kv_heads) * k
+            values = packed.narrow(dim, start, self.kv_heads * k).unflatten(dim, (self.kv_heads, k))
+            return packed.narrow(dim, 0, start), values
+        by_head = packed.unflatten(dim, (self.heads, 3, k))
+        return by_head.narrow(dim + 1, 0, 2), by_head.select(dim + 1, 2)
+
+    def join(self, rest: Tensor | None, values: Tensor, dim: int = 0) -> Tensor:
+        """The inverse of `split`."""
+        dim = dim % (values.ndim - 1)
+        if rest is None:
+            return values.flatten(dim, dim + 1)
+        if self.layout.packing == "stacked":
+            return torch.cat([rest, values.flatten(dim, dim + 1)], dim)
+        return torch.cat([rest, values.unsqueeze(dim + 1)], dim + 1).flatten(dim, dim + 2)
 
 
 @dataclass(frozen=True)
@@ -156,6 +180,11 @@ class Anatomy:
     def shared(self) -> bool:
         """Whether a layer runs more than once."""
         return len({layer.name for layer in self.layers}) < len(self.layers)
+
+
+def _place(name: str) -> tuple[str, str]:
+    module, _, weight = name.lstrip(".").rpartition(".")
+    return module, weight
 
 
 def _finite(W: Tensor, layer: str, role: str) -> Tensor:

@@ -1,0 +1,28 @@
+"""Ways to make a model smooth or sharpen, on any model that anatomy knows; one file each.
+
+steer(model, Spectral("sharpen"))      put a method on, in place
+unsteer(model)                         take it off again, exactly
+fold(model)                            leave plain weights that compute the same, where weights alone can
+verify(model)                          compute, not assume, that the promised spectrum holds
+"""
+
+from oversmooth.steering.apply import Steering, fold, steer, steering_of, unsteer
+from oversmooth.steering.attnscale import AttnScale
+from oversmooth.steering.centred import Centred
+from oversmooth.steering.contranorm import ContraNorm
+from oversmooth.steering.featscale import FeatScale
+from oversmooth.steering.laplacian import Laplacian
+from oversmooth.steering.method import Method
+from oversmooth.steering.neutreno import NeuTRENO
+from oversmooth.steering.spectral import Spectral
+from oversmooth.steering.value_residual import ValueResidual
+
+METHODS: dict[str, type[Method]] = {
+    method.__name__: method
+    for method in (Spectral, NeuTRENO, AttnScale, FeatScale, ContraNorm, ValueResidual, Centred, Laplacian)
+}
+
+__all__ = [
+    "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "Laplacian", "Method", "NeuTRENO", "Spectral",
+    "Steering", "ValueResidual", "fold", "steer", "steering_of", "unsteer",
+]  # fmt: skip

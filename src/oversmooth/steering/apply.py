@@ -1,0 +1,333 @@
+"""steer, unsteer and fold: methods put on a live model, in place, and taken off again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from oversmooth.anatomy import locate
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.errors import InputError
+from oversmooth.steering import opened
+from oversmooth.steering.method import Method
+from oversmooth.steering.passes import Pass, Passes
+from oversmooth.steering.reparametrized import ReparametrizedLayer, prepare
+from oversmooth.steering.sites import Site
+from oversmooth.steering.spectral import Spectral
+from oversmooth.steering.warm_start import start
+
+Layers = str | Iterable[int] | Callable[[int, AttentionLayer], bool]
+_MARK = "_oversmooth"
+_PARTS = "oversmooth"
+
+
+@dataclass
+class Moved:
+    """How far a warm start took one layer's H from what it was."""
+
+    index: int
+    name: str
+    heads: list[float]
+    """``‖H' − H‖ / ‖H‖`` by head."""
+
+
+@dataclass
+class Steering:
+    """What was done to a model: enough to undo it, to save it, and to look at it."""
+
+    methods: list[Method]
+    layers: list[int]
+    """The places in the stack that were steered."""
+    stack: str
+    heads: int | None
+    anatomy: Anatomy = field(repr=False)
+    sites: dict[int, Site] = field(default_factory=dict, repr=False)
+    reparametrized: list[ReparametrizedLayer] = field(default_factory=list, repr=False)
+    moved: list[Moved] = field(default_factory=list, repr=False)
+    handles: list[Any] = field(default_factory=list, repr=False)
+    opened: list[nn.Module] = field(default_factory=list, repr=False)
+    holders: list[nn.Module] = field(default_factory=list, repr=False)
+    """Attention modules that got parts of their own."""
+    no_nested: list[Any] = field(default_factory=list, repr=False)
+    passes: Passes | None = field(default=None, repr=False)
+    restored: bool = False
+    """Whether it was loaded from a file, which does not have the weights of before."""
+
+    def settings(self) -> dict[str, Any]:
+        """As JSON takes it; `saving` reads it back."""
+        return {
+            "version": 1,
+            "methods": [method.settings() for method in self.methods],
+            "layers": self.layers,
+            "stack": self.stack,
+            "heads": self.heads,
+        }
+
+    def begin(self, running: Pass) -> None:
+        groups: dict[tuple[int, ...], list[ReparametrizedLayer]] = {}
+        for layer in self.reparametrized:
+            shape = layer.shape
+            groups.setdefault((shape.width, shape.heads, shape.kv_heads, shape.head_dim), []).append(layer)
+        prepare(list(groups.values()), running)
+
+
+def steer(
+    model: nn.Module,
+    method: Method | Sequence[Method],
+    layers: Layers = "all",
+    *,
+    stack: str | None = None,
+    heads: int | None = None,
+) -> nn.Module:
+    """Put one method, or several that act in different places, on some layers of a model. In place; returns the model.
+
+    layers: "all", "first half", "last half", places in the stack (negative ones from its end), or a function
+    (index, layer) -> bool. stack, heads: for `anatomy.locate`.
+    An optimiser made before must be made anew: the model's parameters are others now.
+    """
+    model = check_is_module(model)
+    inside = unwrapped(model)
+    methods = _checked_methods(method)
+    if steering_of(inside) is not None:
+        raise InputError(
+            f"this {type(inside).__name__} is steered already, by {_names(steering_of(inside))}; "
+            "unsteer it first, or give all methods in one list"
+        )
+    anatomy = locate(inside, stack=stack, heads=heads)
+    chosen = _chosen(layers, anatomy)
+    for one in methods:
+        for index in chosen:
+            why = one.refusal(anatomy.layers[index], anatomy)
+            if why:
+                raise InputError(
+                    f"{type(one).__name__} cannot act on layer {index} ({anatomy.layers[index].name}): {why}"
+                )
+    active = [one for one in methods if not one.off()]
+    steering = Steering(methods, chosen, anatomy.stack, heads, anatomy)
+    try:
+        _put_on(inside, steering, active)
+    except BaseException:
+        _take_off(inside, steering, fold=False)
+        raise
+    inside.__dict__[_MARK] = steering
+    _write_config(inside, steering.settings())
+    return model
+
+
+def unsteer(model: nn.Module) -> nn.Module:
+    """Undo `steer` exactly: the weights of before, and nothing that was added. In place; returns the model."""
+    inside, steering = _steered(model)
+    if steering.restored and steering.reparametrized:
+        raise InputError("this model was loaded steered, without the weights it had before; fold it instead")
+    _take_off(inside, steering, fold=False)
+    _forget(inside)
+    return model
+
+
+def fold(model: nn.Module) -> nn.Module:
+    """Leave a stock model that computes the same, where weights alone can. In place; returns the model."""
+    inside, steering = _steered(model)
+    for method in steering.methods:
+        if method.why_no_fold and not method.off():
+            raise InputError(
+                f"{method} cannot be folded: no weight of a stock model does {method.why_no_fold}; unsteer takes it off"
+            )
+    for layer in steering.reparametrized:
+        for name, value in (("Θ", layer.theta), ("ψ", layer.psi)):
+            if not bool(value.isfinite().all()):
+                raise InputError(f"layer {layer.index} ({layer.shape.name}): {name} has NaN; there is nothing to fold")
+    _take_off(inside, steering, fold=True)
+    _forget(inside)
+    return model
+
+
+def steering_of(model: nn.Module) -> Steering | None:
+    """What `steer` did to a model, or to a module inside it; None if nothing."""
+    return next((m.__dict__[_MARK] for m in unwrapped(model).modules() if _MARK in m.__dict__), None)
+
+
+def holder_of(model: nn.Module) -> nn.Module | None:
+    """The module that was given to `steer`."""
+    return next((m for m in unwrapped(model).modules() if _MARK in m.__dict__), None)
+
+
+def _steered(model: nn.Module) -> tuple[nn.Module, Steering]:
+    inside = holder_of(check_is_module(model))
+    if inside is None:
+        raise InputError(f"this {type(unwrapped(model)).__name__} is not steered; steer it first")
+    return inside, inside.__dict__[_MARK]
+
+
+def _forget(model: nn.Module) -> None:
+    del model.__dict__[_MARK]
+    _write_config(model, None)
+
+
+def _write_config(model: nn.Module, settings: dict[str, Any] | None) -> None:
+    """Beside a Hugging Face model's configuration, so that save_pretrained keeps it."""
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "to_dict"):
+        return
+    if settings is not None:
+        config.oversmooth = settings
+    elif hasattr(config, "oversmooth"):
+        del config.oversmooth
+
+
+def _checked_methods(method: Method | Sequence[Method]) -> list[Method]:
+    methods = [method] if isinstance(method, Method) else list(method)
+    if not methods:
+        raise InputError("no method was given; give one of oversmooth.steering, such as NeuTRENO(0.6)")
+    places: dict[str, Method] = {}
+    for one in methods:
+        if not isinstance(one, Method):
+            raise InputError(f"{one!r} is no method; give one of oversmooth.steering, such as NeuTRENO(0.6)")
+        if one.place in places:
+            raise InputError(
+                f"{places[one.place]} and {one} both act on {_WHERE[one.place]}, and their order would matter; "
+                "use one of them"
+            )
+        places[one.place] = one
+    return methods
+
+
+_WHERE = {
+    "weights": "the value and output weights",
+    "values": "the values",
+    "attention": "what attention makes of the values",
+    "output": "what the attention block gives",
+}
+
+
+def _names(steering: Steering | None) -> str:
+    assert steering is not None
+    return " and ".join(str(method) for method in steering.methods)
+
+
+def _chosen(layers: Layers, anatomy: Anatomy) -> list[int]:
+    depth = len(anatomy)
+    if isinstance(layers, str):
+        halves = {"all": range(depth), "first half": range(depth // 2), "last half": range(depth // 2, depth)}
+        word = layers.replace("-", " ").replace("_", " ")
+        if word not in halves:
+            raise InputError(f"layers is {layers!r}; choose 'all', 'first half' or 'last half', or give their places")
+        chosen = list(halves[word])
+    elif callable(layers):
+        chosen = [index for index, layer in enumerate(anatomy) if layers(index, layer)]
+    else:
+        chosen = []
+        for place in layers:
+            if isinstance(place, bool) or not isinstance(place, int) or not -depth <= place < depth:
+                raise InputError(f"layer {place!r} is not there: {anatomy.stack} has the layers 0 to {depth - 1}")
+            chosen.append(place % depth)
+        chosen = sorted(set(chosen))
+    if not chosen:
+        raise InputError(f"no layer was chosen of the {depth} that {anatomy.stack} has; choose at least one")
+    names = {anatomy.layers[index].name for index in chosen}
+    left = [i for i, layer in enumerate(anatomy) if i not in chosen and layer.name in names]
+    if left:
+        raise InputError(
+            f"layers {chosen[0]} and {left[0]} are one module ({anatomy.layers[left[0]].name}) that runs again; "
+            "choose all of its runs or none"
+        )
+    return chosen
+
+
+def _put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    anatomy = steering.anatomy
+    owner = modules[_owner(anatomy)]
+    steering.passes = passes = Passes(steering.begin, _arguments(owner))
+    inner = [method for method in methods if not isinstance(method, Spectral)]
+    wants_first = any(method.uses_first_values for method in inner)
+    distinct = {anatomy.layers[index].name: index for index in reversed(steering.layers)}
+    first = anatomy.layers[0]
+    # Opened first: parametrizations go on top of what a module is then.
+    for name in dict.fromkeys([*([first.name] if wants_first else []), *(distinct if inner else [])]):
+        if isinstance(modules[name], nn.MultiheadAttention):
+            opened.open_attention(modules[name])
+            steering.opened.append(modules[name])
+    for method in methods:
+        if isinstance(method, Spectral):
+            _reparametrize(modules, steering, method, distinct, passes)
+    if wants_first:
+        steering.sites[0] = Site(0, first, passes, first=True)
+    for name, index in distinct.items() if inner else ():
+        layer = anatomy.layers[index]
+        site = steering.sites.setdefault(index, Site(index, layer, passes, first=layer.name == first.name))
+        weight = getattr(*_place(modules, layer.output_module)).detach()
+        parts = nn.ModuleDict()
+        for method in inner:
+            part = method.part(layer).to(device=weight.device, dtype=weight.dtype)
+            parts[type(method).__name__.lower()] = part
+            site.add(method, part)
+        modules[name].add_module(_PARTS, parts)
+        steering.holders.append(modules[name])
+    for site in steering.sites.values():
+        steering.handles += site.hook(modules, wants_first)
+    if methods:
+        steering.handles.append(owner.register_forward_pre_hook(passes.begin, with_kwargs=True))
+        steering.handles.append(owner.register_forward_hook(passes.end, always_call=True))
+        for block in dict.fromkeys(layer.block for layer in anatomy):
+            if modules[block] is not owner:
+                steering.handles.append(modules[block].register_forward_pre_hook(passes.enter, with_kwargs=True))
+        for module in modules.values():
+            # Hooks close the encoder layer's fast path, which alone takes nested arrays.
+            if isinstance(module, nn.TransformerEncoder) and getattr(module, "use_nested_tensor", False):
+                module.use_nested_tensor = False
+                steering.no_nested.append(module)
+
+
+def _reparametrize(
+    modules: dict[str, nn.Module], steering: Steering, method: Spectral, distinct: dict[str, int], passes: Passes
+) -> None:
+    generator = torch.Generator().manual_seed(method.seed)
+    for name, index in sorted(distinct.items(), key=lambda item: item[1]):
+        shape = steering.anatomy.layers[index]
+        value, output = _place(modules, shape.value_module), _place(modules, shape.output_module)
+        layer = ReparametrizedLayer(index, method, shape, value, output)
+        begin = start(method, shape, generator)
+        steering.reparametrized.append(layer)
+        layer.attach(begin, passes)
+        steering.moved.append(Moved(index, name, [round(m, 6) for m in begin.moved.tolist()]))
+
+
+def _place(modules: dict[str, nn.Module], where: tuple[str, str]) -> tuple[nn.Module, str]:
+    return modules[where[0]], where[1]
+
+
+def _owner(anatomy: Anatomy) -> str:
+    """The module whose forward pass runs the blocks: what holds the list of them."""
+    return anatomy.stack.split("*")[0].rstrip(".").rpartition(".")[0] if "*" in anatomy.stack else ""
+
+
+def _arguments(owner: nn.Module) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(owner.forward).parameters)
+    except (TypeError, ValueError):
+        return ()
+
+
+def _take_off(model: nn.Module, steering: Steering, *, fold: bool) -> None:
+    for handle in steering.handles:
+        handle.remove()
+    steering.handles.clear()
+    for layer in reversed(steering.reparametrized):
+        layer.detach(fold=fold)
+    steering.reparametrized.clear()
+    for module in steering.holders:
+        del module._modules[_PARTS]
+    steering.holders.clear()
+    for module in steering.opened:
+        opened.close_attention(module)
+    steering.opened.clear()
+    for module in steering.no_nested:
+        module.use_nested_tensor = True
+    steering.no_nested.clear()
+    steering.sites.clear()

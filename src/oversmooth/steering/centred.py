@@ -1,0 +1,51 @@
+"""Centred attention: ``A − s J``, J all 1/n; with s = 1 nothing of the mean token passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.steering.method import (
+    MethodWithStrength,
+    Operator,
+    Part,
+    Place,
+    beside,
+    mean_over_tokens,
+    number_or_parameter,
+    one_a_head,
+    repeat_heads,
+)
+
+
+@dataclass(frozen=True)
+class Centred(MethodWithStrength):
+    """``A V − s · mean(V)``; learned: one s a head, from `strength` on."""
+
+    strength: float = 1.0
+
+    place: ClassVar[Place] = "attention"
+    averages: ClassVar[bool] = True
+    why_no_fold: ClassVar[str] = "taking away the mean of the values over tokens"
+
+    def part(self, layer: AttentionLayer) -> Part:
+        return _Centred(self, layer.heads)
+
+
+class _Centred(Part):
+    def __init__(self, method: Centred, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        number_or_parameter(self, "strength", method.strength, heads, method.learned)
+
+    def forward(self, U: Tensor, V: Tensor, V0: Tensor | None, mask: Tensor | None) -> Tensor:
+        """U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
+        return U - beside(self.strength, U, 1) * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
+
+    def operator(self) -> Operator:
+        s = one_a_head(self.strength, self.heads)
+        return Operator(torch.ones_like(s), torch.zeros_like(s), s)

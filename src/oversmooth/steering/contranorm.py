@@ -1,0 +1,50 @@
+"""ContraNorm: ``Y − s · softmax(Ŷ Ŷᵀ / τ) Y`` on what the attention block gives, Ŷ its tokens at unit length.
+
+The LayerNorm that the published layer ends with is left to the norms that the model has: so s = 0 changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.steering.method import MethodWithStrength, Part, Place, beside, check_number, number_or_parameter
+
+
+@dataclass(frozen=True)
+class ContraNorm(MethodWithStrength):
+    """strength: s; temperature: τ; learned: one s a layer, from `strength` on."""
+
+    strength: float = 0.1
+    temperature: float = 1.0
+
+    place: ClassVar[Place] = "output"
+    averages: ClassVar[bool] = True
+    why_no_fold: ClassVar[str] = "comparing tokens with each other once more"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("temperature", self.temperature, low=1e-6)
+
+    def part(self, layer: AttentionLayer) -> Part:
+        return _ContraNorm(self)
+
+
+class _ContraNorm(Part):
+    def __init__(self, method: ContraNorm) -> None:
+        super().__init__()
+        self.temperature = method.temperature
+        number_or_parameter(self, "strength", method.strength, 1, method.learned)
+
+    def forward(self, Y: Tensor, mask: Tensor | None) -> Tensor:
+        """Y ``(..., n, d)``."""
+        unit = normalize(Y, dim=-1)
+        scores = (unit @ unit.mT) / self.temperature
+        if mask is not None:
+            scores = scores.masked_fill(~mask[..., None, :], torch.finfo(scores.dtype).min)
+        return Y - beside(self.strength, Y) * (scores.softmax(-1) @ Y)

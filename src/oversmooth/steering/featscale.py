@@ -1,0 +1,51 @@
+"""FeatScale: ``Y + s · LFC[Y] + t · HFC[Y]`` on what the attention block gives, per channel (THEORY §7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.steering.method import Method, Part, Place, beside, check_number, mean_over_tokens, number_or_parameter
+
+
+@dataclass(frozen=True)
+class FeatScale(Method):
+    """low, high: where s and t start (0 as published); as_published adds both terms twice, as the authors' code."""
+
+    low: float = 0.0
+    high: float = 0.0
+    learned: bool = True
+    as_published: bool = False
+
+    place: ClassVar[Place] = "output"
+    averages: ClassVar[bool] = True
+    why_no_fold: ClassVar[str] = "scaling the mean over tokens and the rest differently"
+
+    def __post_init__(self) -> None:
+        check_number("low", self.low)
+        check_number("high", self.high)
+
+    def off(self) -> bool:
+        return self.low == self.high == 0 and not self.learned
+
+    def part(self, layer: AttentionLayer) -> Part:
+        return _FeatScale(self, layer.width)
+
+
+class _FeatScale(Part):
+    s: Tensor | float
+    t: Tensor | float
+
+    def __init__(self, method: FeatScale, width: int) -> None:
+        super().__init__()
+        self.times = 2 if method.as_published else 1
+        number_or_parameter(self, "s", method.low, width, method.learned)
+        number_or_parameter(self, "t", method.high, width, method.learned)
+
+    def forward(self, Y: Tensor, mask: Tensor | None) -> Tensor:
+        """Y ``(..., n, d)``."""
+        low = mean_over_tokens(Y, mask, -2)
+        return Y + self.times * (beside(self.s, Y) * low + beside(self.t, Y) * (Y - low))

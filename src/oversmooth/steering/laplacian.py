@@ -1,0 +1,49 @@
+"""Laplacian heads: ``A − c I``; with c = 1 a token gets how far the mean of what it looks at lies from itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.steering.method import (
+    MethodWithStrength,
+    Operator,
+    Part,
+    Place,
+    beside,
+    number_or_parameter,
+    one_a_head,
+    repeat_heads,
+)
+
+
+@dataclass(frozen=True)
+class Laplacian(MethodWithStrength):
+    """``A V − c V``; learned: one c a head, from `strength` on."""
+
+    strength: float = 1.0
+
+    place: ClassVar[Place] = "attention"
+    why_no_fold: ClassVar[str] = "taking a token's own value away from what attention mixes"
+
+    def part(self, layer: AttentionLayer) -> Part:
+        return _Laplacian(self, layer.heads)
+
+
+class _Laplacian(Part):
+    def __init__(self, method: Laplacian, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        number_or_parameter(self, "strength", method.strength, heads, method.learned)
+
+    def forward(self, U: Tensor, V: Tensor, V0: Tensor | None, mask: Tensor | None) -> Tensor:
+        """U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
+        return U - beside(self.strength, U, 1) * repeat_heads(V, self.heads)
+
+    def operator(self) -> Operator:
+        c = one_a_head(self.strength, self.heads)
+        return Operator(torch.ones_like(c), c, torch.zeros_like(c))

@@ -1,0 +1,141 @@
+"""What all ways of steering have in common: settings, the place where they act, and a formula as a small module.
+
+A method is a frozen dataclass of settings. For each layer it makes a part, the module that carries the formula and what
+is learned; the part does not know where in a model it stands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.errors import InputError
+
+Place = Literal["weights", "values", "attention", "output"]
+"""The value and output weights; what the value projection gives; what attention makes of it, A V; what the output
+projection gives.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """What a method makes of attention: ``A' = gain · A − shift · I − mean · J``, J all 1/n; one number a head."""
+
+    gain: Tensor
+    shift: Tensor
+    mean: Tensor
+    source: bool = False
+    """Whether the first layer's values are added: something that differs between tokens."""
+
+
+class Part(nn.Module):
+    """One layer's share of a method: ``forward`` is the formula."""
+
+    needs_first_values: ClassVar[bool] = False
+    strength: Tensor | float
+
+    def operator(self) -> Operator | None:
+        """How it changes attention's spectrum, where it is linear in A."""
+        return None
+
+
+class Method:
+    """The verbs. Subclasses are frozen dataclasses of settings."""
+
+    place: ClassVar[Place]
+    averages: ClassVar[bool] = False
+    """Whether it takes a mean over all tokens, which causal attention forbids."""
+    uses_first_values: ClassVar[bool] = False
+    why_no_fold: ClassVar[str]
+    """What no weight of a stock model does; empty where weights alone can do it."""
+
+    def part(self, layer: AttentionLayer) -> Part:
+        """The formula for one layer."""
+        raise NotImplementedError
+
+    def off(self) -> bool:
+        """Whether it changes nothing and never will: strength 0, not learned."""
+        return False
+
+    def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:
+        """Why this layer cannot take it, or None."""
+        if self.averages and layer.causal:
+            return "it averages over all tokens, so with causal attention a token would see later ones"
+        first = anatomy.layers[0]
+        if self.uses_first_values and (first.kv_heads, first.head_dim) != (layer.kv_heads, layer.head_dim):
+            return (
+                f"it has {layer.kv_heads} value heads of {layer.head_dim} features and the first layer "
+                f"{first.kv_heads} of {first.head_dim}, so the first layer's values do not fit"
+            )
+        return None
+
+    def settings(self) -> dict[str, Any]:
+        """As JSON takes it; `from_settings` reads it back."""
+        assert dataclasses.is_dataclass(self)
+        return {"method": type(self).__name__, **dataclasses.asdict(self)}
+
+    def __str__(self) -> str:
+        assert dataclasses.is_dataclass(self)
+        given = [f for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in given)})"
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodWithStrength(Method):
+    """One number says how much; with 0 nothing changes. learned: it is where training starts."""
+
+    strength: float = 0.0
+    learned: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("strength", self.strength)
+
+    def off(self) -> bool:
+        return self.strength == 0 and not self.learned
+
+
+def check_number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(f"{name} is {value!r}; give a finite number")
+    if not low <= value <= high:
+        raise InputError(f"{name} is {value}; give a number from {low:g} to {high:g}")
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}; choose {' or '.join(map(repr, choices))}")
+
+
+def number_or_parameter(part: nn.Module, name: str, value: float, size: int, learned: bool) -> None:
+    """`size` parameters that start at value; or, not learned, the number itself, which no precision rounds."""
+    if learned:
+        part.register_parameter(name, nn.Parameter(torch.full((size,), float(value))))
+    else:
+        setattr(part, name, float(value))
+
+
+def repeat_heads(values: Tensor, heads: int) -> Tensor:
+    """One slice a query head, ``(..., kv_heads, k) -> (..., heads, k)``."""
+    return values if values.shape[-2] == heads else values.repeat_interleave(heads // values.shape[-2], dim=-2)
+
+
+def mean_over_tokens(x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
+    """Mean over the tokens that count, kept as a dimension of 1. mask ``(batch, n)``, as x begins."""
+    if mask is None:
+        return x.mean(dim, keepdim=True)
+    weight = mask.to(x.dtype).reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
+    return (x * weight).sum(dim, keepdim=True) / weight.sum(dim, keepdim=True).clamp(min=1)
+
+
+def beside(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor | float:
+    """A learned number in x's precision, with so many dimensions of 1 after it; a fixed one as it is."""
+    return value.to(x.dtype).reshape(-1, *[1] * dims) if isinstance(value, Tensor) else value
+
+
+def one_a_head(value: Tensor | float, heads: int) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float32).detach().expand(heads)

@@ -1,0 +1,61 @@
+"""NeuTRENO: ``U = A V + λ̃ (V⁰ − V)``, a fidelity term to the first layer's values (THEORY §6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.steering.method import (
+    MethodWithStrength,
+    Operator,
+    Part,
+    Place,
+    beside,
+    check_choice,
+    number_or_parameter,
+    one_a_head,
+    repeat_heads,
+)
+
+
+@dataclass(frozen=True)
+class NeuTRENO(MethodWithStrength):
+    """Adds ``λ̃ (V⁰ − V)`` in every layer but the first, before the output projection; V⁰ is not detached.
+
+    strength: λ̃ (0.6 for vision, 0.4 for language in the paper); learned: from there on, one a layer or one a head.
+    """
+
+    strength: float = 0.6
+    per: Literal["layer", "head"] = "layer"
+
+    place: ClassVar[Place] = "attention"
+    uses_first_values: ClassVar[bool] = True
+    why_no_fold: ClassVar[str] = "adding the first layer's values in later layers"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("per", self.per, ("layer", "head"))
+
+    def part(self, layer: AttentionLayer) -> Part:
+        return _NeuTRENO(self, layer.heads)
+
+
+class _NeuTRENO(Part):
+    needs_first_values = True
+
+    def __init__(self, method: NeuTRENO, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        number_or_parameter(self, "strength", method.strength, heads if method.per == "head" else 1, method.learned)
+
+    def forward(self, U: Tensor, V: Tensor, V0: Tensor, mask: Tensor | None) -> Tensor:
+        """U ``(..., n, heads, k)``; V and V⁰ ``(..., n, kv_heads, k)``."""
+        return U + beside(self.strength, U, 1) * repeat_heads(V0 - V, self.heads)
+
+    def operator(self) -> Operator:
+        strength = one_a_head(self.strength, self.heads)
+        return Operator(torch.ones_like(strength), strength, torch.zeros_like(strength), source=True)

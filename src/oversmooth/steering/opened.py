@@ -1,0 +1,95 @@
+"""torch.nn.MultiheadAttention with its two points in the open: values and mixed values pass through modules.
+
+torch computes it in one function that calls neither a value projection nor its own output projection as a module, so
+nothing can take hold of them. This is the same computation, step by step, for attention of tokens over themselves.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oversmooth.errors import InputError
+
+VALUES = "oversmooth_values"
+
+
+class OpenedAttention(nn.MultiheadAttention):
+    """What a MultiheadAttention becomes while a method acts inside it; its weights stay where they are."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        if not (query is key is value) and not (torch.equal(query, key) and torch.equal(key, value)):
+            raise InputError("a steered MultiheadAttention got other keys or values; steer self-attention only")
+        batched = query.ndim == 3
+        x = query if batched else query[None]
+        if batched and not self.batch_first:
+            x = x.transpose(0, 1)
+        q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1)
+        v = getattr(self, VALUES)(v)
+        q, k, v = (part.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for part in (q, k, v))
+        bias = self._bias(q, key_padding_mask, attn_mask)
+        dropout = self.dropout if self.training else 0.0
+        weights = None
+        if need_weights:
+            scores = q @ k.mT * self.head_dim**-0.5
+            weights = F.dropout((scores if bias is None else scores + bias).softmax(-1), dropout)
+            mixed = weights @ v
+        elif bias is None and is_causal:
+            mixed = F.scaled_dot_product_attention(q, k, v, None, dropout, True)
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v, bias, dropout)
+        out = self.out_proj(mixed.transpose(1, 2).flatten(2))
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(1)
+        if not batched:
+            return out[0], None if weights is None else weights[0]
+        return (out if self.batch_first else out.transpose(0, 1)), weights
+
+    def _bias(self, q: Tensor, hidden: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+        """Both masks, True or −inf where a pair is hidden, as one that is added to the scores."""
+        bias = None
+        if attn_mask is not None:
+            bias = _added(attn_mask, q.dtype)
+            if bias.ndim == 3:
+                bias = bias.unflatten(0, (-1, self.num_heads))
+        if hidden is not None:
+            columns = _added(hidden if hidden.ndim == 2 else hidden[None], q.dtype)[:, None, None, :]
+            bias = columns if bias is None else bias + columns
+        return bias
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
+
+
+def open_attention(attention: nn.Module) -> None:
+    """In place: the same weights, outputs equal up to rounding."""
+    if type(attention) is not nn.MultiheadAttention:
+        raise InputError(
+            f"{type(attention).__name__} has a forward pass of its own, which cannot be opened; "
+            "use torch.nn.MultiheadAttention itself"
+        )
+    if attention.bias_k is not None or attention.add_zero_attn or not attention._qkv_same_embed_dim:
+        raise InputError(
+            "this MultiheadAttention has bias_k, add_zero_attn or separate projections, which steering does not know"
+        )
+    attention.add_module(VALUES, nn.Identity())
+    attention.__class__ = OpenedAttention
+
+
+def close_attention(attention: nn.Module) -> None:
+    del attention._modules[VALUES]
+    attention.__class__ = nn.MultiheadAttention

@@ -1,0 +1,102 @@
+"""Maps onto arrays with orthonormal columns, ``VᵀV = I``: QR, Cayley and the matrix exponential. Batched over layers.
+
+QR is computed through the Cholesky factor of ΘᵀΘ in float64: the same Q with a positive diagonal of R, in a few batched
+products where Householder's is slow on a GPU (THEORY §5). In float32 it would break down at condition numbers that
+training reaches.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Map = Literal["qr", "cayley", "exp"]
+MAPS: tuple[Map, ...] = ("qr", "cayley", "exp")
+
+
+def is_orthonormal(V: Tensor, tolerance: float = 1e-5) -> bool:
+    """Whether the columns of V are orthonormal. ``(..., d, m)``."""
+    V = V.double()
+    eye = torch.eye(V.shape[-1], dtype=V.dtype, device=V.device)
+    return bool(((V.mT @ V - eye).abs() <= tolerance).all())
+
+
+def orthonormal(theta: Tensor) -> Tensor:
+    """The Q of QR(Θ), of Θ's dtype, ``(..., d, m)``; NaN where the columns of Θ depend on each other."""
+    Q: Tensor = _CholeskyQR.apply(theta)  # type: ignore[no-untyped-call]
+    return Q
+
+
+class _CholeskyQR(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor) -> Tensor:
+        wide = theta.double()
+        L, failed = torch.linalg.cholesky_ex(wide.mT @ wide)
+        # Garbage is worse than NaN, and asking whether it failed would make a GPU wait.
+        L = torch.where((failed > 0)[..., None, None], torch.nan, L)
+        eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L)
+        inverse = torch.linalg.solve_triangular(L, eye, upper=False)  # R⁻ᵀ
+        Q = wide @ inverse.mT
+        ctx.save_for_backward(Q, inverse)
+        return Q.to(theta.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        # Walter and Lehmann: Θ̄ = (Q̄ + Q copyltu(−Q̄ᵀQ)) R⁻ᵀ; copyltu mirrors the lower triangle.
+        (grad,) = grads
+        Q, inverse = ctx.saved_tensors
+        wide = grad.double()
+        M = -(wide.mT @ Q)
+        mirrored = M.tril() + M.tril(-1).mT
+        return ((wide + Q @ mirrored) @ inverse).to(grad.dtype)
+
+
+def skew(free: Tensor, size: int) -> Tensor:
+    """The skew-symmetric matrix with these entries below its diagonal. ``(..., d(d−1)/2) -> (..., d, d)``."""
+    rows, columns = torch.tril_indices(size, size, -1, device=free.device)
+    S = free.new_zeros(*free.shape[:-1], size, size)
+    S[..., rows, columns] = free
+    return S - S.mT
+
+
+def cayley(S: Tensor) -> Tensor:
+    """``(I + S)(I − S)⁻¹`` for skew-symmetric S: orthogonal, and never −1 among its eigenvalues. In float64."""
+    S = S.double()
+    eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
+    return torch.linalg.solve(eye - S, eye + S, left=False)
+
+
+def exponential(S: Tensor) -> Tensor:
+    """``exp(S)`` for skew-symmetric S: every rotation. In float64."""
+    return torch.linalg.matrix_exp(S.double())
+
+
+def completed(V: Tensor) -> Tensor:
+    """An orthogonal matrix whose first columns are V's, ``(d, m) -> (d, d)``. In float64."""
+    d, m = V.shape
+    if m == d:
+        return V.double()
+    generator = torch.Generator().manual_seed(0)
+    more = torch.randn(d, d - m, dtype=torch.float64, generator=generator).to(V.device)
+    Q = torch.linalg.qr(torch.cat([V.double(), more], dim=1)).Q
+    return torch.cat([V.double(), Q[:, m:]], dim=1)
+
+
+def left_inverse(V: Tensor) -> Tensor:
+    """``V⁺`` with ``V⁺V = I``, ``(..., d, m) -> (..., m, d)``, in float64; NaN where there is none."""
+    V = V.double()
+    if V.shape[-1] == V.shape[-2]:
+        inverse, failed = torch.linalg.inv_ex(V)
+    else:
+        inverse, failed = torch.linalg.inv_ex(V.mT @ V)
+        inverse = inverse @ V.mT
+    return torch.where((failed > 0)[..., None, None], torch.nan, inverse)
+
+
+def kaiming(d: int, m: int, generator: torch.Generator) -> Tensor:
+    """Θ as the papers' code starts it: Kaiming uniform with a = √5, that is uniform within ±1/√d."""
+    bound = 1 / math.sqrt(d)
+    return torch.empty(d, m).uniform_(-bound, bound, generator=generator)

@@ -1,0 +1,209 @@
+"""Weights that are computed from free parameters, through torch's parametrizations: all layers of a pass at once.
+
+The value weight holds Θ (beside queries and keys, where they are fused with it), the output weight ψ. Read outside a
+pass, a weight is computed by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.errors import InputError
+from oversmooth.steering import orthogonal
+from oversmooth.steering.passes import Pass, Passes
+from oversmooth.steering.spectral import Spectral
+from oversmooth.steering.warm_start import Start
+
+# V of the general form is refused from this condition number on: float32 weights have lost half their digits there.
+CONDITION_LIMIT = 1e4
+
+
+class _ValueWeight(nn.Module):
+    """``(queries and keys,) Θ -> weight``, in the layout of the model."""
+
+    base: Tensor | None
+
+    def __init__(self, layer: ReparametrizedLayer, base: Tensor | None) -> None:
+        super().__init__()
+        self._layer = [layer]  # in a list: not a module of this one, whatever it refers to
+        self.register_buffer("base", base)
+
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
+        layer = self._layer[0]
+        free = layer.free.to(weight)
+        rest, _ = layer.shape.split(weight.mT if layer.shape.layout.transposed else weight)
+        return (free,) if rest is None else (rest.clone(memory_format=torch.contiguous_format), free)
+
+    def forward(self, *originals: Tensor) -> Tensor:
+        layer = self._layer[0]
+        rows, _ = layer.rows()
+        weight = layer.shape.join(None if len(originals) == 1 else originals[0], rows)
+        return weight.mT if layer.shape.layout.transposed else weight
+
+
+class _OutputWeight(nn.Module):
+    """``ψ -> weight``."""
+
+    def __init__(self, layer: ReparametrizedLayer) -> None:
+        super().__init__()
+        self._layer = [layer]
+
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
+        return (self._layer[0].start_psi.to(weight),)
+
+    def forward(self, psi: Tensor) -> Tensor:
+        layer = self._layer[0]
+        _, rows = layer.rows()
+        weight = rows.flatten(0, 1)
+        return weight if layer.shape.layout.transposed else weight.mT
+
+
+class ReparametrizedLayer:
+    """One layer's weights and where they live; made by `attach`, gone with `detach`."""
+
+    def __init__(
+        self,
+        index: int,
+        method: Spectral,
+        shape: AttentionLayer,
+        value: tuple[nn.Module, str],
+        output: tuple[nn.Module, str],
+    ) -> None:
+        self.index, self.method, self.shape = index, method, shape
+        self.value, self.output = value, output
+        self.free = self.start_psi = torch.empty(0)
+        self.passes: Passes | None = None
+        self._final: tuple[Tensor, Tensor] | None = None
+        self.originals: list[tuple[nn.Module, str, Tensor, list[str]]] = []
+        """Module, name of the weight, the weight itself, and the order of the module's parameters."""
+
+    @property
+    def group(self) -> int:
+        return self.shape.heads // self.shape.kv_heads
+
+    def attach(self, start: Start, passes: Passes) -> None:
+        """Replace the two weights."""
+        method, d = self.method, self.shape.width
+        base = None
+        self.free = start.theta
+        if method.form == "symmetric" and method.orthogonal != "qr":
+            self.free = torch.zeros(d * (d - 1) // 2)
+            base = orthogonal.completed(start.V).to(self.value[0].get_parameter(self.value[1]))
+        self.start_psi = method.psi(start.eigenvalues, self.group)
+        self.passes = passes
+        for (module, name), new in ((self.value, _ValueWeight(self, base)), (self.output, _OutputWeight(self))):
+            kept = (module, name, getattr(module, name), list(module._parameters))
+            parametrize.register_parametrization(module, name, new, unsafe=True)
+            self.originals.append(kept)
+        self.free = self.start_psi = torch.empty(0)
+
+    def detach(self, *, fold: bool) -> None:
+        """Plain weights again: as they are computed now, or as they were before."""
+        with torch.no_grad():
+            self._final = self.rows()  # either weight needs both parametrizations, and they go one by one
+        while self.originals:
+            module, name, original, order = self.originals.pop()
+            value = getattr(module, name).detach().clone(memory_format=torch.contiguous_format)
+            parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+            module._buffers.pop(name, None)  # where torch leaves what has no gradient
+            kept = nn.Parameter(value, original.requires_grad) if fold else _moved_like(original, value)
+            parameters: dict[str, Any] = {**module._parameters, name: kept}
+            module._parameters.clear()
+            module._parameters.update({key: parameters[key] for key in order})
+
+    @property
+    def theta(self) -> Tensor:
+        """Θ, or the entries of the skew-symmetric matrix."""
+        originals = self._list(self.value)
+        return getattr(originals, f"original{originals.ntensors - 1}")
+
+    @property
+    def psi(self) -> Tensor:
+        return self._list(self.output).original0
+
+    @property
+    def base(self) -> Tensor | None:
+        return self._list(self.value)[0].base
+
+    @staticmethod
+    def _list(place: tuple[nn.Module, str]) -> Any:
+        module, name = place
+        return module.parametrizations[name]  # type: ignore[index]
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Value rows ``(kv_heads, k, d)`` and output rows ``(heads, k, d)``: of the pass that runs, or computed now."""
+        if self._final is not None:
+            return self._final
+        running = None if self.passes is None else self.passes.current()
+        if running is not None and self.shape.name in running.weights:
+            return running.weights[self.shape.name]
+        ((rows, back),) = compute([self])
+        return rows, back
+
+
+def compute(layers: list[ReparametrizedLayer]) -> list[tuple[Tensor, Tensor]]:
+    """The weights of layers of one method and one shape, in batched operations."""
+    method, first = layers[0].method, layers[0]
+    free = torch.stack([layer.theta for layer in layers])
+    psi = torch.stack([layer.psi for layer in layers])
+    base = None if first.base is None else torch.stack([layer.base for layer in layers])  # type: ignore[misc]
+    V = method.V(free, base)[..., : first.shape.kv_heads * first.shape.head_dim]
+    rows, back = method.weights(V, method.eigenvalues(psi, first.group), first.shape.kv_heads)
+    if method.form == "general":
+        _check_condition(layers, rows, V)
+    return list(zip(rows.unbind(), back.unbind(), strict=True))
+
+
+def prepare(groups: list[list[ReparametrizedLayer]], running: Pass) -> None:
+    """As a pass begins: all weights of all layers."""
+    for layers in groups:
+        if layers[0].method.verify:
+            check_parameters(layers)
+        for layer, weights in zip(layers, compute(layers), strict=True):
+            running.weights[layer.shape.name] = weights
+
+
+def check_parameters(layers: list[ReparametrizedLayer]) -> None:
+    """Refuse NaN and infinity in what is learned, by the name of the layer."""
+    if _cannot_ask():
+        return
+    for layer in layers:
+        for name, value in (("Θ", layer.theta), ("ψ", layer.psi)):
+            bad = int((~value.isfinite()).sum())
+            if bad:
+                raise InputError(
+                    f"layer {layer.index} ({layer.shape.name}): {name} has NaN or infinity in {bad:,} of "
+                    f"{value.numel():,} entries; go back to the last checkpoint, with a lower learning rate"
+                )
+
+
+def _check_condition(layers: list[ReparametrizedLayer], rows: Tensor, V: Tensor) -> None:
+    """An error before V becomes singular, where one may wait for the answer."""
+    if _cannot_ask():
+        return
+    with torch.no_grad():
+        wide = V.detach().double()
+        norms = torch.linalg.matrix_norm(wide, 1) * torch.linalg.matrix_norm(orthogonal.left_inverse(wide), 1)
+    for layer, condition in zip(layers, norms.tolist(), strict=True):
+        if not condition < CONDITION_LIMIT * layer.shape.width:  # the 1-norm's may exceed the 2-norm's by so much
+            raise InputError(
+                f"layer {layer.index} ({layer.shape.name}): V is nearly singular (condition number {condition:.1e}); "
+                "go back to the last checkpoint with a lower learning rate, or use form='symmetric'"
+            )
+
+
+def _cannot_ask() -> bool:
+    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return capturing or torch.compiler.is_compiling()
+
+
+def _moved_like(original: Tensor, now: Tensor) -> Tensor:
+    """The very parameter it was; where the model has moved to another device or precision since, with it."""
+    if original.device != now.device or original.dtype != now.dtype:
+        original.data = original.data.to(now.device, now.dtype)
+    return original

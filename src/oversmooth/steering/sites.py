@@ -1,0 +1,102 @@
+"""Where methods take hold of a layer: what its value projection gives, what its output projection gets, and gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.errors import InputError
+from oversmooth.steering.method import Method, Part
+from oversmooth.steering.opened import VALUES, OpenedAttention
+from oversmooth.steering.passes import Pass, Passes
+
+
+class Site:
+    """The hooks of one layer. parts: one formula at most for each place."""
+
+    def __init__(self, index: int, layer: AttentionLayer, passes: Passes, first: bool) -> None:
+        self.index, self.layer, self.passes = index, layer, passes
+        self.first = first
+        """Whether its values, the first time it runs in a pass, are V⁰."""
+        self.parts: dict[str, Part] = {}
+        self.averages: set[str] = set()
+
+    def add(self, method: Method, part: Part) -> None:
+        self.parts[method.place] = part
+        if method.averages:
+            self.averages.add(type(method).__name__)
+
+    def hook(self, modules: dict[str, nn.Module], remember_values: bool) -> list[Any]:
+        """Handles of what was put on. remember_values: V⁰ is wanted by some layer."""
+        attention = modules[self.layer.name]
+        opened = isinstance(attention, OpenedAttention)
+        value = getattr(attention, VALUES) if opened else modules[self.layer.value_module[0]]
+        output = modules[self.layer.output_module[0]]
+        handles = []
+        if "values" in self.parts or "attention" in self.parts or (self.first and remember_values):
+            handles.append(value.register_forward_hook(self._opened_values if opened else self._values))
+        if "attention" in self.parts:
+            handles.append(output.register_forward_pre_hook(self._mixed))
+        if "output" in self.parts:
+            handles.append(output.register_forward_hook(self._output))
+        return handles
+
+    def _values(self, module: nn.Module, args: Any, out: Tensor) -> Tensor | None:
+        rest, V = self.layer.split(out, -1)
+        changed = self._take(V)
+        return None if changed is None else self.layer.join(rest, changed, -1)
+
+    def _opened_values(self, module: nn.Module, args: Any, out: Tensor) -> Tensor | None:
+        changed = self._take(out.unflatten(-1, (self.layer.kv_heads, self.layer.head_dim)))
+        return None if changed is None else changed.flatten(-2)
+
+    def _take(self, V: Tensor) -> Tensor | None:
+        """Remember V and, in the first run of the first layer, V⁰. Returns V where a method changes it."""
+        running = self.passes.needed(self.layer.name)
+        source = self.first and running.run <= 0
+        if source:
+            running.first_values = V
+        changed = None
+        if "values" in self.parts and not source:
+            changed = V = self.parts["values"](V, self._first_values(running, V))
+        running.values = V
+        return changed
+
+    def _mixed(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        running, part = self.passes.needed(self.layer.name), self.parts["attention"]
+        V, running.values = running.values, None
+        if part.needs_first_values and self.first and running.run <= 0:
+            return None
+        U = args[0].unflatten(-1, (self.layer.heads, self.layer.head_dim))
+        if V is None or V.shape[:-2] != U.shape[:-2]:
+            got = "nothing" if V is None else tuple(V.shape)
+            raise InputError(
+                f"{self.layer.name}: values have shape {got} where attention gave {tuple(U.shape)}; this attention "
+                "rearranges its tokens, and methods that act inside it cannot follow"
+            )
+        V0 = self._first_values(running, V) if part.needs_first_values else None
+        self._check_causal(running)
+        return (part(U, V, V0, running.mask).flatten(-2), *args[1:])
+
+    def _output(self, module: nn.Module, args: Any, Y: Tensor) -> Tensor:
+        running = self.passes.current()
+        if running is not None:
+            self._check_causal(running)
+        return self.parts["output"](Y, None if running is None else running.mask)
+
+    def _first_values(self, running: Pass, V: Tensor) -> Tensor:
+        V0 = running.first_values
+        if V0 is None or V0.shape != V.shape:
+            got = "are not there" if V0 is None else f"have shape {tuple(V0.shape)} and not {tuple(V.shape)}"
+            raise InputError(f"{self.layer.name}: the first layer's values {got}; run the whole model in one pass")
+        return V0
+
+    def _check_causal(self, running: Pass) -> None:
+        if running.causal and self.averages:
+            (name, *_) = self.averages
+            raise InputError(
+                f"{name} averages over all tokens, and this pass is causal: a token would see later ones; "
+                "use NeuTRENO, ValueResidual or Laplacian"
+            )

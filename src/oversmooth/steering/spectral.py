@@ -1,0 +1,150 @@
+"""Spectral: H reparametrized so that its eigenvalues have the sign or the range one wants (THEORY §5).
+
+With W_V = V and W_O = Λ V⁻¹ every head's H has the eigenvalues in its slice of Λ. All heads take slices of one V: so
+they decouple, and what holds for one head holds for all together. The free parameters are Θ, of which V is made, and ψ,
+of which Λ is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.errors import InputError
+from oversmooth.steering import orthogonal
+from oversmooth.steering.method import Method, Place, check_choice
+
+Mode = Literal["sharpen", "smooth"]
+# Bounded eigenvalues come near 1 and never reach it; a warm start stops here.
+_NEAR_ONE = 1 - 1e-3
+
+
+@dataclass(frozen=True)
+class Spectral(Method):
+    """``H = V Λ V⁻¹`` with Λ of one sign: negative to sharpen, positive to smooth.
+
+    Args:
+        mode: "sharpen" or "smooth".
+        form: "symmetric" has V orthogonal and Λ = ∓ψ²; "general" has any invertible V and ψ clipped to `range`.
+        bounded: symmetric: ``ψ²/(1 + Σψ²)``, the sum over query heads that share a value head. |λ| stays below 1, where
+            sharpening cannot flip back to smoothing.
+        range: general: the ends of the clipping; by default [−1, 0] to sharpen, [0, 1] to smooth; in place of mode.
+        orthogonal: how V is made of Θ: "qr" (the paper's), "cayley" or "exp".
+        wiring: "paper" is ``x V`` then ``(·) Λ Vᵀ``; "code", the authors' early code, ``x Vᵀ`` then ``(·) V Λ``: all
+            heads together have H = Λ, with the same signs, but the heads do not decouple.
+        start: "warm" from the model's weights, as near as the form allows; "cold" as the paper initialises.
+        seed: of a cold start.
+        verify: look for NaN, and for V about to become singular, in every training pass, and stop there.
+    """
+
+    mode: Mode = "sharpen"
+    form: Literal["symmetric", "general"] = "symmetric"
+    bounded: bool = False
+    range: tuple[float, float] | None = None
+    orthogonal: orthogonal.Map = "qr"
+    wiring: Literal["paper", "code"] = "paper"
+    start: Literal["warm", "cold"] = "warm"
+    seed: int = 0
+    verify: bool = False
+
+    place: ClassVar[Place] = "weights"
+    why_no_fold: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        check_choice("mode", self.mode, ("sharpen", "smooth"))
+        check_choice("form", self.form, ("symmetric", "general"))
+        check_choice("orthogonal", self.orthogonal, orthogonal.MAPS)
+        check_choice("wiring", self.wiring, ("paper", "code"))
+        check_choice("start", self.start, ("warm", "cold"))
+        if self.range is not None:
+            if self.form != "general":
+                raise InputError(f"range is {self.range} but form is {self.form!r}; a range needs form='general'")
+            try:
+                low, high = map(float, self.range)
+            except (TypeError, ValueError):
+                raise InputError(f"range is {self.range!r}; give its two ends, such as (-1, 0)") from None
+            if not low < high:
+                raise InputError(f"range is ({low:g}, {high:g}), whose ends are swapped or equal; give the lower first")
+            object.__setattr__(self, "range", (low, high))
+        if self.form == "general" and (self.bounded or self.wiring == "code" or self.orthogonal != "qr"):
+            raise InputError("form='general' has no orthogonal V: leave bounded, orthogonal and wiring as they are")
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Between which eigenvalues lie, over all query heads that share a value head together."""
+        if self.range is not None:
+            return self.range
+        top = 1.0 if self.bounded or self.form == "general" else torch.inf
+        return (-top, 0.0) if self.mode == "sharpen" else (0.0, top)
+
+    def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:
+        inner = layer.kv_heads * layer.head_dim
+        if inner > layer.width:
+            return (
+                f"its {layer.kv_heads} value heads of {layer.head_dim} features exceed the {layer.width} of a token: "
+                "no V has that many independent columns"
+            )
+        if self.wiring == "code" and (inner != layer.width or layer.kv_heads != layer.heads):
+            return "wiring='code' needs as many value features as a token has, and no shared value heads"
+        return None
+
+    def V(self, free: Tensor, base: Tensor | None) -> Tensor:
+        """Of Θ, ``(layers, d, m)``, or of the entries of a skew-symmetric matrix beside base ``(layers, d, d)``."""
+        if self.form == "general":
+            return free
+        if self.orthogonal == "qr":
+            return orthogonal.orthonormal(free)
+        assert base is not None
+        turn = orthogonal.cayley if self.orthogonal == "cayley" else orthogonal.exponential
+        return (base.double() @ turn(orthogonal.skew(free, base.shape[-1]))).to(free.dtype)
+
+    def eigenvalues(self, psi: Tensor, group: int) -> Tensor:
+        """Λ of ψ ``(layers, heads, k)``; group: query heads that share a value head."""
+        if self.form == "general":
+            low, high = self.ends
+            return psi.clamp(low / group, high / group)  # a group's sum then lies between the ends
+        square = psi.square()
+        if self.bounded:
+            square = square / (1 + _group_sum(square, group))
+        return -square if self.mode == "sharpen" else square
+
+    def psi(self, eigenvalues: Tensor, group: int) -> Tensor:
+        """The inverse of `eigenvalues`, for Λ that it can give."""
+        if self.form == "general":
+            return eigenvalues
+        square = eigenvalues.abs()
+        if self.bounded:
+            square = square / (1 - _group_sum(square, group))
+        return square.sqrt()
+
+    def nearest(self, eigenvalues: Tensor, group: int) -> Tensor:
+        """The nearest Λ that this form has. ``(heads, k)``."""
+        low, high = self.ends
+        if self.form == "general":
+            return eigenvalues.clamp(low / group, high / group)
+        clipped = eigenvalues.clamp(min=low, max=high)
+        if self.bounded:
+            total = _group_sum(clipped.abs(), group)
+            clipped = clipped * (_NEAR_ONE / total.clamp(min=_NEAR_ONE))
+        return clipped
+
+    def weights(self, V: Tensor, eigenvalues: Tensor, kv_heads: int) -> tuple[Tensor, Tensor]:
+        """Rows of the value and of the output weight: ``(layers, kv_heads, k, d)`` and ``(layers, heads, k, d)``."""
+        heads, k = eigenvalues.shape[-2:]
+        if self.wiring == "code":
+            rows = V.unflatten(-2, (heads, k))
+            return rows, rows * eigenvalues.flatten(-2)[..., None, None, :]
+        back = orthogonal.left_inverse(V).to(V.dtype) if self.form == "general" else V.mT
+        back = back.unflatten(-2, (kv_heads, k)).repeat_interleave(heads // kv_heads, dim=-3)
+        return V.mT.unflatten(-2, (kv_heads, k)), eigenvalues[..., None] * back
+
+
+def _group_sum(x: Tensor, group: int) -> Tensor:
+    """The sum over query heads that share a value head, at each of them. ``(..., heads, k)``."""
+    if group == 1:
+        return x
+    return x.unflatten(-2, (-1, group)).sum(-2).repeat_interleave(group, dim=-2)

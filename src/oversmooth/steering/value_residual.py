@@ -1,0 +1,37 @@
+"""Value residual (ResFormer): later layers mix ``(1 − s) V + s V⁰``, V⁰ the first layer's values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.steering.method import MethodWithStrength, Part, Place, beside, number_or_parameter
+
+
+@dataclass(frozen=True)
+class ValueResidual(MethodWithStrength):
+    """strength: s, 0.5 as published; learned: one a layer, from there on."""
+
+    strength: float = 0.5
+
+    place: ClassVar[Place] = "values"
+    uses_first_values: ClassVar[bool] = True
+    why_no_fold: ClassVar[str] = "adding the first layer's values in later layers"
+
+    def part(self, layer: AttentionLayer) -> Part:
+        return _ValueResidual(self)
+
+
+class _ValueResidual(Part):
+    needs_first_values = True
+
+    def __init__(self, method: ValueResidual) -> None:
+        super().__init__()
+        number_or_parameter(self, "strength", method.strength, 1, method.learned)
+
+    def forward(self, V: Tensor, V0: Tensor) -> Tensor:
+        """Both ``(..., n, kv_heads, k)``."""
+        return V + beside(self.strength, V) * (V0 - V)

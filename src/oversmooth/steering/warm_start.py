@@ -1,0 +1,103 @@
+"""Where reparametrized weights begin: from a model's own weights, or as the paper initialises (THEORY §5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.steering import orthogonal
+from oversmooth.steering.spectral import Spectral
+
+
+@dataclass(frozen=True)
+class Start:
+    """V ``(d, m)``, Θ where V is made of it, Λ ``(heads, k)``, and how far each head moved."""
+
+    V: Tensor
+    theta: Tensor
+    eigenvalues: Tensor
+    moved: Tensor
+    """``‖H' − H‖ / ‖H‖`` by head."""
+
+
+def start(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -> Start:
+    W_V, W_O = layer.W_V.double().cpu(), layer.raw_W_O.double().cpu()
+    group = layer.heads // layer.kv_heads
+    if method.start == "cold":
+        theta, eigenvalues = _cold(method, layer, generator)
+        V = theta if method.form == "general" else orthogonal.orthonormal(theta)
+    elif method.wiring == "code":
+        V, eigenvalues = _as_code(W_V, W_O)
+        eigenvalues, theta = method.nearest(eigenvalues, 1), V
+    else:
+        V = nearest_basis(method, W_V[::group], W_O, group)
+        eigenvalues = method.nearest(_rayleigh(V, W_V, W_O, group), group)
+        theta = V
+    return Start(V, theta, eigenvalues, _moved(method, V, eigenvalues, W_V, W_O, group))
+
+
+def _cold(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    group = layer.heads // layer.kv_heads
+    theta = orthogonal.kaiming(layer.width, layer.kv_heads * layer.head_dim, generator).double()
+    drawn = torch.empty(layer.heads, layer.head_dim, dtype=torch.float64).uniform_(0, 1, generator=generator)
+    if method.form == "general":
+        low, high = method.ends
+        return theta, (low + (high - low) * drawn) / group
+    return theta, method.eigenvalues(drawn / group**0.5, group)
+
+
+def nearest_basis(method: Spectral, W_V: Tensor, W_O: Tensor, group: int) -> Tensor:
+    """One V for all heads. W_V ``(kv_heads, d, k)``; W_O ``(heads, k, d)``.
+
+    Of each value head's H, summed over the query heads that share it, the symmetric part; of its eigenvectors those
+    with the largest clipped eigenvalues; then the orthonormal columns nearest to all of them (Procrustes), each weighed
+    by its eigenvalue.
+    """
+    shared, d, k = W_V.shape
+    back = W_O.unflatten(0, (shared, group)).sum(1)
+    # The symmetric part has rank 2k at most: its eigenvectors lie where W_V and W_Oᵀ do.
+    basis = torch.linalg.qr(torch.cat([W_V, back.mT], dim=-1)).Q
+    product = (basis.mT @ W_V) @ (back @ basis)
+    values, vectors = torch.linalg.eigh((product + product.mT) / 2)
+    low, high = method.ends
+    clipped = values.clamp(min=low, max=high)
+    chosen = clipped.abs().argsort(dim=-1, descending=True)[:, :k]
+    columns = basis @ vectors.gather(-1, chosen[:, None].expand(-1, vectors.shape[-2], -1))
+    weight = clipped.abs().gather(-1, chosen)
+    # Columns that clipping left at zero may point anywhere; they only fill the space.
+    weight = weight + 1e-3 * weight.max().clamp(min=1e-12)
+    wanted = (columns * weight[:, None]).movedim(0, 1).reshape(d, shared * k)
+    U, _, Vh = torch.linalg.svd(wanted, full_matrices=False)
+    return U @ Vh
+
+
+def _rayleigh(V: Tensor, W_V: Tensor, W_O: Tensor, group: int) -> Tensor:
+    """``v_jᵀ H_h v_j``: the best Λ beside a given V. ``(heads, k)``."""
+    by_head = V.unflatten(-1, (-1, W_V.shape[-1])).movedim(1, 0).repeat_interleave(group, dim=0)
+    return ((by_head.mT @ W_V) * (W_O @ by_head).mT).sum(-1)
+
+
+def _as_code(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
+    """For x Vᵀ, then (·) V Λ: Vᵀ nearest to W_V, and Λ the best beside it."""
+    heads, d, k = W_V.shape
+    U, _, Vh = torch.linalg.svd(W_V.movedim(0, 1).reshape(d, heads * k))
+    V = (U @ Vh).mT
+    return V, (V * W_O.reshape(heads * k, d)).sum(0).view(heads, k)
+
+
+def _moved(method: Spectral, V: Tensor, eigenvalues: Tensor, W_V: Tensor, W_O: Tensor, group: int) -> Tensor:
+    shared = W_V.shape[0] // group
+    rows, back = (W.double() for W in method.weights(V, eigenvalues, shared))
+    new_V = rows.mT.repeat_interleave(group, dim=0)
+    # Products of d by d matrices of rank k, through their k by k factors: never formed.
+    size = _inner(W_V, W_O, W_V, W_O)
+    distance = size + _inner(new_V, back, new_V, back) - 2 * _inner(new_V, back, W_V, W_O)
+    return (distance.clamp(min=0) / size.clamp(min=1e-300)).sqrt()
+
+
+def _inner(V: Tensor, O: Tensor, W: Tensor, P: Tensor) -> Tensor:  # noqa: E741
+    """``⟨V O, W P⟩`` by head, for V, W ``(heads, d, k)`` and O, P ``(heads, k, d)``."""
+    return ((V.mT @ W) * (O @ P.mT)).sum((-2, -1))
