@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +53,33 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise InputError(f"{path} cannot be written: {error.strerror or error}; nothing was left there") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A temporary directory beside path, renamed to it when the block succeeds and removed when it does not."""
+    check_new_folder(path)
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.resolve().parent))
+    except OSError as error:
+        raise InputError(f"{path} cannot be made: {error.strerror}; choose another place") from error
+    try:
+        yield temporary
+        os.chmod(temporary, 0o777 & ~_umask())
+        if path.is_dir():
+            path.rmdir()  # it is empty
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}; nothing was left there") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_new_folder(path: Path) -> None:
+    """Refuse a directory that has something in it, and what `check_folder` refuses."""
+    check_folder(path)
+    if path.is_dir() and any(path.iterdir()):
+        raise InputError(f"{path} has files in it; name a new or an empty directory")
 
 
 def _umask() -> int:

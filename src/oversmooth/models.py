@@ -210,18 +210,25 @@ def _from_transformers(
         if folder is not None and not random:
             Checkpoint(folder)  # refuses what is missing, cut off, or more than arrays, in a sentence of its own
         architecture = (config.architectures or [""])[0]
-        cls = getattr(transformers, architecture, None)
+        cls = getattr(transformers, architecture, None) or transformers.AutoModel
+        settings = getattr(config, "oversmooth", None)  # of a model that was saved steered
+        load = cls
+        if settings and not random:
+            from oversmooth.steering.saving import steered_class
+
+            load = steered_class(cls, settings)
         remarks = []
         if dtype is None and device in (None, "cpu"):
             # Half precision on a CPU is slow, or refused; what is stored in it is exact in float32.
             dtype = "float32"
         try:
             if random:
-                model = _seeded(seed, lambda: cls(config) if cls else transformers.AutoModel.from_config(config))
+                make = getattr(cls, "from_config", cls)
+                model = _seeded(seed, lambda: make(config))
             else:
-                model, info = (cls or transformers.AutoModel).from_pretrained(
-                    name, dtype=dtype or "auto", output_loading_info=True
-                )
+                model, info = load.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True)
+                if load is not cls:
+                    model.__class__ = cls
                 missing = sorted(info.get("missing_keys", ()))
                 inside = tuple(f"{layer.block}." for layer in locate(model))
                 if lost := [key for key in missing if key.startswith(inside)]:

@@ -14,8 +14,10 @@ from oversmooth.steering.featscale import FeatScale
 from oversmooth.steering.laplacian import Laplacian
 from oversmooth.steering.method import Method
 from oversmooth.steering.neutreno import NeuTRENO
+from oversmooth.steering.saving import load_steered, method_from, save_steered
 from oversmooth.steering.spectral import Spectral
 from oversmooth.steering.value_residual import ValueResidual
+from oversmooth.steering.verify import Verification, verify
 
 METHODS: dict[str, type[Method]] = {
     method.__name__: method
@@ -24,5 +26,6 @@ METHODS: dict[str, type[Method]] = {
 
 __all__ = [
     "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "Laplacian", "Method", "NeuTRENO", "Spectral",
-    "Steering", "ValueResidual", "fold", "steer", "steering_of", "unsteer",
+    "Steering", "ValueResidual", "Verification", "fold", "load_steered", "method_from", "save_steered", "steer",
+    "steering_of", "unsteer", "verify",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from oversmooth.steering.passes import Pass, Passes
 from oversmooth.steering.reparametrized import ReparametrizedLayer, prepare
 from oversmooth.steering.sites import Site
 from oversmooth.steering.spectral import Spectral
-from oversmooth.steering.warm_start import start
+from oversmooth.steering.warm_start import placeholder, start
 
 Layers = str | Iterable[int] | Callable[[int, AttentionLayer], bool]
 _MARK = "_oversmooth"
@@ -91,8 +91,7 @@ def steer(
     (index, layer) -> bool. stack, heads: for `anatomy.locate`.
     An optimiser made before must be made anew: the model's parameters are others now.
     """
-    model = check_is_module(model)
-    inside = unwrapped(model)
+    inside = unwrapped(check_is_module(model))
     methods = _checked_methods(method)
     if steering_of(inside) is not None:
         raise InputError(
@@ -108,16 +107,24 @@ def steer(
                 raise InputError(
                     f"{type(one).__name__} cannot act on layer {index} ({anatomy.layers[index].name}): {why}"
                 )
-    active = [one for one in methods if not one.off()]
-    steering = Steering(methods, chosen, anatomy.stack, heads, anatomy)
-    try:
-        _put_on(inside, steering, active)
-    except BaseException:
-        _take_off(inside, steering, fold=False)
-        raise
-    inside.__dict__[_MARK] = steering
-    _write_config(inside, steering.settings())
+    _apply(inside, Steering(methods, chosen, anatomy.stack, heads, anatomy))
     return model
+
+
+def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: str, heads: int | None) -> None:
+    """The structure of a steered model, whose parameters are loaded afterwards: what starts them is left out."""
+    anatomy = locate(model, stack=stack, heads=heads)
+    _apply(model, Steering(methods, layers, stack, heads, anatomy, restored=True))
+
+
+def _apply(model: nn.Module, steering: Steering) -> None:
+    try:
+        _put_on(model, steering, [method for method in steering.methods if not method.off()])
+    except BaseException:
+        _take_off(model, steering, fold=False)
+        raise
+    model.__dict__[_MARK] = steering
+    _write_config(model, steering.settings())
 
 
 def unsteer(model: nn.Module) -> nn.Module:
@@ -125,9 +132,15 @@ def unsteer(model: nn.Module) -> nn.Module:
     inside, steering = _steered(model)
     if steering.restored and steering.reparametrized:
         raise InputError("this model was loaded steered, without the weights it had before; fold it instead")
+    take_off(inside)
+    return model
+
+
+def take_off(model: nn.Module) -> None:
+    """The weights of before, even where they are not those that a loaded model once had."""
+    inside, steering = _steered(model)
     _take_off(inside, steering, fold=False)
     _forget(inside)
-    return model
 
 
 def fold(model: nn.Module) -> nn.Module:
@@ -292,10 +305,11 @@ def _reparametrize(
         shape = steering.anatomy.layers[index]
         value, output = _place(modules, shape.value_module), _place(modules, shape.output_module)
         layer = ReparametrizedLayer(index, method, shape, value, output)
-        begin = start(method, shape, generator)
+        begin = placeholder(method, shape) if steering.restored else start(method, shape, generator)
         steering.reparametrized.append(layer)
         layer.attach(begin, passes)
-        steering.moved.append(Moved(index, name, [round(m, 6) for m in begin.moved.tolist()]))
+        if not steering.restored:
+            steering.moved.append(Moved(index, name, [round(m, 6) for m in begin.moved.tolist()]))
 
 
 def _place(modules: dict[str, nn.Module], where: tuple[str, str]) -> tuple[nn.Module, str]:

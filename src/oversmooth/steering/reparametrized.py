@@ -109,8 +109,7 @@ class ReparametrizedLayer:
         while self.originals:
             module, name, original, order = self.originals.pop()
             value = getattr(module, name).detach().clone(memory_format=torch.contiguous_format)
-            parametrize.remove_parametrizations(module, name, leave_parametrized=True)
-            module._buffers.pop(name, None)  # where torch leaves what has no gradient
+            _remove(module, name)
             kept = nn.Parameter(value, original.requires_grad) if fold else _moved_like(original, value)
             parameters: dict[str, Any] = {**module._parameters, name: kept}
             module._parameters.clear()
@@ -200,6 +199,17 @@ def _check_condition(layers: list[ReparametrizedLayer], rows: Tensor, V: Tensor)
 def _cannot_ask() -> bool:
     capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
     return capturing or torch.compiler.is_compiling()
+
+
+def _remove(module: nn.Module, name: str) -> None:
+    """As torch's remove_parametrizations, which takes the property off a class that copies of the model share."""
+    del module.parametrizations[name]  # type: ignore[operator, union-attr]
+    cls = type(module)
+    if len(module.parametrizations):  # type: ignore[arg-type]
+        module.__class__ = type(cls.__name__, cls.__bases__, {k: v for k, v in vars(cls).items() if k != name})
+    else:
+        del module.parametrizations
+        module.__class__ = cls.__bases__[0]
 
 
 def _moved_like(original: Tensor, now: Tensor) -> Tensor:

@@ -39,6 +39,12 @@ def start(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -
     return Start(V, theta, eigenvalues, _moved(method, V, eigenvalues, W_V, W_O, group))
 
 
+def placeholder(method: Spectral, layer: AttentionLayer) -> Start:
+    """Arrays of the right shapes, for parameters that are loaded afterwards."""
+    V = torch.eye(layer.width, layer.kv_heads * layer.head_dim)
+    return Start(V, V, torch.zeros(layer.heads, layer.head_dim), torch.zeros(layer.heads))
+
+
 def _cold(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     group = layer.heads // layer.kv_heads
     theta = orthogonal.kaiming(layer.width, layer.kv_heads * layer.head_dim, generator).double()

@@ -1,0 +1,149 @@
+"""Steered models on disk: safetensors with the methods' settings in their metadata or in config.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.errors import InputError
+from oversmooth.files import whole_file, whole_folder
+from oversmooth.steering.apply import restore, steering_of, take_off
+from oversmooth.steering.method import Method
+
+KEY = "oversmooth"
+"""Of the settings, in a safetensors file's metadata and in a configuration."""
+
+
+def save_steered(model: nn.Module, path: str | Path) -> None:
+    """To a file NAME.safetensors, or, for a Hugging Face model, to a directory, as save_pretrained does it."""
+    path, inside = Path(path), unwrapped(check_is_module(model))
+    steering = steering_of(inside)
+    if steering is None:
+        raise InputError(f"this {type(inside).__name__} is not steered; save it as any other model")
+    if path.suffix != ".safetensors":
+        save = getattr(inside, "save_pretrained", None)
+        if save is None:
+            raise InputError(f"{path} is no file name and this model is not Hugging Face's; give NAME.safetensors")
+        with whole_folder(path) as temporary:
+            save(temporary)
+        return
+    from safetensors.torch import save_file
+
+    arrays, aliases = _distinct(inside.state_dict())
+    metadata = {"format": "pt", KEY: json.dumps(steering.settings()), "aliases": json.dumps(aliases)}
+    with whole_file(path) as temporary:
+        save_file(arrays, temporary, metadata)
+
+
+def load_steered(path: str | Path, model: nn.Module | None = None) -> nn.Module:
+    """What `save_steered` or save_pretrained wrote. model: a stock one, for a file that has weights alone."""
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        from oversmooth import models  # borrows transformers or timm
+
+        loaded = models.load(str(path)).model
+        if steering_of(loaded) is None:
+            raise InputError(f"{path} holds no steered model: its configuration has no {KEY!r}; load it as any other")
+        return loaded
+    if model is None:
+        raise InputError(f"{path} has weights alone; give the stock model they belong to: load_steered(path, model)")
+    inside = unwrapped(check_is_module(model))
+    if steering_of(inside) is not None:
+        raise InputError(f"the model given for {path} is steered already; give a stock one")
+    arrays, metadata = read_file(path)
+    if KEY not in metadata:
+        raise InputError(f"{path} has no settings of a steered model in its metadata; load it as any other")
+    restore_into(inside, _read(metadata[KEY], path), arrays, path)
+    return model
+
+
+def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All arrays of a safetensors file, aliases included, and its metadata."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; give a file that save_steered wrote")
+    try:
+        with safe_open(path, framework="pt") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            metadata = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} cannot be read ({error}); it may be cut off: write it again") from error
+    for alias, name in json.loads(metadata.get("aliases", "{}")).items():
+        arrays[alias] = arrays[name]
+    return arrays, metadata
+
+
+def restore_into(model: nn.Module, settings: dict[str, Any], arrays: dict[str, Tensor], path: Path) -> None:
+    """Steer a stock model as settings say, and load its parameters; it is left as it was if they do not fit."""
+    restore_structure(model, settings)
+    expected = model.state_dict()
+    wrong = [n for n in expected if n not in arrays or arrays[n].shape != expected[n].shape]
+    wrong += [name for name in arrays if name not in expected]
+    if wrong:
+        take_off(model)
+        raise InputError(f"{path} is of another model: {wrong[0]} does not fit; give the model it was saved from")
+    model.load_state_dict(arrays)
+
+
+def restore_structure(model: nn.Module, settings: dict[str, Any]) -> None:
+    try:
+        methods = [method_from(entry) for entry in settings["methods"]]
+        layers, stack, heads = [int(i) for i in settings["layers"]], str(settings["stack"]), settings.get("heads")
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the settings of the steered model cannot be read ({error!r}); they are damaged") from error
+    restore(model, methods, layers, stack, heads)
+
+
+def steered_class(cls: Any, settings: dict[str, Any]) -> Any:
+    """A Hugging Face class whose models are steered as they are made, so that from_pretrained finds every parameter."""
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        cls.__init__(self, *args, **kwargs)
+        restore_structure(self, settings)
+
+    return type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
+
+
+def method_from(settings: dict[str, Any]) -> Method:
+    """A method from its settings, as `Method.settings` wrote them."""
+    from oversmooth.steering import METHODS
+
+    given = dict(settings)
+    name = given.pop("method", None)
+    if name not in METHODS:
+        raise InputError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
+    known = {f.name for f in dataclasses.fields(METHODS[name])}  # type: ignore[arg-type]
+    if unknown := set(given) - known:
+        raise InputError(f"{name} has no setting {sorted(unknown)[0]!r}; it has {', '.join(sorted(known))}")
+    if isinstance(given.get("range"), list):
+        given["range"] = tuple(given["range"])
+    return METHODS[name](**given)
+
+
+def _read(text: str, path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path}: the settings in its metadata cannot be read ({error}); it is damaged") from error
+    return settings if isinstance(settings, dict) else {}
+
+
+def _distinct(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each array once, as safetensors wants it, and which other names share it."""
+    arrays: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    seen: dict[tuple[int, tuple[int, ...]], str] = {}
+    for name, value in state.items():
+        key = (value.data_ptr(), tuple(value.shape))
+        if value.numel() and key in seen:
+            aliases[name] = seen[key]
+        else:
+            seen[key] = name
+            arrays[name] = value.detach().clone().contiguous()
+    return arrays, aliases

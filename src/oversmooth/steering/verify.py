@@ -1,0 +1,196 @@
+"""Whether the promised spectrum holds: computed from the weights that the model uses, not assumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.errors import InputError
+from oversmooth.steering.apply import Steering, steering_of
+from oversmooth.steering.reparametrized import CONDITION_LIMIT, ReparametrizedLayer
+from oversmooth.theory.spectrum import flip_threshold
+from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
+
+# Relative to the largest eigenvalue: rounding of weights in this precision moves eigenvalues by about so much.
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+
+@dataclass
+class LayerCheck:
+    """One reparametrized layer."""
+
+    index: int
+    name: str
+    promised: tuple[float, float]
+    """Between which the eigenvalues of H lie: of a head, and summed over query heads that share a value head."""
+    heads: list[tuple[float, float]]
+    """The least and the greatest real part, head by head, as computed."""
+    imaginary: float
+    """The largest imaginary part: rounding, for a symmetric H."""
+    joined: tuple[float, float]
+    """The same of all heads together."""
+    coupling: float
+    """The largest entry of W_O W_V between different value heads: 0 where they decouple, as one V makes them."""
+    condition: float
+    """Of V: 1 where it is orthogonal."""
+    folded: tuple[float, float] | None
+    """Of all heads with the norm before them folded in, which may break the sign."""
+    flip: float | None = None
+    """The λ below which sharpening would turn into smoothing, for the attention that was seen; −1 is safe for any."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def room(self) -> float:
+        """How far the least eigenvalue lies above the flip; above −1 where no attention was seen."""
+        return min(low for low, _ in self.heads) - (-1.0 if self.flip is None else self.flip)
+
+
+@dataclass
+class Verification:
+    """What `verify` found."""
+
+    layers: list[LayerCheck]
+    problems: list[str]
+    """Sentences; empty where every promise holds."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        head = "every promise holds" if self.ok else "; ".join(self.problems)
+        rows = [
+            f"layer {c.index:>3}  λ in [{min(a for a, _ in c.heads):+.4f}, {max(b for _, b in c.heads):+.4f}]  "
+            f"together [{c.joined[0]:+.4f}, {c.joined[1]:+.4f}]  coupling {c.coupling:.1e}  room {c.room:+.4f}"
+            for c in self.layers
+        ]
+        return "\n".join([head, *rows])
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {
+            "ok": self.ok,
+            "problems": self.problems,
+            "layers": [
+                {
+                    "layer": c.index,
+                    "promised": [None if abs(end) == torch.inf else end for end in c.promised],
+                    "least": min(low for low, _ in c.heads),
+                    "greatest": max(high for _, high in c.heads),
+                    "joined": list(c.joined),
+                    "folded": None if c.folded is None else list(c.folded),
+                    "coupling": c.coupling,
+                    "condition": c.condition,
+                    "flip": c.flip,
+                    "room": c.room,
+                }
+                for c in self.layers
+            ],
+        }
+
+
+@torch.no_grad()
+def verify(model: nn.Module, attention: dict[str, Tensor] | None = None) -> Verification:
+    """Compute the spectra that steering promised. Says what does not hold; raises for a model that is not steered.
+
+    attention: A of some inputs, ``(..., heads, n, n)``, by the name of the layer: tells how near the flip to smoothing
+    is (−2/(1 + a) for a real spectrum); without it −1 is what is safe whatever attention does.
+    """
+    inside = unwrapped(check_is_module(model))
+    steering = steering_of(inside)
+    if steering is None:
+        raise InputError(f"this {type(inside).__name__} is not steered; there is nothing to verify")
+    problems = _bad_numbers(steering)
+    checks = []
+    if not problems:
+        for layer in steering.reparametrized:
+            check = _check(layer, (attention or {}).get(layer.shape.name))
+            problems += check.problems
+            checks.append(check)
+    return Verification(checks, problems)
+
+
+def _bad_numbers(steering: Steering) -> list[str]:
+    """NaN and infinity in what is learned, by layer."""
+    found = []
+    named = [
+        (la.index, la.shape.name, n, v) for la in steering.reparametrized for n, v in (("Θ", la.theta), ("ψ", la.psi))
+    ]
+    for site in steering.sites.values():
+        for part in site.parts.values():
+            named += [(site.index, site.layer.name, n, p) for n, p in part.named_parameters()]
+    for index, layer, name, value in named:
+        bad = int((~value.isfinite()).sum())
+        if bad:
+            found.append(
+                f"layer {index} ({layer}): {name} has NaN or infinity in {bad:,} of {value.numel():,} entries; "
+                "go back to the last checkpoint, with a lower learning rate"
+            )
+    return found
+
+
+def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
+    shape, method = layer.shape, layer.method
+    dtype = layer.psi.dtype
+    W_V, W_O = shape.W_V.double(), shape.raw_W_O.double()
+    group = layer.group
+    low, high = method.ends
+    spectra = head_spectrum(W_V, W_O)
+    joined = joined_spectrum(W_V, W_O)
+    by_head = [(float(row.real.min()), float(row.real.max())) for row in spectra]
+    rows, _ = layer.rows()
+    singular = torch.linalg.svdvals(rows.double().flatten(0, 1))
+    check = LayerCheck(
+        index=layer.index,
+        name=shape.name,
+        promised=(low, high),
+        heads=by_head,
+        imaginary=float(spectra.imag.abs().max()),
+        joined=(float(joined.real.min()), float(joined.real.max())),
+        coupling=_coupling(W_V[::group], W_O, group) if method.wiring == "paper" else float("nan"),
+        condition=float(singular.max() / singular.min()),
+        folded=_folded(shape, W_V, W_O),
+        flip=None if attention is None else float(flip_threshold(attention).max()),
+    )
+    size = max(1.0, float(spectra.abs().max()))
+    slack = _ROUNDING[dtype] * size
+    where = f"layer {layer.index} ({shape.name})"
+    ends = [*by_head, check.joined]
+    if min(a for a, _ in ends) < low - slack or max(b for _, b in ends) > high + slack:
+        check.problems.append(
+            f"{where}: eigenvalues from {min(a for a, _ in ends):.4g} to {max(b for _, b in ends):.4g} were promised "
+            f"within [{low:g}, {high:g}]"
+        )
+    if check.coupling > slack * max(1.0, check.condition):
+        check.problems.append(f"{where}: its heads overlap (W_O W_V is {check.coupling:.1e} between them)")
+    if check.condition > CONDITION_LIMIT:
+        check.problems.append(f"{where}: V is nearly singular (condition number {check.condition:.1e})")
+    if method.ends[0] < 0 and check.room < -slack:
+        bound = (
+            "−1, below which some attention makes it smooth" if check.flip is None else f"the flip at {check.flip:.4g}"
+        )
+        check.problems.append(f"{where}: the least eigenvalue {min(a for a, _ in by_head):.4g} lies below {bound}")
+    return check
+
+
+def _coupling(W_V: Tensor, W_O: Tensor, group: int) -> float:
+    """W_V ``(kv_heads, d, k)``, W_O ``(heads, k, d)``."""
+    products = torch.einsum("hkd,gdl->hgkl", W_O, W_V)
+    own = torch.arange(len(W_O), device=W_O.device) // group
+    products[torch.arange(len(W_O), device=W_O.device), own] = 0.0
+    return float(products.abs().max())
+
+
+def _folded(layer: AttentionLayer, W_V: Tensor, W_O: Tensor) -> tuple[float, float] | None:
+    if layer.norm is None or layer.norm_position != "pre":
+        return None
+    values = joined_spectrum(fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind), W_O).real
+    return float(values.min()), float(values.max())
