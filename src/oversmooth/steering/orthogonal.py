@@ -30,15 +30,22 @@ def orthonormal(theta: Tensor) -> Tensor:
     return Q
 
 
+def _inverse_factor(G: Tensor) -> Tensor:
+    """``L⁻¹`` of ``G = L Lᵀ``; NaN where G is not positive. Everything here goes through it: unlike LU it is quick in
+    batches on a GPU, and may be part of a CUDA graph.
+    """
+    L, failed = torch.linalg.cholesky_ex(G)
+    # Garbage is worse than NaN, and asking whether it failed would make a GPU wait.
+    L = torch.where((failed > 0)[..., None, None], torch.nan, L)
+    eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L)
+    return torch.linalg.solve_triangular(L, eye, upper=False)
+
+
 class _CholeskyQR(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, theta: Tensor) -> Tensor:
         wide = theta.double()
-        L, failed = torch.linalg.cholesky_ex(wide.mT @ wide)
-        # Garbage is worse than NaN, and asking whether it failed would make a GPU wait.
-        L = torch.where((failed > 0)[..., None, None], torch.nan, L)
-        eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L)
-        inverse = torch.linalg.solve_triangular(L, eye, upper=False)  # R⁻ᵀ
+        inverse = _inverse_factor(wide.mT @ wide)  # R⁻ᵀ
         Q = wide @ inverse.mT
         ctx.save_for_backward(Q, inverse)
         return Q.to(theta.dtype)
@@ -54,6 +61,22 @@ class _CholeskyQR(torch.autograd.Function):
         return ((wide + Q @ mirrored) @ inverse).to(grad.dtype)
 
 
+class _PositiveInverse(torch.autograd.Function):
+    """``G⁻¹`` for symmetric positive G, in float64."""
+
+    @staticmethod
+    def forward(ctx: Any, G: Tensor) -> Tensor:
+        factor = _inverse_factor(G)
+        inverse = factor.mT @ factor
+        ctx.save_for_backward(inverse)
+        return inverse
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (inverse,) = ctx.saved_tensors
+        return -(inverse @ grads[0] @ inverse)
+
+
 def skew(free: Tensor, size: int) -> Tensor:
     """The skew-symmetric matrix with these entries below its diagonal. ``(..., d(d−1)/2) -> (..., d, d)``."""
     rows, columns = torch.tril_indices(size, size, -1, device=free.device)
@@ -63,10 +86,14 @@ def skew(free: Tensor, size: int) -> Tensor:
 
 
 def cayley(S: Tensor) -> Tensor:
-    """``(I + S)(I − S)⁻¹`` for skew-symmetric S: orthogonal, and never −1 among its eigenvalues. In float64."""
+    """``(I + S)(I − S)⁻¹`` for skew-symmetric S: orthogonal, and never −1 among its eigenvalues. In float64.
+
+    Computed as ``(I + S)² (I − S²)⁻¹``, whose last factor inverts a positive matrix.
+    """
     S = S.double()
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
-    return torch.linalg.solve(eye - S, eye + S, left=False)
+    inverse: Tensor = _PositiveInverse.apply(eye - S @ S)  # type: ignore[no-untyped-call]
+    return (eye + S) @ (eye + S) @ inverse
 
 
 def exponential(S: Tensor) -> Tensor:
@@ -86,14 +113,12 @@ def completed(V: Tensor) -> Tensor:
 
 
 def left_inverse(V: Tensor) -> Tensor:
-    """``V⁺`` with ``V⁺V = I``, ``(..., d, m) -> (..., m, d)``, in float64; NaN where there is none."""
+    """``V⁺ = (VᵀV)⁻¹Vᵀ`` with ``V⁺V = I``, ``(..., d, m) -> (..., m, d)``: V's inverse where it is square. In float64, and
+    NaN where there is none. Squaring costs digits: V must stay well-conditioned, and float64 has twice what weights need.
+    """
     V = V.double()
-    if V.shape[-1] == V.shape[-2]:
-        inverse, failed = torch.linalg.inv_ex(V)
-    else:
-        inverse, failed = torch.linalg.inv_ex(V.mT @ V)
-        inverse = inverse @ V.mT
-    return torch.where((failed > 0)[..., None, None], torch.nan, inverse)
+    inverse: Tensor = _PositiveInverse.apply(V.mT @ V)  # type: ignore[no-untyped-call]
+    return inverse @ V.mT
 
 
 def kaiming(d: int, m: int, generator: torch.Generator) -> Tensor:

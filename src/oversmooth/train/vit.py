@@ -1,0 +1,110 @@
+"""The ViT of the first paper's CIFAR experiments: plain, small, with a CLS token and every intermediate named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oversmooth.errors import InputError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The defaults are ViT-Ti on 32 px images with patches of 2: 257 tokens (PAPERS, tables 2 and 3)."""
+
+    image: int = 32
+    patch: int = 2
+    channels: int = 3
+    classes: int = 100
+    width: int = 192
+    depth: int = 12
+    heads: int = 3
+    mlp_ratio: float = 4.0
+    qkv_bias: bool = False
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.image % self.patch:
+            raise InputError(f"patches of {self.patch} do not tile images of {self.image} pixels; give a divisor")
+        if self.width % self.heads:
+            raise InputError(f"{self.heads} heads do not share {self.width} features evenly; give a divisor")
+
+    @property
+    def tokens(self) -> int:
+        return (self.image // self.patch) ** 2 + 1
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.num_heads = shape.heads
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=shape.qkv_bias)
+        self.proj = nn.Linear(shape.width, shape.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(b, n, d) -> (b, n, d)``."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+
+class Mlp(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        hidden = int(shape.width * shape.mlp_ratio)
+        self.fc1 = nn.Linear(shape.width, hidden)
+        self.fc2 = nn.Linear(hidden, shape.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    """Pre-LN."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(shape.width, eps=shape.eps)
+        self.attn = Attention(shape)
+        self.norm2 = nn.LayerNorm(shape.width, eps=shape.eps)
+        self.mlp = Mlp(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class ViT(nn.Module):
+    """``(b, channels, image, image) -> (b, classes)``."""
+
+    def __init__(self, shape: Shape | None = None) -> None:
+        super().__init__()
+        self.shape = shape = shape or Shape()
+        self.num_classes = shape.classes
+        self.patch_embed = nn.Conv2d(shape.channels, shape.width, shape.patch, stride=shape.patch)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, shape.width))
+        self.pos_embed = nn.Parameter(torch.zeros(1, shape.tokens, shape.width))
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
+        self.norm = nn.LayerNorm(shape.width, eps=shape.eps)
+        self.head = nn.Linear(shape.width, shape.classes)
+        self._start()
+
+    def _start(self) -> None:
+        """As ViTs usually begin: truncated normal weights of 0.02, zero biases."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        nn.init.normal_(self.cls_token, std=1e-6)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patch_embed(images).flatten(2).mT
+        x = torch.cat([self.cls_token.expand(len(patches), -1, -1), patches], dim=1) + self.pos_embed
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)[:, 0])
