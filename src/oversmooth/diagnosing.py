@@ -19,7 +19,7 @@ import oversmooth
 from oversmooth import verdict
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, NormPosition
-from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
+from oversmooth.anatomy.live import check_finite, check_is_module, steering_of, unwrapped
 from oversmooth.diagnosis import (
     SPECIAL_COUNTED,
     Change,
@@ -185,6 +185,9 @@ def diagnose(
         extrapolation=extrapolation,
         remarks=remarks,
     )
+    if (steering := steering_of(inside)) is not None:
+        diagnosis.steering = steering.report(inside)
+        diagnosis.remarks += steering.remarks()
     diagnosis.verdict = verdict.sentences(diagnosis)
     return diagnosis
 

@@ -175,6 +175,8 @@ class Diagnosis:
     """In plain words: measured, predicted, and where the two part."""
     remarks: list[str] = field(default_factory=list)
     """What a reader should know about how this was found."""
+    steering: dict[str, Any] | None = None
+    """Of a steered model: the methods, how far a warm start moved its layers, and whether the promise holds."""
 
     @property
     def name(self) -> str:
@@ -238,6 +240,7 @@ class Diagnosis:
                 extrapolation=[_extrapolation(entry) for entry in data["extrapolation"]],
                 verdict=data["verdict"],
                 remarks=data["remarks"],
+                steering=data.get("steering"),
             )
             _check_whole(found)
             return found

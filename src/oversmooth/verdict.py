@@ -16,6 +16,7 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
         _measured(diagnosis),
         _parts(blocks),
         _massive(diagnosis),
+        _steered(diagnosis),
         _predicted(diagnosis, blocks),
         _agreement(blocks),
     ]
@@ -44,6 +45,23 @@ def _apart(before: float, after: float) -> str:
         return " (relative to their mean, tokens end about as far apart as they began)"
     towards = "nearer to" if ratio < 1 else "further from"
     return f" (× {ratio:.3g}: relative to their mean, tokens end {towards} one another)"
+
+
+def _steered(diagnosis: Diagnosis) -> str:
+    """Whether the spectrum that steering promised is there."""
+    verified = (diagnosis.steering or {}).get("verified")
+    if not verified:
+        return ""
+    if not verified["ok"]:
+        return f"Steered, but not as promised: {'; '.join(verified['problems'])}."
+    layers = verified["layers"]
+    low, high = min(c["least"] for c in layers), max(c["greatest"] for c in layers)
+    said = f"Steered as promised: the eigenvalues of H lie from {low:.3g} to {high:.3g} in {len(layers)} layers"
+    if low < 0:
+        said += f", {min(c['room'] for c in layers):.2g} from where sharpening could turn into smoothing"
+    if verified["doubts"]:
+        said += f"; with norms and layer scales folded in, {len(verified['doubts'])} of them have others too"
+    return said + "."
 
 
 def _parts(blocks: list[Layer]) -> str:

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from oracles import attention, dense_radii, layer_matrix, normal, radius, same_spectrum, weights
 
 from oversmooth import InputError
-from oversmooth.theory import DenseAttention, SoftmaxAttention, dominance, fold_norm, krylov, several_heads
+from oversmooth.theory import (
+    AttentionChange,
+    DenseAttention,
+    SoftmaxAttention,
+    dominance,
+    fold_norm,
+    krylov,
+    several_heads,
+)
 from oversmooth.theory.systems import CausalBlocks
 
 METHODS = ("auto", "dense", "arnoldi")
@@ -286,3 +294,38 @@ A, W_V, W_O = draw(2, 5, 4, 2, False, 0)
 def test_bad_input_is_named(call, named):
     with pytest.raises(InputError, match=named):
         call()
+
+
+@settings(max_examples=40)
+@given(layers)
+def test_changed_attention_against_the_dense_spectrum(layer):
+    """A' = gain A − shift I − mean J, built as matrices."""
+    A, W_V, W_O = draw(*layer)
+    heads, n = A.shape[0], A.shape[-1]
+    gain, shift, mean = 1 + 0.5 * normal(heads, seed=1), 0.5 * normal(heads, seed=2), 0.5 * normal(heads, seed=3)
+    column = (slice(None), None, None)
+    changed = gain[column] * A - shift[column] * torch.eye(n) - mean[column] / n
+    smooth, rough = dense_radii(changed, W_V, W_O)
+    change = AttentionChange(gain, shift, mean)
+    for method in METHODS:
+        check(dominance(A, W_V, W_O, change=change, method=method), smooth, rough)
+    per_head = dominance(A, W_V, W_O, change=change, per_head=True, zeros=True)
+    for h in range(heads):
+        one = (slice(h, h + 1),)
+        alone = dense_radii(changed[one], W_V[one], W_O[one])
+        assert per_head.rho_smooth[h].item() == pytest.approx(alone[0], abs=1e-6)
+        assert per_head.rho_rough[h].item() == pytest.approx(alone[1], abs=1e-6)
+
+
+def test_a_change_that_is_none_and_one_that_leaves_nothing():
+    A, W_V, W_O = draw(2, 5, 4, 3, False, 0)
+    plain, none = dominance(A, W_V, W_O), dominance(A, W_V, W_O, change=AttentionChange.none(2))
+    assert torch.equal(plain.rho_rough, none.rho_rough)
+    assert torch.equal(plain.rho_smooth, none.rho_smooth)
+    shift = torch.full((2,), 0.4, dtype=torch.float64)
+    neutreno = AttentionChange(torch.ones(2), shift, torch.zeros(2), source=True)
+    by_name, by_change = dominance(A, W_V, W_O, neutreno=0.4), dominance(A, W_V, W_O, change=neutreno)
+    assert torch.equal(by_name.rho_rough, by_change.rho_rough)
+    assert by_name.rough_floor == by_change.rough_floor == 1
+    with pytest.raises(InputError, match="multiplied by 0"):
+        dominance(A, W_V, W_O, change=AttentionChange(torch.zeros(2), torch.zeros(2), torch.zeros(2)))

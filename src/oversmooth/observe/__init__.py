@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.anatomy.live import steering_of
 from oversmooth.observe.collect import MASSIVE_RATIO, Collect, Found, Settings
 from oversmooth.observe.study import Block, Stage, Study
 from oversmooth.observe.watch import Watch
@@ -49,7 +50,7 @@ class Observer:
 
     def __init__(self, model: nn.Module, blocks: list[Block], settings: Settings | None = None) -> None:
         settings = settings or Settings()
-        self._collect = Collect(blocks, settings)
+        self._collect = Collect(blocks, settings, steering_of(model))
         layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in blocks}.values())
         modules = dict(model.named_modules(remove_duplicate=False))
         self._watch = Watch(

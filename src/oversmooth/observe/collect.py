@@ -65,8 +65,9 @@ class Settings:
 class Collect:
     """The listener that reduces."""
 
-    def __init__(self, blocks: list[Block], settings: Settings) -> None:
-        self.blocks, self.settings = blocks, settings
+    def __init__(self, blocks: list[Block], settings: Settings, steering: Any = None) -> None:
+        """steering: what was done to the model, if anything: dominance is then of the attention it makes."""
+        self.blocks, self.settings, self.steering = blocks, settings, steering
         self.found = Found()
         self._rows: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         self._without: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
@@ -135,11 +136,15 @@ class Collect:
         self.found.causal = A.causal
         W_V, W_O = self._layer_weights(layer)
         W_V = self._with_norm(W_V, layer, self.blocks[call])
+        site = None if self.steering is None else self.steering.site(layer.name)
+        change = None if site is None else site.change(call)
         try:
             if self.settings.rule == "real":
+                if change is not None:
+                    raise InputError("rule='real' knows plain attention only, and this model is steered; use 'complex'")
                 smooth, rough, verdicts = _real_rule(A, W_V, W_O)
             else:
-                found = dominance(A, W_V, W_O, per_head=True, seed=self.settings.seed)
+                found = dominance(A, W_V, W_O, per_head=True, change=change, seed=self.settings.seed)
                 smooth, rough, verdicts = found.rho_smooth, found.rho_rough, found.verdict
             self._lists["rho_smooth"][call].append(smooth)
             self._lists["rho_rough"][call].append(rough)
@@ -148,7 +153,7 @@ class Collect:
             if few > 0:
                 some = torch.arange(min(few, A.shape[0]), device=A.device)
                 V = W_V[some] if W_V.ndim == 4 else W_V
-                all_heads = dominance(A.select(some), V, W_O, limit=False, seed=self.settings.seed)
+                all_heads = dominance(A.select(some), V, W_O, change=change, limit=False, seed=self.settings.seed)
                 rows = zip(
                     (some + self._start).tolist(),
                     all_heads.rho_smooth.tolist(),

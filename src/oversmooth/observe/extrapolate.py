@@ -7,18 +7,21 @@ Three answers that need not agree: spectra and simulation freeze attention as it
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oversmooth import metrics
+from oversmooth.anatomy.live import steering_of
 from oversmooth.diagnosis import Course, Extrapolation, Number, plain
 from oversmooth.errors import InputError
 from oversmooth.observe.study import Block, inverse_sigma, without_dropout
 from oversmooth.observe.watch import batch_first, first_tensor, result_like
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
+from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
@@ -37,10 +40,13 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
     block = blocks[-1]
     A = _first(block)
     course, seen, note = None, "open", ""
+    change = _change(modules, block, len(blocks))
     with torch.autocast(A.device.type, enabled=False):
         W_V, W_O, offset, variant = _effective(block)
-        said = dominance(A, W_V, W_O, bias=offset is not None, limit=False, seed=seed)
+        said = dominance(A, W_V, W_O, bias=offset is not None, change=change, limit=False, seed=seed)
         try:
+            if change is not None:
+                raise InputError("its attention is steered, which simulation does not know")
             course, seen = _simulated([block], [A], [(W_V, W_O)], offset)
         except InputError as error:
             note = f"not simulated: {error}"
@@ -66,6 +72,8 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
     """The whole stack, `passes` more times."""
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
         raise InputError("it needs attention of all layers at once, as q and k; matrices are not kept")
+    if any(_change(modules, block, place) is not None for place, block in enumerate(blocks)):
+        raise InputError("its layers' attention is steered; the last block alone is predicted")
     operators = [_first(block) for block in blocks]
     with torch.autocast(operators[0].device.type, enabled=False):
         effective = [_effective(block) for block in blocks]
@@ -90,6 +98,14 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
         note="radii are per block: the geometric mean over the stack",
     )
     return [entry]
+
+
+def _change(modules: dict[str, nn.Module], block: Block, run: int) -> AttentionChange | None:
+    """What steering does to a block's attention."""
+    steering = steering_of(modules[""])
+    site = None if steering is None else steering.site(block.layer.name)
+    change: AttentionChange | None = None if site is None else site.change(run)
+    return change
 
 
 def _first(block: Block) -> AttentionOperator:
@@ -179,7 +195,9 @@ def _real(blocks: list[Block], modules: dict[str, nn.Module], depth: int) -> Cou
 
     depths, values = [0.0], [ratio(x)]
     try:
-        with torch.no_grad(), without_dropout(modules):
+        steering = steering_of(modules[""])
+        again = nullcontext() if steering is None else steering.passes.resumed(blocks[-1].running)
+        with torch.no_grad(), without_dropout(modules), again:
             for step in range(depth):
                 block = blocks[step % len(blocks)]
                 args, kwargs = _with_stream(block.args, block.kwargs, x)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
+from oversmooth.anatomy.live import STEERING_PARTS, steering_of
 from oversmooth.errors import InputError
 from oversmooth.observe.watch import Watch
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
@@ -48,10 +49,12 @@ class Block:
     y: Tensor
     args: Any = field(repr=False)
     kwargs: Any = field(repr=False)
+    running: Any = field(default=None, repr=False)
+    """The steered pass it was part of, where the model is steered."""
 
     def forget(self) -> None:
         """Let go of everything of the size of an input."""
-        self.A = self.args = self.kwargs = None
+        self.A = self.args = self.kwargs = self.running = None
         self.x = self.y = self.x.new_empty(0)
 
     @property
@@ -77,6 +80,8 @@ class Study:
 
     def __init__(self, modules: dict[str, nn.Module], layers: list[AttentionLayer]) -> None:
         self.modules, self.layers = modules, layers
+        self.steering = steering_of(modules[""])
+        self._first_values: Tensor | None = None
         self.blocks: list[Block] = []
         self._heard: _Heard | None = None
 
@@ -103,7 +108,10 @@ class Study:
     def parts(self, layer: AttentionLayer) -> list[str]:
         """Norms and scales of the block, and the projections of values and outputs."""
         inside = [name for name in self.modules if name.startswith(layer.block + ".") or not layer.block]
+        inside = [name for name in inside if f".{STEERING_PARTS}." not in name]
         found = [name for name in inside if _acts_on_features(self.modules[name], layer.width)]
+        if isinstance(self.modules[layer.name], nn.MultiheadAttention):
+            return found  # its projections are no modules that run, or, opened, run with their axes in another order
         return found + [name for name in (_value(layer), _output(layer)) if name in self.modules and name not in found]
 
     def enter(self, call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None:
@@ -131,15 +139,16 @@ class Study:
         if heard.attention_out is None:
             raise InputError(f"{layer.block} ran without its attention {layer.name}; it cannot be observed")
         if heard.A is not None:
-            self._check_attention(layer, heard)
+            self._check_attention(call, layer, heard)
         stages, position = self._stages(layer, heard, y)
         before = self.blocks[-1].y if self.blocks else None
         continues = before is not None and before.shape == heard.x.shape and _same(before, heard.x)
         agrees = self._norm_agrees(layer, heard) if position == "pre" else True
+        running = None if self.steering is None else self.steering.passes.current()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
         self.blocks.append(
-            Block(layer, stages, position, agrees, continues, heard.A, heard.x, y, heard.args, heard.kwargs)
+            Block(layer, stages, position, agrees, continues, heard.A, heard.x, y, heard.args, heard.kwargs, running)
         )
 
     def _stages(self, layer: AttentionLayer, heard: _Heard, y: Tensor) -> tuple[list[Stage], NormPosition]:
@@ -171,7 +180,7 @@ class Study:
                 return [*stages, Stage(rest, "input", last[0]), Stage("norm", "end")], "post"
             # The norm is the MLP's own, and attention has none.
             return [Stage("attention", "input", first), Stage(rest, "end")], "none"
-        if source == _output(layer) and source not in self.modules:
+        if source == _output(layer) and isinstance(self.modules[layer.name], nn.MultiheadAttention):
             source = layer.name
         # No one reads the sum: attention and MLP run side by side, or what follows has no norm.
         return [Stage("attention", "sum", source), Stage(rest, "end")], "pre" if has_pre else "none"
@@ -180,8 +189,8 @@ class Study:
         inside = (name[len(layer.block) :].lower() for name in self.modules if name.startswith(layer.block + "."))
         return any(word in name for name in inside for word in layouts.CROSS_ATTENTION)
 
-    def _check_attention(self, layer: AttentionLayer, heard: _Heard) -> None:
-        """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O`` against what the layer returned."""
+    def _check_attention(self, call: int, layer: AttentionLayer, heard: _Heard) -> None:
+        """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, steered as the model is, against what the layer returned."""
         values_in = heard.attention_in
         for name, given, _, _ in heard.parts:
             if name == _value(layer):
@@ -195,7 +204,7 @@ class Study:
             )
         if values_in is None:
             raise InputError(f"{layer.name}: its value projection {_value(layer)} did not run; register its layout")
-        expected = _attend(layer, heard.A, values_in)
+        expected = self._attend(call, layer, heard.A, values_in)
         mask = None if heard.A.mask is None else heard.A.mask[:, 0]
         got = heard.attention_out.to(expected.dtype)
         if mask is not None:
@@ -207,6 +216,24 @@ class Study:
                 f"{layer.name}: its weights and its attention give a result {error:.2g} off what it returned; "
                 f"the layout {layout_name(layer)!r} with {layer.heads} heads does not describe it: register another"
             )
+
+    def _attend(self, call: int, layer: AttentionLayer, A: AttentionOperator, x: Tensor) -> Tensor:
+        W_V, W_O = (W.to(A.device, A.dtype) for W in (layer.W_V, layer.raw_W_O))
+        values = x.to(A.device, A.dtype)[:, None] @ W_V
+        if (bias := layer.value_bias) is not None:
+            values = values + bias.to(values)[:, None]
+        mask = None if A.mask is None else A.mask[:, 0]
+        V = values.transpose(1, 2)
+        self._first_values = V if self._first_values is None else self._first_values
+        site = None if self.steering is None else self.steering.site(layer.name)
+
+        def attend(V: Tensor) -> Tensor:
+            return (A @ V.transpose(1, 2)).transpose(1, 2)
+
+        mixed = attend(V) if site is None else site.formula(call, V, attend, mask, self._first_values)
+        out = (mixed.transpose(1, 2) @ W_O).sum(-3)
+        out = out if layer.output_bias is None else out + layer.output_bias.to(out)
+        return out if site is None else site.projected(out, mask)
 
     def _norm_agrees(self, layer: AttentionLayer, heard: _Heard) -> bool:
         if layer.norm is None:
@@ -251,15 +278,6 @@ def inverse_sigma(x: Tensor, kind: str, mask: Tensor | None) -> Tensor:
 
 def layout_name(layer: AttentionLayer) -> str:
     return layer.layout.name.split(" (")[0]
-
-
-def _attend(layer: AttentionLayer, A: AttentionOperator, x: Tensor) -> Tensor:
-    W_V, W_O = (W.to(A.device, A.dtype) for W in (layer.W_V, layer.raw_W_O))
-    values = x.to(A.device, A.dtype)[:, None] @ W_V
-    if (bias := layer.value_bias) is not None:
-        values = values + bias.to(values)[:, None]
-    out = ((A @ values) @ W_O).sum(-3)
-    return out if layer.output_bias is None else out + layer.output_bias.to(out)
 
 
 def _value(layer: AttentionLayer) -> str:

@@ -6,7 +6,8 @@ fold(model)                            leave plain weights that compute the same
 verify(model)                          compute, not assume, that the promised spectrum holds
 """
 
-from oversmooth.steering.apply import Steering, fold, steer, steering_of, unsteer
+from oversmooth.anatomy.live import steering_of
+from oversmooth.steering.apply import Steering, fold, steer, unsteer
 from oversmooth.steering.attnscale import AttnScale
 from oversmooth.steering.centred import Centred
 from oversmooth.steering.contranorm import ContraNorm

@@ -12,7 +12,7 @@ from torch import nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.anatomy.live import STEERED, STEERING_PARTS, check_is_module, steered_module, steering_of, unwrapped
 from oversmooth.errors import InputError
 from oversmooth.steering import opened
 from oversmooth.steering.method import Method
@@ -23,8 +23,6 @@ from oversmooth.steering.spectral import Spectral
 from oversmooth.steering.warm_start import placeholder, start
 
 Layers = str | Iterable[int] | Callable[[int, AttentionLayer], bool]
-_MARK = "_oversmooth"
-_PARTS = "oversmooth"
 
 
 @dataclass
@@ -68,6 +66,30 @@ class Steering:
             "stack": self.stack,
             "heads": self.heads,
         }
+
+    def report(self, model: nn.Module) -> dict[str, Any]:
+        """For a diagnosis: what was done, how far it took the weights, and whether the promised spectrum holds."""
+        from oversmooth.steering.verify import verify
+
+        moved = [{"layer": m.index, "heads": m.heads} for m in self.moved]
+        return {**self.settings(), "moved": moved, "verified": verify(model).summary() if self.reparametrized else None}
+
+    def remarks(self) -> list[str]:
+        """What a reader of a diagnosis should know."""
+        where = "all layers" if len(self.layers) == len(self.anatomy) else f"layers {', '.join(map(str, self.layers))}"
+        said = [f"steered by {' and '.join(map(str, self.methods))} on {where}"]
+        unknown = [m for m in self.methods if m.place == "output" and not m.off()]
+        if unknown:
+            said.append(f"{' and '.join(map(str, unknown))}: measured, but not part of what the spectra predict")
+        if any(m.place in ("values", "attention") and not m.off() for m in self.methods):
+            said.append(
+                "smoothing cases and ρ are of attention as the method changes it; spectra of H are the weights'"
+            )
+        return said
+
+    def site(self, layer: str) -> Site | None:
+        """Where methods act inside a layer, by its name."""
+        return next((site for site in self.sites.values() if site.layer.name == layer), None)
 
     def begin(self, running: Pass) -> None:
         groups: dict[tuple[int, ...], list[ReparametrizedLayer]] = {}
@@ -123,7 +145,7 @@ def _apply(model: nn.Module, steering: Steering) -> None:
     except BaseException:
         _take_off(model, steering, fold=False)
         raise
-    model.__dict__[_MARK] = steering
+    model.__dict__[STEERED] = steering
     _write_config(model, steering.settings())
 
 
@@ -160,25 +182,15 @@ def fold(model: nn.Module) -> nn.Module:
     return model
 
 
-def steering_of(model: nn.Module) -> Steering | None:
-    """What `steer` did to a model, or to a module inside it; None if nothing."""
-    return next((m.__dict__[_MARK] for m in unwrapped(model).modules() if _MARK in m.__dict__), None)
-
-
-def holder_of(model: nn.Module) -> nn.Module | None:
-    """The module that was given to `steer`."""
-    return next((m for m in unwrapped(model).modules() if _MARK in m.__dict__), None)
-
-
 def _steered(model: nn.Module) -> tuple[nn.Module, Steering]:
-    inside = holder_of(check_is_module(model))
+    inside = steered_module(check_is_module(model))
     if inside is None:
         raise InputError(f"this {type(unwrapped(model)).__name__} is not steered; steer it first")
-    return inside, inside.__dict__[_MARK]
+    return inside, inside.__dict__[STEERED]
 
 
 def _forget(model: nn.Module) -> None:
-    del model.__dict__[_MARK]
+    del model.__dict__[STEERED]
     _write_config(model, None)
 
 
@@ -280,7 +292,7 @@ def _put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None
             part = method.part(layer).to(device=weight.device, dtype=weight.dtype)
             parts[type(method).__name__.lower()] = part
             site.add(method, part)
-        modules[name].add_module(_PARTS, parts)
+        modules[name].add_module(STEERING_PARTS, parts)
         steering.holders.append(modules[name])
     for site in steering.sites.values():
         steering.handles += site.hook(modules, wants_first)
@@ -336,7 +348,7 @@ def _take_off(model: nn.Module, steering: Steering, *, fold: bool) -> None:
         layer.detach(fold=fold)
     steering.reparametrized.clear()
     for module in steering.holders:
-        del module._modules[_PARTS]
+        del module._modules[STEERING_PARTS]
     steering.holders.clear()
     for module in steering.opened:
         opened.close_attention(module)

@@ -11,7 +11,6 @@ from torch import Tensor
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.steering.method import (
     MethodWithStrength,
-    Operator,
     Part,
     Place,
     beside,
@@ -20,6 +19,7 @@ from oversmooth.steering.method import (
     one_a_head,
     repeat_heads,
 )
+from oversmooth.theory.radii import AttentionChange
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,6 @@ class _AttnScale(Part):
         w = beside(self.strength, U, 1)
         return (1 + w) * U - w * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
 
-    def operator(self) -> Operator:
+    def change(self) -> AttentionChange:
         w = one_a_head(self.strength, self.heads)
-        return Operator(1 + w, torch.zeros_like(w), w)
+        return AttentionChange(1 + w, torch.zeros_like(w), w)

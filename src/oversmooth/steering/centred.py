@@ -11,7 +11,6 @@ from torch import Tensor
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.steering.method import (
     MethodWithStrength,
-    Operator,
     Part,
     Place,
     beside,
@@ -20,6 +19,7 @@ from oversmooth.steering.method import (
     one_a_head,
     repeat_heads,
 )
+from oversmooth.theory.radii import AttentionChange
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,6 @@ class _Centred(Part):
         """U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
         return U - beside(self.strength, U, 1) * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
 
-    def operator(self) -> Operator:
+    def change(self) -> AttentionChange:
         s = one_a_head(self.strength, self.heads)
-        return Operator(torch.ones_like(s), torch.zeros_like(s), s)
+        return AttentionChange(torch.ones_like(s), torch.zeros_like(s), s)

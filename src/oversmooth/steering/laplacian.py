@@ -11,7 +11,6 @@ from torch import Tensor
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.steering.method import (
     MethodWithStrength,
-    Operator,
     Part,
     Place,
     beside,
@@ -19,6 +18,7 @@ from oversmooth.steering.method import (
     one_a_head,
     repeat_heads,
 )
+from oversmooth.theory.radii import AttentionChange
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,6 @@ class _Laplacian(Part):
         """U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
         return U - beside(self.strength, U, 1) * repeat_heads(V, self.heads)
 
-    def operator(self) -> Operator:
+    def change(self) -> AttentionChange:
         c = one_a_head(self.strength, self.heads)
-        return Operator(torch.ones_like(c), c, torch.zeros_like(c))
+        return AttentionChange(torch.ones_like(c), c, torch.zeros_like(c))

@@ -15,22 +15,12 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.errors import InputError
+from oversmooth.theory.radii import AttentionChange
 
 Place = Literal["weights", "values", "attention", "output"]
 """The value and output weights; what the value projection gives; what attention makes of it, A V; what the output
 projection gives.
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class Operator:
-    """What a method makes of attention: ``A' = gain · A − shift · I − mean · J``, J all 1/n; one number a head."""
-
-    gain: Tensor
-    shift: Tensor
-    mean: Tensor
-    source: bool = False
-    """Whether the first layer's values are added: something that differs between tokens."""
 
 
 class Part(nn.Module):
@@ -39,8 +29,8 @@ class Part(nn.Module):
     needs_first_values: ClassVar[bool] = False
     strength: Tensor | float
 
-    def operator(self) -> Operator | None:
-        """How it changes attention's spectrum, where it is linear in A."""
+    def change(self) -> AttentionChange | None:
+        """What it does to attention, where that is linear in A."""
         return None
 
 

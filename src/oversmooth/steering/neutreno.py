@@ -11,7 +11,6 @@ from torch import Tensor
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.steering.method import (
     MethodWithStrength,
-    Operator,
     Part,
     Place,
     beside,
@@ -20,6 +19,7 @@ from oversmooth.steering.method import (
     one_a_head,
     repeat_heads,
 )
+from oversmooth.theory.radii import AttentionChange
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,6 @@ class _NeuTRENO(Part):
         """U ``(..., n, heads, k)``; V and V⁰ ``(..., n, kv_heads, k)``."""
         return U + beside(self.strength, U, 1) * repeat_heads(V0 - V, self.heads)
 
-    def operator(self) -> Operator:
+    def change(self) -> AttentionChange:
         strength = one_a_head(self.strength, self.heads)
-        return Operator(torch.ones_like(strength), strength, torch.zeros_like(strength), source=True)
+        return AttentionChange(torch.ones_like(strength), strength, torch.zeros_like(strength), source=True)

@@ -113,8 +113,9 @@ def completed(V: Tensor) -> Tensor:
 
 
 def left_inverse(V: Tensor) -> Tensor:
-    """``V⁺ = (VᵀV)⁻¹Vᵀ`` with ``V⁺V = I``, ``(..., d, m) -> (..., m, d)``: V's inverse where it is square. In float64, and
-    NaN where there is none. Squaring costs digits: V must stay well-conditioned, and float64 has twice what weights need.
+    """``V⁺ = (VᵀV)⁻¹Vᵀ`` with ``V⁺V = I``, ``(..., d, m) -> (..., m, d)``: the inverse of a square V; NaN if none.
+
+    Squaring costs digits, so V must stay well-conditioned; float64 has twice as many as weights need.
     """
     V = V.double()
     inverse: Tensor = _PositiveInverse.apply(V.mT @ V)  # type: ignore[no-untyped-call]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -86,6 +87,16 @@ class Passes:
             return active
         again = getattr(self._local, "again", None)
         return None if again is None else again()
+
+    @contextmanager
+    def resumed(self, running: Pass | None) -> Iterator[None]:
+        """Blocks that run meanwhile are part of this pass again: with its first values, mask and weights."""
+        before = getattr(self._local, "active", None)
+        self._local.active = running
+        try:
+            yield
+        finally:
+            self._local.active = before
 
     def needed(self, layer: str) -> Pass:
         """The pass that a layer is part of, where a method cannot do without."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.anatomy.live import check_is_module, steering_of, unwrapped
 from oversmooth.errors import InputError
 from oversmooth.files import whole_file, whole_folder
-from oversmooth.steering.apply import restore, steering_of, take_off
+from oversmooth.steering.apply import restore, take_off
 from oversmooth.steering.method import Method
 
 KEY = "oversmooth"

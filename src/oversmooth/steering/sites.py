@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from oversmooth.errors import InputError
 from oversmooth.steering.method import Method, Part
 from oversmooth.steering.opened import VALUES, OpenedAttention
 from oversmooth.steering.passes import Pass, Passes
+from oversmooth.theory.radii import AttentionChange
 
 
 class Site:
@@ -52,6 +54,32 @@ class Site:
         changed = self._take(out.unflatten(-1, (self.layer.kv_heads, self.layer.head_dim)))
         return None if changed is None else changed.flatten(-2)
 
+    def change(self, run: int) -> AttentionChange | None:
+        """What is done to attention, where it is linear in A; None for nothing."""
+        found = None
+        for place in ("values", "attention"):
+            part = self.parts.get(place)
+            if part is None or (part.needs_first_values and self.first and run == 0):
+                continue
+            this = part.change()
+            found = this if found is None or this is None else this @ found
+        return found
+
+    def formula(
+        self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor
+    ) -> Tensor:
+        """What the output projection gets, as the hooks make it. V, V⁰ ``(b, n, heads, k)``; attend: A."""
+        source = self.first and run == 0
+        if "values" in self.parts and not source:
+            V = self.parts["values"](V, V0)
+        U = attend(V)
+        part = self.parts.get("attention")
+        return U if part is None or (source and part.needs_first_values) else part(U, V, V0, mask)
+
+    def projected(self, Y: Tensor, mask: Tensor | None) -> Tensor:
+        """What becomes of what the output projection gives."""
+        return self.parts["output"](Y, mask) if "output" in self.parts else Y
+
     def _take(self, V: Tensor) -> Tensor | None:
         """Remember V and, in the first run of the first layer, V⁰. Returns V where a method changes it."""
         running = self.passes.needed(self.layer.name)
@@ -84,7 +112,7 @@ class Site:
         running = self.passes.current()
         if running is not None:
             self._check_causal(running)
-        return self.parts["output"](Y, None if running is None else running.mask)
+        return self.projected(Y, None if running is None else running.mask)
 
     def _first_values(self, running: Pass, V: Tensor) -> Tensor:
         V0 = running.first_values

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.method import MethodWithStrength, Part, Place, beside, number_or_parameter
+from oversmooth.steering.method import MethodWithStrength, Part, Place, beside, number_or_parameter, one_a_head
+from oversmooth.theory.radii import AttentionChange
 
 
 @dataclass(frozen=True)
@@ -22,16 +24,21 @@ class ValueResidual(MethodWithStrength):
     why_no_fold: ClassVar[str] = "adding the first layer's values in later layers"
 
     def part(self, layer: AttentionLayer) -> Part:
-        return _ValueResidual(self)
+        return _ValueResidual(self, layer.heads)
 
 
 class _ValueResidual(Part):
     needs_first_values = True
 
-    def __init__(self, method: ValueResidual) -> None:
+    def __init__(self, method: ValueResidual, heads: int) -> None:
         super().__init__()
+        self.heads = heads
         number_or_parameter(self, "strength", method.strength, 1, method.learned)
 
     def forward(self, V: Tensor, V0: Tensor) -> Tensor:
         """Both ``(..., n, kv_heads, k)``."""
         return V + beside(self.strength, V) * (V0 - V)
+
+    def change(self) -> AttentionChange:
+        s = one_a_head(self.strength, self.heads)
+        return AttentionChange(1 - s, torch.zeros_like(s), torch.zeros_like(s), source=True)

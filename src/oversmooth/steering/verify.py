@@ -9,15 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.anatomy.live import check_is_module, steering_of, unwrapped
 from oversmooth.errors import InputError
-from oversmooth.steering.apply import Steering, steering_of
+from oversmooth.steering.apply import Steering
 from oversmooth.steering.reparametrized import CONDITION_LIMIT, ReparametrizedLayer
 from oversmooth.theory.spectrum import flip_threshold
 from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
 
 # Relative to the largest eigenvalue: rounding of weights in this precision moves eigenvalues by about so much.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+# A folded H is only looked at for its sign: what is nearer to the promise than this is rounding.
+_SIGN = 1e-3
 
 
 @dataclass
@@ -39,7 +41,9 @@ class LayerCheck:
     condition: float
     """Of V: 1 where it is orthogonal."""
     folded: tuple[float, float] | None
-    """Of all heads with the norm before them folded in, which may break the sign."""
+    """Of all heads as the stream meets them: with the norm before and the layer scale after them, which can break the
+    sign; None where there is neither.
+    """
     flip: float | None = None
     """The λ below which sharpening would turn into smoothing, for the attention that was seen; −1 is safe for any."""
     problems: list[str] = field(default_factory=list)
@@ -57,6 +61,16 @@ class Verification:
     layers: list[LayerCheck]
     problems: list[str]
     """Sentences; empty where every promise holds."""
+
+    @property
+    def doubts(self) -> list[str]:
+        """Where H keeps its promise, but not as the stream meets it."""
+        return [
+            f"layer {c.index} ({c.name}): with its norm and layer scale H has eigenvalues from {c.folded[0]:.3g} to "
+            f"{c.folded[1]:.3g}"
+            for c in self.layers
+            if c.folded and (c.folded[0] < c.promised[0] - _SIGN or c.folded[1] > c.promised[1] + _SIGN)
+        ]
 
     @property
     def ok(self) -> bool:
@@ -79,6 +93,7 @@ class Verification:
         return {
             "ok": self.ok,
             "problems": self.problems,
+            "doubts": self.doubts,
             "layers": [
                 {
                     "layer": c.index,
@@ -157,7 +172,7 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
         joined=(float(joined.real.min()), float(joined.real.max())),
         coupling=_coupling(W_V[::group], W_O, group) if method.wiring == "paper" else float("nan"),
         condition=float(singular.max() / singular.min()),
-        folded=_folded(shape, W_V, W_O),
+        folded=_folded(shape, W_V),
         flip=None if attention is None else float(flip_threshold(attention).max()),
     )
     size = max(1.0, float(spectra.abs().max()))
@@ -189,8 +204,11 @@ def _coupling(W_V: Tensor, W_O: Tensor, group: int) -> float:
     return float(products.abs().max())
 
 
-def _folded(layer: AttentionLayer, W_V: Tensor, W_O: Tensor) -> tuple[float, float] | None:
-    if layer.norm is None or layer.norm_position != "pre":
+def _folded(layer: AttentionLayer, W_V: Tensor) -> tuple[float, float] | None:
+    before = layer.norm if layer.norm_position == "pre" else None
+    if before is None and layer.layer_scale is None:
         return None
-    values = joined_spectrum(fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind), W_O).real
+    if before is not None:
+        W_V = fold_norm(W_V, before.gamma.to(W_V), kind=before.kind)
+    values = joined_spectrum(W_V, layer.W_O.double()).real
     return float(values.min()), float(values.max())

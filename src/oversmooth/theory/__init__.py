@@ -12,12 +12,14 @@ from oversmooth.theory.operators import (
     is_causal,
     is_row_stochastic,
 )
+from oversmooth.theory.radii import AttentionChange
 from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.spectrum import AttentionSpectrum, attention_spectrum, flip_threshold
 from oversmooth.theory.stack import StackDominance, stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum, repeat_shared_heads
 
 __all__ = [
+    "AttentionChange",
     "AttentionOperator",
     "AttentionSpectrum",
     "DenseAttention",

@@ -17,7 +17,7 @@ from oversmooth.errors import InputError
 from oversmooth.theory import one_head, several_heads
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.radii import Search, Update
+from oversmooth.theory.radii import AttentionChange, Search, Update
 from oversmooth.theory.spectrum import DEFAULT_TOLERANCE, Method, check_method, materialise_if_small
 from oversmooth.theory.weights import check_weights, one_a_head
 
@@ -106,6 +106,7 @@ def dominance(
     residual: bool = True,
     bias: bool | Tensor = False,
     neutreno: float | Tensor = 0.0,
+    change: AttentionChange | None = None,
     zeros: bool | None = None,
     limit: bool | None = None,
     method: Method = "auto",
@@ -124,6 +125,7 @@ def dominance(
         residual: False for an update without X itself.
         bias: whether values or outputs have a bias (a folded norm's β is one): a smooth mode of eigenvalue 1.
         neutreno: λ̃, one number or one a head: shifts A's eigenvalues by −λ̃ and adds a source that keeps tokens apart.
+        change: any other change of attention that is linear in A; in place of neutreno.
         zeros: whether the d − k zero eigenvalues of a head's H count; they give μ = 1 on both sides. By default they do
             for a single head and do not per head, as in the first paper's table 1.
         limit: whether to build the array that X tends to when the rough part wins. By default where that is cheap, and
@@ -168,8 +170,14 @@ def dominance(
     if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
         raise InputError("the mask differs between heads; heads taken together see the same tokens: give (..., n)")
     W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
-    shift = one_a_head(neutreno, W_V, "neutreno")
-    update = Update(base=1.0 if residual else 0.0, shift=shift)
+    if change is None:
+        shift = one_a_head(neutreno, W_V, "neutreno")
+        change = AttentionChange(torch.ones_like(shift), shift, torch.zeros_like(shift), source=bool(shift.any()))
+    gain, shift, constant = (one_a_head(x, W_V, "change") for x in (change.gain, change.shift, change.constant))
+    if not bool(gain.all()):
+        raise InputError("a head's attention is multiplied by 0, so that nothing of it is left; leave the head out")
+    W_V = W_V * gain[:, None, None]
+    update = Update(1.0 if residual else 0.0, shift / gain, constant / gain)
     A = materialise_if_small(A)
     search = Search(method, tolerance, steps, bool(limit) if per_head else limit, seed)
     if per_head or heads == 1:
@@ -203,7 +211,7 @@ def dominance(
         if array is None
         else found.rank_known & (found.mixed | ~array.sigma_ratio[1].isnan()),
         smooth_floor=1.0 if (bool(bias.any()) if isinstance(bias, Tensor) else bias) else 0.0,
-        rough_floor=1.0 if bool(shift.any()) else 0.0,
+        rough_floor=1.0 if change.source else 0.0,
     )
 
 

@@ -45,9 +45,9 @@ def radii(
     batch, flat = A.batch_shape, A.flatten()
     lam = head_spectrum(W_V, W_O)
     lam = lam.expand(*batch, lam.shape[-1]).reshape(-1, lam.shape[-1])
-    shift = update.shift.expand(batch).reshape(-1)
+    shift, constant = (x.expand(batch).reshape(-1) for x in (update.shift, update.constant))
 
-    smooth, _, j = _largest(torch.ones_like(lam[:, :1]), lam, shift, update.base)
+    smooth, _, j = _largest((constant + shift)[:, None].to(lam.dtype), lam, shift, update.base)
     rough = _Rough(flat, lam, shift, update.base)
     candidates = rough.search(search)
     lam_rough, lam_smooth = (lam.gather(1, which[:, None])[:, 0] for which in (rough.which, j))

@@ -13,13 +13,43 @@ from oversmooth.theory.spectrum import Method
 
 
 @dataclass(frozen=True)
+class AttentionChange:
+    """What is done to attention: ``A' = gain · A − shift · I − mean · J``, J all 1/n; one number a head, ``(heads,)``.
+
+    Constant arrays stay constant under A', times ``gain − shift − mean``; on centred ones J is nothing. So the theory
+    of A holds for A', with other eigenvalues.
+    """
+
+    gain: Tensor
+    shift: Tensor
+    mean: Tensor
+    source: bool = False
+    """Whether something is added at every layer that differs between tokens, such as NeuTRENO's V⁰."""
+
+    @classmethod
+    def none(cls, heads: int) -> AttentionChange:
+        return cls(torch.ones(heads), torch.zeros(heads), torch.zeros(heads))
+
+    @property
+    def constant(self) -> Tensor:
+        """The eigenvalue of A' on constant arrays."""
+        return self.gain - self.shift - self.mean
+
+    def __matmul__(self, other: AttentionChange) -> AttentionChange:
+        """This change of attention that gets values scaled by other's gain (`other` changes values alone)."""
+        scale = other.gain
+        return AttentionChange(self.gain * scale, self.shift * scale, self.mean * scale, self.source or other.source)
+
+
+@dataclass(frozen=True)
 class Update:
-    """``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h``: base 1 with residual connection, shift NeuTRENO's λ̃ a
-    head.
+    """``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h`` on centred arrays, base 1 with residual connection; on
+    constant ones ``constant_h`` stands for A_h − shift_h.
     """
 
     base: float
     shift: Tensor
+    constant: Tensor
 
 
 @dataclass(frozen=True)

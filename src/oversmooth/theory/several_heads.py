@@ -97,15 +97,14 @@ class _SharedWeights:
         return self.how.method == "dense" or size < 2 or (self.how.method == "auto" and size <= _DENSE_SIZE)
 
     def _smooth_radius(self) -> Tensor:
-        """Radius of ``base + Σ_h (1 − s_h) W_V^h W_O^h``."""
-        V, O = stack_heads(self.W_V * (1 - self.update.shift)[:, None, None], self.W_O)  # noqa: E741
+        """Radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h what attention does to constant arrays: 1 − s_h."""
+        V, O = stack_heads(self.W_V * self.update.constant[:, None, None], self.W_O)  # noqa: E741
         base = self.update.base
         small = smaller_product(V, O)
         floor = base if V.shape[-1] < self.d else 0.0  # heads·k < d: the remaining eigenvalues are zero
         if len(small) > _DENSE_WEIGHTS:
             # Attention of ones on the diagonal: the block of a token that sees only itself.
-            ones = 1 - self.update.shift[None]
-            found = self._extremal(CausalBlocks(ones, self.W_V, self.W_O))
+            found = self._extremal(CausalBlocks(self.update.constant[None], self.W_V, self.W_O))
             return found.score[0].clamp(min=floor)
         values = eigenvalues(small)
         best = values[(base + values).abs().argmax()]
@@ -161,12 +160,12 @@ class _SharedWeights:
             self.array = self._with_constant_part(arrays)
 
     def _with_constant_part(self, Z: Tensor) -> Tensor:
-        """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h (1 − s_h) W_V^h W_O^h) = mean of
+        """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h c_h W_V^h W_O^h) = mean of
         T(Z)``.
         """
         tokens = None if self.A.mask is None else self.A.mask[:, 0]
         mean = token_mean(real_and_imaginary(self.system.mix, Z), tokens)
-        W = torch.einsum("h,hdk,hke->de", 1 - self.update.shift, self.W_V, self.W_O).to(Z.dtype)
+        W = torch.einsum("h,hdk,hke->de", self.update.constant, self.W_V, self.W_O).to(Z.dtype)
         eye = torch.eye(self.d, dtype=Z.dtype, device=Z.device)
         matrix = (self.mu - self.update.base)[:, None, None] * eye - W
         w = torch.linalg.solve_ex(matrix, mean, left=False).result
