@@ -66,6 +66,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         os.chmod(temporary, 0o777 & ~_umask())
+        for file in temporary.iterdir():
+            os.chmod(file, 0o666 & ~_umask())
         if path.is_dir():
             path.rmdir()  # it is empty
         temporary.replace(path)

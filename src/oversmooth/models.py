@@ -7,9 +7,11 @@ never run.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
+import shutil
 import socket
 import sys
 import warnings
@@ -24,12 +26,15 @@ from torch import nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
+from oversmooth.anatomy.live import steering_of
 from oversmooth.errors import InputError
+from oversmooth.files import whole_folder
 from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
 from oversmooth.inputs.libraries import borrow
 
 Kind = Literal["vision", "text", "other"]
 DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
 DATA_COUNT = 64
 """Inputs of the user's data, if not said otherwise."""
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -50,6 +55,8 @@ class Loaded:
     no_tokenizer: str = ""
     """Why there is no tokenizer, where there should be one."""
     remarks: list[str] = field(default_factory=list)
+    folder: Path | None = None
+    """Where it was loaded from, if from files of the user's."""
 
     def inputs(
         self,
@@ -94,7 +101,7 @@ def load(
         folder = _folder(path)
         loaded = _from_timm(f"local-dir:{folder}", folder, random, seed) if _is_timm(folder) else None
         loaded = loaded or _from_transformers(str(folder), folder, random, seed, dtype, device)
-        loaded.name = folder.resolve().name
+        loaded.name, loaded.folder = folder.resolve().name, folder
     elif _looks_like_path(name):
         raise InputError(f"{name} does not exist; give a checkpoint's directory or file, a hub id, or a timm name")
     elif is_timm_name(name):
@@ -104,7 +111,7 @@ def load(
     if random:
         loaded.name = f"{loaded.name} (random)"
     if dtype is not None:
-        loaded.model = loaded.model.to(getattr(torch, dtype))
+        loaded.model = loaded.model.to(dtype_named(dtype))
     if device is not None:
         try:
             loaded.model = loaded.model.to(device)
@@ -112,6 +119,40 @@ def load(
             raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); try cpu") from error
     loaded.model.eval()
     return loaded
+
+
+def dtype_named(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise InputError(f"dtype is {name!r}; give a floating type, such as float32 or bfloat16")
+    return found
+
+
+def save(loaded: Loaded, path: Path) -> None:
+    """A directory that `load` reads, whole or not at all: weights, configuration, and what lay beside them."""
+    with whole_folder(path) as temporary:
+        write = getattr(loaded.model, "save_pretrained", None)
+        if write is not None:
+            with _quiet(borrow("transformers", "saving")):
+                write(temporary)
+                if loaded.folder is None and loaded.tokenizer is not None:
+                    loaded.tokenizer.save_pretrained(temporary)
+        else:
+            _save_timm(loaded.model, temporary)
+        for file in sorted(loaded.folder.iterdir()) if loaded.folder is not None else ():
+            weights = file.suffix in _WEIGHTS or file.name.endswith(".index.json")
+            if file.is_file() and not weights and not (temporary / file.name).exists():
+                shutil.copyfile(file, temporary / file.name)
+
+
+def _save_timm(model: nn.Module, folder: Path) -> None:
+    timm = borrow("timm", "saving a timm model")
+    if not hasattr(model, "pretrained_cfg"):
+        raise InputError(f"a {type(model).__name__} has no configuration to go with it; use save_steered(model, file)")
+    timm.models.save_for_hf(model, folder, safe_serialization=True)
+    if (steering := steering_of(model)) is not None:
+        config = read_config(folder) | {"oversmooth": steering.settings()}
+        (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
 def is_timm_name(name: str) -> bool:
@@ -189,6 +230,14 @@ def _from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loade
     try:
         if random and folder is not None:
             model = _seeded(seed, lambda: timm.create_model(read_config(folder)["architecture"], pretrained=False))
+        elif folder is not None and (settings := read_config(folder).get("oversmooth")):
+            from oversmooth.steering.saving import read_file, restore_into
+
+            config = read_config(folder)
+            made = {k: config[k] for k in ("num_classes", "global_pool") if k in config} | config.get("model_args", {})
+            model = timm.create_model(config["architecture"], pretrained=False, **made)
+            arrays, _ = read_file(folder / "model.safetensors")
+            restore_into(model, settings, arrays, folder)
         else:
             model = _seeded(seed, lambda: timm.create_model(hub, pretrained=not random))
     except Exception as error:  # timm and the hub raise what they like

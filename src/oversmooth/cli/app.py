@@ -31,7 +31,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Diagnose and predict how transformers mix their tokens with depth."""
+    """Diagnose, predict and steer how transformers mix their tokens with depth."""
     if context.invoked_subcommand is None:
         out.print(context.get_help(), highlight=False)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from oversmooth.diagnosis import Diagnosis, Eigenvalues, Number
+
+if TYPE_CHECKING:
+    from oversmooth.steering.apply import Moved
 
 _BAR = "▏▎▍▌▋▊▉█"
 
@@ -62,6 +66,15 @@ def layers(diagnosis: Diagnosis) -> Table:
             fixed(d.rho_rough if d else None),
             share(d.smoothing_share if d else None),
         )
+    return table
+
+
+def moved(layers: Sequence[Moved]) -> Table:
+    """How far a start took each layer's H from what it was, head by head."""
+    table = _table("layer", "‖H' − H‖ / ‖H‖, mean", "by head")
+    for layer in layers:
+        mean = sum(layer.heads) / len(layer.heads)
+        table.add_row(str(layer.index), fixed(mean), "  ".join(fixed(value) for value in layer.heads))
     return table
 
 

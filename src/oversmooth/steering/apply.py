@@ -171,7 +171,7 @@ def fold(model: nn.Module) -> nn.Module:
     for method in steering.methods:
         if method.why_no_fold and not method.off():
             raise InputError(
-                f"{method} cannot be folded: no weight of a stock model does {method.why_no_fold}; unsteer takes it off"
+                f"{method} cannot be folded: {method.why_no_fold} is nothing that weights can do; unsteer takes it off"
             )
     for layer in steering.reparametrized:
         for name, value in (("Θ", layer.theta), ("ψ", layer.psi)):

@@ -1,0 +1,80 @@
+"""`oversmooth steer` and `oversmooth fold`: a checkpoint in, a checkpoint out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oversmooth.cli.app import app, err, out
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="Directory to write; new or empty.")]
+Dtype = Annotated[str | None, typer.Option(help="Such as bfloat16; by default float32.")]
+
+
+@app.command()
+def steer(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A hub id, a timm name or a directory.")],
+    output: Output,
+    method: Annotated[
+        list[str],
+        typer.Option(
+            "--method",
+            "-m",
+            help="NAME or NAME:setting=value,...; may be given again. spectral, neutreno, attnscale, featscale, "
+            "contranorm, valueresidual, centred, laplacian.",
+        ),
+    ],
+    layers: Annotated[str, typer.Option(help="all, first-half, last-half, or places: 0,2,4-7.")] = "all",
+    stack: Annotated[str | None, typer.Option(help="Part of the name of the stack, where there are several.")] = None,
+    dtype: Dtype = None,
+) -> None:
+    """Put methods on a model and save it, steered: train it, diagnose it, fold it."""
+    from oversmooth import files, models
+    from oversmooth.report import terminal
+    from oversmooth.steering import steer as put_on
+    from oversmooth.steering import steering_of, verify
+    from oversmooth.steering.words import layers_named, method_named
+
+    methods = [method_named(text) for text in method]
+    files.check_new_folder(output)
+    with err.status(f"loading {Path(model).name}"):
+        loaded = models.load(model, dtype=dtype)
+    with err.status("steering"):
+        put_on(loaded.model, methods, layers_named(layers), stack=stack)
+    steering = steering_of(loaded.model)
+    if steering.moved:
+        out.print(terminal.moved(steering.moved))
+    if steering.reparametrized:
+        checked = verify(loaded.model)
+        for line in checked.problems or ["verified: every eigenvalue lies where it was promised"]:
+            out.print(line, highlight=False, markup=False)
+        for line in checked.doubts[:3]:
+            out.print(line, style="dim", highlight=False, markup=False)
+    models.save(loaded, output)
+    out.print(f"wrote {output}", highlight=False, markup=False)
+
+
+@app.command()
+def fold(
+    model: Annotated[str, typer.Argument(metavar="DIR", help="A directory that steer, or training after it, wrote.")],
+    output: Output,
+    dtype: Dtype = None,
+) -> None:
+    """Leave a stock checkpoint that computes the same: it loads with plain from_pretrained."""
+    from oversmooth import files, models
+    from oversmooth.errors import InputError
+    from oversmooth.steering import fold as fold_in
+    from oversmooth.steering import steering_of
+
+    files.check_new_folder(output)
+    with err.status(f"loading {Path(model).name}"):
+        loaded = models.load(model)
+    if steering_of(loaded.model) is None:
+        raise InputError(f"{model} holds no steered model, so there is nothing to fold; give what steer wrote")
+    fold_in(loaded.model)
+    if dtype is not None:
+        loaded.model = loaded.model.to(models.dtype_named(dtype))
+    models.save(loaded, output)
+    out.print(f"wrote {output}", highlight=False, markup=False)
