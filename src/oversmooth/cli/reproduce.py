@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oversmooth.cli.app import app, out
+from oversmooth.cli.app import app, out, progress_bar
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, Models, Seed, Variant, diagnose_all
+
+if TYPE_CHECKING:
+    from oversmooth.inputs import Inputs
 
 reproduce = typer.Typer(help="Tables and figures of the papers, ours beside the published ones.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
@@ -89,6 +92,83 @@ def fig2(
     out.print(terminal.overview(found))
     if output is not None:
         figures.save_one(found, recipe.FIGURE, output)
+        out.print(f"wrote {output}", highlight=False, markup=False)
+
+
+@reproduce.command()
+def fig3(
+    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="A trained model; without, a ViT-Ti.")] = None,
+    data: Data = None,
+    inputs: Count = None,
+    batch: Batch = 16,
+    output: Output = None,
+    device: Device = None,
+    seed: Seed = 0,
+) -> None:
+    """The first paper's figure 3: the three notions of a model forced to sharpen, forced to smooth and left alone."""
+    from oversmooth import files
+    from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, Loaded
+    from oversmooth.report import figures, terminal
+    from oversmooth.reproduce import fig3 as recipe
+
+    if output is not None:
+        files.check_writable(output, figures.ENDINGS)
+    count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
+
+    def given(loaded: Loaded) -> Inputs:
+        return loaded.inputs(data, count=count, batch=batch)
+
+    found = []
+    with progress_bar("cases") as bars:
+        todo = recipe.cases(model, seed, device)
+        task = bars.add_task("", total=len(todo))
+        for case in todo:
+            bars.update(task, description=case.name)
+            found.append(recipe.run(case, given, seed))
+            bars.advance(task)
+    out.print(terminal.overview(found))
+    for diagnosis in found:
+        for sentence in diagnosis.verdict:
+            if sentence.startswith("Steered"):
+                out.print(f"{diagnosis.name}: {sentence}", highlight=False, markup=False)
+    if output is not None:
+        figures.save_one(found, recipe.FIGURE, output)
+        out.print(f"wrote {output}", highlight=False, markup=False)
+
+
+@reproduce.command()
+def steering(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A trained model.")],
+    data: Data = None,
+    inputs: Count = None,
+    batch: Batch = 16,
+    spectra: Annotated[int, typer.Option(help="Inputs whose spectra are taken.", min=1)] = 16,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    device: Device = None,
+) -> None:
+    """What each method and strength does to a trained model without any training: curves, prediction, top-1."""
+    from oversmooth import files
+    from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
+    from oversmooth.reproduce import steering as recipe
+
+    if output is not None:
+        files.check_writable(output, (".md",))
+    count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
+    loaded = load(model, device=device)
+    found = []
+    with progress_bar("inputs") as bars:
+        for name, method, layers in recipe.METHODS:
+            task = bars.add_task(name, total=count)
+            whole, few = (loaded.inputs(data, count=n, batch=batch) for n in (count, min(spectra, count)))
+
+            def advance(done: int, total: int | None, what: str, task=task) -> None:  # type: ignore[no-untyped-def]
+                bars.update(task, completed=done, total=total)
+
+            found.append(recipe.sweep(loaded, whole, few, name, method, layers, advance))
+    out.print(recipe.table(found))
+    if output is not None:
+        with files.whole_file(output) as temporary:
+            temporary.write_text(recipe.markdown(found), encoding="utf-8")
         out.print(f"wrote {output}", highlight=False, markup=False)
 
 

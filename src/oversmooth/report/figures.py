@@ -63,6 +63,13 @@ def curves(diagnoses: list[Diagnosis]) -> Any:
     """The three notions after every block, a line a model (the first paper's figure 2)."""
     import altair as alt  # heavy, and only charts need it
 
+    panels = _notions(diagnoses)
+    return alt.hconcat(*panels, spacing=64, bounds="flush") if panels else None
+
+
+def _notions(diagnoses: list[Diagnosis]) -> list[Any]:
+    import altair as alt
+
     panels = []
     for metric, label, notion, scale in _NOTIONS:
         rows: list[dict[str, Any]] = []
@@ -83,7 +90,8 @@ def curves(diagnoses: list[Diagnosis]) -> Any:
             if scale == "log"
             else alt.Scale(zero=False)
         )
-        y = alt.Y("value:Q", title=label, scale=scaling, axis=alt.Axis(tickCount=5, format="~g"))
+        axis = alt.Axis(tickCount=5, format="~g") if scale == "log" else alt.Axis(tickCount=5)
+        y = alt.Y("value:Q", title=label, scale=scaling, axis=axis)
         x = alt.X("depth:Q", title="depth", axis=alt.Axis(tickMinStep=1, format="d", tickCount=6, grid=False))
         colour = _colour(alt, diagnoses)
         band = base.mark_area(opacity=0.15).encode(
@@ -94,7 +102,47 @@ def curves(diagnoses: list[Diagnosis]) -> Any:
         if max(len(d.layers) for d in diagnoses) <= 30:
             layers.append(base.mark_circle(size=18, opacity=1).encode(x, y, colour))
         panels.append(alt.layer(*layers).properties(width=210, height=190, title=notion))
-    return alt.hconcat(*panels, spacing=64, bounds="flush") if panels else None
+    return panels
+
+
+def steered(diagnoses: list[Diagnosis]) -> Any:
+    """The curves of a model sharpening, smoothing and left alone, with what the spectra predict beside them; a row a
+    state of training (the first paper's figure 3).
+    """
+    import altair as alt
+
+    found = []
+    for state in dict.fromkeys(str(d.model.get("state", "")) for d in diagnoses):
+        group = [d for d in diagnoses if str(d.model.get("state", "")) == state]
+        panels = _notions(group) + _smoothing_shares(group)
+        if panels:
+            found.append(alt.hconcat(*panels, spacing=64, bounds="flush"))
+    return alt.vconcat(*found, spacing=48).resolve_scale(color="independent") if found else None
+
+
+def _smoothing_shares(diagnoses: list[Diagnosis]) -> list[Any]:
+    """By layer, the share of cases in which the smoothing eigenvalue dominates."""
+    import altair as alt
+
+    rows = [
+        {"model": name, "depth": depth, "value": layer.dominance.smoothing_share}
+        for name, diagnosis in _named(diagnoses)
+        for depth, layer in enumerate(diagnosis.layers)
+        if layer.dominance
+    ]
+    if not rows:
+        return []
+    x = alt.X("depth:Q", title="depth", axis=alt.Axis(tickMinStep=1, format="d", tickCount=6, grid=False))
+    scale = alt.Scale(domain=[-0.04, 1.04], nice=False)
+    y = alt.Y(
+        "value:Q", title="smoothing cases", scale=scale, axis=alt.Axis(format="~%", values=[0, 0.25, 0.5, 0.75, 1])
+    )
+    base = alt.Chart(alt.Data(values=rows))
+    colour = _colour(alt, diagnoses)
+    lines = base.mark_line(strokeWidth=2).encode(x, y, colour) + base.mark_circle(size=18, opacity=1).encode(
+        x, y, colour
+    )
+    return [lines.properties(width=210, height=190, title="predicted from spectra")]
 
 
 def changes(diagnoses: list[Diagnosis]) -> Any:
@@ -251,6 +299,7 @@ def extrapolation(diagnoses: list[Diagnosis]) -> Any:
 
 FIGURES: dict[str, Callable[[list[Diagnosis]], Any]] = {
     "curves": curves,
+    "steered": steered,
     "changes": changes,
     "eigenvalues": eigenvalues,
     "dominance": dominance,

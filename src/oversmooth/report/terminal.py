@@ -23,6 +23,7 @@ def overview(diagnoses: Sequence[Diagnosis]) -> Table:
     table = _table(
         "model", "blocks", "HFC/LFC\nfirst → last", "cos\n", "eff. rank\n", "Re λ < 0\nof H", "smoothing\ncases"
     )
+    table.columns[0].min_width = 10  # names are what rows are told apart by
     for d in diagnoses:
         first, last = d.layers[0].tokens, d.layers[-1].tokens
         table.add_row(
