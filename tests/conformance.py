@@ -496,7 +496,7 @@ def check_fold(name: str, method: str) -> None:
         expected = outputs(model, family)
     if METHODS[method].spectral is None:
         steered_before = snapshot(model)
-        assert "cannot be folded: no weight of a stock model does" in input_error(lambda: fold(model))
+        assert "cannot be folded" in input_error(lambda: fold(model))
         same_snapshot(snapshot(model), steered_before)
         with torch.no_grad():
             same_bits(outputs(model, family), expected)

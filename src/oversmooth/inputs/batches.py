@@ -54,6 +54,11 @@ class Inputs:
             yield batch
         self.count = given
 
+    def kept(self) -> Inputs:
+        """The same, read once and held in memory: for whoever goes through them many times."""
+        held = list(self)
+        return Inputs(self.what, self.kind, self.count, self.skipped, lambda: iter(held))
+
 
 def spread(available: int, count: int) -> list[int]:
     """Which ``count`` of ``available`` things to take: all, or evenly spread, in order and without chance.

@@ -139,9 +139,10 @@ def _smoothing_shares(diagnoses: list[Diagnosis]) -> list[Any]:
     )
     base = alt.Chart(alt.Data(values=rows))
     colour = _colour(alt, diagnoses)
-    lines = base.mark_line(strokeWidth=2).encode(x, y, colour) + base.mark_circle(size=18, opacity=1).encode(
-        x, y, colour
-    )
+    names = [name for name, _ in _named(diagnoses)]
+    # Shares are often the same, 0 or 1: the first line is the broadest, so that it shows under the others.
+    broad = alt.Scale(domain=names, range=[1.5 + 2.5 * i for i in reversed(range(len(names)))])
+    lines = base.mark_line().encode(x, y, colour, alt.StrokeWidth("model:N", scale=broad, legend=None))
     return [lines.properties(width=210, height=190, title="predicted from spectra")]
 
 
