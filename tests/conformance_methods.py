@@ -28,7 +28,7 @@ from oversmooth.steering import (
 
 
 @dataclass(frozen=True)
-class Tested:
+class Row:
     """One row of the table."""
 
     methods: tuple[Method, ...]
@@ -48,11 +48,11 @@ class Tested:
         return any(isinstance(m, (NeuTRENO, ValueResidual)) for m in self.methods)
 
 
-def _tested(*methods: Method, zeros: tuple[Method, ...] = ()) -> Tested:
-    return Tested(methods, tuple((zero,) for zero in zeros))
+def _tested(*methods: Method, zeros: tuple[Method, ...] = ()) -> Row:
+    return Row(methods, tuple((zero,) for zero in zeros))
 
 
-METHODS: dict[str, Tested] = {
+METHODS: dict[str, Row] = {
     "Spectral: sharpen": _tested(Spectral("sharpen")),
     "Spectral: smooth, bounded, Cayley, cold": _tested(
         Spectral("smooth", bounded=True, orthogonal="cayley", start="cold")
@@ -78,7 +78,7 @@ METHODS: dict[str, Tested] = {
     ),
     "Centred": _tested(Centred(0.7, learned=True), zeros=(Centred(0), Centred(0, learned=True))),
     "Laplacian": _tested(Laplacian(0.8), zeros=(Laplacian(0), Laplacian(0, learned=True))),
-    "NeuTRENO with FeatScale": Tested(
+    "NeuTRENO with FeatScale": Row(
         (NeuTRENO(0.6), FeatScale(0.2, -0.3)),
         ((NeuTRENO(0), FeatScale(learned=False)), (NeuTRENO(0, learned=True), FeatScale())),
     ),
@@ -176,7 +176,7 @@ def stir(model: nn.Module, family: Family, seed: int = 5) -> nn.Module:
     return model
 
 
-def numbers(model: nn.Module, family: Family, tested: Tested, place: int) -> dict[str, Tensor | float]:
+def numbers(model: nn.Module, family: Family, tested: Row, place: int) -> dict[str, Tensor | float]:
     """What the methods of one layer are set to: "neutreno.strength" and the like, in float64."""
     block = family.block.format(place) + "."
     found: dict[str, Tensor | float] = {}

@@ -15,7 +15,7 @@ import scipy.linalg
 import torch
 from conformance_methods import (
     KeepDouble,
-    Tested,
+    Row,
     close,
     counted,
     make,
@@ -38,7 +38,7 @@ from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale, Lapla
 class ByHand:
     """Own hooks on a model that is not steered; calling it runs the model."""
 
-    def __init__(self, family: Family, tested: Tested, set_to: dict[int, dict[str, Any]], seen: list[Tensor]) -> None:
+    def __init__(self, family: Family, tested: Row, set_to: dict[int, dict[str, Any]], seen: list[Tensor]) -> None:
         """set_to: what the methods are set to, by layer; seen: A of every run, where the library gives it afterwards."""
         self.family, self.tested, self.set_to = family, tested, set_to
         self.attention = list(seen)
@@ -173,7 +173,7 @@ def output_map(modules: dict[str, nn.Module], family: Family, place: int) -> tup
     return W.mT.unflatten(0, (HEADS, family.head_dim)), bias
 
 
-def written(family: Family, tested: Tested, model: nn.Module) -> list[Tensor]:
+def written(family: Family, tested: Row, model: nn.Module) -> list[Tensor]:
     """What a model steered like this one must give. float64; its attention is asked for where hooks cannot see it."""
     seen: list[Tensor] = []
     if family.library == "transformers":
@@ -190,7 +190,7 @@ def written(family: Family, tested: Tested, model: nn.Module) -> list[Tensor]:
 # Spectral
 
 
-def basis(tested: Tested, free: Tensor, base: Tensor | None, columns: int) -> Tensor:
+def basis(tested: Row, free: Tensor, base: Tensor | None, columns: int) -> Tensor:
     """V ``(d, m)``."""
     method = tested.spectral
     assert method is not None
@@ -211,7 +211,7 @@ def basis(tested: Tested, free: Tensor, base: Tensor | None, columns: int) -> Te
     return base @ torch.from_numpy(turn)[:, :columns]
 
 
-def eigenvalues(tested: Tested, psi: Tensor, group: int) -> Tensor:
+def eigenvalues(tested: Row, psi: Tensor, group: int) -> Tensor:
     """Λ ``(heads, k)``, entry by entry."""
     method = tested.spectral
     assert method is not None
@@ -231,7 +231,7 @@ def eigenvalues(tested: Tested, psi: Tensor, group: int) -> Tensor:
 
 
 def spectral_weights(
-    family: Family, tested: Tested, free: Tensor, psi: Tensor, base: Tensor | None
+    family: Family, tested: Row, free: Tensor, psi: Tensor, base: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """W_V ``(kv_heads, d, k)``, W_O ``(heads, k, d)`` and Λ ``(heads, k)``."""
     method, k, group = tested.spectral, family.head_dim, HEADS // family.kv_heads

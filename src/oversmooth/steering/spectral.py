@@ -21,6 +21,8 @@ from oversmooth.steering.method import Method, Place, check_choice
 Mode = Literal["sharpen", "smooth"]
 # Bounded eigenvalues come near 1 and never reach it; a warm start stops here.
 _NEAR_ONE = 1 - 1e-3
+# Of the largest eigenvalue: a warm start leaves none smaller.
+_LEAST = 1e-3
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,9 @@ class Spectral(Method):
         if self.form == "general":
             return eigenvalues.clamp(low / group, high / group)
         clipped = eigenvalues.clamp(min=low, max=high)
+        # ψ = 0 has no gradient in ψ² and would stay there for ever.
+        least = _LEAST * clipped.abs().max().clamp(min=_LEAST)
+        clipped = clipped.abs().clamp(min=least) * (-1.0 if self.mode == "sharpen" else 1.0)
         if self.bounded:
             total = _group_sum(clipped.abs(), group)
             clipped = clipped * (_NEAR_ONE / total.clamp(min=_NEAR_ONE))

@@ -1,0 +1,294 @@
+"""Reparametrized H: eigenvalues and their inverse, where it starts, geotorch, and what all heads together do."""
+
+import dataclasses
+
+import conformance_oracle as by_hand
+import geotorch.symmetric
+import pytest
+import torch
+from conformance_methods import METHODS, Row, close, make, outputs, places, steered
+from families import FAMILIES, HEADS, WIDTH
+from family_checks import passages
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles import dense_radii, normal
+
+from oversmooth import InputError
+from oversmooth.anatomy import locate
+from oversmooth.steering import Spectral, steer, steering_of
+from oversmooth.steering.orthogonal import is_orthonormal
+from oversmooth.theory import dominance
+
+FORMS = {
+    "sharpen": Spectral("sharpen"),
+    "smooth": Spectral("smooth"),
+    "bounded": Spectral("sharpen", bounded=True),
+    "bounded, smooth, Cayley": Spectral("smooth", bounded=True, orthogonal="cayley"),
+    "exponential": Spectral("sharpen", orthogonal="exp"),
+    "general": Spectral("sharpen", form="general"),
+    "general, smooth": Spectral("smooth", form="general"),
+    "general, a range": Spectral(form="general", range=(-0.4, 0.3)),
+}
+ALL_FORMS = pytest.mark.parametrize("method", FORMS.values(), ids=FORMS)
+GROUPS = st.sampled_from([(4, 1), (4, 2), (6, 3), (2, 2), (1, 1)])  # heads, heads of a group
+SEEDS = st.integers(0, 1000)
+
+
+# Eigenvalues
+
+
+@given(st.sampled_from(list(FORMS)), GROUPS, st.floats(0.01, 30.0), SEEDS)
+def test_eigenvalues_are_the_written_ones(form, heads_and_group, scale, seed):
+    heads, group = heads_and_group
+    psi = scale * normal(heads, 3, seed=seed)
+    method = FORMS[form]
+    got = method.eigenvalues(psi, group)
+    if method.range is None:
+        torch.testing.assert_close(got, by_hand.eigenvalues(Row((method,)), psi, group))
+    low, high = method.ends
+    shared = got.unflatten(0, (heads // group, group)).sum(1)
+    for values in (got, shared):
+        assert (values >= low - 1e-12).all()
+        assert (values <= high + 1e-12).all()
+    if method.bounded:
+        assert (shared.abs() < 1).all()  # never reached: sharpening cannot flip
+
+
+@given(st.sampled_from(list(FORMS)), GROUPS, SEEDS)
+def test_eigenvalues_there_and_back(form, heads_and_group, seed):
+    heads, group = heads_and_group
+    method = FORMS[form]
+    values = method.nearest(normal(heads, 3, seed=seed), group)
+    torch.testing.assert_close(method.eigenvalues(method.psi(values, group), group), values)
+    again = method.nearest(values, group)
+    torch.testing.assert_close(again, values)
+
+
+@given(st.sampled_from(["sharpen", "smooth", "general", "general, a range"]), GROUPS, SEEDS)
+def test_nearest_eigenvalues_are_clipped_ones(form, heads_and_group, seed):
+    heads, group = heads_and_group
+    values = 2 * normal(heads, 3, seed=seed)
+    low, high = FORMS[form].ends
+    share = 1 if FORMS[form].form == "symmetric" else group
+    torch.testing.assert_close(FORMS[form].nearest(values, group), values.clamp(low / share, high / share))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (dict(mode="sharper"), "mode is 'sharper'; choose"),
+        (dict(form="odd"), "form is 'odd'; choose"),
+        (dict(orthogonal="svd"), "orthogonal is 'svd'; choose"),
+        (dict(start="lukewarm"), "start is 'lukewarm'; choose"),
+        (dict(wiring="mine"), "wiring is 'mine'; choose"),
+        (dict(form="general", range=(0.0, -1.0)), "ends are swapped or equal; give the lower first"),
+        (dict(form="general", range=(1.0, 1.0)), "ends are swapped or equal"),
+        (dict(form="general", range=("a", 1)), "give its two ends"),
+        (dict(form="general", range=(1, 2, 3)), "give its two ends"),
+        (dict(form="general", range=3), "give its two ends"),
+        (dict(form="general", range=(float("nan"), 1)), "range is"),
+        (dict(range=(-1.0, 0.0)), "a range needs form='general'"),
+        (dict(form="general", bounded=True), "has no orthogonal V"),
+        (dict(form="general", orthogonal="exp"), "has no orthogonal V"),
+        (dict(form="general", wiring="code"), "has no orthogonal V"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, says):
+    with pytest.raises(InputError, match=says.replace("(", r"\(")):
+        Spectral(**settings)
+
+
+def test_a_range_without_an_end_is_refused():
+    with pytest.raises(InputError, match="finite"):
+        Spectral(form="general", range=(-float("inf"), 0.0))
+
+
+# Where it starts
+
+
+def dense_heads(model):
+    """Every head's H as a d by d matrix, layer by layer, in float64."""
+    return [(layer.W_V.double() @ layer.raw_W_O.double()) for layer in locate(model)]
+
+
+@ALL_FORMS
+@pytest.mark.parametrize("name", ["BERT", "Llama", "GPT-NeoX (parallel)", "torch encoder (Pre-LN)"])
+def test_how_far_it_moved_is_true(method, name):
+    model = make(name, torch.float64)
+    before = dense_heads(model)
+    steer(model, method)
+    after = dense_heads(model)
+    moved = steering_of(model).moved
+    assert [m.index for m in moved] == places(FAMILIES[name])
+    for entry, old, new in zip(moved, before, after, strict=True):
+        expected = (new - old).flatten(1).norm(dim=1) / old.flatten(1).norm(dim=1)
+        torch.testing.assert_close(torch.tensor(entry.heads, dtype=torch.float64), expected, rtol=0, atol=2e-6)
+
+
+@ALL_FORMS
+@pytest.mark.parametrize("name", ["ViT", "Llama"])
+def test_a_model_of_the_right_form_stays_where_it_is(method, name):
+    family = FAMILIES[name]
+    tested = Row((dataclasses.replace(method, orthogonal="qr"),))
+    model = make(name, torch.float64)
+    modules = dict(model.named_modules())
+    for place in places(family):
+        theta = torch.linalg.qr(normal(WIDTH, family.kv_heads * family.head_dim, seed=place)).Q
+        drawn = normal(HEADS, family.head_dim, seed=10 + place).abs() + 0.1
+        group = HEADS // family.kv_heads
+        low, high = method.ends
+        psi = method.psi(method.nearest(drawn * (high if low == 0 else low), group), group)
+        if method.ends in ((-torch.inf, 0.0), (0.0, torch.inf)):
+            psi = drawn
+        W_V, W_O, _ = by_hand.spectral_weights(family, tested, theta, psi, None)
+        by_hand.put(modules, family, place, W_V, W_O)
+    expected = outputs(model, family)
+    steer(model, method)
+    assert max(max(entry.heads) for entry in steering_of(model).moved) < 1e-6
+    for got, wanted in zip(outputs(model, family), expected, strict=True):
+        close(got, wanted, 1e-5, "outputs")
+
+
+def test_a_model_of_the_codes_form_stays_where_it_is():
+    model = make("ViT", torch.float64)
+    modules, family = dict(model.named_modules()), FAMILIES["ViT"]
+    method = Spectral(wiring="code")
+    for place in places(family):
+        theta = torch.linalg.qr(normal(WIDTH, WIDTH, seed=place)).Q
+        W_V, W_O, _ = by_hand.spectral_weights(family, Row((method,)), theta, normal(HEADS, 8, seed=place), None)
+        by_hand.put(modules, family, place, W_V, W_O)
+    steer(model, method)
+    assert max(max(entry.heads) for entry in steering_of(model).moved) < 1e-6
+
+
+@pytest.mark.parametrize("form", ["sharpen", "bounded", "smooth"])
+@pytest.mark.parametrize("name", ["BERT", "Llama"])
+def test_a_warm_start_is_nearer_than_any_random_V(form, name):
+    method, model = FORMS[form], make(name, torch.float64)
+    before = dense_heads(model)
+    steer(model, method)
+    group = HEADS // FAMILIES[name].kv_heads
+    for old, new in zip(before, dense_heads(model), strict=True):
+        distance = (new - old).square().sum()
+        for seed in range(20):
+            m = FAMILIES[name].kv_heads * FAMILIES[name].head_dim
+            V = torch.linalg.qr(normal(WIDTH, m, seed=seed)).Q.unflatten(1, (-1, FAMILIES[name].head_dim)).movedim(1, 0)
+            V = V.repeat_interleave(group, dim=0)
+            best = method.nearest((V.mT @ old @ V).diagonal(dim1=-2, dim2=-1), group)
+            drawn = V @ torch.diag_embed(best) @ V.mT
+            assert distance < (drawn - old).square().sum()
+
+
+def test_a_cold_start_is_the_papers():
+    """Θ uniform within ±1/√d, ψ² as of a uniform ψ in (0, 1); the seed decides, and layers differ."""
+    model = steer(make("ViT"), Spectral("smooth", start="cold", seed=3))
+    again = steer(make("BERT"), Spectral("smooth", start="cold", seed=3))
+    other = steer(make("ViT"), Spectral("smooth", start="cold", seed=4))
+    theta = [layer.theta for layer in steering_of(model).reparametrized]
+    psi = [layer.psi for layer in steering_of(model).reparametrized]
+    assert max(t.abs().max() for t in theta) <= WIDTH**-0.5
+    assert all(0.2 < float(t.std() * WIDTH**0.5) < 0.8 for t in theta)
+    assert all(((p > 0) & (p < 1)).all() for p in psi)
+    assert not torch.equal(theta[0], theta[1])
+    assert torch.equal(theta[0], steering_of(again).reparametrized[0].theta)
+    assert not torch.equal(theta[0], steering_of(other).reparametrized[0].theta)
+
+
+def test_a_cold_start_of_shared_value_heads_keeps_their_sum():
+    for method in (Spectral(start="cold", bounded=True), Spectral(start="cold", form="general")):
+        model = steer(make("Llama"), method)
+        for layer in locate(model):
+            joined = torch.linalg.eigvals((layer.W_V.double() @ layer.raw_W_O.double()).sum(0))
+            assert joined.real.min() > -1 - 1e-6
+            assert joined.real.max() < 1e-6
+
+
+# geotorch
+
+
+@pytest.mark.parametrize("mode", ["sharpen", "smooth"])
+@pytest.mark.parametrize(("orthogonal", "triv", "factor"), [("exp", "expm", 1.0), ("cayley", "cayley", 2.0)])
+def test_symmetric_form_is_geotorchs(mode, orthogonal, triv, factor):
+    """SymF of the same base, skew entries and eigenvalues: the same H, and the same gradients."""
+    sign = -1.0 if mode == "sharpen" else 1.0
+    model = make("ViT", torch.float64)
+    steer(model, Spectral(mode, orthogonal=orthogonal))
+    with torch.no_grad():
+        for layer in steering_of(model).reparametrized:
+            layer.theta.copy_(0.2 * normal(*layer.theta.shape, seed=1))
+            layer.psi.copy_(normal(*layer.psi.shape, seed=2))
+    layer = steering_of(model).reparametrized[1]
+    symf = geotorch.symmetric.SymF((WIDTH, WIDTH), WIDTH, f=lambda x: sign * x * x, triv=triv).double()
+    symf[0].base.copy_(layer.base)
+    free = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
+    rows, columns = torch.tril_indices(WIDTH, WIDTH, -1)
+    free[rows, columns] = factor * layer.theta.detach()  # its Cayley map halves
+    free += torch.diag(layer.psi.detach().flatten())
+    free.requires_grad_()
+    expected = symf(free)
+    values, back = layer.rows()
+    got = torch.einsum("hkd,hke->de", values, back)
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+    weight = normal(WIDTH, WIDTH, seed=3)
+    (theirs,) = torch.autograd.grad((expected * weight).sum(), free)
+    theta, psi = torch.autograd.grad((got * weight).sum(), (layer.theta, layer.psi))
+    torch.testing.assert_close(theta, factor * theirs[rows, columns], rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(psi.flatten(), theirs.diagonal(), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["ViT", "Llama", "GPT-2"])
+@pytest.mark.parametrize("method", ["Spectral: sharpen", "Spectral: smooth, exponential"])
+def test_every_head_is_in_geotorchs_manifold(name, method):
+    """Symmetric, of rank k, with eigenvalues of one sign: geotorch says so, and finds the way back."""
+    sign = -1.0 if "sharpen" in method else 1.0
+    family = FAMILIES[name]
+    model = steered(name, method, torch.float64)
+    manifold = geotorch.symmetric.SymF((WIDTH, WIDTH), family.head_dim, f=(torch.square, torch.sqrt)).double()
+    for layer in dense_heads(model):
+        for H in sign * layer:
+            assert manifold.in_manifold(H, eps=1e-7)
+            assert not manifold.in_manifold(-H, eps=1e-7)
+    together = geotorch.symmetric.SymF((WIDTH, WIDTH), WIDTH, f=(torch.square, torch.sqrt)).double()
+    assert together.in_manifold(sign * dense_heads(model)[0].sum(0), eps=1e-7)
+
+
+# All heads together
+
+
+@pytest.mark.parametrize("name", ["ViT", "Llama", "Qwen3"])
+@pytest.mark.parametrize("method", [Spectral("sharpen", bounded=True), Spectral("smooth"), Spectral(form="general")])
+def test_what_it_promises_of_real_attention(name, method):
+    """The multi-head theorem (THEORY §3) on the whole n·d by n·d matrix: rough wins, or smooth, as it was asked for."""
+    model = make(name, torch.float64)
+    smooths = [dense_radii(p.A[0], la.W_V, la.W_O) for la, p in zip(locate(model), passages(name), strict=True)]
+    steer(model, method)
+    for layer, passage in zip(locate(model), passages(name), strict=True):
+        A = passage.A[0]
+        smooth, rough = dense_radii(A, layer.W_V, layer.W_O)
+        assert (smooth > rough) == (method.mode == "smooth"), f"{smooth} and {rough}, before {smooths}"
+        assert dominance(A, layer.W_V, layer.W_O).verdict == ("smooth" if method.mode == "smooth" else "rough")
+
+
+def test_without_one_V_the_signs_promise_nothing():
+    """Heads with negative eigenvalues of their own can smooth together: what slices of one V are for."""
+    A = passages("ViT")[0].A[0]
+    found = []
+    for seed in range(40):
+        V = torch.linalg.qr(normal(HEADS, WIDTH, 8, seed=seed)).Q
+        V[1:] = V[:1] + 0.3 * V[1:]  # heads that overlap
+        V = torch.linalg.qr(V).Q
+        smooth, rough = dense_radii(A, V, -0.9 * V.mT)
+        found.append(smooth > rough)
+    assert any(found)
+
+
+def test_weights_of_a_model_in_half_precision_are_orthonormal_in_it():
+    model = steered("ViT", "Spectral: sharpen").bfloat16()
+    for layer in steering_of(model).reparametrized:
+        rows, _ = layer.rows()
+        assert rows.dtype == torch.bfloat16
+        assert is_orthonormal(rows.flatten(0, 1).T, 2e-2)
+
+
+def test_every_tested_form_is_a_form():
+    assert all(isinstance(tested.spectral, Spectral) for name, tested in METHODS.items() if name.startswith("Spectral"))
