@@ -93,6 +93,10 @@ def _anatomy(name: str, joined: bool, heads: int | None, stack: str | None) -> t
     else:
         title = path.resolve().name
     checkpoint = Checkpoint(path)
+    if "oversmooth" in checkpoint.config:  # saved steered: its weights are computed from what is in the file
+        from oversmooth import models
+
+        return title, locate(models.load(str(path)).model, stack=stack, heads=heads), None
     memory = Memory.of(checkpoint.files, joined, heads, stack, sorted(checkpoint.config.items(), key=str))
     return title, find(checkpoint, stack=stack, heads=heads), memory
 

@@ -92,10 +92,11 @@ class Steering:
         return next((site for site in self.sites.values() if site.layer.name == layer), None)
 
     def begin(self, running: Pass) -> None:
-        groups: dict[tuple[int, ...], list[ReparametrizedLayer]] = {}
+        groups: dict[tuple[object, ...], list[ReparametrizedLayer]] = {}
         for layer in self.reparametrized:
-            shape = layer.shape
-            groups.setdefault((shape.width, shape.heads, shape.kv_heads, shape.head_dim), []).append(layer)
+            shape, theta = layer.shape, layer.theta
+            alike = (shape.width, shape.heads, shape.kv_heads, shape.head_dim, theta.device, theta.dtype)
+            groups.setdefault(alike, []).append(layer)
         prepare(list(groups.values()), running)
 
 
