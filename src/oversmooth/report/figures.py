@@ -117,7 +117,7 @@ def steered(diagnoses: list[Diagnosis]) -> Any:
         panels = _notions(group) + _smoothing_shares(group)
         if panels:
             found.append(alt.hconcat(*panels, spacing=64, bounds="flush"))
-    return alt.vconcat(*found, spacing=48).resolve_scale(color="independent") if found else None
+    return alt.vconcat(*found, spacing=48).resolve_scale(color="independent", strokeWidth="independent") if found else None
 
 
 def _smoothing_shares(diagnoses: list[Diagnosis]) -> list[Any]:
@@ -141,7 +141,7 @@ def _smoothing_shares(diagnoses: list[Diagnosis]) -> list[Any]:
     colour = _colour(alt, diagnoses)
     names = [name for name, _ in _named(diagnoses)]
     # Shares are often the same, 0 or 1: the first line is the broadest, so that it shows under the others.
-    broad = alt.Scale(domain=names, range=[1.5 + 2.5 * i for i in reversed(range(len(names)))])
+    broad = alt.Scale(domain=names, range=[1.5 + 2 * i for i in reversed(range(len(names)))])
     lines = base.mark_line().encode(x, y, colour, alt.StrokeWidth("model:N", scale=broad, legend=None))
     return [lines.properties(width=210, height=190, title="predicted from spectra")]
 
