@@ -117,7 +117,9 @@ def steered(diagnoses: list[Diagnosis]) -> Any:
         panels = _notions(group) + _smoothing_shares(group)
         if panels:
             found.append(alt.hconcat(*panels, spacing=64, bounds="flush"))
-    return alt.vconcat(*found, spacing=48).resolve_scale(color="independent", strokeWidth="independent") if found else None
+    return (
+        alt.vconcat(*found, spacing=48).resolve_scale(color="independent", strokeWidth="independent") if found else None
+    )
 
 
 def _smoothing_shares(diagnoses: list[Diagnosis]) -> list[Any]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from oversmooth.diagnosis import Diagnosis, Eigenvalues, Number
 
 if TYPE_CHECKING:
-    from oversmooth.steering.apply import Moved
+    from oversmooth.steering.record import Moved
 
 _BAR = "▏▎▍▌▋▊▉█"
 

@@ -7,7 +7,7 @@ verify(model)                          compute, not assume, that the promised sp
 """
 
 from oversmooth.anatomy.live import steering_of
-from oversmooth.steering.apply import Steering, fold, steer, unsteer
+from oversmooth.steering.apply import fold, steer, unsteer
 from oversmooth.steering.attnscale import AttnScale
 from oversmooth.steering.centred import Centred
 from oversmooth.steering.contranorm import ContraNorm
@@ -15,6 +15,7 @@ from oversmooth.steering.featscale import FeatScale
 from oversmooth.steering.laplacian import Laplacian
 from oversmooth.steering.method import Method
 from oversmooth.steering.neutreno import NeuTRENO
+from oversmooth.steering.record import Steering
 from oversmooth.steering.saving import load_steered, method_from, save_steered
 from oversmooth.steering.spectral import Spectral
 from oversmooth.steering.value_residual import ValueResidual

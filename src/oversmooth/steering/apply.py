@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,88 +15,14 @@ from oversmooth.anatomy.live import STEERED, STEERING_PARTS, check_is_module, st
 from oversmooth.errors import InputError
 from oversmooth.steering import opened
 from oversmooth.steering.method import Method
-from oversmooth.steering.passes import Pass, Passes
-from oversmooth.steering.reparametrized import ReparametrizedLayer, prepare
+from oversmooth.steering.passes import Passes
+from oversmooth.steering.record import Moved, Steering
+from oversmooth.steering.reparametrized import ReparametrizedLayer
 from oversmooth.steering.sites import Site
 from oversmooth.steering.spectral import Spectral
 from oversmooth.steering.warm_start import placeholder, start
 
 Layers = str | Iterable[int] | Callable[[int, AttentionLayer], bool]
-
-
-@dataclass
-class Moved:
-    """How far a warm start took one layer's H from what it was."""
-
-    index: int
-    name: str
-    heads: list[float]
-    """``‖H' − H‖ / ‖H‖`` by head."""
-
-
-@dataclass
-class Steering:
-    """What was done to a model: enough to undo it, to save it, and to look at it."""
-
-    methods: list[Method]
-    layers: list[int]
-    """The places in the stack that were steered."""
-    stack: str
-    heads: int | None
-    anatomy: Anatomy = field(repr=False)
-    sites: dict[int, Site] = field(default_factory=dict, repr=False)
-    reparametrized: list[ReparametrizedLayer] = field(default_factory=list, repr=False)
-    moved: list[Moved] = field(default_factory=list, repr=False)
-    handles: list[Any] = field(default_factory=list, repr=False)
-    opened: list[nn.Module] = field(default_factory=list, repr=False)
-    holders: list[nn.Module] = field(default_factory=list, repr=False)
-    """Attention modules that got parts of their own."""
-    no_nested: list[Any] = field(default_factory=list, repr=False)
-    passes: Passes | None = field(default=None, repr=False)
-    restored: bool = False
-    """Whether it was loaded from a file, which does not have the weights of before."""
-
-    def settings(self) -> dict[str, Any]:
-        """As JSON takes it; `saving` reads it back."""
-        return {
-            "version": 1,
-            "methods": [method.settings() for method in self.methods],
-            "layers": self.layers,
-            "stack": self.stack,
-            "heads": self.heads,
-        }
-
-    def report(self, model: nn.Module) -> dict[str, Any]:
-        """For a diagnosis: what was done, how far it took the weights, and whether the promised spectrum holds."""
-        from oversmooth.steering.verify import verify
-
-        moved = [{"layer": m.index, "heads": m.heads} for m in self.moved]
-        return {**self.settings(), "moved": moved, "verified": verify(model).summary() if self.reparametrized else None}
-
-    def remarks(self) -> list[str]:
-        """What a reader of a diagnosis should know."""
-        where = "all layers" if len(self.layers) == len(self.anatomy) else f"layers {', '.join(map(str, self.layers))}"
-        said = [f"steered by {' and '.join(map(str, self.methods))} on {where}"]
-        unknown = [m for m in self.methods if m.place == "output" and not m.off()]
-        if unknown:
-            said.append(f"{' and '.join(map(str, unknown))}: measured, but not part of what the spectra predict")
-        if any(m.place in ("values", "attention") and not m.off() for m in self.methods):
-            said.append(
-                "smoothing cases and ρ are of attention as the method changes it; spectra of H are the weights'"
-            )
-        return said
-
-    def site(self, layer: str) -> Site | None:
-        """Where methods act inside a layer, by its name."""
-        return next((site for site in self.sites.values() if site.layer.name == layer), None)
-
-    def begin(self, running: Pass) -> None:
-        groups: dict[tuple[object, ...], list[ReparametrizedLayer]] = {}
-        for layer in self.reparametrized:
-            shape, theta = layer.shape, layer.theta
-            alike = (shape.width, shape.heads, shape.kv_heads, shape.head_dim, theta.device, theta.dtype)
-            groups.setdefault(alike, []).append(layer)
-        prepare(list(groups.values()), running)
 
 
 def steer(
