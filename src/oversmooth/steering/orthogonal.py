@@ -26,8 +26,9 @@ def is_orthonormal(V: Tensor, tolerance: float = 1e-5) -> bool:
 
 def orthonormal(theta: Tensor) -> Tensor:
     """The Q of QR(Θ), of Θ's dtype, ``(..., d, m)``; NaN where the columns of Θ depend on each other."""
-    Q: Tensor = _CholeskyQR.apply(theta)  # type: ignore[no-untyped-call]
-    return Q
+    Q, _ = _CholeskyQR.apply(theta.double())  # type: ignore[no-untyped-call]
+    orthonormal_columns: Tensor = Q.to(theta.dtype)
+    return orthonormal_columns
 
 
 def _inverse_factor(G: Tensor) -> Tensor:
@@ -42,23 +43,22 @@ def _inverse_factor(G: Tensor) -> Tensor:
 
 
 class _CholeskyQR(torch.autograd.Function):
+    """``Θ -> Q, R⁻ᵀ`` in float64. Both are given out, so that second gradients know how they depend on Θ."""
+
     @staticmethod
-    def forward(ctx: Any, theta: Tensor) -> Tensor:
-        wide = theta.double()
-        inverse = _inverse_factor(wide.mT @ wide)  # R⁻ᵀ
-        Q = wide @ inverse.mT
+    def forward(ctx: Any, theta: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = _inverse_factor(theta.mT @ theta)
+        Q = theta @ inverse.mT
         ctx.save_for_backward(Q, inverse)
-        return Q.to(theta.dtype)
+        return Q, inverse
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        # Walter and Lehmann: Θ̄ = (Q̄ + Q copyltu(−Q̄ᵀQ)) R⁻ᵀ; copyltu mirrors the lower triangle.
-        (grad,) = grads
-        Q, inverse = ctx.saved_tensors
-        wide = grad.double()
-        M = -(wide.mT @ Q)
-        mirrored = M.tril() + M.tril(-1).mT
-        return ((wide + Q @ mirrored) @ inverse).to(grad.dtype)
+        # Walter and Lehmann: Θ̄ = (Q̄ + Q copyltu(R R̄ᵀ − Q̄ᵀQ)) R⁻ᵀ; copyltu mirrors the lower triangle, and of R R̄ᵀ that
+        # of −N̄ R⁻¹ is left, N̄ the gradient of R⁻ᵀ.
+        (Q, inverse), (grad, grad_inverse) = ctx.saved_tensors, grads
+        M = -(grad_inverse.tril() @ inverse.mT) - grad.mT @ Q
+        return (grad + Q @ (M.tril() + M.tril(-1).mT)) @ inverse
 
 
 class _PositiveInverse(torch.autograd.Function):

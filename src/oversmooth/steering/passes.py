@@ -7,7 +7,6 @@ which checkpointing hands back as the very tensor it was.
 
 from __future__ import annotations
 
-import copy
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,44 +19,72 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from oversmooth.errors import InputError
 
+_KEY = "oversmooth"
+
 
 class Pass:
     """One run through the stack."""
 
-    def __init__(self, mask: Tensor | None, causal: bool) -> None:
+    def __init__(self, mask: Tensor | None, hides: bool) -> None:
         self.mask = mask
         """The tokens that count, ``(batch, n)``; None for all."""
-        self.causal = causal
+        self.hides = hides
+        """Whether some tokens are hidden from others, as in causal attention."""
         self.run = -1
         """How many blocks ran before the one that runs."""
-        self.first_values: Tensor | None = None
-        """V⁰ of the first block, ``(..., n, kv_heads, k)``, with its graph."""
+        self._first: Tensor | None = None
+        self._first_seen: Callable[[], Tensor | None] = lambda: None
         self.values: Tensor | None = None
         """V of the block that runs."""
         self.weights: dict[str, tuple[Tensor, Tensor]] = {}
         """Reparametrized weights of all layers, by layer."""
 
+    @property
+    def first_values(self) -> Tensor | None:
+        """V⁰ of the first block, ``(..., n, kv_heads, k)``, with its graph."""
+        return self._first if self._first is not None else self._first_seen()
+
+    def take_first(self, V: Tensor) -> None:
+        self._first, self._first_seen = V, weakref.ref(V)
+
+    def keep_first_for(self, x: Tensor) -> None:
+        """Let V⁰ live as long as x does, the input of a later block, which may be recomputed.
+
+        It hangs on x's node of the graph, which V⁰'s own does not hold: no cycle, where one of graph and Python would
+        never be freed.
+        """
+        if self._first is not None and x.grad_fn is not None:
+            x.grad_fn.metadata[_KEY] = self._first  # type: ignore[index]
+
+    def over(self) -> None:
+        self._first = self.values = None
+
 
 class Passes:
     """All passes of one steered model, found by thread and, in recomputation, by input."""
 
-    def __init__(self, prepare: Callable[[Pass], None], arguments: tuple[str, ...]) -> None:
-        """prepare: called as a pass begins; arguments: names of what the module that runs the stack takes, in order."""
-        self.prepare, self.arguments = prepare, arguments
+    def __init__(self, prepare: Callable[[Pass], None], arguments: tuple[str, ...], averages: bool) -> None:
+        """prepare: called as a pass begins; arguments: names of what the module that runs the stack takes, in order;
+        averages: whether a method takes means over all tokens, so that masks between tokens must be looked at.
+        """
+        self.prepare, self.arguments, self.averages = prepare, arguments, averages
         self._local = threading.local()
         self._known: Any = WeakIdKeyDictionary()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Passes:
-        return Passes(copy.deepcopy(self.prepare, memo), self.arguments)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Passes, (self.prepare, self.arguments, self.averages)  # what belongs to a thread stays with it
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the module that runs the stack."""
         named = {**dict(zip(self.arguments, args, strict=False)), **kwargs}
-        new = Pass(_token_mask(named), bool(named.get("is_causal")))
+        new = Pass(_token_mask(named), self.averages and _hides(named))
         self.prepare(new)
         self._local.active = new
 
     def end(self, module: nn.Module, args: Any, out: Any) -> None:
+        active = getattr(self._local, "active", None)
+        if active is not None:
+            active.over()
         self._local.active = None
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -73,13 +100,29 @@ class Passes:
             if again is not None:
                 found, run = again
                 found.run = run
+                self._local.inside = True
                 self._local.again = weakref.ref(found)
             elif (earlier := self.current()) is not None:  # a later block of a segment that is recomputed as a whole
                 earlier.run += 1
+                self._local.inside = True
             return
         active.run += 1
         if x is not None and torch.is_grad_enabled():
             self._known[x] = (active, active.run)
+            if active.run > 0:
+                active.keep_first_for(x)
+
+    def leave(self, module: nn.Module, args: Any, out: Any) -> None:
+        """After a block."""
+        if not torch.compiler.is_compiling():
+            self._local.inside = False
+
+    def weights(self, layer: str) -> tuple[Tensor, Tensor] | None:
+        """Of the pass that a layer runs in, if it does."""
+        found = getattr(self._local, "active", None)
+        if found is None and not torch.compiler.is_compiling() and getattr(self._local, "inside", False):
+            found = self.current()
+        return None if found is None else found.weights.get(layer)
 
     def current(self) -> Pass | None:
         active = getattr(self._local, "active", None)
@@ -88,14 +131,25 @@ class Passes:
         again = getattr(self._local, "again", None)
         return None if again is None else again()
 
+    def hold(self) -> tuple[Pass, Tensor | None] | None:
+        """The pass that runs, to be resumed when it is over: with its first values, which it lets go then."""
+        found = self.current()
+        return None if found is None else (found, found.first_values)
+
     @contextmanager
-    def resumed(self, running: Pass | None) -> Iterator[None]:
+    def resumed(self, held: tuple[Pass, Tensor | None] | None) -> Iterator[None]:
         """Blocks that run meanwhile are part of this pass again: with its first values, mask and weights."""
-        before = getattr(self._local, "active", None)
-        self._local.active = running
+        if held is None:
+            yield
+            return
+        running, first = held
+        if first is not None:
+            running.take_first(first)
+        before, self._local.active = getattr(self._local, "active", None), running
         try:
             yield
         finally:
+            running.over()
             self._local.active = before
 
     def needed(self, layer: str) -> Pass:
@@ -124,3 +178,14 @@ def _token_mask(kwargs: dict[str, Any]) -> Tensor | None:
             seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
             return seen.any(2)[:, 0]
     return None
+
+
+def _hides(kwargs: dict[str, Any]) -> bool:
+    """Whether a mask of pairs of tokens, as torch's encoders take it, hides any."""
+    if kwargs.get("is_causal"):
+        return True
+    for name in ("mask", "src_mask", "attn_mask"):
+        mask = kwargs.get(name)
+        if isinstance(mask, Tensor) and mask.ndim in (2, 3) and mask.shape[-1] == mask.shape[-2]:
+            return torch.compiler.is_compiling() or bool((mask if mask.dtype == torch.bool else mask < 0).any())
+    return False

@@ -6,7 +6,7 @@ pass, a weight is computed by itself.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +81,8 @@ class ReparametrizedLayer:
         self._final: tuple[Tensor, Tensor] | None = None
         self.originals: list[tuple[nn.Module, str, Tensor, list[str]]] = []
         """Module, name of the weight, the weight itself, and the order of the module's parameters."""
+        self.bias: Tensor | None = None
+        """The output bias as it was, where a warm start changed it."""
 
     @property
     def group(self) -> int:
@@ -102,15 +104,39 @@ class ReparametrizedLayer:
             self.originals.append(kept)
         self.free = self.start_psi = torch.empty(0)
 
+    @torch.no_grad()
+    def keep_offset(self, W_O: Tensor) -> None:
+        """Value biases reach every token through the output weight; what a new one changes goes into the output bias.
+
+        W_O: the output weight of before, ``(heads, k, d)``.
+        """
+        values, outputs = self.shape.value_bias, self._output_bias()
+        if values is None or outputs is None:
+            return
+        change = torch.einsum("hk,hkd->d", values.double(), (W_O - self.shape.raw_W_O).double())
+        self.bias = outputs.detach().clone()
+        outputs += change.to(outputs)
+
+    def _output_bias(self) -> Tensor | None:
+        module, name = self.output
+        return module._parameters.get(name.removesuffix("weight") + "bias")
+
     def detach(self, *, fold: bool) -> None:
         """Plain weights again: as they are computed now, or as they were before."""
-        with torch.no_grad():
-            self._final = self.rows()  # either weight needs both parametrizations, and they go one by one
+        like = self.psi.detach()
+        if fold:
+            with torch.no_grad():
+                self._final = self.rows()  # either weight needs both parametrizations, and they go one by one
+        elif self.bias is not None and (bias := self._output_bias()) is not None:
+            bias.data.copy_(self.bias)
         while self.originals:
             module, name, original, order = self.originals.pop()
-            value = getattr(module, name).detach().clone(memory_format=torch.contiguous_format)
+            if fold:
+                value = getattr(module, name).detach().clone(memory_format=torch.contiguous_format)
+                kept = nn.Parameter(value, original.requires_grad)
+            else:
+                kept = cast(nn.Parameter, _moved_like(original, like))
             _remove(module, name)
-            kept = nn.Parameter(value, original.requires_grad) if fold else _moved_like(original, value)
             parameters: dict[str, Any] = {**module._parameters, name: kept}
             module._parameters.clear()
             module._parameters.update({key: parameters[key] for key in order})
@@ -138,11 +164,8 @@ class ReparametrizedLayer:
         """Value rows ``(kv_heads, k, d)`` and output rows ``(heads, k, d)``: of the pass that runs, or computed now."""
         if self._final is not None:
             return self._final
-        running = None if self.passes is None else self.passes.current()
-        if running is not None and self.shape.name in running.weights:
-            return running.weights[self.shape.name]
-        ((rows, back),) = compute([self])
-        return rows, back
+        running = None if self.passes is None else self.passes.weights(self.shape.name)
+        return compute([self])[0] if running is None else running
 
 
 def compute(layers: list[ReparametrizedLayer]) -> list[tuple[Tensor, Tensor]]:
@@ -153,17 +176,19 @@ def compute(layers: list[ReparametrizedLayer]) -> list[tuple[Tensor, Tensor]]:
     base = None if first.base is None else torch.stack([layer.base for layer in layers])  # type: ignore[misc]
     V = method.V(free, base)[..., : first.shape.kv_heads * first.shape.head_dim]
     rows, back = method.weights(V, method.eigenvalues(psi, first.group), first.shape.kv_heads)
-    if method.form == "general":
-        _check_condition(layers, rows, V)
     return list(zip(rows.unbind(), back.unbind(), strict=True))
 
 
 def prepare(groups: list[list[ReparametrizedLayer]], running: Pass) -> None:
     """As a pass begins: all weights of all layers."""
     for layers in groups:
-        if layers[0].method.verify:
+        method = layers[0].method
+        if method.verify:
             check_parameters(layers)
-        for layer, weights in zip(layers, compute(layers), strict=True):
+        found = compute(layers)
+        if method.verify or method.form == "general":
+            check_weights(layers, found)
+        for layer, weights in zip(layers, found, strict=True):
             running.weights[layer.shape.name] = weights
 
 
@@ -181,18 +206,18 @@ def check_parameters(layers: list[ReparametrizedLayer]) -> None:
                 )
 
 
-def _check_condition(layers: list[ReparametrizedLayer], rows: Tensor, V: Tensor) -> None:
-    """An error before V becomes singular, where one may wait for the answer."""
+@torch.no_grad()
+def check_weights(layers: list[ReparametrizedLayer], weights: list[tuple[Tensor, Tensor]]) -> None:
+    """An error where V is not there, or is about to become singular; where one may wait for the answer."""
     if _cannot_ask():
         return
-    with torch.no_grad():
-        wide = V.detach().double()
-        norms = torch.linalg.matrix_norm(wide, 1) * torch.linalg.matrix_norm(orthogonal.left_inverse(wide), 1)
+    V = torch.stack([rows.detach().double().flatten(0, 1).mT for rows, _ in weights])
+    norms = torch.linalg.matrix_norm(V, 1) * torch.linalg.matrix_norm(orthogonal.left_inverse(V), 1)
     for layer, condition in zip(layers, norms.tolist(), strict=True):
         if not condition < CONDITION_LIMIT * layer.shape.width:  # the 1-norm's may exceed the 2-norm's by so much
             raise InputError(
                 f"layer {layer.index} ({layer.shape.name}): V is nearly singular (condition number {condition:.1e}); "
-                "go back to the last checkpoint with a lower learning rate, or use form='symmetric'"
+                "go back to the last checkpoint, with a lower learning rate"
             )
 
 

@@ -85,7 +85,7 @@ class Site:
         running = self.passes.needed(self.layer.name)
         source = self.first and running.run <= 0
         if source:
-            running.first_values = V
+            running.take_first(V)
         changed = None
         if "values" in self.parts and not source:
             changed = V = self.parts["values"](V, self._first_values(running, V))
@@ -122,9 +122,9 @@ class Site:
         return V0.to(V.device)  # a model may lie on several
 
     def _check_causal(self, running: Pass) -> None:
-        if running.causal and self.averages:
+        if running.hides and self.averages:
             (name, *_) = self.averages
             raise InputError(
-                f"{name} averages over all tokens, and this pass is causal: a token would see later ones; "
+                f"{name} averages over all tokens, and this pass is causal or hides some from others; "
                 "use NeuTRENO, ValueResidual or Laplacian"
             )

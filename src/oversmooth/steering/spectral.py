@@ -7,6 +7,7 @@ of which Λ is.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -69,6 +70,10 @@ class Spectral(Method):
                 low, high = map(float, self.range)
             except (TypeError, ValueError):
                 raise InputError(f"range is {self.range!r}; give its two ends, such as (-1, 0)") from None
+            if not (math.isfinite(low) and math.isfinite(high)):
+                raise InputError(
+                    f"range is ({low:g}, {high:g}); give two finite ends, or form='symmetric' for one sign"
+                )
             if not low < high:
                 raise InputError(f"range is ({low:g}, {high:g}), whose ends are swapped or equal; give the lower first")
             object.__setattr__(self, "range", (low, high))
@@ -129,13 +134,19 @@ class Spectral(Method):
         if self.form == "general":
             return eigenvalues.clamp(low / group, high / group)
         clipped = eigenvalues.clamp(min=low, max=high)
-        # ψ = 0 has no gradient in ψ² and would stay there for ever.
-        least = _LEAST * clipped.abs().max().clamp(min=_LEAST)
-        clipped = clipped.abs().clamp(min=least) * (-1.0 if self.mode == "sharpen" else 1.0)
         if self.bounded:
             total = _group_sum(clipped.abs(), group)
             clipped = clipped * (_NEAR_ONE / total.clamp(min=_NEAR_ONE))
         return clipped
+
+    def with_gradient(self, eigenvalues: Tensor) -> Tensor:
+        """Those that clipping left at zero a little away from it: ψ² has no gradient at ψ = 0, and they would stay."""
+        if self.form == "general":
+            return eigenvalues
+        size = eigenvalues.abs()
+        least = _LEAST * size.max().clamp(min=_LEAST)
+        size = torch.where(size < _LEAST * least, least, size)
+        return -size if self.mode == "sharpen" else size
 
     def weights(self, V: Tensor, eigenvalues: Tensor, kv_heads: int) -> tuple[Tensor, Tensor]:
         """Rows of the value and of the output weight: ``(layers, kv_heads, k, d)`` and ``(layers, heads, k, d)``."""

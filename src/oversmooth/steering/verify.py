@@ -154,6 +154,13 @@ def _bad_numbers(steering: Steering) -> list[str]:
 
 def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
     shape, method = layer.shape, layer.method
+    rows, back = layer.rows()
+    if not bool(rows.isfinite().all() and back.isfinite().all()):
+        nan = float("nan")
+        said = f"layer {layer.index} ({shape.name}): the columns of V depend on each other; go back to a checkpoint"
+        return LayerCheck(
+            layer.index, shape.name, method.ends, [(nan, nan)], nan, (nan, nan), nan, torch.inf, None, problems=[said]
+        )
     dtype = layer.psi.dtype
     W_V, W_O = shape.W_V.double(), shape.raw_W_O.double()
     group = layer.group
@@ -161,7 +168,6 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
     spectra = head_spectrum(W_V, W_O)
     joined = joined_spectrum(W_V, W_O)
     by_head = [(float(row.real.min()), float(row.real.max())) for row in spectra]
-    rows, _ = layer.rows()
     singular = torch.linalg.svdvals(rows.double().flatten(0, 1))
     check = LayerCheck(
         index=layer.index,
