@@ -56,6 +56,10 @@ def steer(
                 raise InputError(
                     f"{type(one).__name__} cannot act on layer {index} ({anatomy.layers[index].name}): {why}"
                 )
+    first = anatomy.layers[0].name
+    for one in methods:
+        if one.uses_first_values and chosen == [0] and all(layer.name != first for layer in anatomy.layers[1:]):
+            raise InputError(f"{one} acts in every layer but the first, and no other was chosen; choose later ones")
     _apply(inside, Steering(methods, chosen, anatomy.stack, heads, anatomy))
     return model
 
@@ -179,6 +183,8 @@ def _chosen(layers: Layers, anatomy: Anatomy) -> list[int]:
     elif callable(layers):
         chosen = [index for index, layer in enumerate(anatomy) if layers(index, layer)]
     else:
+        if not isinstance(layers, Iterable):
+            raise InputError(f"layers is {layers!r}; give a list of places, 'all', 'first half' or 'last half'")
         chosen = []
         for place in layers:
             if isinstance(place, bool) or not isinstance(place, int) or not -depth <= place < depth:
@@ -222,7 +228,11 @@ def _put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None
         site = steering.sites.setdefault(index, Site(index, layer, passes, first=layer.name == first.name))
         weight = getattr(*_place(modules, layer.output_module)).detach()
         parts = nn.ModuleDict()
+        # Where V⁰ is made nothing is added to it: a strength learned there would have no gradient.
+        only_source = layer.name == first.name and sum(other.name == first.name for other in anatomy) == 1
         for method in inner:
+            if only_source and method.uses_first_values:
+                continue
             part = method.part(layer).to(device=weight.device, dtype=weight.dtype)
             parts[type(method).__name__.lower()] = part
             site.add(method, part)
