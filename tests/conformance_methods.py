@@ -263,10 +263,3 @@ def input_error(call: Callable[[], Any]) -> str:
     except InputError as error:
         return str(error)
     raise AssertionError("no InputError")
-
-
-def known_bug(what: str) -> Any:
-    """For a test that fails until this is mended, and passes then."""
-    import pytest
-
-    return pytest.mark.xfail(reason=what, strict=False)

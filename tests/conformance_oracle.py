@@ -39,7 +39,7 @@ class ByHand:
     """Own hooks on a model that is not steered; calling it runs the model."""
 
     def __init__(self, family: Family, tested: Row, set_to: dict[int, dict[str, Any]], seen: list[Tensor]) -> None:
-        """set_to: what the methods are set to, by layer; seen: A of every run, where the library gives it afterwards."""
+        """set_to: what the methods are set to, by layer; seen: A of every run, where hooks cannot see it."""
         self.family, self.tested, self.set_to = family, tested, set_to
         self.attention = list(seen)
         self.model = make(family.name, torch.float64)

@@ -3,7 +3,7 @@
 import conformance
 import pytest
 import torch
-from conformance_methods import KeepDouble, all_close, known_bug, make, outputs
+from conformance_methods import KeepDouble, all_close, make, outputs
 from families import FAMILIES, HEADS, run, text
 from oracles import attention, normal
 from torch import nn
@@ -173,7 +173,9 @@ def test_generation_with_a_cache_is_generation_without(method):
 
     torch.manual_seed(1)
     sizes = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2)
-    config = LlamaConfig(**sizes, intermediate_size=48, vocab_size=64, bos_token_id=1, eos_token_id=None, pad_token_id=0)
+    config = LlamaConfig(
+        **sizes, intermediate_size=48, vocab_size=64, bos_token_id=1, eos_token_id=None, pad_token_id=0
+    )
     model = LlamaForCausalLM(config).eval()
     steer(model, method)
     ids = text()["input_ids"]
@@ -212,7 +214,6 @@ def test_a_causal_pass_is_refused_where_it_is_said(method):
     model(x)
 
 
-@known_bug("a causal mask without is_causal=True is not seen")
 @pytest.mark.parametrize("method", [AttnScale(0.3), Centred(0.5), FeatScale(0.2, 0.3), ContraNorm(0.3)], ids=str)
 def test_a_causal_mask_is_seen(method):
     name = "torch encoder (Pre-LN, batch first)"

@@ -86,7 +86,8 @@ def test_second_gradients_are_right_or_refused(make):
     try:
         torch.autograd.grad(grad.square().sum(), x)
     except RuntimeError as error:
-        assert "differentiable" in str(error)
+        if "differentiable" not in str(error):
+            raise
         return
     assert torch.autograd.gradgradcheck(call, (x,))
 

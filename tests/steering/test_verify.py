@@ -3,7 +3,7 @@
 import conformance
 import pytest
 import torch
-from conformance_methods import known_bug, make, outputs, steered
+from conformance_methods import make, outputs, steered
 from families import FAMILIES
 
 from oversmooth import InputError
@@ -165,7 +165,6 @@ def test_methods_without_a_promise_hold():
     assert found.layers == []
 
 
-@known_bug("raises where it should report")
 def test_a_V_of_dependent_columns_is_reported():
     model = steer(make("ViT"), Spectral())
     with torch.no_grad():
@@ -223,14 +222,10 @@ def test_training_stops_at_the_step_that_broke_it():
     """A learning rate beyond all sense: the first step is taken, the second says where."""
     model = steer(make("ViT"), Spectral(verify=True)).train()
     optimiser = torch.optim.SGD(model.parameters(), lr=torch.inf)
-    steps = 0
+    outputs(model, FAMILIES["ViT"])[0].square().sum().backward()
+    optimiser.step()
     with pytest.raises(InputError, match=r"layer 0 \(layers\.0\.attention\): Θ has NaN or infinity"):
-        for _ in range(3):
-            optimiser.zero_grad()
-            outputs(model, FAMILIES["ViT"])[0].square().sum().backward()
-            optimiser.step()
-            steps += 1
-    assert steps == 1
+        outputs(model, FAMILIES["ViT"])
 
 
 def test_a_V_about_to_be_singular_stops_a_pass():
@@ -242,7 +237,6 @@ def test_a_V_about_to_be_singular_stops_a_pass():
         outputs(model, FAMILIES["ViT"])
 
 
-@known_bug("only Θ and ψ are looked at")
 def test_a_V_gone_NaN_stops_a_pass():
     model = steer(make("ViT"), Spectral(verify=True))
     with torch.no_grad():

@@ -32,29 +32,31 @@ class OpenedAttention(nn.MultiheadAttention):
         if not (query is key is value) and not (torch.equal(query, key) and torch.equal(key, value)):
             raise InputError("a steered MultiheadAttention got other keys or values; steer self-attention only")
         batched = query.ndim == 3
-        x = query if batched else query[None]
-        if batched and not self.batch_first:
+        x = query if batched else query[:, None]
+        if batched and self.batch_first:
             x = x.transpose(0, 1)
-        q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1)
-        v = getattr(self, VALUES)(v)
-        q, k, v = (part.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for part in (q, k, v))
+        # Step by step and in memory as torch's own, (n, batch, ·): so the same bits come out, and dropout after it draws
+        # its numbers in the same order.
+        q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).unflatten(-1, (3, -1)).movedim(-2, 0).contiguous()
+        v = getattr(self, VALUES)(v.transpose(0, 1).contiguous()).transpose(0, 1).contiguous()
+        q, k, v = (p.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3) for p in (q, k, v))
         bias = self._bias(q, key_padding_mask, attn_mask)
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
-            scores = q @ k.mT * self.head_dim**-0.5
+            scores = (q * self.head_dim**-0.5) @ k.mT
             weights = F.dropout((scores if bias is None else scores + bias).softmax(-1), dropout)
             mixed = weights @ v
         elif bias is None and is_causal:
             mixed = F.scaled_dot_product_attention(q, k, v, None, dropout, True)
         else:
             mixed = F.scaled_dot_product_attention(q, k, v, bias, dropout)
-        out = self.out_proj(mixed.transpose(1, 2).flatten(2))
+        out = self.out_proj(mixed.transpose(1, 2).flatten(2).contiguous()).transpose(0, 1).contiguous()
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
         if not batched:
-            return out[0], None if weights is None else weights[0]
-        return (out if self.batch_first else out.transpose(0, 1)), weights
+            return out[:, 0], None if weights is None else weights[0]
+        return (out.transpose(0, 1) if self.batch_first else out), weights
 
     def _bias(self, q: Tensor, hidden: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
         """Both masks, True or −inf where a pair is hidden, as one that is added to the scores."""

@@ -30,6 +30,8 @@ class Pass:
         """The tokens that count, ``(batch, n)``; None for all."""
         self.hides = hides
         """Whether some tokens are hidden from others, as in causal attention."""
+        self.runs = True
+        """Until the module that runs the stack is done; blocks may be recomputed afterwards."""
         self.run = -1
         """How many blocks ran before the one that runs."""
         self._first: Tensor | None = None
@@ -58,6 +60,7 @@ class Pass:
 
     def over(self) -> None:
         self._first = self.values = None
+        self.runs = False
 
 
 class Passes:

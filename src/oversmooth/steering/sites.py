@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import AttentionLayer
@@ -84,7 +85,7 @@ class Site:
         """Remember V and, in the first run of the first layer, V⁰. Returns V where a method changes it."""
         running = self.passes.needed(self.layer.name)
         source = self.first and running.run <= 0
-        if source:
+        if source and running.runs:  # not where the first block is only recomputed
             running.take_first(V)
         changed = None
         if "values" in self.parts and not source:
@@ -110,6 +111,8 @@ class Site:
 
     def _output(self, module: nn.Module, args: Any, Y: Tensor) -> Tensor:
         running = self.passes.current()
+        if running is None and self.averages and torch._C._current_graph_task_id() != -1:
+            running = self.passes.needed(self.layer.name)  # recomputed: which tokens are padding is not known
         if running is not None:
             self._check_causal(running)
         return self.projected(Y, None if running is None else running.mask)

@@ -133,20 +133,22 @@ class Spectral(Method):
         low, high = self.ends
         if self.form == "general":
             return eigenvalues.clamp(low / group, high / group)
-        clipped = eigenvalues.clamp(min=low, max=high)
+        return self._within_bounds(eigenvalues.clamp(min=low, max=high), group)
+
+    def _within_bounds(self, clipped: Tensor, group: int) -> Tensor:
         if self.bounded:
             total = _group_sum(clipped.abs(), group)
             clipped = clipped * (_NEAR_ONE / total.clamp(min=_NEAR_ONE))
         return clipped
 
-    def with_gradient(self, eigenvalues: Tensor) -> Tensor:
+    def with_gradient(self, eigenvalues: Tensor, group: int) -> Tensor:
         """Those that clipping left at zero a little away from it: ψ² has no gradient at ψ = 0, and they would stay."""
         if self.form == "general":
             return eigenvalues
         size = eigenvalues.abs()
         least = _LEAST * size.max().clamp(min=_LEAST)
         size = torch.where(size < _LEAST * least, least, size)
-        return -size if self.mode == "sharpen" else size
+        return self._within_bounds(-size if self.mode == "sharpen" else size, group)
 
     def weights(self, V: Tensor, eigenvalues: Tensor, kv_heads: int) -> tuple[Tensor, Tensor]:
         """Rows of the value and of the output weight: ``(layers, kv_heads, k, d)`` and ``(layers, heads, k, d)``."""

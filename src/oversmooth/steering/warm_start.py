@@ -31,10 +31,10 @@ def start(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -
         V = theta if method.form == "general" else orthogonal.orthonormal(theta)
     elif method.wiring == "code":
         V, eigenvalues = _as_code(W_V, W_O)
-        eigenvalues, theta = method.with_gradient(method.nearest(eigenvalues, 1)), V
+        eigenvalues, theta = method.with_gradient(method.nearest(eigenvalues, 1), 1), V
     else:
         V = nearest_basis(method, W_V[::group], W_O, group)
-        eigenvalues = method.with_gradient(method.nearest(_rayleigh(V, W_V, W_O, group), group))
+        eigenvalues = method.with_gradient(method.nearest(_rayleigh(V, W_V, W_O, group), group), group)
         theta = V
     return Start(V, theta, eigenvalues, _moved(method, V, eigenvalues, W_V, W_O, group))
 
