@@ -165,7 +165,7 @@ def test_inputs_of_other_lengths_follow_each_other():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", [NeuTRENO(0.6), FeatScale(0.3, 0.2), Spectral()], ids=str)
+@pytest.mark.parametrize("method", [NeuTRENO(0.6), FeatScale(0.3, 0.2)], ids=str)
 def test_steering_what_was_compiled_before(method):
     torch._dynamo.reset()
     model, family = make(TOY), FAMILIES[TOY]

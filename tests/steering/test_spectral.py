@@ -309,7 +309,7 @@ def test_without_one_V_the_signs_promise_nothing():
     """Heads with negative eigenvalues of their own can smooth together: what slices of one V are for."""
     A = passages("ViT")[0].A[0]
     found = []
-    for seed in range(40):
+    for seed in range(8):
         V = torch.linalg.qr(normal(HEADS, WIDTH, 8, seed=seed)).Q
         V[1:] = V[:1] + 0.3 * V[1:]  # heads that overlap
         V = torch.linalg.qr(V).Q

@@ -35,8 +35,7 @@ class OpenedAttention(nn.MultiheadAttention):
         x = query if batched else query[:, None]
         if batched and self.batch_first:
             x = x.transpose(0, 1)
-        # Step by step and in memory as torch's own, (n, batch, ·): so the same bits come out, and dropout after it draws
-        # its numbers in the same order.
+        # In memory as torch's own, (n, batch, ·): so the same bits come out, and dropout draws in the same order.
         q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).unflatten(-1, (3, -1)).movedim(-2, 0).contiguous()
         v = getattr(self, VALUES)(v.transpose(0, 1).contiguous()).transpose(0, 1).contiguous()
         q, k, v = (p.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3) for p in (q, k, v))
