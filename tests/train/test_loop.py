@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,48 +89,63 @@ def test_a_run_out_of_time_goes_on_bit_for_bit(tmp_path, variant):
     assert result.accuracy == expected.accuracy
 
 
-_KILLED = """
+_RUN = """
 import sys
 sys.path.insert(0, {tests!r})
 from oversmooth.train.loop import Watch, train
 from train_example import RECIPE, splits
-train(RECIPE, splits(), device="cpu", folder={folder!r}, resume=True, watch=Watch(evaluate=1, monitor=3, save=0))
+
+def run():
+    train(RECIPE, splits(), device="cpu", folder={folder!r}, resume=True, watch=Watch(evaluate=1, monitor=3, save=0))
 """
+
+_KILL = """
+import os, signal, time
+from pathlib import Path
+folder = Path({folder!r})
+
+def logged():
+    return (folder / "log.jsonl").read_text().count("\\n") if (folder / "log.jsonl").exists() else 0
+
+moments = [
+    lambda: logged() >= 1 and list(folder.glob(".checkpoint-*")),
+    lambda: logged() >= 2,
+    lambda: logged() >= 3 and (folder / "checkpoint.safetensors").exists(),
+]
+while not (folder / "model.safetensors").exists():
+    process = os.fork()  # what was imported need not be again
+    if not process:
+        try:
+            run()
+        finally:
+            os._exit(0)
+    while not os.waitpid(process, os.WNOHANG)[0]:
+        if moments and moments[0]():
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            moments.pop(0)
+            print("killed with a checkpoint" if (folder / "checkpoint.safetensors").exists() else "killed")
+            break
+        time.sleep(0.0003)
+"""
+
+
+def script(folder, then):
+    return _RUN.format(tests=str(Path(__file__).parents[1]), folder=str(folder)) + then.format(folder=str(folder))
 
 
 def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path, whole):
     """SIGKILL of a real process: after its first epochs, while a checkpoint is being written, between log and save."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    code = _KILLED.format(tests=str(Path(__file__).parents[1]), folder=str(folder))
-
-    def logged():
-        return len(lines(folder / "log.jsonl")) if (folder / "log.jsonl").exists() else 0
-
-    moments = [
-        lambda: logged() >= 1 and list(folder.glob(".checkpoint-*")),
-        lambda: logged() >= 2,
-        lambda: logged() >= 3 and (folder / checkpoint.NAME).exists(),
-    ]
-    kills = []
-    while not (folder / loop.MODEL).exists():
-        process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"})
-        while process.poll() is None:
-            if len(kills) < len(moments) and moments[len(kills)]():
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                kills.append((folder / checkpoint.NAME).exists())
-                break
-            time.sleep(0.0005)
-        else:
-            assert process.returncode == 0
-            break
-    assert any(kills), "no kill found a checkpoint to go on from"
-    assert not list(folder.glob(".*"))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    code = script(tmp_path, _KILL)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "killed with a checkpoint" in done.stdout
+    assert not list(tmp_path.glob(".*"))
     for name, value in arrays_of(whole.folder).items():
-        assert torch.equal(value, arrays_of(folder)[name]), name
+        assert torch.equal(value, arrays_of(tmp_path)[name]), name
     for name in ("log.jsonl", "smoothing.jsonl"):
-        assert lines(whole.folder / name) == lines(folder / name)
+        assert lines(whole.folder / name) == lines(tmp_path / name)
 
 
 def test_ctrl_c_leaves_a_checkpoint(tmp_path, whole):
@@ -187,18 +201,23 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
         train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True)
 
 
+_FULL = """
+import resource, signal
+from oversmooth.errors import InputError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+try:
+    run()
+except InputError as error:
+    print(error)
+"""
+
+
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
     """A limit on the size of files stands for the disk: the system refuses bytes half-way."""
     train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
     before = (tmp_path / checkpoint.NAME).read_bytes()
-    code = (
-        "import resource, signal\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
-        "from oversmooth.errors import InputError\n"
-        f"try:\n  exec({_KILLED.format(tests=str(Path(__file__).parents[1]), folder=str(tmp_path))!r})\n"
-        "except InputError as error:\n  print(error)\n"
-    )
+    code = script(tmp_path, _FULL)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "cannot be written" in done.stdout
     assert "make room" in done.stdout

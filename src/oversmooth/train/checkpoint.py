@@ -67,3 +67,11 @@ def recipe_of(folder: Path) -> Recipe | None:
             return Recipe.from_json((file.metadata() or {})["recipe"], f"the recipe of {path}")
     except (SafetensorError, OSError, KeyError) as error:
         raise InputError(f"{path} is no checkpoint of ours or is damaged ({error}); remove it to begin anew") from error
+
+
+def how_far(folder: Path) -> str:
+    """In words, for a folder with a checkpoint."""
+    recipe = recipe_of(folder)
+    with safe_open(folder / NAME, framework="pt") as file:
+        done, steps = int(file.get_tensor("position")), file.get_slice("losses").get_shape()[0]
+    return f"epoch {done // steps} of {recipe.total_epochs}" if recipe else ""

@@ -241,7 +241,7 @@ class Run:
     def _end_epoch(self) -> None:
         step, recipe = self.step, self.recipe
         self._check()
-        losses = step.losses.tolist()  # waits for the epoch's end
+        losses = self.ranks.mean(step.losses).tolist()  # waits for the epoch's end
         epoch = step.done // step.steps
         spent = self._clock()
         self.speed = step.steps * recipe.batch / max(self.epoch_seconds, 1e-9)

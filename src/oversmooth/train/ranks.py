@@ -60,6 +60,13 @@ class Ranks:
         dist.all_reduce(said)
         return bool(said > 0)
 
+    def mean(self, values: Tensor) -> Tensor:
+        """Over all processes."""
+        if self.world > 1:
+            values = values.clone()
+            dist.all_reduce(values)
+        return values / self.world
+
     def wait(self) -> None:
         if self.world > 1:
             dist.barrier()

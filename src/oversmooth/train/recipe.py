@@ -106,7 +106,9 @@ class Recipe:
     @property
     def title(self) -> str:
         """For people: ``ViT-Ti⁻, 10 % of cifar100, seed 2``."""
-        return f"{variant_title(self.variant)}, {percent(self.share)} of {self.data}, seed {self.seed}"
+        ours = (self.shape.width, self.shape.depth) == (192, 12)
+        name = variant_title(self.variant) if ours else variant_title(self.variant).replace("ViT-Ti", "ViT")
+        return f"{name}, {percent(self.share)} of {self.data}, seed {self.seed}"
 
     def methods(self) -> list[Method]:
         """What steers the model; none for plain."""
@@ -118,6 +120,19 @@ class Recipe:
         if self.variant in ("smooth", "sharpen"):
             return [Spectral(mode=self.variant, wiring=self.wiring, start=self.start, seed=self.seed)]  # type: ignore[arg-type]
         return [method_named(words.strip()) for words in self.variant.split(_BETWEEN_METHODS)]
+
+    def changed(self, given: dict[str, Any], shape: dict[str, Any], augment: bool | None = None) -> Recipe:
+        """With what is given, None for as it is: settings, those of the shape, and all of augmentation or none."""
+        changes = {name: value for name, value in given.items() if value is not None}
+        sizes = {name: value for name, value in shape.items() if value is not None}
+        if sizes:
+            changes["shape"] = dataclasses.replace(self.shape, **sizes)
+        if augment is True:
+            usual = Recipe()
+            changes |= dict(mixup=usual.mixup, cutmix=usual.cutmix, rand_augment=usual.rand_augment)
+        elif augment is False:
+            changes |= dict(mixup=0.0, cutmix=0.0, rand_augment=None)
+        return dataclasses.replace(self, **changes)
 
     def fitted(self, images: Images) -> Recipe:
         """The same for these images: name, size, channels, classes and normalisation are theirs."""
