@@ -11,9 +11,7 @@ from oversmooth.train.runs import Splits
 from oversmooth.train.vit import Shape
 
 SHAPE = Shape(image=8, patch=4, classes=4, width=16, depth=2, heads=2)
-RECIPE = Recipe(
-    data="blobs", shape=SHAPE, epochs=3, warmup=1, lr=3e-3, batch=8, padding=1, rand_augment=RandAugment()
-)
+RECIPE = Recipe(data="blobs", shape=SHAPE, epochs=3, warmup=1, lr=3e-3, batch=8, padding=1, rand_augment=RandAugment())
 
 
 def blobs(count: int, seed: int) -> Images:

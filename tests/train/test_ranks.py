@@ -85,7 +85,9 @@ def both(tmp_path_factory):
 
 @pytest.mark.parametrize("variant", ["plain", "sharpen"])
 def test_two_processes_give_the_gradients_of_one(both, variant):
-    one, first, second = (torch.load(both / f"{name}.pt", weights_only=True)[variant] for name in ("one", "two0", "two1"))
+    one, first, second = (
+        torch.load(both / f"{name}.pt", weights_only=True)[variant] for name in ("one", "two0", "two1")
+    )
     for step in range(3):
         for name, gradient in one[step].items():
             torch.testing.assert_close(first[step][name], gradient, rtol=1e-4, atol=1e-6)
@@ -113,5 +115,5 @@ def test_parts_are_pairs_and_cover_the_batch(batch, world):
 def test_processes_that_a_batch_cannot_feed_are_refused():
     with pytest.raises(InputError, match="9 processes are more than the pairs in a batch of 8; start at most 4"):
         Ranks(0, 9).places(8)
-    with pytest.raises(InputError, match="a batch of 96 does not split into 5 even parts.* such as 90"):
+    with pytest.raises(InputError, match=r"a batch of 96 does not split into 5 even parts.* such as 90"):
         Ranks(0, 5).places(96)

@@ -86,7 +86,9 @@ def test_settings_that_make_no_sense_are_refused(changes, said):
         replace(PAPER, **changes)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"speed": 3}', '{"shape": {"patch": 3}}', '{"shape": 4}', '{"epochs": "x"}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"speed": 3}', '{"shape": {"patch": 3}}', '{"shape": 4}', '{"epochs": "x"}']
+)
 def test_files_that_are_no_recipe_are_refused(text):
     with pytest.raises(InputError):
         Recipe.from_json(text, "r.json")

@@ -25,7 +25,9 @@ Minutes = Annotated[float | None, typer.Option(help="Stop at a checkpoint after 
 
 @app.command()
 def train(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Directory for the log, the checkpoint and the model.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Directory for the log, the checkpoint and the model.")
+    ],
     data: Data = "cifar100",
     variant: Annotated[
         str | None,
@@ -106,7 +108,8 @@ def train(
         str | None, typer.Option(help="On a GPU: bf16 or float32.", show_default="bf16", rich_help_panel=_MODEL)
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in the directory, if there is one.", rich_help_panel=_RUN)
+        bool,
+        typer.Option("--resume", help="Go on with the run in the directory, if there is one.", rich_help_panel=_RUN),
     ] = False,
     minutes: Annotated[
         float | None, typer.Option(help="Stop at a checkpoint after so long.", min=0, rich_help_panel=_RUN)
@@ -210,7 +213,13 @@ class progress:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bars
 
-        self.bars = Bars(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), console=err, transient=True)
+        self.bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[said]}"),
+            console=err,
+            transient=True,
+        )
         self.bars.start()
         self.task = self.bars.add_task("preparing", total=None, said="")
         return self.tell

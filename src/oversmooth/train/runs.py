@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +74,9 @@ def load_splits(what: str | Path, told: Told | None = None, folder: Path | None 
     """Both splits of a data set, by name or from its folder."""
     train, test = (data.load(what, split, progress=told, folder=folder) for split in ("train", "test"))
     return Splits(train, test)
+
+
+def first_of_test(splits: Splits, count: int) -> Splits:
+    """To test on fewer images, where figures may be rough."""
+    test = splits.test
+    return Splits(splits.train, replace(test, images=test.images[:count], labels=test.labels[:count]))

@@ -30,8 +30,8 @@ def interruptible() -> Iterator[list[int]]:
         for one, handler in before.items():
             signal.signal(one, handler)
 
-    for one in (signal.SIGINT, signal.SIGTERM):
-        before[one] = signal.signal(one, hear)
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        before[sign] = signal.signal(sign, hear)
     try:
         yield said
     finally:
