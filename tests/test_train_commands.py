@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from train_example import RECIPE, blobs, splits
 
 from oversmooth import cli
 from oversmooth.errors import InputError
@@ -15,7 +16,6 @@ from oversmooth.reproduce import cells, table2, table3
 from oversmooth.train import loop, recipe, saved
 from oversmooth.train.many import Job, run_many
 from oversmooth.train.vit import Shape
-from train_example import RECIPE, blobs, splits
 
 SMALL = ("--no-augment", "--patch", 8, "--depth", 2, "--width", 16, "--heads", 2, "--batch", 10, "--device", "cpu")
 
@@ -70,7 +70,10 @@ def test_train_stops_goes_on_and_ends(monkeypatch, capsys, tmp_path, cifar):
     # The recipe alone makes the same run.
     (tmp_path / "recipe.json").write_text(found.to_json())
     again = tmp_path / "again"
-    assert run(monkeypatch, "train", "--recipe", tmp_path / "recipe.json", "--data", cifar, "-o", again, "--device", "cpu") == 0
+    assert (
+        run(monkeypatch, "train", "--recipe", tmp_path / "recipe.json", "--data", cifar, "-o", again, "--device", "cpu")
+        == 0
+    )
     assert saved.load_model(again / loop.MODEL)[1] == found
 
 
@@ -137,7 +140,9 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
     assert capsys.readouterr().out.count("table2-quick") == 3
     # Their corruptions.
     monkeypatch.setattr(table3, "KINDS", ("brightness", "contrast"))
-    monkeypatch.setattr(table3.fill, "__kwdefaults__", {**table3.fill.__kwdefaults__, "kinds": ("brightness", "contrast")})
+    monkeypatch.setattr(
+        table3.fill, "__kwdefaults__", {**table3.fill.__kwdefaults__, "kinds": ("brightness", "contrast")}
+    )
     given = ("reproduce", "table3", "--quick", "--data", cifar, "--results", results, "--device", "cpu")
     assert run(monkeypatch, *given, "-o", tmp_path / "table3.md", "-o", tmp_path / "table3.png") == 0
     assert "published, 100" not in (tmp_path / "table3.md").read_text()

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from train_example import RECIPE, plain, splits
 
 from oversmooth.errors import InputError
 from oversmooth.steering import steering_of
 from oversmooth.train import checkpoint, failure, loop, saved
 from oversmooth.train.loop import Watch, load_splits, train
-from train_example import RECIPE, plain, splits
 
 EVERY_EPOCH = Watch(evaluate=1, monitor=3, save=0)
 

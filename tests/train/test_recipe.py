@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from train_example import RECIPE, blobs
 
 from oversmooth.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral
 from oversmooth.train.randaugment import RandAugment
 from oversmooth.train.recipe import PAPER, QUICK, Recipe
-from train_example import RECIPE, blobs
 
 
 def test_the_papers_recipe_is_the_recovered_one():

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from train_example import RECIPE, blobs, plain
 
 from oversmooth.train.build import augment_of, model_of
 from oversmooth.train.step import Step
-from train_example import RECIPE, blobs, plain
 
 CPU = torch.device("cpu")
 

@@ -133,13 +133,16 @@ class Run:
         part = data.share(splits.train, recipe.share, recipe.share_seed).to(device)
         self.test = splits.test.to(device)
         self.model = model_of(recipe).to(device)
+        full = False
         try:
             self.step = Step(recipe, self.model, part, device, ranks, compiled=compiled)
             self.evaluator = Evaluator(recipe, self.model, device, compiled=compiled)
             self.monitor = Monitor(recipe, self.model, self.test.images, device) if watch.monitor else None
         except torch.OutOfMemoryError:
-            self.model = self.step = None  # type: ignore[assignment]
-            raise failure.too_large(recipe, device) from None
+            full = True
+        if full:  # not inside the handler, where the error still holds all that was allocated
+            self.model = self.step = self.evaluator = None  # type: ignore[assignment]
+            raise failure.too_large(recipe, device)
         facts = self._resume(found)
         self.seconds, self.accuracy = float(facts.get("seconds", 0)), facts.get("accuracy")
         self.epoch_seconds = float(facts.get("epoch_seconds", 0))
@@ -214,11 +217,14 @@ class Run:
         )
 
     def _one(self) -> None:
+        full = False
         try:
             self.step.run()
         except torch.OutOfMemoryError:
+            full = True
+        if full:
             self.model = self.step = self.evaluator = self.monitor = None  # type: ignore[assignment]
-            raise failure.too_large(self.recipe, self.device) from None
+            raise failure.too_large(self.recipe, self.device)
         done = self.step.done
         if self.device.type == "cpu":
             self._check()  # on a GPU once an epoch: asking makes it wait
