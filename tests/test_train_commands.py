@@ -65,7 +65,7 @@ def test_train_stops_goes_on_and_ends(monkeypatch, capsys, tmp_path, cifar):
     assert "seed is 0 there and 1 here" in re.sub(r"\s+", " ", capsys.readouterr().err)
     assert run(monkeypatch, *given, "-o", folder, "--resume") == 0
     assert "accuracy" in capsys.readouterr().out
-    model, found = saved.load_model(folder / loop.MODEL)
+    _, found = saved.load_model(folder / loop.MODEL)
     assert (found.variant, found.data, found.shape.width) == ("sharpen", "cifar100", 16)
     # The recipe alone makes the same run.
     (tmp_path / "recipe.json").write_text(found.to_json())
@@ -208,6 +208,22 @@ def test_several_runs_at_once(tmp_path, cifar):
     assert "less than one batch" in said["bad"]
     late = run_many([Job(base, tmp_path / "late")], str(cifar), at_once=1, minutes=0)
     assert late[0].said == "not begun, as time is up"
+
+
+def test_several_runs_together_are_those_of_each_alone(tmp_path):
+    recipes = [replace(RECIPE, variant=variant) for variant in recipe.VARIANTS]
+    broken = replace(RECIPE, batch=1000)
+    told = []
+    given = dict(device="cpu", told=told.append, at_once=2)
+    assert not cells.fill([*recipes, broken], splits(), tmp_path, "table2", minutes=0, **given)
+    assert not cells.fill([*recipes, broken], splits(), tmp_path, "table2", **given)
+    assert "less than one batch of 1000" in told[-1]
+    for one in recipes:
+        alone = loop.train(one, splits(), device="cpu")
+        assert cells.read(cells.cell_path(tmp_path, "table2", one))["accuracy"] == alone.accuracy
+        kept, _ = saved.load_model(cells.model_path(tmp_path, one))
+        for name, value in alone.model.state_dict().items():
+            assert (kept.state_dict()[name] == value.bfloat16()).all(), name
 
 
 def test_test_images_are_those_of_the_recipe():

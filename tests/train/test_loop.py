@@ -310,3 +310,16 @@ def test_a_saved_model_comes_back(tmp_path, variant):
         again = load_steered(tmp_path / loop.MODEL, ViT(recipe.shape))
         with torch.no_grad():
             torch.testing.assert_close(again(x), model(x))
+
+
+def test_tensorboard_is_written_or_asked_for(tmp_path):
+    import importlib.util
+
+    given = dict(device="cpu", folder=tmp_path, watch=replace(EVERY_EPOCH, tensorboard=True))
+    if importlib.util.find_spec("tensorboard") is None:
+        with pytest.raises(InputError, match="pip install tensorboard"):
+            train(RECIPE, splits(), **given)
+        assert not list(tmp_path.iterdir())
+    else:
+        train(RECIPE, splits(), **given)
+        assert list((tmp_path / "tensorboard").glob("events*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -168,6 +169,8 @@ def train(
     if minutes is not None:
         minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
     chosen = changed.fitted(splits.train)
+    if int(os.environ.get("RANK", "0")):  # of the processes that torchrun started, one speaks
+        out.quiet = err.quiet = True
     out.print(f"{chosen.title}, recipe {chosen.key}", highlight=False, markup=False)
     with progress() as told:
         result = loop.train(
@@ -189,8 +192,9 @@ def train(
             soft_wrap=True,
         )
         raise typer.Exit(130 if result.why == "interrupted" else 0)
+    accuracy = 0.0 if result.accuracy is None else result.accuracy  # the first process alone tests
     out.print(
-        f"accuracy {result.accuracy:.2%} on {len(splits.test):,} test images after {chosen.total_epochs} epochs, "
+        f"accuracy {accuracy:.2%} on {len(splits.test):,} test images after {chosen.total_epochs} epochs, "
         f"{result.seconds:,.0f} s; wrote {output / loop.MODEL}",
         highlight=False,
         markup=False,

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from oversmooth.errors import InputError
 from oversmooth.reproduce import cells
+from oversmooth.steering import fold, steering_of
 from oversmooth.train.corruptions import KINDS, SEVERITIES
 from oversmooth.train.data import Images
 from oversmooth.train.evaluate import Evaluator, by_severity, under_corruption
@@ -82,6 +83,9 @@ def write_cell(
     model, trained = load_model(path)
     if (differs := trained.difference(recipe)) is not None:
         raise InputError(f"{path} is of another recipe: {differs}; name the folder with the models of this table")
+    steering = steering_of(model)
+    if steering is not None and not any(method.why_no_fold for method in steering.methods):
+        fold(model)  # the same function as a plain model: compiled once for all of them
     place = device_named(device)
     evaluator = Evaluator(recipe, model.to(place), place)
     clean = evaluator.accuracy(test.images, test.labels)

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from oversmooth.train import graphs
 from oversmooth.train.build import augment_of
 from oversmooth.train.corruptions import KINDS, SEVERITIES, corrupt, read_official
 from oversmooth.train.data import Images
-from oversmooth.train.graphs import captured
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.step import autocasts
 
@@ -45,10 +45,10 @@ class Evaluator:
         )
         self.found = torch.zeros(self.batch, dtype=torch.int64, device=device)
         compiled = on_gpu if compiled is None else compiled
-        self._forward = torch.compile(model, dynamic=False) if compiled else model
+        self._forward = graphs.compiled(model) if compiled else model
         training = model.training
         model.eval()
-        self._run: Callable[[], None] = captured(self._body) if on_gpu else self._body
+        self._run: Callable[[], None] = graphs.captured(self._body) if on_gpu else self._body
         model.train(training)
 
     @torch.no_grad()

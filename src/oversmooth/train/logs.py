@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 from oversmooth.errors import InputError
-from oversmooth.inputs.libraries import borrow
 
 EPOCHS, SMOOTHING = "log.jsonl", "smoothing.jsonl"
 """A line an epoch; a line each time smoothing was looked at."""
@@ -53,11 +53,17 @@ def read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def check_board() -> None:
+    """Refuse before the work is done whose numbers could not be written."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise InputError("writing for TensorBoard needs tensorboard, which is not installed; pip install tensorboard")
+
+
 class Board:
     """The same numbers for TensorBoard, where it is wanted."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        borrow("tensorboard", "writing for TensorBoard")
+        check_board()
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)

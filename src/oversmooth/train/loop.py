@@ -51,21 +51,23 @@ def train(
     """
     begin = time.monotonic()
     place = device_named(device)
+    if watch is not None and watch.tensorboard:
+        logs.check_board()
     where = None if folder is None else Path(folder)
     if where is not None:
         check_folder(where)
         where.mkdir(exist_ok=True)
-        if (finished := _finished(recipe, where, resume)) is not None:
+        if (finished := finished_run(recipe, where, resume)) is not None:
             return finished
     for images in (splits.train, splits.test):
         recipe.check_fits(images)
     end = None if minutes is None else begin + 60 * minutes
-    with joined(place) as ranks, _float32_products(place):
+    with joined(place) as ranks, float32_products(place):
         run = Run(recipe, splits, place, where, ranks, watch or Watch(), progress, compiled)
         return run.go(end)
 
 
-def _finished(recipe: Recipe, folder: Path, resume: bool) -> Result | None:
+def finished_run(recipe: Recipe, folder: Path, resume: bool) -> Result | None:
     """The run in this folder if it is over; one that must not be overwritten is refused."""
     if not resume and (found := checkpoint.recipe_of(folder)) is not None:
         raise InputError(
@@ -174,10 +176,11 @@ class Run:
         self.step.load(arrays)
         return facts
 
-    def go(self, end: float | None) -> Result:
+    def go(self, end: float | None, interrupted: list[int] | None = None) -> Result:
+        """To the end, or until the time is up. interrupted: a list that is filled elsewhere when Ctrl-C is pressed."""
         step, why = self.step, "finished"
         self.since = self.saved_at = time.monotonic()
-        with interruptible() as interrupted:
+        with interruptible() if interrupted is None else nullcontext(interrupted) as stopped:
             while step.done < step.total:
                 inside = step.done % step.steps
                 if inside == 0:
@@ -185,12 +188,12 @@ class Run:
                 self.mark = (step.done, step.generator.get_state())
                 for _ in range(inside, step.steps):
                     self._one()
-                    stop = reason(interrupted, end)
+                    stop = reason(stopped, end)
                     if stop and self.ranks.world == 1 and step.done % step.steps:
                         break
                 if step.done % step.steps == 0:
                     self._end_epoch()
-                stop = reason(interrupted, end)
+                stop = reason(stopped, end)
                 if self.ranks.agree(bool(stop)) and step.done < step.total:
                     why = stop or "another process stopped"
                     self.save()
@@ -338,6 +341,6 @@ def _tensor_cores() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _float32_products(device: torch.device) -> Any:
+def float32_products(device: torch.device) -> Any:
     """What autocast leaves in float32 may use tensor cores on a GPU."""
     return _tensor_cores() if device.type == "cuda" else nullcontext()

@@ -15,11 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.errors import InputError
-from oversmooth.train import mixing
+from oversmooth.train import graphs, mixing
 from oversmooth.train.augment import Draws
 from oversmooth.train.build import augment_of
 from oversmooth.train.data import Images
-from oversmooth.train.graphs import captured
 from oversmooth.train.ranks import Ranks
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.schedule import learning_rates
@@ -80,16 +79,16 @@ class Step:
         compiled = on_gpu if compiled is None else compiled
         self.compiled = compiled
         self._transform: Callable[..., tuple[Tensor, Tensor]] = (
-            torch.compile(self._transformed, dynamic=False) if compiled else self._transformed
+            graphs.compiled(self._transformed) if compiled else self._transformed
         )
         run: nn.Module = model
         if self.ranks.world > 1:
             run = nn.parallel.DistributedDataParallel(model)
-        self._forward: Callable[[Tensor], Tensor] = torch.compile(run, dynamic=False) if compiled else run
+        self._forward: Callable[[Tensor], Tensor] = graphs.compiled(run) if compiled else run
         self._replay: Callable[[], None] | None = None
         if on_gpu and self.ranks.world == 1:
             before = self.state()
-            self._replay = captured(self._body)
+            self._replay = graphs.captured(self._body)
             self.load(before)  # capturing ran some steps
 
     def begin_epoch(self) -> None:
