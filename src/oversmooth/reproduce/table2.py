@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from rich import box
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from oversmooth.reproduce import cells
 from oversmooth.train.recipe import PAPER, QUICK, VARIANTS, Recipe, percent, variant_title
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 NAME, QUICK_NAME = "table2", "table2-quick"
 SHARES = (1.0, 0.5, 0.1)
@@ -75,6 +75,9 @@ def _rows(values: dict[tuple[str, float], list[float]], quick: bool) -> tuple[li
 
 
 def table(values: dict[tuple[str, float], list[float]], quick: bool = False) -> Table:
+    from rich import box  # lazily: machines that train need not have it
+    from rich.table import Table
+
     head, rows = _rows(values, quick)
     out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for place, heading in enumerate(head):

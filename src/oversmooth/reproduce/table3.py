@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich import box
-from rich.table import Table
 
 from oversmooth.errors import InputError
 from oversmooth.reproduce import cells
@@ -28,6 +26,9 @@ from oversmooth.train.evaluate import Evaluator, by_severity, under_corruption
 from oversmooth.train.loop import device_named
 from oversmooth.train.recipe import VARIANTS, Recipe, percent, variant_title
 from oversmooth.train.saved import load_model
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 NAME, QUICK_NAME = "table3", "table3-quick"
 PUBLISHED: dict[str, list[tuple[float, float]]] = {
@@ -135,6 +136,9 @@ def _rows(values: Values, share: float, quick: bool) -> tuple[list[str], list[li
 
 
 def table(values: Values, share: float, quick: bool = False) -> Table:
+    from rich import box  # lazily: machines that train need not have it
+    from rich.table import Table
+
     head, rows = _rows(values, share, quick)
     out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for place, heading in enumerate(head):

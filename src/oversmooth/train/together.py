@@ -1,7 +1,7 @@
 """Several runs at once in one process, each in a thread and, on a GPU, on a stream of its own.
 
 A step of ViT-Ti with 96 images does not fill an H200 (PAPERS: 11,981 images/s, against 16,897 with batches of 1,024).
-Kernels of other streams fill it; those of other processes only take turns, unless MPS runs. Runs are built one after the
+Kernels of other streams fill it; those of other processes take turns, unless MPS runs. Runs are built one after the
 other, as capturing a graph wants the GPU to itself.
 """
 
