@@ -29,9 +29,9 @@ PUBLISHED: dict[str, dict[float, tuple[float, float]]] = {
     "sharpen": {1.0: (66.62, 0.3), 0.5: (56.58, 0.3), 0.1: (33.99, 0.4)},
 }
 """Accuracy in %, and its ±."""
-QUICK_TEST_IMAGES = 2000
+QUICK_TEST_IMAGES = 1000
 QUICK_NOTE = (
-    "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 6 epochs. These figures compare with each other "
+    "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each other "
     "and with nothing that is published."
 )
 

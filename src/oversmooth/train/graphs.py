@@ -32,7 +32,9 @@ def captured(function: Callable[[], Any]) -> Callable[[], None]:
         for _ in range(_WARM_UPS):
             function()
     torch.cuda.current_stream().wait_stream(side)
-    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+    quiet = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if quiet is not None:
+        quiet(False)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         function()

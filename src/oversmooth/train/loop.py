@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oversmooth.anatomy.live import steering_of
 from oversmooth.errors import InputError
 from oversmooth.files import check_folder
 from oversmooth.train import checkpoint, data, failure, logs
@@ -24,7 +25,7 @@ from oversmooth.train.ranks import Ranks, joined
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.runs import Progress, Result, Splits, Watch, load_splits
 from oversmooth.train.saved import load_model, notes_of, save_model
-from oversmooth.train.step import Step
+from oversmooth.train.step import Step, beginning
 from oversmooth.train.stopping import interruptible, reason
 
 __all__ = ["MODEL", "Progress", "Result", "Splits", "Watch", "load_splits", "train"]
@@ -126,25 +127,18 @@ class Run:
         watch: Watch,
         progress: Callable[[Progress], None] | None,
         compiled: bool | None,
+        spare: Run | None = None,
     ) -> None:
+        """spare: a run of the same recipe with another seed, which is over: its compiled parts are used again."""
         self.recipe, self.device, self.folder, self.ranks, self.watch = recipe, device, folder, ranks, watch
         self.progress = progress if ranks.first else None
         if folder is not None and ranks.first:
             checkpoint.tidy(folder)
         found = None if folder is None else checkpoint.load(folder, recipe)
-        part = data.share(splits.train, recipe.share, recipe.share_seed).to(device)
-        self.test = splits.test.to(device)
-        self.model = model_of(recipe).to(device)
-        full = False
-        try:
-            self.step = Step(recipe, self.model, part, device, ranks, compiled=compiled)
-            self.evaluator = Evaluator(recipe, self.model, device, compiled=compiled)
-            self.monitor = Monitor(recipe, self.model, self.test.images, device) if watch.monitor else None
-        except torch.OutOfMemoryError:
-            full = True
-        if full:  # not inside the handler, where the error still holds all that was allocated
-            self.model = self.step = self.evaluator = None  # type: ignore[assignment]
-            raise failure.too_large(recipe, device)
+        if spare is None:
+            self._build(splits, compiled)
+        else:
+            self._take(spare)
         facts = self._resume(found)
         self.seconds, self.accuracy = float(facts.get("seconds", 0)), facts.get("accuracy")
         self.epoch_seconds = float(facts.get("epoch_seconds", 0))
@@ -162,6 +156,31 @@ class Run:
         self.saved_at = self.since
         self.told_at = 0.0
         self.mark: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
+
+    def _build(self, splits: Splits, compiled: bool | None) -> None:
+        recipe, device = self.recipe, self.device
+        part = data.share(splits.train, recipe.share, recipe.share_seed).to(device)
+        self.test = splits.test.to(device)
+        self.model: torch.nn.Module = model_of(recipe).to(device)
+        full = False
+        try:
+            self.step = Step(recipe, self.model, part, device, self.ranks, compiled=compiled)
+            self.evaluator = Evaluator(recipe, self.model, device, compiled=compiled)
+            self.monitor = Monitor(recipe, self.model, self.test.images, device) if self.watch.monitor else None
+        except torch.OutOfMemoryError:
+            full = True
+        if full:  # not inside the handler, where the error still holds all that was allocated
+            self.model = self.step = self.evaluator = None  # type: ignore[assignment]
+            raise failure.too_large(recipe, device)
+
+    def _take(self, spare: Run) -> None:
+        self.test, self.model = spare.test, spare.model
+        self.step, self.evaluator, self.monitor = spare.step, spare.evaluator, spare.monitor
+        self.step.recipe = self.recipe
+        self.step.load(beginning(self.step, self.recipe))
+        steering = steering_of(self.model)
+        if steering is not None:
+            steering.methods = self.recipe.methods()  # the same, but for the seed they began with
 
     def _resume(self, found: tuple[dict[str, Tensor], dict[str, Any]] | None) -> dict[str, Any]:
         if found is None:

@@ -237,7 +237,7 @@ PAPER = Recipe()
 QUICK = Recipe(
     share=0.05,
     shape=Shape(patch=4, width=64, depth=4, heads=2),
-    epochs=5,
+    epochs=4,
     warmup=1,
     lr=1e-3,
     batch=48,
@@ -245,7 +245,7 @@ QUICK = Recipe(
     cutmix=0.0,
     rand_augment=None,
 )
-"""A small honest version for a CPU: minutes, 2,500 images, 6 epochs, 0.2 million weights.
+"""A small honest version for a CPU: minutes, 2,500 images, 5 epochs, 0.2 million weights.
 
 Its figures compare with each other and with nothing that is published. Without RandAugment, Mixup and CutMix, which
 help only in runs that are long enough to overfit.

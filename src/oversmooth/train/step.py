@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from oversmooth.errors import InputError
 from oversmooth.train import graphs, mixing
 from oversmooth.train.augment import Draws
-from oversmooth.train.build import augment_of
+from oversmooth.train.build import augment_of, model_of
 from oversmooth.train.data import Images
 from oversmooth.train.ranks import Ranks
 from oversmooth.train.recipe import Recipe
@@ -50,9 +50,7 @@ class Step:
         self.images, self.labels = images.images, images.labels
         self.places = self.ranks.places(recipe.batch).to(device)
         self.augment = augment_of(recipe).to(device)
-        # Seeds apart, so that the order of the data and its augmentation do not repeat each other's numbers.
-        self.order_generator = torch.Generator(device).manual_seed(2 * recipe.seed)
-        self.generator = torch.Generator(device).manual_seed(2 * recipe.seed + 1)
+        self.order_generator, self.generator = (torch.Generator(device).manual_seed(seed) for seed in _seeds(recipe))
         self.order_state = self.order_generator.get_state()
         """Of the order's generator before this epoch's order was drawn."""
         self.draws = self.augment.draw(recipe.batch, torch.Generator(device).manual_seed(0))
@@ -188,6 +186,29 @@ class Step:
         else:
             self.order_state = self.order_generator.get_state()
         self.generator.set_state(arrays["generator.augment"])
+
+
+def beginning(step: Step, recipe: Recipe) -> dict[str, Tensor]:
+    """A state for `step.load`: that of another seed before its first step.
+
+    So one compiled and captured step does for all seeds of a recipe.
+    """
+    arrays = {f"model.{name}": value for name, value in model_of(recipe).state_dict().items()}
+    for name, parameter in step.named.items():
+        arrays |= {f"{kind}.{name}": value for kind, value in _no_moments(parameter).items()}
+    generators = (torch.Generator(step.device).manual_seed(seed) for seed in _seeds(recipe))
+    for name, generator in zip(("order", "augment"), generators, strict=True):
+        arrays[f"generator.{name}"] = generator.get_state()
+    return arrays | {
+        "position": torch.zeros_like(step.position),
+        "losses": torch.zeros_like(step.losses),
+        "failed": torch.full_like(step.failed, -1),
+    }
+
+
+def _seeds(recipe: Recipe) -> tuple[int, int]:
+    """Of the order of the data and of its augmentation: apart, so that they do not repeat each other's numbers."""
+    return 2 * recipe.seed, 2 * recipe.seed + 1
 
 
 def autocasts(recipe: Recipe, device: torch.device) -> bool:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,8 +20,12 @@ from oversmooth.errors import InputError
 from oversmooth.train import loop
 from oversmooth.train.many import Job, Outcome
 from oversmooth.train.ranks import Ranks
+from oversmooth.train.recipe import Recipe
 from oversmooth.train.runs import Progress, Result, Splits, Watch
 from oversmooth.train.stopping import interruptible
+
+_Built = tuple[loop.Run, Any]
+"""A run and its stream."""
 
 
 def train_together(
@@ -49,13 +54,14 @@ def train_together(
             outcomes.append(Outcome(job, "finished"))
         else:
             waiting.append(job)
+    spare: list[_Built] = []
     with loop.float32_products(place), interruptible() as interrupted:
         while waiting:
             group, waiting = waiting[:at_once], waiting[at_once:]
             if interrupted or (end is not None and time.monotonic() >= end):
                 outcomes += [Outcome(job, "not begun, as time is up") for job in group]
                 continue
-            said = _group(group, splits, place, end, watch or Watch(), interrupted, say, progress)
+            said, spare = _group(group, splits, place, end, watch or Watch(), interrupted, say, progress, spare)
             for job, words in zip(group, said, strict=True):
                 outcomes.append(Outcome(job, words))
                 say(f"{job.recipe.title}: {words}")
@@ -71,20 +77,25 @@ def _group(
     interrupted: list[int],
     say: Callable[[str], None],
     progress: Callable[[Progress], None] | None,
-) -> list[str]:
-    """What became of each."""
+    spare: list[_Built],
+) -> tuple[list[str], list[_Built]]:
+    """What became of each, and what was built for it; spare: what was built for runs that are over."""
     said = ["not begun"] * len(jobs)
-    threads = []
+    threads, built = [], []
     for place, job in enumerate(jobs):
-        stream = _stream(device)
+        fits = next((one for one in spare if _same_but_seed(one[0].recipe, job.recipe)), None)
+        if fits is not None:
+            spare.remove(fits)
+        before, stream = fits or (None, _stream(device))
         try:
             with stream:
                 job.recipe.check_fits(splits.train)
                 told = progress if place == 0 else None
-                run = loop.Run(job.recipe, splits, device, job.folder, Ranks(), watch, told, None)
+                run = loop.Run(job.recipe, splits, device, job.folder, Ranks(), watch, told, None, before)
         except InputError as error:
             said[place] = f"failed: {error}"
             continue
+        built.append((place, run, stream))
         say(f"{job.recipe.title}: begins at step {run.step.done:,} of {run.step.total:,}")
         threads.append(threading.Thread(target=_go, args=(run, stream, device, end, interrupted, said, place)))
     if device.type == "cuda":
@@ -94,7 +105,12 @@ def _group(
     for thread in threads:
         while thread.is_alive():
             thread.join(0.2)  # in pieces, so that Ctrl-C is heard
-    return said
+    # A failed one is left alone: looking for the cause took its graph's gradients away.
+    return said, [(run, stream) for place, run, stream in built if not said[place].startswith("failed")]
+
+
+def _same_but_seed(one: Recipe, other: Recipe) -> bool:
+    return replace(one, seed=other.seed) == other
 
 
 def _go(
