@@ -16,6 +16,7 @@ def points(panels: list[tuple[str, list[dict[str, Any]]]], label: str) -> Any:
     panels = [(title, rows) for title, rows in panels if rows]
     if not panels:
         raise InputError("there is nothing to draw: no cell of the table is there yet; run some first")
+    panels = [(title, [{**row, "model": plain_signs(row["model"])} for row in rows]) for title, rows in panels]
     whose = list(dict.fromkeys(row["whose"] for _, rows in panels for row in rows))
     drawn = []
     for title, rows in panels:
@@ -29,9 +30,17 @@ def points(panels: list[tuple[str, list[dict[str, Any]]]], label: str) -> Any:
         bars = base.mark_rule(strokeWidth=1.5).encode(alt.Y("low:Q", title=label, scale=scale), alt.Y2("high:Q"))
         marks = base.mark_point(size=70, strokeWidth=1.5, opacity=1).encode(
             alt.Y("value:Q", title=label, scale=scale),
-            alt.Fill("whose:N", sort=whose, scale=alt.Scale(domain=whose, range=_fills(whose)), legend=_legend(alt)),
+            alt.Fill("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=None),
+            alt.FillOpacity(
+                "whose:N",
+                sort=whose,
+                scale=alt.Scale(domain=whose, range=[float(not word.startswith("published")) for word in whose]),
+                legend=None,
+            ),
         )
-        drawn.append(alt.layer(bars, marks).properties(width=190, height=190, title=title))
+        said = ", ".join(f"{'hollow' if word.startswith('published') else 'filled'}: {word}" for word in whose)
+        named = alt.Title(title, subtitle=said)
+        drawn.append(alt.layer(bars, marks).properties(width=190, height=190, title=named))
     return alt.hconcat(*drawn, spacing=40).resolve_scale(y="independent")
 
 
@@ -41,6 +50,7 @@ def lines(rows: list[dict[str, Any]], x: str, label: str) -> Any:
 
     if not rows:
         raise InputError("there is nothing to draw: no cell of the table is there yet; run some first")
+    rows = [{**row, "model": plain_signs(row["model"])} for row in rows]
     names = list(dict.fromkeys(row["model"] for row in rows))
     whose = list(dict.fromkeys(row["whose"] for row in rows))
     dashes = [[1, 0], [5, 3], [2, 2], [8, 3, 2, 3]]
@@ -57,9 +67,10 @@ def lines(rows: list[dict[str, Any]], x: str, label: str) -> Any:
     return alt.layer(line, bars).properties(width=420, height=260)
 
 
-def _fills(whose: list[str]) -> list[str]:
-    return ["white" if word.startswith("published") else "#3b4650" for word in whose]
-
-
 def _legend(alt: Any) -> Any:
     return alt.Legend(title=None, orient="top", columns=3, labelLimit=240, symbolOpacity=1)
+
+
+def plain_signs(name: str) -> str:
+    """Superscript signs are not in every font, and a label half in another one looks broken."""
+    return name.replace("⁺", "+").replace("⁻", "−")
