@@ -54,11 +54,11 @@ def test_help_names_what_can_be_given(monkeypatch, capsys):
 
 
 def test_train_stops_goes_on_and_ends(monkeypatch, capsys, tmp_path, cifar):
-    given = ("train", "--data", cifar, "--variant", "sharpen", "--epochs", 2, "--warmup", 1, "--lr", 0.01, *SMALL)
+    given = ("train", "--data", cifar, "--variant", "sharpen", "--epochs", 1, "--warmup", 1, "--lr", 0.01, *SMALL)
     folder = tmp_path / "run"
     assert run(monkeypatch, *given, "-o", folder, "--minutes", 0) == 0
     said = capsys.readouterr().out
-    assert "out of time after 1 of 60 steps; go on with: oversmooth train" in said
+    assert "out of time after 1 of 40 steps; go on with: oversmooth train" in said
     assert said.strip().endswith("--resume")
     assert run(monkeypatch, *given, "-o", folder) == 2
     assert "--resume" in capsys.readouterr().err

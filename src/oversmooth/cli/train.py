@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from oversmooth.train.runs import Progress, Splits
 
 _RECIPE, _MODEL, _RUN = "The recipe (defaults: the first paper's)", "The model", "The run"
+_SECONDS_BETWEEN_LINES = 20.0
 Data = Annotated[
     str, typer.Option(help="cifar100, cifar10, fashion-mnist or mnist, wherever it lies; or the folder that holds one.")
 ]
@@ -224,7 +225,9 @@ class progress:
             console=err,
             transient=True,
         )
-        self.bars.start()
+        if err.is_terminal:
+            self.bars.start()
+        self.said_at = time.monotonic()
         self.task = self.bars.add_task("preparing", total=None, said="")
         return self.tell
 
@@ -235,6 +238,11 @@ class progress:
         if now.accuracy is not None:
             said += f", accuracy {now.accuracy:.1%}"
         title = f"epoch {now.epoch} of {now.epochs}"
+        if not err.is_terminal:  # a line now and then, for logs
+            if time.monotonic() - self.said_at >= _SECONDS_BETWEEN_LINES:
+                self.said_at = time.monotonic()
+                err.print(f"{title}: {said}", highlight=False, markup=False, soft_wrap=True)
+            return
         self.bars.update(self.task, description=title, completed=now.step, total=now.steps, said=said)
 
     def __exit__(self, *error: object) -> None:

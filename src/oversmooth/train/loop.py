@@ -5,6 +5,7 @@ One process on a CPU or a GPU, or many under torchrun. The result is that of the
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -107,7 +108,8 @@ def device_named(name: str | torch.device | None) -> torch.device:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise InputError(f"device is {name} but torch finds no GPU here; give --device cpu")
-        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        own = int(os.environ.get("LOCAL_RANK", torch.cuda.current_device()))  # torchrun: a GPU for each process
+        device = torch.device("cuda", own if device.index is None else device.index)
         torch.cuda.set_device(device)
     elif device.type != "cpu":
         raise InputError(f"device is {name}; training runs on cpu and cuda")
