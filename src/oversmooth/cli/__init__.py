@@ -6,11 +6,11 @@ import shlex
 import sys
 from typing import NoReturn
 
-from oversmooth.cli import demo, diagnose, reproduce, simulate, spectrum, steer  # each adds its command
+from oversmooth.cli import cells, demo, diagnose, reproduce, simulate, spectrum, steer, train  # each adds its command
 from oversmooth.cli.app import app, err
 from oversmooth.errors import InputError
 
-__all__ = ["app", "demo", "diagnose", "main", "reproduce", "simulate", "spectrum", "steer"]
+__all__ = ["app", "cells", "demo", "diagnose", "main", "reproduce", "simulate", "spectrum", "steer", "train"]
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def save(diagnoses: list[Diagnosis], folder: Path, format: str) -> list[Path]:
     written = []
     for name, chart in charts.items():
         path = folder / f"{name}.{format}"
-        _write(chart, path)
+        write(chart, path)
         written.append(path)
     return written
 
@@ -49,10 +49,10 @@ def save_one(diagnoses: list[Diagnosis], name: str, path: Path) -> None:
     chart = FIGURES[name](diagnoses)
     if chart is None:
         raise InputError(f"there is nothing to draw for {path}: these diagnoses have no data for {name}")
-    _write(chart, path)
+    write(chart, path)
 
 
-def _write(chart: Any, path: Path) -> None:
+def write(chart: Any, path: Path) -> None:
     format = path.suffix.lower().removeprefix(".")
     settings: dict[str, Any] = {"ppi": 220} if format == "png" else {}
     with whole_file(path) as temporary:

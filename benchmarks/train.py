@@ -1,0 +1,235 @@
+"""How fast training is: our step beside timm's eager one, steered beside plain, and what the rest costs, in one run.
+
+python benchmarks/train.py [--json FILE] [--quick] [--only step steered augmentation monitoring corruptions]
+
+On a GPU: ViT-Ti, patch 2, batch 96, bf16 autocast, our step with augmentation, compiled and in one CUDA graph; timm's
+model eager, on synthetic batches that lie on the GPU already. Without a GPU: a small model with patch 4, batch 8, in
+float32; the ratios then say little about GPUs. Images are random; their bytes do not matter to any of this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from oversmooth.train.build import model_of
+from oversmooth.train.corruptions import KINDS, SEVERITIES, corrupt
+from oversmooth.train.data import Images
+from oversmooth.train.evaluate import Evaluator
+from oversmooth.train.graphs import captured
+from oversmooth.train.monitor import Monitor
+from oversmooth.train.recipe import PAPER, Recipe
+from oversmooth.train.step import Step
+from oversmooth.train.vit import Shape
+
+PARTS = ("step", "steered", "augmentation", "monitoring", "corruptions")
+REACH = {
+    "step": ("ours with augmentation, images/s, over timm's eager", 2.5, "at least"),
+    "smooth": ("ViT-Ti⁺ over plain, speed", 0.9, "at least"),
+    "sharpen": ("ViT-Ti⁻ over plain, speed", 0.9, "at least"),
+    "augmentation": ("augmentation alone over the step, time", 0.10, "at most"),
+    "monitoring": ("one look every 50 steps, share of the time", 0.02, "at most"),
+    "corruptions": ("making 15 × 5 corruptions over testing on them, time", 2.0, "at most"),
+}
+
+
+def settings(device: torch.device) -> Recipe:
+    if device.type == "cuda":
+        return PAPER
+    return replace(PAPER, shape=Shape(patch=4, width=64, depth=4, heads=2), batch=8)
+
+
+def pictures(count: int, device: torch.device) -> Images:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(100, (count,), generator=generator)
+    return Images(images, labels, [str(i) for i in range(100)], "noise").to(device)
+
+
+def our_step(recipe: Recipe, device: torch.device) -> Step:
+    step = Step(recipe, model_of(recipe).to(device), pictures(max(5000, 2 * recipe.batch), device), device)
+    step.begin_epoch()
+    return step
+
+
+def endless(step: Step) -> Callable[[], None]:
+    """The step as a function; CPU's learning rates would run out."""
+
+    def run() -> None:
+        if step.device.type == "cpu":
+            step.done = 1
+        step.run()
+
+    return run
+
+
+def timm_step(recipe: Recipe, device: torch.device) -> tuple[str, Callable[[], None]]:
+    """timm's ViT of the same shape, eager, on one synthetic batch; ours, eager, where timm is not installed."""
+    shape = recipe.shape
+    try:
+        from timm.models.vision_transformer import VisionTransformer
+
+        model: nn.Module = VisionTransformer(
+            img_size=shape.image,
+            patch_size=shape.patch,
+            embed_dim=shape.width,
+            depth=shape.depth,
+            num_heads=shape.heads,
+            num_classes=shape.classes,
+            qkv_bias=shape.qkv_bias,
+        )
+        name = "timm, eager"
+    except ImportError:
+        model, name = model_of(recipe), "our ViT, eager (timm is not installed)"
+    model = model.to(device)
+    parameters = list(model.parameters())
+    optimiser = torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
+    x = torch.randn(recipe.batch, shape.channels, shape.image, shape.image, device=device)
+    labels = torch.randint(shape.classes, (recipe.batch,), device=device)
+
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            loss = nn.functional.cross_entropy(model(x), labels, label_smoothing=recipe.smoothing)
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, recipe.clip or float("inf"))
+        optimiser.step()
+
+    return name, step
+
+
+def interleaved(work: dict[str, Callable[[], Any]], rounds: int, repeats: int) -> dict[str, float]:
+    """Median milliseconds of each, taken in turns so that a machine that slows down slows all of them."""
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for place in range(rounds + 1):  # the first is to warm up
+        for name, function in work.items():
+            wait()
+            begin = time.perf_counter()
+            for _ in range(repeats):
+                function()
+            wait()
+            if place:
+                times[name].append((time.perf_counter() - begin) / repeats * 1e3)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def once(function: Callable[[], Any]) -> float:
+    wait()
+    begin = time.perf_counter()
+    function()
+    wait()
+    return time.perf_counter() - begin
+
+
+def corruptions(recipe: Recipe, device: torch.device, count: int) -> tuple[float, float, dict[str, float]]:
+    """Seconds to make all corruptions of so many images, to test on as many, and of each kind."""
+    evaluator = Evaluator(recipe, model_of(recipe).to(device), device)
+    test = pictures(count, device)
+    for kind in KINDS:  # first times load kernels
+        corrupt(test.images[:100], kind, 1)
+    evaluator.predicted(test.images)
+    kinds = {kind: once(lambda k=kind: [corrupt(test.images, k, s) for s in SEVERITIES]) for kind in KINDS}
+    testing = once(lambda: [evaluator.predicted(test.images) for _ in range(len(KINDS) * len(SEVERITIES))])
+    return sum(kinds.values()), testing, kinds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true", help="few repetitions, few images")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
+    options = parser.parse_args()
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    torch.set_float32_matmul_precision("high")
+    on_gpu = device.type == "cuda"
+    rounds, repeats = (3, 3) if options.quick else (9, 50 if on_gpu else 4)
+    recipe = settings(device)
+    ratios: dict[str, float] = {}
+    facts: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "batch": recipe.batch,
+        "ratios": ratios,
+    }
+
+    def note(name: str, value: Any) -> None:
+        facts[name] = value
+        print(f"{name}: {value}", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    begin = time.perf_counter()
+    plain = our_step(recipe, device)
+    note("seconds to compile and capture the plain step", round(time.perf_counter() - begin, 1))
+    work: dict[str, Callable[[], Any]] = {"plain": endless(plain)}
+    if "step" in options.only:
+        other, work["other"] = timm_step(recipe, device)
+        note("compared with", other)
+    steered = {}
+    if "steered" in options.only:
+        for variant in ("smooth", "sharpen"):
+            steered[variant] = our_step(replace(recipe, variant=variant), device)
+            work[variant] = endless(steered[variant])
+    if "augmentation" in options.only:
+
+        def augmentation() -> None:
+            plain.batch()
+
+        replay = captured(augmentation) if on_gpu else augmentation
+
+        def alone() -> None:
+            plain.draws.refill(plain.generator)
+            replay()
+
+        work["augmentation"] = alone
+    if "monitoring" in options.only:
+        monitor = Monitor(recipe, plain.model, pictures(8, device).images, device)
+        work["monitoring"] = monitor.measure
+    milliseconds = interleaved(work, rounds, repeats)
+    note("milliseconds", {name: round(value, 4) for name, value in milliseconds.items()})
+    speeds = {
+        name: round(recipe.batch / value * 1e3, 1)
+        for name, value in milliseconds.items()
+        if name not in ("augmentation", "monitoring")
+    }
+    note("images per second", speeds)
+    step = milliseconds["plain"]
+    if "other" in milliseconds:
+        ratios["step"] = milliseconds["other"] / step
+    for variant in steered:
+        ratios[variant] = step / milliseconds[variant]
+    if "augmentation" in milliseconds:
+        ratios["augmentation"] = milliseconds["augmentation"] / step
+    if "monitoring" in milliseconds:
+        ratios["monitoring"] = milliseconds["monitoring"] / (50 * step + milliseconds["monitoring"])
+    if "corruptions" in options.only:
+        count = 10_000 if on_gpu and not options.quick else 200
+        making, testing, kinds = corruptions(recipe, device, count)
+        note("corruptions, s", {"images": count, "making": making, "testing": testing, **kinds})
+        ratios["corruptions"] = making / testing
+    note("ratios", {name: round(value, 4) for name, value in ratios.items()})
+
+    print(f"\n{'work':56s} {'measured':>9s}  reach")
+    for name, ratio in ratios.items():
+        what, reach, word = REACH[name]
+        met = ratio >= reach if word == "at least" else ratio <= reach
+        print(f"{what:56s} {ratio:9.3f}  {word} {reach:g}{'' if met else '  MISSED'}")
+
+
+if __name__ == "__main__":
+    main()

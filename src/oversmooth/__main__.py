@@ -1,0 +1,5 @@
+"""`python -m oversmooth`: the command line where no console script is installed, and under torchrun."""
+
+from oversmooth.cli import main
+
+main()

@@ -1,0 +1,192 @@
+"""`oversmooth reproduce table2`, `table3` and `status`: tables of trained models, cell by cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oversmooth.cli.app import err, out, progress_bar
+from oversmooth.cli.reproduce import reproduce
+from oversmooth.cli.train import Data, Device, load, progress
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Cells = Annotated[
+    list[str] | None,
+    typer.Option("--cells", help="Which: a variant (plain), a share (10%), or both (plain:10%); by default all."),
+]
+Seeds = Annotated[int | None, typer.Option(help="Seeds of each cell.", min=1, show_default="3; 1 with --quick")]
+Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
+Output = Annotated[
+    list[Path] | None, typer.Option("--output", "-o", help="Table (.md) or chart (.png, .svg, .pdf) to write as well.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A small version, minutes on a CPU; not to be compared.")]
+Show = Annotated[bool, typer.Option("--show", help="Run nothing: show what is there.")]
+Wiring = Annotated[str | None, typer.Option(help="paper or code, an unknown of the recipe.", show_default="paper")]
+Initialisation = Annotated[
+    str | None, typer.Option(help="truncated or torch, an unknown of the recipe.", show_default="truncated")
+]
+
+
+@reproduce.command()
+def table2(
+    cells: Cells = None,
+    seeds: Seeds = None,
+    quick: Quick = False,
+    data: Data = "cifar100",
+    results: Results = Path("results"),
+    at_once: Annotated[int, typer.Option(help="Runs at once; a GPU has room for three.", min=1)] = 1,
+    apart: Annotated[bool, typer.Option("--apart", help="Each of them in a process of its own.")] = False,
+    minutes: Annotated[float | None, typer.Option(help="Stop at checkpoints after so long.", min=0)] = None,
+    show: Show = False,
+    output: Output = None,
+    wiring: Wiring = None,
+    initialisation: Initialisation = None,
+    device: Device = None,
+) -> None:
+    """The first paper's table 2: accuracy against the share of training data, for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
+
+    Cells that are not there yet are run, and kept; interrupted ones go on from their checkpoint next time.
+    """
+    from oversmooth.reproduce import cells as kept
+    from oversmooth.reproduce import table2 as recipe
+    from oversmooth.train.runs import first_of_test
+
+    _check_outputs(output)
+    every = recipe.recipes(seeds or (1 if quick else 3), quick=quick)
+    every = kept.with_options(every, wiring=wiring, initialisation=initialisation)
+    name = recipe.QUICK_NAME if quick else recipe.NAME
+    finished = True
+    if not show:
+        splits = load(data)
+        if quick:
+            every = [one.fitted(splits.train) for one in every]
+            splits = first_of_test(splits, recipe.QUICK_TEST_IMAGES)
+        wanted = kept.chosen(every, cells or [])
+        for one in wanted:
+            one.check_fits(splits.train)
+        with progress() as told:
+            finished = kept.fill(
+                wanted,
+                splits,
+                results,
+                name,
+                data=data,
+                at_once=1 if quick else at_once,
+                apart=apart,
+                minutes=minutes,
+                device=device,
+                told=_say,
+                progress=told,
+            )
+    else:
+        every = kept.like_those_there(every, results, name)
+    values = recipe.found(every, results, name)
+    _present(recipe.table(values, quick), recipe.markdown(values, quick), output, lambda: recipe.chart(values, quick))
+    if quick:
+        out.print(recipe.QUICK_NOTE, style="yellow")
+    if not finished:
+        out.print("not all cells are there; the same command goes on", highlight=False)
+
+
+@reproduce.command()
+def table3(
+    share: Annotated[float, typer.Option(help="Of which of table 2's models: 1, 0.5 or 0.1.")] = 1.0,
+    seeds: Seeds = None,
+    quick: Quick = False,
+    data: Data = "cifar100",
+    results: Results = Path("results"),
+    models: Annotated[Path | None, typer.Option(help="Folder of models, by default the results' own.")] = None,
+    official: Annotated[Path | None, typer.Option(help="Folder of CIFAR-100-C's official files.")] = None,
+    show: Show = False,
+    output: Output = None,
+    wiring: Wiring = None,
+    initialisation: Initialisation = None,
+    device: Device = None,
+) -> None:
+    """The first paper's table 3: accuracy of table 2's models against the intensity of corruption."""
+    from oversmooth.errors import InputError
+    from oversmooth.reproduce import cells as kept
+    from oversmooth.reproduce import table2, table3
+    from oversmooth.train.runs import first_of_test
+
+    _check_outputs(output)
+    every = table2.recipes(seeds or (1 if quick else 3), quick=quick)
+    every = kept.with_options(every, wiring=wiring, initialisation=initialisation)
+    every = [one for one in every if quick or one.share == share]
+    if not every:
+        raise InputError(f"table 2 has no models of a share of {share:g}; choose 1, 0.5 or 0.1")
+    name = table3.QUICK_NAME if quick else table3.NAME
+    if not show:
+        splits = load(data)
+        if quick:
+            every = [one.fitted(splits.train) for one in every]
+            splits = first_of_test(splits, table2.QUICK_TEST_IMAGES)
+        every[0].check_fits(splits.test)
+        with progress_bar("corruptions") as bars:
+            tasks: dict[str, Any] = {}
+
+            def told(title: str, done: int, total: int, what: str) -> None:
+                if title not in tasks:
+                    tasks[title] = bars.add_task(title, total=total)
+                bars.update(tasks[title], completed=done, description=f"{title}: {what}")
+
+            lacking = table3.fill(
+                every, splits.test, results, name, models=models, official=official, device=device, told=told
+            )
+        for one in lacking:
+            _say(f"{one.title}: no model; oversmooth reproduce table2 makes it")
+    else:
+        every = kept.like_those_there(every, results, name)
+    values = table3.found(every, results, name)
+    text = table3.markdown(values, share, quick)
+    _present(table3.table(values, share, quick), text, output, lambda: table3.chart(values, share, quick))
+
+
+@reproduce.command()
+def status(results: Results = Path("results")) -> None:
+    """Which cells are there, and which are on their way."""
+    from rich import box
+    from rich.table import Table
+
+    from oversmooth.reproduce import cells as kept
+
+    rows = kept.status(results)
+    if not rows:
+        out.print(f"{results} has no cells yet; oversmooth reproduce table2 makes some", highlight=False)
+        return
+    shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for heading in ("table", "cell", "accuracy", "on", "when"):
+        shown.add_column(heading, justify="right" if heading == "accuracy" else "left")
+    for row in rows:
+        shown.add_row(*row)
+    out.print(shown)
+
+
+def _say(line: str) -> None:
+    err.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _check_outputs(output: list[Path] | None) -> None:
+    from oversmooth import files
+    from oversmooth.report import figures
+
+    for path in output or []:
+        files.check_writable(path, (".md", *figures.ENDINGS))
+
+
+def _present(table: Table, markdown: str, output: list[Path] | None, chart: Any) -> None:
+    from oversmooth import files
+    from oversmooth.report import figures
+
+    out.print(table)
+    for path in output or []:
+        if path.suffix.lower() == ".md":
+            with files.whole_file(path) as temporary:
+                temporary.write_text(markdown, encoding="utf-8")
+        else:
+            figures.write(chart(), path)
+        out.print(f"wrote {path}", highlight=False, markup=False)

@@ -1,0 +1,255 @@
+"""`oversmooth train`: a ViT on small images, plain or steered, by the papers' recipe or another."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oversmooth.cli.app import app, err, out
+
+if TYPE_CHECKING:
+    from oversmooth.train.runs import Progress, Splits
+
+_RECIPE, _MODEL, _RUN = "The recipe (defaults: the first paper's)", "The model", "The run"
+_SECONDS_BETWEEN_LINES = 20.0
+Data = Annotated[
+    str, typer.Option(help="cifar100, cifar10, fashion-mnist or mnist, wherever it lies; or the folder that holds one.")
+]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
+Minutes = Annotated[float | None, typer.Option(help="Stop at a checkpoint after so many minutes.", min=0)]
+
+
+@app.command()
+def train(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Directory for the log, the checkpoint and the model.")
+    ],
+    data: Data = "cifar100",
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            help="plain, smooth (ViT⁺) or sharpen (ViT⁻); or methods as oversmooth steer takes them, joined by ' + '.",
+            show_default="plain",
+        ),
+    ] = None,
+    share: Annotated[
+        float | None, typer.Option(help="Share of the training images, above 0 and up to 1.", show_default="1")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, order and augmentation.", show_default="0")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs of cosine.", show_default="300", rich_help_panel=_RECIPE)
+    ] = None,
+    warmup: Annotated[
+        int | None, typer.Option(help="Epochs of warm-up before them.", show_default="5", rich_help_panel=_RECIPE)
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Highest learning rate.", show_default="1.25e-4", rich_help_panel=_RECIPE)
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Images a step.", show_default="96", rich_help_panel=_RECIPE)
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="On all parameters.", show_default="0.05", rich_help_panel=_RECIPE)
+    ] = None,
+    share_seed: Annotated[
+        int | None, typer.Option(help="Which images the share takes.", show_default="0", rich_help_panel=_RECIPE)
+    ] = None,
+    augment: Annotated[
+        bool | None,
+        typer.Option(
+            "--augment/--no-augment",
+            help="RandAugment, Mixup and CutMix.",
+            show_default="augment",
+            rich_help_panel=_RECIPE,
+        ),
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(help="A recipe in JSON to begin from; other options change it.", rich_help_panel=_RECIPE),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Begin from a small recipe, minutes on a CPU.", rich_help_panel=_RECIPE)
+    ] = False,
+    patch: Annotated[
+        int | None, typer.Option(help="Side of a patch.", show_default="2", rich_help_panel=_MODEL)
+    ] = None,
+    depth: Annotated[int | None, typer.Option(help="Blocks.", show_default="12", rich_help_panel=_MODEL)] = None,
+    width: Annotated[
+        int | None, typer.Option(help="Features of a token.", show_default="192", rich_help_panel=_MODEL)
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Attention heads.", show_default="3", rich_help_panel=_MODEL)
+    ] = None,
+    wiring: Annotated[
+        str | None,
+        typer.Option(
+            help="Of smooth and sharpen: paper, or code (the authors' early code).",
+            show_default="paper",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="Of smooth and sharpen: cold as the paper begins, or warm from the plain weights.",
+            show_default="cold",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None,
+    initialisation: Annotated[
+        str | None,
+        typer.Option(help="Of other weights: truncated or torch.", show_default="truncated", rich_help_panel=_MODEL),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="On a GPU: bf16 or float32.", show_default="bf16", rich_help_panel=_MODEL)
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run in the directory, if there is one.", rich_help_panel=_RUN),
+    ] = False,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop at a checkpoint after so long.", min=0, rich_help_panel=_RUN)
+    ] = None,
+    evaluate: Annotated[
+        int | None,
+        typer.Option(
+            help="Test every so many epochs; 0: at the end alone.",
+            show_default="20 times in all",
+            min=0,
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    monitor: Annotated[
+        int, typer.Option(help="Look at smoothing every so many steps; 0: never.", min=0, rich_help_panel=_RUN)
+    ] = 50,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write for TensorBoard too.", rich_help_panel=_RUN)
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda.", show_default="the GPU if there is one", rich_help_panel=_RUN)
+    ] = None,
+) -> None:
+    """Train a small ViT, by default as the first paper did, and keep it with its log.
+
+    Ctrl-C, or the end of --minutes, leaves a checkpoint; --resume goes on from it.
+
+    The directory gets log.jsonl (a line an epoch), smoothing.jsonl (HFC/LFC and cosines by depth) and, at the end,
+    model.safetensors (bf16, with its recipe). Several GPUs: torchrun --nproc-per-node 4 -m oversmooth train ...
+
+    For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
+    """
+    from oversmooth.train import loop
+    from oversmooth.train.recipe import PAPER, QUICK, Recipe
+
+    begun = QUICK if quick else PAPER if recipe is None else Recipe.from_json(recipe.read_text("utf-8"), str(recipe))
+    given = dict(
+        variant=variant,
+        seed=seed,
+        share=share,
+        share_seed=share_seed,
+        epochs=epochs,
+        warmup=warmup,
+        lr=lr,
+        batch=batch,
+        weight_decay=weight_decay,
+        wiring=wiring,
+        start=start,
+        initialisation=initialisation,
+        precision=precision,
+    )
+    size = dict(patch=patch, depth=depth, width=width, heads=heads)
+    changed = begun.changed(given, size, augment)
+    began = time.monotonic()
+    splits = load(data)
+    if minutes is not None:
+        minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
+    chosen = changed.fitted(splits.train)
+    if int(os.environ.get("RANK", "0")):  # of the processes that torchrun started, one speaks
+        out.quiet = err.quiet = True
+    out.print(f"{chosen.title}, recipe {chosen.key}", highlight=False, markup=False)
+    with progress() as told:
+        result = loop.train(
+            chosen,
+            splits,
+            device=device,
+            folder=output,
+            resume=resume,
+            minutes=minutes,
+            watch=loop.Watch(evaluate=evaluate, monitor=monitor, tensorboard=tensorboard),
+            progress=told,
+        )
+    if not result.finished:
+        again = shlex.join(["oversmooth", *sys.argv[1:], *([] if resume else ["--resume"])])
+        out.print(
+            f"{result.why} after {result.step:,} of {result.steps:,} steps; go on with: {again}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(130 if result.why == "interrupted" else 0)
+    accuracy = 0.0 if result.accuracy is None else result.accuracy  # the first process alone tests
+    out.print(
+        f"accuracy {accuracy:.2%} on {len(splits.test):,} test images after {chosen.total_epochs} epochs, "
+        f"{result.seconds:,.0f} s; wrote {output / loop.MODEL}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def load(data: str) -> Splits:
+    """Both splits, with a bar while images are decoded for the first time."""
+    from oversmooth.train.runs import load_splits
+
+    with err.status(f"reading {data}"):
+        return load_splits(data)
+
+
+class progress:
+    """A bar on stderr, gone when done; used as ``with progress() as told``."""
+
+    def __enter__(self) -> Any:
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bars
+
+        self.bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[said]}"),
+            console=err,
+            transient=True,
+        )
+        if err.is_terminal:
+            self.bars.start()
+        self.said_at = time.monotonic()
+        self.task = self.bars.add_task("preparing", total=None, said="")
+        return self.tell
+
+    def tell(self, now: Progress) -> None:
+        said = f"{now.images_per_s:,.0f} images/s, {_duration(now.seconds_left)} left"
+        if now.loss is not None:
+            said += f", loss {now.loss:.3f}"
+        if now.accuracy is not None:
+            said += f", accuracy {now.accuracy:.1%}"
+        title = f"epoch {now.epoch} of {now.epochs}"
+        if not err.is_terminal:  # a line now and then, for logs
+            if time.monotonic() - self.said_at >= _SECONDS_BETWEEN_LINES:
+                self.said_at = time.monotonic()
+                err.print(f"{title}: {said}", highlight=False, markup=False, soft_wrap=True)
+            return
+        self.bars.update(self.task, description=title, completed=now.step, total=now.steps, said=said)
+
+    def __exit__(self, *error: object) -> None:
+        self.bars.stop()
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,235 @@
+"""The cells of a table of trained models: run one by one or several at once, kept as JSON, merged by copying files.
+
+A cell is a recipe, and its file is named by the recipe's key: results/table2/<key>.json. A run on its way lives in
+results/work/<key>/, its model in the end in results/models/<key>.safetensors. Machines that fill different cells of one
+table need only put their files together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import platform
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import oversmooth
+from oversmooth.errors import InputError
+from oversmooth.files import whole_file
+from oversmooth.train import checkpoint, loop
+from oversmooth.train.many import Job, run_many
+from oversmooth.train.recipe import Recipe
+from oversmooth.train.runs import Progress, Splits, Watch
+from oversmooth.train.together import train_together
+
+Told = Callable[[str], None]
+_LOOKS = 20  # times that smoothing was looked at, kept of all
+
+
+def cell_path(results: Path, table: str, recipe: Recipe) -> Path:
+    return results / table / f"{recipe.key}.json"
+
+
+def model_path(results: Path, recipe: Recipe) -> Path:
+    return results / "models" / f"{recipe.key}.safetensors"
+
+
+def work_folder(results: Path, recipe: Recipe) -> Path:
+    return results / "work" / recipe.key
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """A cell, if it is there."""
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        recipe = Recipe.from_dict(found["recipe"], f"the recipe of {path}")
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise InputError(f"{path} is no cell of ours or is damaged ({error}); remove it to run it again") from error
+    if recipe.key != path.stem:
+        raise InputError(f"{path} holds the recipe {recipe.key}, not the one it is named by; name it {recipe.key}.json")
+    return dict(found)
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def all_cells(results: Path, table: str) -> list[dict[str, Any]]:
+    """Every cell of a table that is there, whatever its recipe."""
+    found = (read(path) for path in sorted((results / table).glob("*.json")))
+    return [cell for cell in found if cell is not None]
+
+
+def missing(recipes: Iterable[Recipe], results: Path, table: str) -> list[Recipe]:
+    return [recipe for recipe in recipes if read(cell_path(results, table, recipe)) is None]
+
+
+def fill(
+    recipes: Sequence[Recipe],
+    splits: Splits,
+    results: Path,
+    table: str,
+    *,
+    data: str = "",
+    at_once: int = 1,
+    apart: bool = False,
+    minutes: float | None = None,
+    device: str | None = None,
+    told: Told | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> bool:
+    """Run the cells that are missing; whether all are there now.
+
+    at_once: so many together in this process, or apart, each in one of its own, which load `data` themselves.
+    """
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    wanted = missing(recipes, results, table)
+    jobs = [Job(recipe, work_folder(results, recipe)) for recipe in wanted]
+    say = told or (lambda line: None)
+    if at_once > 1 and len(jobs) > 1:
+        if apart:
+            outcomes = run_many(jobs, data, at_once=at_once, minutes=minutes, device=device, told=say)
+        else:
+            outcomes = train_together(
+                jobs, splits, at_once=at_once, minutes=minutes, device=device, told=say, progress=progress
+            )
+        for outcome in outcomes:
+            if outcome.job.finished:
+                _keep(outcome.job, splits, results, table, device)
+        return not missing(recipes, results, table)
+    for job in jobs:
+        say(f"{job.recipe.title}: begins")
+        job.folder.mkdir(parents=True, exist_ok=True)
+        left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
+        result = loop.train(
+            job.recipe,
+            splits,
+            device=device,
+            folder=job.folder,
+            resume=True,
+            minutes=left,
+            watch=Watch(),
+            progress=progress,
+        )
+        if not result.finished:
+            say(f"{job.recipe.title}: {result.why} after {result.step:,} of {result.steps:,} steps")
+            return False
+        _keep(job, splits, results, table, device)
+        say(f"{job.recipe.title}: accuracy {result.accuracy:.2%}")
+    return True
+
+
+def _keep(job: Job, splits: Splits, results: Path, table: str, device: str | None) -> None:
+    """The finished run as a cell and a model, and no run any more."""
+    result = loop.train(job.recipe, splits, folder=job.folder, device=device, resume=True)  # over: read from its files
+    model = model_path(results, job.recipe)
+    model.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(model) as temporary:
+        shutil.copyfile(job.folder / loop.MODEL, temporary)
+    speeds = [row["images_per_s"] for row in result.epochs]
+    step = max(1, math.ceil(len(result.smoothing) / _LOOKS))
+    cell = {
+        "table": table,
+        "title": job.recipe.title,
+        "accuracy": result.accuracy,
+        "seed": job.recipe.seed,
+        "test_images": len(splits.test),
+        "seconds": round(result.seconds, 1),
+        "images_per_s": round(statistics.median(speeds), 1) if speeds else None,
+        "recipe": job.recipe.to_dict(),
+        **provenance(device),
+        "epochs": [{k: row[k] for k in ("epoch", "loss", "lr", "accuracy") if k in row} for row in result.epochs],
+        "smoothing": result.smoothing[::-1][::step][::-1],
+    }
+    write(cell_path(results, table, job.recipe), cell)
+    shutil.rmtree(job.folder, ignore_errors=True)
+
+
+def provenance(device: str | None = None) -> dict[str, Any]:
+    """Versions, hardware and the day."""
+    place = loop.device_named(device)
+    on_gpu = place.type == "cuda"
+    hardware = torch.cuda.get_device_name(place) if on_gpu else f"{_processor()}, {os.cpu_count()} cores"
+    versions = {"oversmooth": oversmooth.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {"hardware": hardware, "versions": versions, "day": time.strftime("%Y-%m-%d", time.gmtime())}
+
+
+def _processor() -> str:
+    return platform.processor() or platform.machine()
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean and the standard deviation over seeds (n − 1), which one seed has not."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def shown(values: Sequence[float], digits: int = 2) -> str:
+    """Shares as ``32.47 ± 0.9 (3)``, in %, with the number of seeds; a dash for none."""
+    if not values:
+        return "–"
+    mean, spread = mean_and_spread([100 * value for value in values])
+    return f"{mean:.{digits}f}{'' if spread is None else f' ± {spread:.2f}'} ({len(values)})"
+
+
+def chosen(recipes: Sequence[Recipe], words: Sequence[str]) -> list[Recipe]:
+    """Those that the words name: a variant (plain), a share (10%), or both (plain:10%); all if there are no words."""
+    if not words:
+        return list(recipes)
+    found: list[Recipe] = []
+    for word in (part for text in words for part in text.replace(",", " ").split()):
+        fits = [recipe for recipe in recipes if _fits(recipe, word)]
+        if not fits:
+            variants, shares = sorted({r.variant for r in recipes}), sorted({f"{100 * r.share:g}%" for r in recipes})
+            raise InputError(
+                f"no cell is called {word!r}; name variants ({', '.join(variants)}), shares ({', '.join(shares)}), "
+                "or both, such as plain:10%"
+            )
+        found += [recipe for recipe in fits if recipe not in found]
+    return found
+
+
+def _fits(recipe: Recipe, word: str) -> bool:
+    share = f"{100 * recipe.share:g}"
+    return all(part in (recipe.variant, share, f"{share}%") for part in word.split(":"))
+
+
+def like_those_there(recipes: Sequence[Recipe], results: Path, table: str) -> list[Recipe]:
+    """Quick recipes fitted to the data set of the cells that are there: without its images, only they know it."""
+    kept = [Recipe.from_dict(cell["recipe"]) for cell in all_cells(results, table)]
+    if not kept or not table.endswith("quick"):
+        return list(recipes)
+    one = kept[0]
+    own = dict(data=one.data, mean=one.mean, std=one.std, shape=one.shape)
+    return [dataclasses.replace(recipe, **own) for recipe in recipes]  # type: ignore[arg-type]
+
+
+def status(results: Path) -> list[tuple[str, str, str, str, str]]:
+    """What is there: table, cell, accuracy, where it was run, when; runs on their way too."""
+    rows = []
+    for folder in sorted(path for path in results.glob("table*") if path.is_dir()):
+        for cell in sorted(all_cells(results, folder.name), key=lambda c: (c["title"], c["recipe"]["seed"])):
+            accuracy = f"{100 * cell['accuracy']:.2f} %"
+            rows.append((folder.name, cell["title"], accuracy, cell["hardware"], cell["day"]))
+    for folder in sorted(path for path in (results / "work").glob("*") if path.is_dir()):
+        recipe = checkpoint.recipe_of(folder)
+        if recipe is not None:
+            rows.append(("on its way", recipe.title, checkpoint.how_far(folder), "–", "–"))
+    return rows
+
+
+def with_options(recipes: Sequence[Recipe], **changes: Any) -> list[Recipe]:
+    """The same cells with named options of the recipe's unknowns: wiring, initialisation; None leaves one as it is."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    return [dataclasses.replace(recipe, **given) for recipe in recipes]

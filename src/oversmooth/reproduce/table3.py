@@ -1,0 +1,179 @@
+"""The first paper's table 3: CIFAR-100 accuracy against the intensity of corruption, CIFAR-100-C.
+
+    oversmooth reproduce table2 --cells 100%                           the models
+    oversmooth reproduce table3 --share 1                              their corruptions
+
+A figure is the mean over the 15 standard types, which is our reading; intensity 0 is the clean test set. Corruptions
+are made on the spot with the published constants (`train.corruptions` says what differs: random numbers, and textures
+of frost of our own), or read from the official files with --official. The published figures are of models that were
+trained with all of the data; models of a smaller share are ours alone, and said to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from oversmooth.errors import InputError
+from oversmooth.reproduce import cells
+from oversmooth.steering import fold, steering_of
+from oversmooth.train.corruptions import KINDS, SEVERITIES
+from oversmooth.train.data import Images
+from oversmooth.train.evaluate import Evaluator, by_severity, under_corruption
+from oversmooth.train.loop import device_named
+from oversmooth.train.recipe import VARIANTS, Recipe, percent, variant_title
+from oversmooth.train.saved import load_model
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NAME, QUICK_NAME = "table3", "table3-quick"
+PUBLISHED: dict[str, list[tuple[float, float]]] = {
+    "plain": [(66.78, 0.1), (61.59, 0.2), (57.75, 0.2), (53.12, 0.1), (49.32, 0.1), (39.17, 0.2)],
+    "smooth": [(64.34, 0.3), (58.36, 0.4), (53.83, 0.5), (49.03, 0.6), (45.15, 0.6), (35.86, 0.6)],
+    "sharpen": [(66.62, 0.3), (61.62, 0.2), (58.00, 0.3), (53.56, 0.2), (49.70, 0.3), (40.07, 0.2)],
+}
+"""Accuracy in % and its ±, for intensities 0 to 5."""
+Values = dict[str, list[list[float]]]
+"""By variant, one list a seed: accuracies for intensities 0 to 5."""
+
+
+def find_model(recipe: Recipe, results: Path, models: Path | None = None) -> Path | None:
+    """The trained model of a cell: where `cells` keeps it, or in a folder of the user's."""
+    folder = results / "models" if models is None else models
+    candidates = (folder / f"{recipe.key}.safetensors", folder / recipe.key / "model.safetensors")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def fill(
+    recipes: Sequence[Recipe],
+    test: Images,
+    results: Path,
+    table: str,
+    *,
+    models: Path | None = None,
+    official: Path | None = None,
+    device: str | None = None,
+    kinds: Sequence[str] = KINDS,
+    told: Callable[[str, int, int, str], None] | None = None,
+) -> list[Recipe]:
+    """Corrupt and test the models that are there and were not tested yet; gives the cells whose model is missing."""
+    lacking = []
+    for recipe in cells.missing(recipes, results, table):
+        path = find_model(recipe, results, models)
+        if path is None:
+            lacking.append(recipe)
+            continue
+        write_cell(recipe, path, test, cells.cell_path(results, table, recipe), official, device, kinds, told)
+    return lacking
+
+
+def write_cell(
+    recipe: Recipe,
+    path: Path,
+    test: Images,
+    cell: Path,
+    official: Path | None,
+    device: str | None,
+    kinds: Sequence[str],
+    told: Callable[[str, int, int, str], None] | None,
+) -> None:
+    model, trained = load_model(path)
+    if (differs := trained.difference(recipe)) is not None:
+        raise InputError(f"{path} is of another recipe: {differs}; name the folder with the models of this table")
+    steering = steering_of(model)
+    if steering is not None and not any(method.why_no_fold for method in steering.methods):
+        fold(model)  # the same function as a plain model: compiled once for all of them
+    place = device_named(device)
+    evaluator = Evaluator(recipe, model.to(place), place)
+    clean = evaluator.accuracy(test.images, test.labels)
+    say = None if told is None else lambda done, total, what: told(recipe.title, done, total, what)
+    found = under_corruption(evaluator, test, kinds=kinds, official=official, told=say)
+    cells.write(
+        cell,
+        {
+            "table": cell.parent.name,
+            "title": recipe.title,
+            "accuracy": clean,
+            "seed": recipe.seed,
+            "test_images": len(test),
+            "corruptions": "official files" if official is not None else "made on the spot, seed 0",
+            "mean": by_severity(found),
+            "kinds": found,
+            "recipe": recipe.to_dict(),
+            **cells.provenance(device),
+        },
+    )
+    del evaluator, model
+    if place.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def found(recipes: Sequence[Recipe], results: Path, table: str) -> Values:
+    values: Values = {variant: [] for variant in VARIANTS}
+    for recipe in recipes:
+        cell = cells.read(cells.cell_path(results, table, recipe))
+        if cell is not None:
+            values[recipe.variant].append([cell["accuracy"], *cell["mean"]])
+    return values
+
+
+def _rows(values: Values, share: float, quick: bool) -> tuple[list[str], list[list[str]]]:
+    head = ["", "intensity 0", *map(str, SEVERITIES), "whose"]
+    whose = "ours, quick" if quick else f"ours, {percent(share)} of the data"
+    rows = []
+    for variant in VARIANTS:
+        title = variant_title(variant).replace("ViT-Ti", "ViT") if quick else variant_title(variant)
+        columns = zip(*values[variant], strict=True) if values[variant] else [()] * (1 + len(SEVERITIES))
+        rows.append([title, *(cells.shown(list(column)) for column in columns), whose])
+        if not quick:
+            theirs = [f"{mean:.2f} ± {spread}" for mean, spread in PUBLISHED[variant]]
+            rows.append([title, *theirs, "published, 100 % of the data"])
+    return head, rows
+
+
+def table(values: Values, share: float, quick: bool = False) -> Table:
+    from rich import box  # lazily: machines that train need not have it
+    from rich.table import Table
+
+    head, rows = _rows(values, share, quick)
+    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for place, heading in enumerate(head):
+        out.add_column(heading, justify="right" if 0 < place < len(head) - 1 else "left")
+    for row in rows:
+        out.add_row(*row, style="dim" if row[-1].startswith("published") else None)
+    return out
+
+
+def markdown(values: Values, share: float, quick: bool = False) -> str:
+    head, rows = _rows(values, share, quick)
+    text = "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
+    note = (
+        "Accuracy in %, the mean over the 15 standard corruptions; mean ± standard deviation over seeds (their number)."
+    )
+    if quick:
+        note = f"quick: small models, trained for minutes, nothing to compare with published figures. {note}"
+    return f"{text}\n\n{note}\n"
+
+
+def chart(values: Values, share: float, quick: bool = False) -> Any:
+    from oversmooth.reproduce import charts
+
+    rows: list[dict[str, Any]] = []
+    whose = "ours, quick" if quick else f"ours, {percent(share)} of the data"
+    for variant in VARIANTS:
+        name = variant_title(variant).replace("ViT-Ti", "ViT") if quick else variant_title(variant)
+        for severity, column in enumerate(zip(*values[variant], strict=True)):
+            mean, spread = cells.mean_and_spread([100 * value for value in column])
+            rows.append(_point(name, whose, severity, mean, spread or 0.0))
+        if not quick and values[variant]:
+            for severity, (mean, spread) in enumerate(PUBLISHED[variant]):
+                rows.append(_point(name, "published, 100 % of the data", severity, mean, spread))
+    return charts.lines(rows, "intensity of corruption", "test accuracy, %")
+
+
+def _point(name: str, whose: str, x: int, mean: float, spread: float) -> dict[str, Any]:
+    return {"model": name, "whose": whose, "x": x, "value": mean, "low": mean - spread, "high": mean + spread}

@@ -1,0 +1,120 @@
+"""When training goes wrong: which layer first stopped being finite, and which batch a full GPU would take."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oversmooth.errors import InputError
+from oversmooth.train.build import model_of
+from oversmooth.train.recipe import Recipe
+from oversmooth.train.step import Step, autocasts
+
+
+class Diverged(InputError):
+    """The loss or a gradient is not finite any more."""
+
+
+def not_finite(step: Step, mark: tuple[int, Tensor], saved: str) -> Diverged:
+    """What to say of the failed step.
+
+    Its weights are still those it met: a failed step changes none. mark: a step at or before it with the augmentation's
+    state there, from which the batch is drawn again. saved: where the last checkpoint is, in words.
+    """
+    failed = int(step.failed)
+    before, state = mark
+    step.generator.set_state(state)
+    for _ in range(failed - before + 1):
+        step.draws.refill(step.generator)
+    step.position.fill_(failed)
+    loss, layer = _first(step)
+    return Diverged(
+        f"step {failed + 1:,} (epoch {failed // step.steps + 1}): {loss}; {layer}: lower the learning rate "
+        f"({step.recipe.lr:g}) or use float32, and go on from {saved}"
+    )
+
+
+def _first(step: Step) -> tuple[str, str]:
+    """The loss, and the first layer whose parameters, output or gradient is not finite, each in words."""
+    found: list[str] = []
+    handles = []
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, out: Any) -> None:
+            if isinstance(out, Tensor) and (bad := _bad(out)) and not found:
+                found.append(
+                    f"{name} is the first layer whose output is not finite ({bad:,} of {out.numel():,} entries)"
+                )
+
+        return hook
+
+    for name, parameter in step.named.items():
+        if bad := _bad(parameter):
+            found.append(f"{name} is not finite in {bad:,} of {parameter.numel():,} entries")
+            break
+    for name, module in step.model.named_modules():
+        if name:
+            handles.append(module.register_forward_hook(look(name)))
+    try:
+        x, targets = step.batch()
+        for parameter in step.parameters:
+            parameter.grad = None
+        loss = step.loss(x, targets, step.model)
+        if not found:
+            loss.backward()
+            for name, parameter in reversed(step.named.items()):
+                if parameter.grad is not None and (bad := _bad(parameter.grad)):
+                    found.append(f"the gradient of {name} is not finite in {bad:,} of {parameter.numel():,} entries")
+                    break
+    finally:
+        for handle in handles:
+            handle.remove()
+    value = float(loss.detach())
+    said = f"the loss is {value:g}" if loss.isnan() or loss.isinf() or not found else "a gradient is not finite"
+    return said, found[0] if found else "run again outside the graph every layer is finite"
+
+
+def _bad(x: Tensor) -> int:
+    return int((~x.detach().isfinite()).sum()) if x.is_floating_point() else 0
+
+
+def too_large(recipe: Recipe, device: torch.device) -> InputError:
+    """What to say when a batch does not fit: the largest half, quarter, ... of it that does."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    batch = recipe.batch // 2
+    while batch and not _fits(recipe, batch, device):
+        batch //= 2
+    where = f"{device}" if device.type != "cuda" else torch.cuda.get_device_name(device)
+    if not batch:
+        return InputError(f"{where} has no memory for one image of this model; free some, or give a smaller model")
+    return InputError(f"a batch of {recipe.batch} does not fit into the memory of {where}; one of {batch} would")
+
+
+def _fits(recipe: Recipe, batch: int, device: torch.device) -> bool:
+    try:
+        _try(recipe, batch, device)
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return True
+
+
+def _try(recipe: Recipe, batch: int, device: torch.device) -> None:
+    """Forward and backward for so many images, with room taken for AdamW's moments."""
+    shape = recipe.shape
+    model = model_of(recipe).to(device)
+    moments = [torch.zeros_like(p) for p in model.parameters() for _ in range(2)]
+    x = torch.zeros(batch, shape.channels, shape.image, shape.image, device=device)
+    with torch.autocast(device.type, torch.bfloat16, enabled=autocasts(recipe, device)):
+        loss = F.cross_entropy(model(x), torch.zeros(batch, dtype=torch.int64, device=device))
+    loss.backward()
+    del moments

@@ -1,0 +1,45 @@
+"""A function captured in a CUDA graph: what it launches, launched again at one call's cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# Dynamo gives up on a function after this many compilations, and counts those of all models in the process.
+_COMPILATIONS = 128
+_WARM_UPS = 3  # as compiling, cuBLAS and the optimiser's state need, and one to spare
+
+
+def compiled(function: Any) -> Any:
+    """`torch.compile` for one shape."""
+    import torch._dynamo  # heavy, and eager runs do without
+
+    settings: Any = torch._dynamo.config
+    settings.recompile_limit = max(settings.recompile_limit, _COMPILATIONS)
+    return torch.compile(function, dynamic=False)
+
+
+def captured(function: Callable[[], Any]) -> Callable[[], None]:
+    """Runs the function a few times, captures it once, and gives what replays it.
+
+    It reads and writes tensors that live elsewhere and stay in place; the replay keeps them alive with the function.
+    """
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UPS):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    quiet = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if quiet is not None:
+        quiet(False)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+
+    def replay(keeps: Callable[[], Any] = function) -> None:
+        graph.replay()
+
+    return replay

@@ -1,0 +1,80 @@
+"""What happened, line by line: JSONL files that are cut back to the checkpoint when a run resumes, and TensorBoard."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from oversmooth.errors import InputError
+
+EPOCHS, SMOOTHING = "log.jsonl", "smoothing.jsonl"
+"""A line an epoch; a line each time smoothing was looked at."""
+
+
+class Log:
+    """A file of JSON objects, one a line, each written whole."""
+
+    def __init__(self, path: Path, length: int = 0) -> None:
+        """length: in bytes, of what belongs to the run that goes on; what comes after it is run again."""
+        self.path = path
+        if path.is_file() and path.stat().st_size > length:
+            os.truncate(path, length)
+        self.rows = read(path)
+
+    def write(self, row: dict[str, Any]) -> None:
+        line = json.dumps(row, ensure_ascii=False) + "\n"
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise InputError(
+                f"{self.path} cannot be written ({error.strerror or error}); make room, and go on with --resume"
+            ) from error
+        self.rows.append(row)
+
+    @property
+    def length(self) -> int:
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All whole lines; a last one that was cut off is left out."""
+    if not path.is_file():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def check_board() -> None:
+    """Refuse before the work is done whose numbers could not be written."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise InputError("writing for TensorBoard needs tensorboard, which is not installed; pip install tensorboard")
+
+
+class Board:
+    """The same numbers for TensorBoard, where it is wanted."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        check_board()
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)
+
+    def write(self, step: int, row: dict[str, Any]) -> None:
+        for name, value in row.items():
+            if isinstance(value, list):
+                for depth, one in enumerate(value):
+                    self.writer.add_scalar(f"{name}/{depth:02d}", one, step)
+            elif isinstance(value, (int, float)) and name not in ("step", "epoch"):
+                self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.writer.close()

@@ -1,0 +1,119 @@
+"""Many processes: the gradients and the run of one, on two real gloo processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from oversmooth.errors import InputError
+from oversmooth.train.ranks import Ranks
+
+_PROCESSES = """
+import os, sys
+sys.path.insert(0, {tests!r})
+from dataclasses import replace
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from oversmooth.train import loop
+from oversmooth.train.build import model_of
+from oversmooth.train.ranks import Ranks, joined
+from oversmooth.train.step import Step
+from train_example import RECIPE, blobs, splits
+
+folder, cpu = Path({folder!r}), torch.device("cpu")
+
+def gradients(variant, ranks):
+    recipe = replace(RECIPE, variant=variant, warmup=0, mixup=1.0, cutmix=0.8)
+    step = Step(recipe, model_of(recipe), blobs(40, 0), cpu, ranks)
+    found = []
+    update = step._update
+    def kept(bad):
+        found.append({{name: p.grad.clone() for name, p in step.named.items()}})
+        update(bad)
+    step._update = kept
+    step.begin_epoch()
+    for _ in range(3):
+        step.run()
+    return found
+
+def work(ranks, name):
+    torch.save({{v: gradients(v, ranks) for v in ("plain", "sharpen")}}, folder / f"{{name}}.pt")
+    loop.train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=loop.Watch(evaluate=2, save=0))
+
+os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT={port!r}, GLOO_SOCKET_IFNAME="lo")
+children = []
+for rank in (0, 1):
+    child = os.fork()
+    if not child:
+        os.environ["RANK"] = str(rank)
+        try:
+            with joined(cpu) as ranks:
+                work(ranks, f"two{{rank}}")
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    children.append(child)
+failed = [os.waitpid(child, 0)[1] for child in children]
+os.environ["WORLD_SIZE"] = "1"
+if any(failed):
+    sys.exit(1)
+work(Ranks(), "one")
+"""
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    import socket
+
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    code = _PROCESSES.format(tests=str(Path(__file__).parents[1]), folder=str(folder), port=port)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("variant", ["plain", "sharpen"])
+def test_two_processes_give_the_gradients_of_one(both, variant):
+    one, first, second = (
+        torch.load(both / f"{name}.pt", weights_only=True)[variant] for name in ("one", "two0", "two1")
+    )
+    for step in range(3):
+        for name, gradient in one[step].items():
+            torch.testing.assert_close(first[step][name], gradient, rtol=1e-4, atol=1e-6)
+            assert torch.equal(first[step][name], second[step][name])
+
+
+def test_two_processes_give_the_run_of_one(both):
+    rows = [
+        [json.loads(line) for line in (both / name / "log.jsonl").read_text().splitlines()] for name in ("one", "two")
+    ]
+    for ours, theirs in zip(*rows, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
+        assert ours.get("accuracy") == pytest.approx(theirs.get("accuracy"), abs=0.1)
+    assert sorted(p.name for p in (both / "two").iterdir()) == ["log.jsonl", "model.safetensors", "smoothing.jsonl"]
+
+
+@pytest.mark.parametrize(("batch", "world"), [(96, 2), (96, 3), (96, 8), (12, 6)])
+def test_parts_are_pairs_and_cover_the_batch(batch, world):
+    parts = [Ranks(rank, world).places(batch) for rank in range(world)]
+    assert sorted(torch.cat(parts).tolist()) == list(range(batch))
+    for part in parts:
+        assert torch.equal(part.flip(0), batch - 1 - part)
+
+
+def test_processes_that_a_batch_cannot_feed_are_refused():
+    with pytest.raises(InputError, match="9 processes are more than the pairs in a batch of 8; start at most 4"):
+        Ranks(0, 9).places(8)
+    with pytest.raises(InputError, match=r"a batch of 96 does not split into 5 even parts.* such as 90"):
+        Ranks(0, 5).places(96)
