@@ -213,7 +213,8 @@ def check_gradients(name: str, method: str) -> None:
         _, *used = torch.autograd.grad(call(shift, *start).square().sum(), (shift, *start), allow_unused=True)
         lost = [key for key, grad in zip(free, used, strict=True) if grad is None]
         assert not lost, f"{lost[0]} gets no gradient"
-        assert torch.autograd.gradcheck(call, (shift, *start), fast_mode=True)
+        # The fast mode scales its absolute tolerance with the sizes of inputs and outputs, hundreds of entries here.
+        assert torch.autograd.gradcheck(call, (shift, *start), fast_mode=True, atol=1e-10, rtol=1e-4)
 
 
 class _Caller(nn.Module):

@@ -88,7 +88,10 @@ METHODS: dict[str, Row] = {
 # What must be refused, said without asking the product.
 
 CAUSAL = "it averages over all tokens, and this attention is causal: a token would see later ones"
-TOO_WIDE = "its value heads together are wider than a token (T5 with d_kv · heads > d_model), so no V has such columns"
+TOO_WIDE = (
+    "its value heads together are wider than a token, so no V has that many independent columns; this is the T5 with "
+    "d_kv · heads > d_model, and one where they are equal takes it"
+)
 NOT_SQUARE = "the code's wiring needs as many value features as a token has, and value heads that are not shared"
 REASONS = {CAUSAL: "averages over all tokens", TOO_WIDE: "exceed the", NOT_SQUARE: "wiring='code' needs"}
 """Why, and what the message says."""

@@ -120,7 +120,10 @@ _WORK: dict[str, Callable[[str], Failures]] = {"checks": _family, "compile": _co
 
 
 def _do(job: tuple[str, str]) -> tuple[tuple[str, str], Failures]:
+    import transformers
+
     warnings.simplefilter("ignore")
+    transformers.utils.logging.disable_progress_bar()
     return job, _WORK[job[0]](job[1])
 
 

@@ -296,6 +296,18 @@ def test_layers_of_different_shape():
         steer(model, ValueResidual(0.5), layers=[2])
 
 
+def test_a_T5_whose_heads_fit_takes_a_spectrum():
+    """The one in the table is wider inside than its tokens."""
+    from transformers import T5Config, T5EncoderModel
+
+    model = T5EncoderModel(T5Config(d_model=32, d_kv=8, num_layers=2, num_heads=4, d_ff=48, vocab_size=64)).eval()
+    steer(model, [Spectral(bounded=True), NeuTRENO(0.5)])
+    assert model(torch.arange(6)[None]).last_hidden_state.isfinite().all()
+    assert verify(model), verify(model).problems
+    with pytest.raises(InputError, match=r"its 4 value heads of 12 features exceed the 32 of a token"):
+        steer(make("T5 (encoder)"), Spectral())
+
+
 # Folding
 
 
