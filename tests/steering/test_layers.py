@@ -85,7 +85,7 @@ def test_halves_of_an_odd_depth():
         (lambda index, layer: False, "no layer was chosen"),
         ("some", "layers is 'some'; choose 'all', 'first half' or 'last half'"),
     ],
-    ids=str,
+    ids=lambda value: "a function" if callable(value) else str(value),
 )
 @pytest.mark.parametrize("method", [Spectral(), [Spectral(), NeuTRENO(0.5)]], ids=["one", "two"])
 def test_layers_that_are_not_there(untouched, layers, says, method):
