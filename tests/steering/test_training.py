@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 from oversmooth import fold
 from oversmooth.steering import FeatScale, NeuTRENO, Spectral, load_steered, steer, steering_of, verify
 
-FAMILY = "BERT"
+FAMILY = "torch encoder (Pre-LN, batch first)"  # needs no other library, which takes its time to be imported twice
 
 
 class Sentences(Dataset):

@@ -92,8 +92,10 @@ def fill(
 ) -> bool:
     """Run the cells that are missing; whether all are there now.
 
-    at_once: so many together in this process, or apart, each in one of its own, which load `data` themselves.
+    at_once: so many together in this process, or apart, each in one of its own, which load `data` themselves. On a GPU
+    always apart: together they stood still after the first steps there (H200, torch 2.11), and why is not known.
     """
+    apart = apart or loop.device_named(device).type == "cuda"
     end = None if minutes is None else time.monotonic() + 60 * minutes
     wanted = missing(recipes, results, table)
     jobs = [Job(recipe, work_folder(results, recipe)) for recipe in wanted]
