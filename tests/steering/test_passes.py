@@ -61,7 +61,6 @@ def test_segments_of_several_blocks(method, size):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.xfail(reason="V⁰ is only kept where what enters a block has a graph", strict=False)
 @pytest.mark.parametrize("method", ["NeuTRENO: learned by head", "ValueResidual", "FeatScale"])
 @pytest.mark.parametrize("name", ["ViT", "BERT", TOY])
 def test_recomputation_where_only_strengths_are_learned(name, method):

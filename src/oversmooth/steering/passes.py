@@ -59,7 +59,10 @@ class Pass:
             x.grad_fn.metadata[_KEY] = self._first  # type: ignore[index]
 
     def over(self) -> None:
-        self._first = self.values = None
+        """Let go of what holds a graph; V⁰ without one, of a frozen model, blocks that are recomputed may want."""
+        self.values = None
+        if self._first is not None and self._first.requires_grad:
+            self._first = None
         self.runs = False
 
 
