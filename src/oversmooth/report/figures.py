@@ -112,8 +112,8 @@ def steered(diagnoses: list[Diagnosis]) -> Any:
     import altair as alt
 
     found = []
-    for state in dict.fromkeys(str(d.model.get("state", "")) for d in diagnoses):
-        group = [d for d in diagnoses if str(d.model.get("state", "")) == state]
+    for state in dict.fromkeys(d.model["state"] for d in diagnoses if "state" in d.model):
+        group = [d for d in diagnoses if d.model.get("state") == state]
         panels = _notions(group) + _smoothing_shares(group)
         if panels:
             found.append(alt.hconcat(*panels, spacing=64, bounds="flush"))
