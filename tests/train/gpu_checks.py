@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from train_example import RECIPE, blobs, plain, splits
 
 from oversmooth.errors import InputError
-from oversmooth.train import loop
+from oversmooth.train import data, loop, run
 from oversmooth.train.build import augment_of, model_of
 from oversmooth.train.evaluate import Evaluator
 from oversmooth.train.many import Job
@@ -167,7 +167,7 @@ def check_a_run_is_cut_and_goes_on():
 
 
 def check_a_loss_that_is_not_finite_names_its_layer():
-    made_before = loop.model_of
+    made_before = run.model_of
 
     def huge(recipe):
         model = made_before(recipe)
@@ -175,11 +175,11 @@ def check_a_loss_that_is_not_finite_names_its_layer():
             model.blocks[1].mlp.fc1.weight.fill_(1e38)
         return model
 
-    loop.model_of = huge
+    run.model_of = huge
     try:
         said = refusal(lambda: loop.train(replace(EXACT, warmup=0), splits(), device="cuda", compiled=False))
     finally:
-        loop.model_of = made_before
+        run.model_of = made_before
     assert "step 1 " in said, said
     assert "blocks.1.mlp.fc1" in said, said
 
@@ -188,7 +188,7 @@ def check_a_full_gpu_says_what_would_fit():
     recipe = replace(PAPER, batch=4096, data="noise")
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (4096, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    noise = loop.data.Images(images, torch.arange(4096) % 100, [str(i) for i in range(100)], "noise")
+    noise = data.Images(images, torch.arange(4096) % 100, [str(i) for i in range(100)], "noise")
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(min(1.0, 6 * 2**30 / total))

@@ -14,7 +14,7 @@ from train_example import RECIPE, plain, splits
 
 from oversmooth.errors import InputError
 from oversmooth.steering import steering_of
-from oversmooth.train import checkpoint, failure, loop, saved
+from oversmooth.train import checkpoint, failure, loop, run, saved
 from oversmooth.train.loop import Watch, load_splits, train
 
 EVERY_EPOCH = Watch(evaluate=1, monitor=3, save=0)
@@ -238,7 +238,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
 
 @pytest.mark.parametrize("layer", ["blocks.1.mlp.fc1.weight", "blocks.0.norm1.bias"])
 def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, monkeypatch):
-    body = loop.Step._body
+    body = run.Step._body
 
     def sabotaged(self):
         if self.done == 7:
@@ -246,7 +246,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, mo
                 dict(self.model.named_parameters())[layer].view(-1)[0] = torch.nan
         body(self)
 
-    monkeypatch.setattr(loop.Step, "_body", sabotaged)
+    monkeypatch.setattr(run.Step, "_body", sabotaged)
     with pytest.raises(failure.Diverged, match=r"step 8 \(epoch 2\): the loss is nan; " + layer.replace(".", r"\.")):
         train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=EVERY_EPOCH)
     monkeypatch.undo()
@@ -257,7 +257,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, mo
 def test_an_overflow_is_found_in_the_layer_that_makes_it(monkeypatch):
     """Every weight is finite, but a product is not."""
     recipe = plain(warmup=0)
-    made = loop.model_of
+    made = run.model_of
 
     def huge(recipe):
         model = made(recipe)
@@ -265,7 +265,7 @@ def test_an_overflow_is_found_in_the_layer_that_makes_it(monkeypatch):
             model.blocks[1].mlp.fc1.weight.fill_(1e38)
         return model
 
-    monkeypatch.setattr(loop, "model_of", huge)
+    monkeypatch.setattr(run, "model_of", huge)
     with pytest.raises(failure.Diverged, match=r"step 1 .*blocks\.1\.mlp\.fc1 is the first layer whose output"):
         train(recipe, splits(), device="cpu")
 
@@ -281,7 +281,7 @@ def test_a_batch_that_does_not_fit_says_which_would(monkeypatch):
         if batch > 2:
             raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(loop.Step, "run", full)
+    monkeypatch.setattr(run.Step, "run", full)
     monkeypatch.setattr(failure, "_try", fits)
     with pytest.raises(InputError, match="a batch of 8 does not fit into the memory of cpu; one of 2 would"):
         train(RECIPE, splits(), device="cpu")

@@ -1,0 +1,263 @@
+"""One run in this process: its epochs, what is logged and saved on the way, and how it stops and goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.live import steering_of
+from oversmooth.errors import InputError
+from oversmooth.train import checkpoint, data, failure, logs
+from oversmooth.train.build import model_of
+from oversmooth.train.evaluate import Evaluator
+from oversmooth.train.monitor import Monitor
+from oversmooth.train.ranks import Ranks
+from oversmooth.train.recipe import Recipe
+from oversmooth.train.runs import Progress, Result, Splits, Watch
+from oversmooth.train.saved import save_model
+from oversmooth.train.step import Step, beginning
+from oversmooth.train.stopping import interruptible, reason
+
+MODEL = "model.safetensors"
+
+
+class Run:
+    """One run in this process."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        splits: Splits,
+        device: torch.device,
+        folder: Path | None,
+        ranks: Ranks,
+        watch: Watch,
+        progress: Callable[[Progress], None] | None,
+        compiled: bool | None,
+        spare: Run | None = None,
+    ) -> None:
+        """spare: a run of the same recipe with another seed, which is over: its compiled parts are used again."""
+        self.recipe, self.device, self.folder, self.ranks, self.watch = recipe, device, folder, ranks, watch
+        self.progress = progress if ranks.first else None
+        if folder is not None and ranks.first:
+            checkpoint.tidy(folder)
+        found = None if folder is None else checkpoint.load(folder, recipe)
+        if spare is None:
+            self._build(splits, compiled)
+        else:
+            self._take(spare)
+        facts = self._resume(found)
+        self.seconds, self.accuracy = float(facts.get("seconds", 0)), facts.get("accuracy")
+        self.epoch_seconds = float(facts.get("epoch_seconds", 0))
+        lengths = facts.get("logs", {})
+        self.log, self.smoothing = (
+            None if folder is None or not ranks.first else logs.Log(folder / name, lengths.get(name, 0))
+            for name in (logs.EPOCHS, logs.SMOOTHING)
+        )
+        self.rows: list[dict[str, Any]] = [] if self.log is None else self.log.rows
+        self.looks: list[dict[str, Any]] = [] if self.smoothing is None else self.smoothing.rows
+        wanted = watch.tensorboard and folder is not None and ranks.first
+        self.board = logs.Board(folder, self.step.done) if wanted and folder is not None else None
+        self.speed = 0.0
+        self.since = time.monotonic()
+        self.saved_at = self.since
+        self.told_at = 0.0
+        self.mark: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
+
+    def _build(self, splits: Splits, compiled: bool | None) -> None:
+        recipe, device = self.recipe, self.device
+        part = data.share(splits.train, recipe.share, recipe.share_seed).to(device)
+        self.test = splits.test.to(device)
+        self.model: torch.nn.Module = model_of(recipe).to(device)
+        full = False
+        try:
+            self.step = Step(recipe, self.model, part, device, self.ranks, compiled=compiled)
+            self.evaluator = Evaluator(recipe, self.model, device, compiled=compiled)
+            self.monitor = Monitor(recipe, self.model, self.test.images, device) if self.watch.monitor else None
+        except torch.OutOfMemoryError:
+            full = True
+        if full:  # not inside the handler, where the error still holds all that was allocated
+            self.model = self.step = self.evaluator = None  # type: ignore[assignment]
+            raise failure.too_large(recipe, device)
+
+    def _take(self, spare: Run) -> None:
+        self.test, self.model = spare.test, spare.model
+        self.step, self.evaluator, self.monitor = spare.step, spare.evaluator, spare.monitor
+        self.step.recipe = self.recipe
+        self.step.load(beginning(self.step, self.recipe))
+        steering = steering_of(self.model)
+        if steering is not None:
+            steering.methods = self.recipe.methods()  # the same, but for the seed they began with
+
+    def _resume(self, found: tuple[dict[str, Tensor], dict[str, Any]] | None) -> dict[str, Any]:
+        if found is None:
+            return {}
+        arrays, facts = found
+        if len(arrays["losses"]) != self.step.steps:
+            raise InputError(
+                f"{self.folder} was trained with {len(arrays['losses'])} steps an epoch and these images give "
+                f"{self.step.steps}; give the images it began with"
+            )
+        torch.set_rng_state(arrays["generator.torch"])
+        self.step.load(arrays)
+        return facts
+
+    def go(self, end: float | None, interrupted: list[int] | None = None) -> Result:
+        """To the end, or until the time is up. interrupted: a list that is filled elsewhere when Ctrl-C is pressed."""
+        step, why = self.step, "finished"
+        self.since = self.saved_at = time.monotonic()
+        with interruptible() if interrupted is None else nullcontext(interrupted) as stopped:
+            while step.done < step.total:
+                inside = step.done % step.steps
+                if inside == 0:
+                    step.begin_epoch()
+                self.mark = (step.done, step.generator.get_state())
+                for _ in range(inside, step.steps):
+                    self._one()
+                    stop = reason(stopped, end)
+                    if stop and self.ranks.world == 1 and step.done % step.steps:
+                        break
+                if step.done % step.steps == 0:
+                    self._end_epoch()
+                stop = reason(stopped, end)
+                if self.ranks.agree(bool(stop)) and step.done < step.total:
+                    why = stop or "another process stopped"
+                    self.save()
+                    break
+                if time.monotonic() - self.saved_at >= self.watch.save and step.done < step.total:
+                    self._check()
+                    self.save()
+        if why == "finished":
+            self._finish()
+        if self.board is not None:
+            self.board.close()
+        return Result(
+            recipe=self.recipe,
+            finished=why == "finished",
+            why=why,
+            step=step.done,
+            steps=step.total,
+            accuracy=self.accuracy if why == "finished" else None,
+            epochs=self.rows,
+            smoothing=self.looks,
+            seconds=self.seconds,
+            folder=self.folder,
+            model=self.model,
+        )
+
+    def _one(self) -> None:
+        full = False
+        try:
+            self.step.run()
+        except torch.OutOfMemoryError:
+            full = True
+        if full:
+            self.model = self.step = self.evaluator = self.monitor = None  # type: ignore[assignment]
+            raise failure.too_large(self.recipe, self.device)
+        done = self.step.done
+        if self.device.type == "cpu":
+            self._check()  # on a GPU once an epoch: asking makes it wait
+            self._tell()
+        if self.monitor is not None and self.ranks.first and (done % self.watch.monitor == 0 or done == 1):
+            row = {"step": done, **self.monitor.measure()}
+            if self.smoothing is not None:
+                self.smoothing.write(row)
+            else:
+                self.looks.append(row)
+            if self.board is not None:
+                self.board.write(done, row)
+
+    def _check(self) -> None:
+        if int(self.step.failed) >= 0:
+            path = None if self.folder is None else self.folder / checkpoint.NAME
+            saved = f"{path} with --resume" if path is not None and path.is_file() else "the beginning"
+            raise failure.not_finite(self.step, self.mark, saved)
+
+    def _end_epoch(self) -> None:
+        step, recipe = self.step, self.recipe
+        self._check()
+        losses = self.ranks.mean(step.losses).tolist()  # waits for the epoch's end
+        epoch = step.done // step.steps
+        spent = self._clock()
+        self.speed = step.steps * recipe.batch / max(self.epoch_seconds, 1e-9)
+        row: dict[str, Any] = {
+            "epoch": epoch,
+            "step": step.done,
+            "loss": sum(losses) / len(losses),
+            "lr": step.rates[step.done - 1],
+            "images_per_s": round(self.speed, 1),
+            "seconds": round(spent, 3),
+        }
+        self.epoch_seconds = 0.0
+        if self.ranks.first and self._is_due(epoch):
+            self.accuracy = self.evaluator.accuracy(self.test.images, self.test.labels)
+            row["accuracy"] = self.accuracy
+            self._clock(training=False)
+        if self.log is not None:
+            self.log.write(row)
+        else:
+            self.rows.append(row)
+        if self.board is not None:
+            self.board.write(step.done, row)
+        self._tell(row["loss"], force=True)
+
+    def _is_due(self, epoch: int) -> bool:
+        total = self.recipe.total_epochs
+        every = max(1, total // 20) if self.watch.evaluate is None else self.watch.evaluate
+        return epoch == total or (every > 0 and epoch % every == 0)
+
+    def _clock(self, training: bool = True) -> float:
+        """Adds the time since it was last asked to the run's, and to the epoch's if it was spent on steps."""
+        now = time.monotonic()
+        spent, self.since = now - self.since, now
+        self.seconds += spent
+        if training:
+            self.epoch_seconds += spent
+        return self.seconds
+
+    def _tell(self, loss: float | None = None, force: bool = False) -> None:
+        now = time.monotonic()
+        if self.progress is None or (not force and now - self.told_at < 0.2):
+            return
+        self.told_at = now
+        step = self.step
+        speed = self.speed
+        if not speed:
+            inside = (step.done - 1) % step.steps + 1
+            speed = inside * self.recipe.batch / max(1e-9, self.epoch_seconds + now - self.since)
+        left = (step.total - step.done) * self.recipe.batch / max(1e-9, speed)
+        loss = self.rows[-1]["loss"] if loss is None and self.rows else loss
+        epoch = min(self.recipe.total_epochs, step.done // step.steps + 1)
+        self.progress(
+            Progress(step.done, step.total, epoch, self.recipe.total_epochs, speed, left, loss, self.accuracy)
+        )
+
+    def save(self) -> None:
+        """The checkpoint, by the first process."""
+        self._check()
+        self._clock()
+        self.saved_at = time.monotonic()
+        if self.folder is None or not self.ranks.first:
+            return
+        facts = {
+            "seconds": self.seconds,
+            "epoch_seconds": self.epoch_seconds,
+            "accuracy": self.accuracy,
+            "logs": {log.path.name: log.length for log in (self.log, self.smoothing) if log is not None},
+        }
+        checkpoint.save(self.folder, self.recipe, self.step.state(), facts)
+        self.saved_at = time.monotonic()
+
+    def _finish(self) -> None:
+        """The model, and then no checkpoint: there is nothing to go on with."""
+        if self.folder is not None and self.ranks.first:
+            notes = {"accuracy": self.accuracy, "seconds": round(self.seconds, 1)}
+            save_model(self.model, self.recipe, self.folder / MODEL, notes=notes)
+            (self.folder / checkpoint.NAME).unlink(missing_ok=True)
+        self.ranks.wait()
