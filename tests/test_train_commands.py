@@ -16,6 +16,7 @@ from oversmooth.reproduce import cells, table2, table3
 from oversmooth.steering import steering_of
 from oversmooth.train import loop, recipe, saved
 from oversmooth.train.many import Job, run_many
+from oversmooth.train.runs import load_splits
 from oversmooth.train.vit import Shape
 
 SMALL = ("--no-augment", "--patch", 8, "--depth", 2, "--width", 16, "--heads", 2, "--batch", 10, "--device", "cpu")
@@ -211,23 +212,17 @@ def test_several_runs_at_once(tmp_path, cifar):
     assert late[0].said == "not begun, as time is up"
 
 
-def test_several_runs_together_are_those_of_each_alone(tmp_path):
-    # The second pair takes over what was compiled for the first: only seeds differ.
-    recipes = [replace(RECIPE, variant=variant, seed=seed) for seed in (0, 1) for variant in ("plain", "sharpen")]
-    broken = replace(RECIPE, batch=1000)
-    told = []
-    given = dict(device="cpu", told=told.append, at_once=2)
-    assert not cells.fill([*recipes, broken], splits(), tmp_path, "table2", minutes=0, **given)
-    assert not cells.fill([*recipes, broken], splits(), tmp_path, "table2", **given)
-    assert "less than one batch of 1000" in told[-1]
-    for one in recipes:
-        alone = loop.train(one, splits(), device="cpu")
-        assert cells.read(cells.cell_path(tmp_path, "table2", one))["accuracy"] == alone.accuracy
-        kept, found = saved.load_model(cells.model_path(tmp_path, one))
-        assert found == one
-        assert one.variant == "plain" or steering_of(kept).methods == one.methods()
-        for name, value in alone.model.state_dict().items():
-            assert (kept.state_dict()[name] == value.bfloat16()).all(), name
+def test_cells_filled_at_once_are_those_filled_one_by_one(tmp_path, cifar):
+    base = replace(recipe.QUICK, share=1.0, epochs=1, batch=20, shape=Shape(patch=8, width=16, depth=1, heads=2))
+    both = load_splits(cifar)
+    fitted = [replace(base, variant=variant).fitted(both.train) for variant in ("plain", "sharpen")]
+    given = dict(data=str(cifar), device="cpu")
+    assert not cells.fill(fitted, both, tmp_path / "at-once", "table2", at_once=2, minutes=0, **given)
+    assert cells.fill(fitted, both, tmp_path / "at-once", "table2", at_once=2, **given)
+    assert cells.fill(fitted[1:], both, tmp_path / "alone", "table2", **given)
+    one, other = (cells.read(cells.cell_path(tmp_path / where, "table2", fitted[1])) for where in ("at-once", "alone"))
+    assert one["accuracy"] == other["accuracy"]
+    assert steering_of(saved.load_model(cells.model_path(tmp_path / "at-once", fitted[1]))[0]).methods
 
 
 def test_test_images_are_those_of_the_recipe():

@@ -7,6 +7,7 @@ never run.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -31,6 +32,7 @@ from oversmooth.errors import InputError
 from oversmooth.files import whole_folder
 from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
 from oversmooth.inputs.libraries import borrow
+from oversmooth.train.saved import load_model, save_model, trained_file
 
 Kind = Literal["vision", "text", "other"]
 DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
@@ -57,6 +59,8 @@ class Loaded:
     remarks: list[str] = field(default_factory=list)
     folder: Path | None = None
     """Where it was loaded from, if from files of the user's."""
+    recipe: Any = None
+    """The `train.recipe.Recipe` it was trained by, if `oversmooth train` wrote it."""
 
     def inputs(
         self,
@@ -92,17 +96,22 @@ class Loaded:
 def load(
     name: str, *, random: bool = False, seed: int = 0, dtype: str | None = None, device: str | None = None
 ) -> Loaded:
-    """A hub id, a timm name, a checkpoint's directory, or a weights file with its configuration beside it.
+    """A hub id, a timm name, a checkpoint's directory, or a weights file: one with its configuration beside it, or
+    one that `oversmooth train` wrote.
 
     random: the same architecture with freshly initialised weights, drawn from seed.
     """
     if dtype is not None:
         dtype_named(dtype)
     path = Path(name)
-    if path.exists():
+    if (trained := trained_file(path)) is not None:
+        loaded = _from_training(trained, random, seed)
+    elif path.exists():
         folder = _folder(path)
-        loaded = _from_timm(f"local-dir:{folder}", folder, random, seed) if _is_timm(folder) else None
-        loaded = loaded or _from_transformers(str(folder), folder, random, seed, dtype, device)
+        if _is_timm(folder):
+            loaded = _from_timm(f"local-dir:{folder}", folder, random, seed)
+        else:
+            loaded = _from_transformers(str(folder), folder, random, seed, dtype, device)
         loaded.name, loaded.folder = folder.resolve().name, folder
     elif _looks_like_path(name):
         raise InputError(f"{name} does not exist; give a checkpoint's directory or file, a hub id, or a timm name")
@@ -134,7 +143,9 @@ def save(loaded: Loaded, path: Path) -> None:
     """A directory that `load` reads, whole or not at all: weights, configuration, and what lay beside them."""
     with whole_folder(path) as temporary:
         write = getattr(loaded.model, "save_pretrained", None)
-        if write is not None:
+        if loaded.recipe is not None:
+            save_model(loaded.model, loaded.recipe, temporary / "model.safetensors", dtype=torch.float32)
+        elif write is not None:
             with _quiet(borrow("transformers", "saving")):
                 write(temporary)
                 if loaded.folder is None and loaded.tokenizer is not None:
@@ -224,6 +235,17 @@ def _looks_like_path(name: str) -> bool:
 
 def _is_timm(folder: Path) -> bool:
     return "architecture" in read_config(folder)
+
+
+def _from_training(path: Path, random: bool, seed: int) -> Loaded:
+    from oversmooth.train.build import model_of
+
+    model, recipe = load_model(path)
+    if random:
+        model = model_of(dataclasses.replace(recipe, seed=seed))
+    side = (recipe.shape.image, recipe.shape.image)
+    preprocessing = Preprocessing(size=side, mean=recipe.mean, std=recipe.std)
+    return Loaded(model, recipe.title, "vision", preprocessing=preprocessing, argument="images", recipe=recipe)
 
 
 def _from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded:

@@ -1,4 +1,4 @@
-"""What must hold on a GPU: the graph's step is the eager one, failures are found, runs go on, several run together.
+"""What must hold on a GPU: the graph's step is the eager one, failures are found and runs go on.
 
 Plain functions, so that a machine without pytest can run them too: python tests/train/gpu_checks.py
 """
@@ -19,11 +19,9 @@ from oversmooth.errors import InputError
 from oversmooth.train import data, loop, run
 from oversmooth.train.build import augment_of, model_of
 from oversmooth.train.evaluate import Evaluator
-from oversmooth.train.many import Job
 from oversmooth.train.monitor import Monitor
 from oversmooth.train.recipe import PAPER
 from oversmooth.train.step import Step
-from oversmooth.train.together import train_together
 
 CPU = torch.device("cpu")
 EXACT = replace(RECIPE, precision="float32")
@@ -198,18 +196,6 @@ def check_a_full_gpu_says_what_would_fit():
         torch.cuda.set_per_process_memory_fraction(1.0)
     print("  ", said)
     assert "does not fit" in said, said
-
-
-def check_runs_together_are_those_alone():
-    recipes = [replace(EXACT, variant=variant, seed=seed) for variant in ("plain", "sharpen") for seed in (0, 1)]
-    with tempfile.TemporaryDirectory() as name:
-        jobs = [Job(recipe, Path(name) / recipe.key) for recipe in recipes]
-        outcomes = train_together(jobs, splits(), at_once=4, device="cuda")
-        assert [outcome.said for outcome in outcomes] == ["finished"] * 4, outcomes
-        for job in jobs:
-            alone = loop.train(job.recipe, splits(), device="cuda")
-            kept, _ = loop.load_model(job.folder / loop.MODEL)
-            close(kept.state_dict(), alone.model.state_dict(), 0.02)
 
 
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

@@ -80,6 +80,7 @@ def _anatomy(name: str, joined: bool, heads: int | None, stack: str | None) -> t
     from oversmooth.anatomy.checkpoint import Checkpoint
     from oversmooth.anatomy.locate import find
     from oversmooth.spectra import Memory
+    from oversmooth.train.saved import trained_file
 
     path = Path(name)
     if not path.exists():
@@ -93,10 +94,12 @@ def _anatomy(name: str, joined: bool, heads: int | None, stack: str | None) -> t
     else:
         title = path.resolve().name
     checkpoint = Checkpoint(path)
-    if "oversmooth" in checkpoint.config:  # saved steered: its weights are computed from what is in the file
+    ours = trained_file(path) is not None
+    if ours or "oversmooth" in checkpoint.config:  # saved steered: its weights are computed from what is in the file
         from oversmooth import models
 
-        return title, locate(models.load(str(path)).model, stack=stack, heads=heads), None
+        loaded = models.load(str(path))
+        return loaded.name if ours else title, locate(loaded.model, stack=stack, heads=heads), None
     memory = Memory.of(checkpoint.files, joined, heads, stack, sorted(checkpoint.config.items(), key=str))
     return title, find(checkpoint, stack=stack, heads=heads), memory
 

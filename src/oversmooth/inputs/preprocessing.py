@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
-Triple = tuple[float, float, float]
-HALF: Triple = (0.5, 0.5, 0.5)
+Channels = tuple[float, ...]
+HALF: Channels = (0.5, 0.5, 0.5)
+_LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey, as PIL and television have it
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Preprocessing:
 
     Resizing is to ``resize_size`` (h, w): ``"exact"`` whatever the proportions, ``"shortest"`` with the proportions
     kept until both sides are covered, ``"none"`` not at all. Then the middle of ``size`` (h, w) is cut out (with black
-    where the picture is smaller), multiplied by ``rescale`` and normalised by ``mean`` and ``std`` of each channel.
-    ``note`` is one sentence on what the model's files did not say, or empty.
+    where the picture is smaller), multiplied by ``rescale`` and normalised by ``mean`` and ``std`` of each channel: of
+    one, if the model takes grey pictures. ``note`` is one sentence on what the model's files did not say, or empty.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -41,8 +42,8 @@ class Preprocessing:
     resize_size: tuple[int, int] | None = None  # None: as size
     interpolation: Interpolation = "bilinear"
     rescale: float = 1 / 255
-    mean: Triple = HALF
-    std: Triple = HALF
+    mean: Channels = HALF
+    std: Channels = HALF
     note: str = ""
 
     @classmethod
@@ -53,11 +54,13 @@ class Preprocessing:
         return read(path, (image_size, image_size) if isinstance(image_size, int) else image_size)
 
     def __call__(self, image: Image) -> Tensor:
-        """A picture to (3, h, w)."""
+        """A picture to (channels, h, w)."""
         return self.tensor(np.asarray(self._cropped(self._resized(rgb(image)))))
 
     def tensor(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """Pixels (h, w, 3), 0 to 255 and of the right size already, to (3, h, w)."""
+        """Pixels (h, w, 3), 0 to 255 and of the right size already, to (channels, h, w)."""
+        if len(self.mean) == 1:
+            pixels = np.rint(pixels @ np.asarray(_LUMA))[..., None]
         scaled = (pixels.astype(np.float64) * self.rescale).astype(np.float32)
         normal = (scaled - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return torch.from_numpy(np.ascontiguousarray(normal.transpose(2, 0, 1)))

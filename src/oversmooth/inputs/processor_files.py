@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from oversmooth.errors import InputError
-from oversmooth.inputs.preprocessing import HALF, Interpolation, Preprocessing, Triple
+from oversmooth.inputs.preprocessing import HALF, Channels, Interpolation, Preprocessing
 
-_IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_CLIP: tuple[Triple, Triple] = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+_IMAGENET: tuple[Channels, Channels] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_CLIP: tuple[Channels, Channels] = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 _RESAMPLE: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # PIL's codes
 
 _CLIP_LIKE = dict(size={"shortest_edge": 224}, crop_size=224, do_center_crop=True, resample=3, mean_std=_CLIP)
@@ -147,7 +147,7 @@ def _size(file: Path, key: str, value: Any, shortest: bool) -> tuple[str, tuple[
     raise InputError(f"{file}: {key} is {value!r}; it must be a whole number, a height and width, or a shortest_edge")
 
 
-def _triple(file: Path, key: str, value: Any) -> Triple:
+def _triple(file: Path, key: str, value: Any) -> Channels:
     numbers = value if isinstance(value, (list, tuple)) else [value] * 3
     if len(numbers) != 3 or (key.endswith("std") and 0 in numbers):
         raise InputError(

@@ -28,7 +28,6 @@ from oversmooth.train import checkpoint, loop
 from oversmooth.train.many import Job, run_many
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.runs import Progress, Splits, Watch
-from oversmooth.train.together import train_together
 
 Told = Callable[[str], None]
 _LOOKS = 20  # times that smoothing was looked at, kept of all
@@ -84,7 +83,6 @@ def fill(
     *,
     data: str = "",
     at_once: int = 1,
-    apart: bool = False,
     minutes: float | None = None,
     device: str | None = None,
     told: Told | None = None,
@@ -92,22 +90,14 @@ def fill(
 ) -> bool:
     """Run the cells that are missing; whether all are there now.
 
-    at_once: so many together in this process, or apart, each in one of its own, which load `data` themselves. On a GPU
-    always apart: together they stood still after the first steps there (H200, torch 2.11), and why is not known.
+    at_once: so many together, each in a process of its own, which loads `data` itself.
     """
-    apart = apart or loop.device_named(device).type == "cuda"
     end = None if minutes is None else time.monotonic() + 60 * minutes
     wanted = missing(recipes, results, table)
     jobs = [Job(recipe, work_folder(results, recipe)) for recipe in wanted]
     say = told or (lambda line: None)
     if at_once > 1 and len(jobs) > 1:
-        if apart:
-            outcomes = run_many(jobs, data, at_once=at_once, minutes=minutes, device=device, told=say)
-        else:
-            outcomes = train_together(
-                jobs, splits, at_once=at_once, minutes=minutes, device=device, told=say, progress=progress
-            )
-        for outcome in outcomes:
+        for outcome in run_many(jobs, data, at_once=at_once, minutes=minutes, device=device, told=say):
             if outcome.job.finished:
                 _keep(outcome.job, splits, results, table, device)
         return not missing(recipes, results, table)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from oversmooth.anatomy.live import steering_of
 from oversmooth.errors import InputError
 from oversmooth.train import checkpoint, data, failure, logs
 from oversmooth.train.build import model_of
@@ -21,7 +19,7 @@ from oversmooth.train.ranks import Ranks
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.runs import Progress, Result, Splits, Watch
 from oversmooth.train.saved import save_model
-from oversmooth.train.step import Step, beginning
+from oversmooth.train.step import Step
 from oversmooth.train.stopping import interruptible, reason
 
 MODEL = "model.safetensors"
@@ -40,18 +38,13 @@ class Run:
         watch: Watch,
         progress: Callable[[Progress], None] | None,
         compiled: bool | None,
-        spare: Run | None = None,
     ) -> None:
-        """spare: a run of the same recipe with another seed, which is over: its compiled parts are used again."""
         self.recipe, self.device, self.folder, self.ranks, self.watch = recipe, device, folder, ranks, watch
         self.progress = progress if ranks.first else None
         if folder is not None and ranks.first:
             checkpoint.tidy(folder)
         found = None if folder is None else checkpoint.load(folder, recipe)
-        if spare is None:
-            self._build(splits, compiled)
-        else:
-            self._take(spare)
+        self._build(splits, compiled)
         facts = self._resume(found)
         self.seconds, self.accuracy = float(facts.get("seconds", 0)), facts.get("accuracy")
         self.epoch_seconds = float(facts.get("epoch_seconds", 0))
@@ -86,15 +79,6 @@ class Run:
             self.model = self.step = self.evaluator = None  # type: ignore[assignment]
             raise failure.too_large(recipe, device)
 
-    def _take(self, spare: Run) -> None:
-        self.test, self.model = spare.test, spare.model
-        self.step, self.evaluator, self.monitor = spare.step, spare.evaluator, spare.monitor
-        self.step.recipe = self.recipe
-        self.step.load(beginning(self.step, self.recipe))
-        steering = steering_of(self.model)
-        if steering is not None:
-            steering.methods = self.recipe.methods()  # the same, but for the seed they began with
-
     def _resume(self, found: tuple[dict[str, Tensor], dict[str, Any]] | None) -> dict[str, Any]:
         if found is None:
             return {}
@@ -108,11 +92,11 @@ class Run:
         self.step.load(arrays)
         return facts
 
-    def go(self, end: float | None, interrupted: list[int] | None = None) -> Result:
-        """To the end, or until the time is up. interrupted: a list that is filled elsewhere when Ctrl-C is pressed."""
+    def go(self, end: float | None) -> Result:
+        """To the end, or until the time is up."""
         step, why = self.step, "finished"
         self.since = self.saved_at = time.monotonic()
-        with interruptible() if interrupted is None else nullcontext(interrupted) as stopped:
+        with interruptible() as stopped:
             while step.done < step.total:
                 inside = step.done % step.steps
                 if inside == 0:

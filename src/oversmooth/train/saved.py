@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -83,6 +83,18 @@ def load_model(path: str | Path) -> tuple[ViT, Recipe]:
             raise InputError(f"{path} is of another model: {wrong[0]} does not fit its recipe; train it anew")
         model.load_state_dict(arrays)
     return model.eval(), recipe
+
+
+def trained_file(path: Path) -> Path | None:
+    """The file that `save_model` wrote, if this is it, or a run's directory with it."""
+    file = path / "model.safetensors" if path.is_dir() and not (path / "config.json").is_file() else path
+    if file.suffix != ".safetensors" or not file.is_file():
+        return None
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return file if RECIPE in (opened.metadata() or {}) else None
+    except (SafetensorError, OSError):
+        return None  # whoever reads it says what is wrong
 
 
 def notes_of(path: str | Path) -> dict[str, Any]:

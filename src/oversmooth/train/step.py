@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from oversmooth.errors import InputError
 from oversmooth.train import graphs, mixing
 from oversmooth.train.augment import Draws
-from oversmooth.train.build import augment_of, model_of
+from oversmooth.train.build import augment_of
 from oversmooth.train.data import Images
 from oversmooth.train.ranks import Ranks
 from oversmooth.train.recipe import Recipe
@@ -186,24 +186,6 @@ class Step:
         else:
             self.order_state = self.order_generator.get_state()
         self.generator.set_state(arrays["generator.augment"])
-
-
-def beginning(step: Step, recipe: Recipe) -> dict[str, Tensor]:
-    """A state for `step.load`: that of another seed before its first step.
-
-    So one compiled and captured step does for all seeds of a recipe.
-    """
-    arrays = {f"model.{name}": value for name, value in model_of(recipe).state_dict().items()}
-    for name, parameter in step.named.items():
-        arrays |= {f"{kind}.{name}": value for kind, value in _no_moments(parameter).items()}
-    generators = (torch.Generator(step.device).manual_seed(seed) for seed in _seeds(recipe))
-    for name, generator in zip(("order", "augment"), generators, strict=True):
-        arrays[f"generator.{name}"] = generator.get_state()
-    return arrays | {
-        "position": torch.zeros_like(step.position),
-        "losses": torch.zeros_like(step.losses),
-        "failed": torch.full_like(step.failed, -1),
-    }
 
 
 def _seeds(recipe: Recipe) -> tuple[int, int]:
