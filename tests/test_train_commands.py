@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from train_example import RECIPE, blobs, splits
 
 from oversmooth import cli
@@ -15,8 +16,9 @@ from oversmooth.errors import InputError
 from oversmooth.reproduce import cells, table2, table3
 from oversmooth.steering import steering_of
 from oversmooth.train import loop, recipe, saved
+from oversmooth.train.evaluate import Evaluator
 from oversmooth.train.many import Job, run_many
-from oversmooth.train.runs import load_splits
+from oversmooth.train.runs import first_of_test, load_splits
 from oversmooth.train.vit import Shape
 
 SMALL = ("--no-augment", "--patch", 8, "--depth", 2, "--width", 16, "--heads", 2, "--batch", 10, "--device", "cpu")
@@ -151,6 +153,11 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
     cell = json.loads(next((results / "table3-quick").glob("*.json")).read_text())
     assert list(cell["kinds"]) == ["brightness", "contrast"]
     assert len(cell["mean"]) == 5
+    test = first_of_test(load_splits(cifar), table2.QUICK_TEST_IMAGES).test
+    for path in (results / "table3-quick").glob("*.json"):  # one evaluator did for all three
+        model, own = saved.load_model(results / "models" / f"{path.stem}.safetensors")
+        alone = Evaluator(own, model, torch.device("cpu")).accuracy(test.images, test.labels)
+        assert json.loads(path.read_text())["accuracy"] == pytest.approx(alone, abs=0.011)
 
 
 def test_an_interrupted_cell_goes_on(tmp_path):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
 Channels = tuple[float, ...]
 HALF: Channels = (0.5, 0.5, 0.5)
-_LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey, as PIL and television have it
+LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey, as PIL and television have it
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Preprocessing:
     def tensor(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Pixels (h, w, 3), 0 to 255 and of the right size already, to (channels, h, w)."""
         if len(self.mean) == 1:
-            pixels = np.rint(pixels @ np.asarray(_LUMA))[..., None]
+            pixels = np.rint(pixels @ np.asarray(LUMA))[..., None]
         scaled = (pixels.astype(np.float64) * self.rescale).astype(np.float32)
         normal = (scaled - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return torch.from_numpy(np.ascontiguousarray(normal.transpose(2, 0, 1)))

@@ -22,7 +22,7 @@ from oversmooth.reproduce import cells
 from oversmooth.steering import fold, steering_of
 from oversmooth.train.corruptions import KINDS, SEVERITIES
 from oversmooth.train.data import Images
-from oversmooth.train.evaluate import Evaluator, by_severity, under_corruption
+from oversmooth.train.evaluate import Corruptions, Evaluator, by_severity, under_corruption
 from oversmooth.train.loop import device_named
 from oversmooth.train.recipe import VARIANTS, Recipe, percent, variant_title
 from oversmooth.train.saved import load_model
@@ -61,55 +61,49 @@ def fill(
     told: Callable[[str, int, int, str], None] | None = None,
 ) -> list[Recipe]:
     """Corrupt and test the models that are there and were not tested yet; gives the cells whose model is missing."""
-    lacking = []
+    lacking, place = [], device_named(device)
+    corruptions = Corruptions(test, place, official=official)
+    evaluator: Evaluator | None = None
     for recipe in cells.missing(recipes, results, table):
         path = find_model(recipe, results, models)
         if path is None:
             lacking.append(recipe)
             continue
-        write_cell(recipe, path, test, cells.cell_path(results, table, recipe), official, device, kinds, told)
+        evaluator = _evaluator(recipe, path, place, evaluator)
+        clean = evaluator.accuracy(test.images, test.labels)
+        say = None if told is None else lambda done, total, what, of=recipe.title: told(of, done, total, what)
+        found = under_corruption(evaluator, corruptions, kinds=kinds, told=say)
+        cells.write(
+            cells.cell_path(results, table, recipe),
+            {
+                "table": table,
+                "title": recipe.title,
+                "accuracy": clean,
+                "seed": recipe.seed,
+                "test_images": len(test),
+                "corruptions": "official files" if official is not None else "made on the spot, seed 0",
+                "mean": by_severity(found),
+                "kinds": found,
+                "recipe": recipe.to_dict(),
+                **cells.provenance(device),
+            },
+        )
     return lacking
 
 
-def write_cell(
-    recipe: Recipe,
-    path: Path,
-    test: Images,
-    cell: Path,
-    official: Path | None,
-    device: str | None,
-    kinds: Sequence[str],
-    told: Callable[[str, int, int, str], None] | None,
-) -> None:
+def _evaluator(recipe: Recipe, path: Path, device: torch.device, before: Evaluator | None) -> Evaluator:
+    """Of the model in this file. before: of another; folded, all are one function, and need compiling once."""
     model, trained = load_model(path)
     if (differs := trained.difference(recipe)) is not None:
         raise InputError(f"{path} is of another recipe: {differs}; name the folder with the models of this table")
     steering = steering_of(model)
     if steering is not None and not any(method.why_no_fold for method in steering.methods):
-        fold(model)  # the same function as a plain model: compiled once for all of them
-    place = device_named(device)
-    evaluator = Evaluator(recipe, model.to(place), place)
-    clean = evaluator.accuracy(test.images, test.labels)
-    say = None if told is None else lambda done, total, what: told(recipe.title, done, total, what)
-    found = under_corruption(evaluator, test, kinds=kinds, official=official, told=say)
-    cells.write(
-        cell,
-        {
-            "table": cell.parent.name,
-            "title": recipe.title,
-            "accuracy": clean,
-            "seed": recipe.seed,
-            "test_images": len(test),
-            "corruptions": "official files" if official is not None else "made on the spot, seed 0",
-            "mean": by_severity(found),
-            "kinds": found,
-            "recipe": recipe.to_dict(),
-            **cells.provenance(device),
-        },
-    )
-    del evaluator, model
-    if place.type == "cuda":
-        torch.cuda.empty_cache()
+        fold(model)
+        steering = None
+    if steering is None and before is not None and steering_of(before.model) is None:
+        before.model.load_state_dict(model.state_dict())
+        return before
+    return Evaluator(recipe, model.to(device), device)
 
 
 def found(recipes: Sequence[Recipe], results: Path, table: str) -> Values:
