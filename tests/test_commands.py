@@ -196,7 +196,7 @@ def test_the_real_rule_counts_what_real_parts_say(vit):
 
 
 def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
-    from oversmooth import demo
+    from oversmooth.demo import language as demo
 
     monkeypatch.setattr(demo, "_TEXTS", 2)
     monkeypatch.setattr(demo, "_TOKENS", 24)
@@ -207,7 +207,7 @@ def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
 
 
 def test_the_demo_says_which_package_it_misses(monkeypatch, capsys, tmp_path):
-    from oversmooth import demo
+    from oversmooth.demo import language as demo
 
     monkeypatch.setattr(demo, "MINILM", ("some-package", "no_such_module", "model"))
     assert run(monkeypatch, "demo", "-o", tmp_path / "demo.html") == 2

@@ -164,6 +164,20 @@ class Extrapolation:
 
 
 @dataclass
+class Accuracy:
+    """How many labels are found, as shares."""
+
+    images: int
+    clean: float
+    corrupted: list[float]
+    """By the intensity of corruption, from 1."""
+    how: str
+    """What was corrupted how, in words."""
+    trained: Number = None
+    """On the whole test set, as it was noted after training."""
+
+
+@dataclass
 class Diagnosis:
     """Everything `diagnose` found."""
 
@@ -177,6 +191,8 @@ class Diagnosis:
     """What a reader should know about how this was found."""
     steering: dict[str, Any] | None = None
     """Of a steered model: the methods, how far a warm start moved its layers, and whether the promise holds."""
+    accuracy: Accuracy | None = None
+    """Of a classifier that was tested as well."""
 
     @property
     def name(self) -> str:
@@ -241,6 +257,7 @@ class Diagnosis:
                 verdict=data["verdict"],
                 remarks=data["remarks"],
                 steering=data.get("steering"),
+                accuracy=Accuracy(**data["accuracy"]) if data.get("accuracy") else None,
             )
             _check_whole(found)
             return found

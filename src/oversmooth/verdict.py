@@ -19,6 +19,7 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
         _steered(diagnosis),
         _predicted(diagnosis, blocks),
         _agreement(blocks),
+        _accuracy(diagnosis),
     ]
     return [sentence for sentence in said if sentence] + [_further(entry) for entry in diagnosis.extrapolation]
 
@@ -123,8 +124,10 @@ def _predicted(diagnosis: Diagnosis, blocks: list[Layer]) -> str:
     return f"Spectra: {', '.join(said)}." if said else ""
 
 
-def _agreement(blocks: list[Layer]) -> str:
-    """Whether each attention sub-layer, applied once, went to the side its spectrum favours in the long run."""
+def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
+    """In how many blocks attention, applied once, went to the side its spectrum favours in the long run; and the
+    depths where it did not.
+    """
     agree, part = 0, []
     for place, layer in enumerate(blocks):
         if not layer.dominance or not layer.dominance.joined_verdict:
@@ -137,6 +140,11 @@ def _agreement(blocks: list[Layer]) -> str:
             agree += 1
         else:
             part.append(place + 1)
+    return agree, part
+
+
+def _agreement(blocks: list[Layer]) -> str:
+    agree, part = agreement(blocks)
     if not agree and not part:
         return ""
     where = f"; they part at depth {_runs(part)}" if part else ""
@@ -144,6 +152,19 @@ def _agreement(blocks: list[Layer]) -> str:
         f"Prediction and measurement: in {agree} of {agree + len(part)} blocks one pass of attention moved HFC/LFC to "
         f"the side that its spectrum (all heads) favours in the long run{where}."
     )
+
+
+def _accuracy(diagnosis: Diagnosis) -> str:
+    found = diagnosis.accuracy
+    if found is None:
+        return ""
+    said = f"Accuracy: {found.clean:.1%} of {found.images} test images"
+    if found.trained is not None:
+        said += f" ({found.trained:.1%} of all, noted after training)"
+    if found.corrupted:
+        first, last = found.corrupted[0], found.corrupted[-1]
+        said += f"; corrupted, from {first:.1%} at intensity 1 to {last:.1%} at {len(found.corrupted)}"
+    return said + "."
 
 
 def _runs(places: list[int]) -> str:

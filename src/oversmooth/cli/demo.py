@@ -2,37 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oversmooth.cli.app import app, out, progress_bar
 
+if TYPE_CHECKING:
+    from oversmooth.diagnosis import Diagnosis
+
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write, .html.")] = Path("demo.html"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The page to write, .html; that of the language models lies beside.")
+    ] = Path("demo.html"),
     seed: Annotated[int, typer.Option(help="Of the random twins.")] = 0,
 ) -> None:
-    """Diagnose MiniLM and an ALBERT beside their random twins, and write the page."""
-    from oversmooth import demo as recipe
+    """Three small ViTs, plain, smoothing and sharpening; MiniLM and an ALBERT beside their random twins: two pages."""
     from oversmooth import files
     from oversmooth.cli.diagnose import show
     from oversmooth.report import page
 
-    files.check_writable(output, (".html", ".htm"))
+    beside = output.with_stem(f"{output.stem}-language")
+    for path in (output, beside):
+        files.check_writable(path, (".html", ".htm"))
+    vits, language = _vits(seed), _language(seed)
+    for title, found in (("Language models", language), ("ViTs trained on Fashion-MNIST", vits)):
+        out.rule(title)
+        show(found)
+    page.save(vits, output, [("pretrained language models and their random twins", beside.name)])
+    page.save(language, beside, [("three ViTs: plain, smoothing and sharpening", output.name)])
+    out.print(f"\nwrote {output} and {beside.name}", highlight=False, markup=False)
+
+
+def _vits(seed: int) -> list[Diagnosis]:
+    from oversmooth.demo import vits
+
+    test = vits.images()
+    return _with_progress([(name, partial(vits.run, variant, test, seed)) for variant, name in vits.NAMES.items()])
+
+
+def _language(seed: int) -> list[Diagnosis]:
+    from oversmooth.demo import language
+
+    return _with_progress(
+        [
+            (f"{name}{' (random)' if random else ''}", partial(language.run, make, random, seed))
+            for name, make in language.models()
+            for random in (False, True)
+        ]
+    )
+
+
+def _with_progress(work: list[tuple[str, Callable[[Any], Diagnosis]]]) -> list[Diagnosis]:
     found = []
     with progress_bar("inputs") as bars:
-        for name, make in recipe.models():
-            for random in (False, True):
-                title = f"{name}{' (random)' if random else ''}"
-                task = bars.add_task(f"{title}: loading", total=None)
+        for title, diagnosed in work:
+            task = bars.add_task(f"{title}: loading", total=None)
 
-                def advance(done: int, total: int | None, what: str, task=task, title=title) -> None:  # type: ignore[no-untyped-def]
-                    bars.update(task, description=f"{title}: {what}", completed=done, total=total)
+            def told(done: int, total: int | None, what: str, task=task, title=title) -> None:  # type: ignore[no-untyped-def]
+                bars.update(task, description=f"{title}: {what}", completed=done, total=total)
 
-                found.append(recipe.run(make, random, seed, advance))
-    show(found)
-    page.save(found, output)
-    out.print(f"\nwrote {output}", highlight=False, markup=False)
+            found.append(diagnosed(told))
+    return found

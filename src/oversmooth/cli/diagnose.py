@@ -182,6 +182,8 @@ def show(diagnoses: list[Diagnosis]) -> None:
     if len(diagnoses) > 1:
         out.print("\nSide by side", style="bold")
         out.print(terminal.overview(diagnoses))
+        if any(d.accuracy for d in diagnoses):
+            out.print(terminal.accuracies(diagnoses))
     rules = sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None})
     for rule in rules:
         out.print(f"A case: {rule}.", style="dim", highlight=False, markup=False)

@@ -85,6 +85,11 @@
     draw("chart-rank", each(rank, rankTitle, rank === "sigma_ratio"), `${rankTitle} ${about}`, none);
   }
 
+  function drawAccuracy() {
+    if (!find("chart-accuracy")) return;
+    draw("chart-accuracy", charts.accuracy(diagnoses, labels), `Accuracy of ${labels.join(", ")} against the intensity of corruption; the table beside it has the values`, "not tested");
+  }
+
   function drawModel() {
     const found = diagnosis(), name = labels[chosen.model];
     const parts = [...new Set(found.layers.flatMap((layer) => layer.changes.map((c) => c.part)))];
@@ -248,6 +253,7 @@
   });
 
   legend("model-legend", labels.length > 1 ? labels.map((label, i) => ["line", charts.colour(i), label]) : []);
+  legend("accuracy-legend", labels.map((label, i) => ["line", charts.colour(i), label]).filter((_, i) => diagnoses[i].accuracy));
   legend("radius-legend", [["round", "var(--smooth)", "ρ smooth"], ["diamond", "var(--rough)", "ρ rough"]]);
   legend("plane-legend", [["round", "var(--smooth)", "|1 + λ| > 1"], ["round", "var(--negative)", "|1 + λ| < 1"], ["line dashed", "var(--soft)", "|1 + λ| = 1"], ["ring", "var(--ink)", "ρ smooth"]]);
   for (const link of document.querySelectorAll("#downloads a")) {
@@ -257,5 +263,6 @@
     link.href = URL.createObjectURL(new Blob([JSON.stringify(diagnoses[model])], { type: "application/json" }));
   }
   drawCurves();
+  drawAccuracy();
   drawModel();
 })();

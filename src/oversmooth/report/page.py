@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from oversmooth.diagnosis import Diagnosis, Layer, Number, plain
 from oversmooth.errors import InputError
 from oversmooth.files import whole_file
+from oversmooth.verdict import agreement
 
 MOST_MODELS = 6
 """As many colours can be told apart by readers with any kind of colour vision."""
@@ -39,14 +41,18 @@ _METRICS = (
 _LIBRARIES = ("oversmooth", "torch", "transformers", "timm")
 
 
-def save(diagnoses: list[Diagnosis], path: Path) -> None:
+Links = Sequence[tuple[str, str]]
+"""Other pages: what they show, and where they are from here."""
+
+
+def save(diagnoses: list[Diagnosis], path: Path, links: Links = ()) -> None:
     """The page as a file, there whole or not at all."""
-    text = render(diagnoses)
+    text = render(diagnoses, links)
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def render(diagnoses: list[Diagnosis]) -> str:
+def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
     """The page of one model, or of several laid over each other."""
     import jinja2  # only pages need it
     from markupsafe import Markup
@@ -81,6 +87,9 @@ def render(diagnoses: list[Diagnosis]) -> str:
         any_spectra=any(layer.spectrum for diagnosis in diagnoses for layer in diagnosis.layers),
         any_dominance=any(layer.dominance for diagnosis in diagnoses for layer in diagnosis.layers),
         any_extrapolation=any(diagnosis.extrapolation for diagnosis in diagnoses),
+        beside=_beside(labels, diagnoses) if len(diagnoses) > 1 else [],
+        tested=_tested(labels, diagnoses),
+        links=links,
         style=Markup(_text("page.css")),
         scripts=[Markup(script) for script in scripts],
         hashes=[_hash(script) for script in scripts],
@@ -185,6 +194,49 @@ def _entries(values: dict[str, Any]) -> list[tuple[str, str]]:
             value = ", ".join(str(v) for v in value)
         out.append((key.replace("_", " "), "–" if value is None or value == "" else str(value)))
     return out
+
+
+def _beside(labels: list[str], diagnoses: list[Diagnosis]) -> list[tuple[str, list[str]]]:
+    """A line a model: what happened to its tokens, and what its spectra say."""
+    rows = []
+    for label, d in zip(labels, diagnoses, strict=True):
+        first, last = d.layers[0].tokens, d.layers[-1].tokens
+        sums = [_total(d, part) for part in ("attention", "mlp")]
+        agree, apart = agreement(d.layers[1:])
+        judged = agree + len(apart)
+        cells = [
+            *(f"{_short(first.get(m))} → {_short(last.get(m))}" for m in ("hfc_lfc", "cos", "effective_rank")),
+            *(_number(value if value is None else round(value, 2), sign=True) for value in sums),
+            *("–" if share is None else f"{share:.0%}" for share in (d.negative_share, d.smoothing_share)),
+            f"{agree} of {judged}" if judged else "–",
+        ]
+        rows.append((label, cells))
+    return rows
+
+
+def _short(value: Number) -> str:
+    return "–" if value is None else f"{value:.3g}".replace("-", "−")
+
+
+def _total(diagnosis: Diagnosis, part: str) -> Number:
+    known = [value for layer in diagnosis.layers if (value := layer.change(part)) is not None]
+    return math.fsum(known) if known else None
+
+
+def _tested(labels: list[str], diagnoses: list[Diagnosis]) -> dict[str, Any] | None:
+    """The table of accuracies, clean first; None where nothing was tested."""
+    found = [(label, d.accuracy) for label, d in zip(labels, diagnoses, strict=True) if d.accuracy is not None]
+    if not found:
+        return None
+    most = max(len(a.corrupted) for _, a in found)
+    return {
+        "how": "; ".join(dict.fromkeys(f"{a.images} images, {a.how}" for _, a in found)),
+        "intensities": list(range(1, most + 1)),
+        "rows": [
+            (label, [f"{100 * v:.1f}" for v in (a.clean, *a.corrupted)] + ["–"] * (most - len(a.corrupted)))
+            for label, a in found
+        ],
+    }
 
 
 def _parts(diagnosis: Diagnosis) -> list[str]:

@@ -133,6 +133,34 @@ const charts = (() => {
       ],
     };
   }
+  /** Accuracy against the intensity of corruption, one line a model; 0 is clean. */
+  function accuracy(diagnoses, labels) {
+    const tested = diagnoses.map((d, model) => ({ model, found: d.accuracy })).filter(({ found }) => found);
+    if (!tested.length) return null;
+    const value = ({ found }, x) => (x ? found.corrupted[x - 1] : found.clean);
+    const most = Math.max(...tested.map(({ found }) => found.corrupted.length));
+    const domain = [-0.4, most + 0.4];
+    const intensities = Array.from({ length: most + 1 }, (_, x) => x);
+    const rows = tested.flatMap((one) => intensities.filter((x) => known(value(one, x))).map((x) => ({ x, model: one.model, value: 100 * value(one, x) })));
+    const stops = intensities.map((x) => ({
+      x, tip: [x ? `intensity ${x}` : "clean", tested.map((one) => ["line", colour(one.model), labels[one.model], percent(value(one, x))])],
+    }));
+    const models = tested.map(({ model }) => model);
+    const paint = { field: "model", type: "nominal", legend: null, scale: { domain: models, range: models.map(colour) } };
+    const x = { field: "x", type: "quantitative", axis: { title: "intensity of corruption", format: "d", tickMinStep: 1 }, scale: { domain, nice: false, zero: false } };
+    const y = { field: "value", type: "quantitative", title: "accuracy, %", scale: { zero: false, nice: true }, axis: { tickCount: 5 } };
+    return {
+      width: "container", height: 220, data: { values: rows },
+      layer: [
+        columnLayer(columns(stops, domain), domain, {}),
+        { mark: { type: "line", strokeWidth: 2, strokeJoin: "round" }, encoding: { x, y, stroke: paint } },
+        {
+          mark: { type: "circle", opacity: 1, interactive: false, aria: false },
+          encoding: { x, y, fill: paint, size: { condition: { param: "hover", empty: false, value: 60 }, value: 30 } },
+        },
+      ],
+    };
+  }
   function span(values) {
     const low = Math.min(...values), high = Math.max(...values);
     if (!values.length) return [0.1, 10];
@@ -402,5 +430,5 @@ const charts = (() => {
     };
   }
 
-  return { config, known, number, ratio, percent, shorten, colour, partColour, curves, changes, plane, dominance, radii, course, COURSES };
+  return { config, known, number, ratio, percent, shorten, colour, partColour, curves, accuracy, changes, plane, dominance, radii, course, COURSES };
 })();

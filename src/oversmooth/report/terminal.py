@@ -36,6 +36,17 @@ def overview(diagnoses: Sequence[Diagnosis]) -> Table:
     return table
 
 
+def accuracies(diagnoses: Sequence[Diagnosis]) -> Table:
+    """A row a tested model: clean, and by the intensity of corruption."""
+    tested = [(d.name, d.accuracy) for d in diagnoses if d.accuracy is not None]
+    most = max((len(a.corrupted) for _, a in tested), default=0)
+    table = _table("model", "accuracy\nclean", *(f"intensity\n{i + 1}" for i in range(most)))
+    for name, found in tested:
+        values = [found.clean, *found.corrupted]
+        table.add_row(escape(name), *(f"{v:.1%}" for v in values), *["–"] * (most + 1 - len(values)))
+    return table
+
+
 def layers(diagnosis: Diagnosis) -> Table:
     """A row a block."""
     parts = list(dict.fromkeys(change.part for layer in diagnosis.layers for change in layer.changes))

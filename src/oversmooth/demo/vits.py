@@ -1,0 +1,81 @@
+"""Three ViTs of 0.6 million weights, trained alike on Fashion-MNIST: plain, forced to smooth, and forced to sharpen.
+
+    oversmooth train --data fashion-mnist --recipe recipe.json [--variant smooth] -o DIRECTORY
+
+made each of the files in fashion/, with the recipe that lies there; 512 test images of the data set are beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oversmooth import verdict
+from oversmooth.diagnosing import Progress, diagnose
+from oversmooth.diagnosis import Accuracy, Diagnosis
+from oversmooth.models import load
+from oversmooth.steering import fold, steering_of
+from oversmooth.train.corruptions import KINDS, SEVERITIES
+from oversmooth.train.data import Images
+from oversmooth.train.evaluate import Corruptions, Evaluator
+from oversmooth.train.saved import load_model, notes_of
+
+FOLDER = Path(__file__).parent / "fashion"
+NAMES = {"plain": "ViT", "smooth": "ViT⁺ (smoothing)", "sharpen": "ViT⁻ (sharpening)"}
+_INPUTS = 16
+_CPU = torch.device("cpu")
+
+
+def file_of(variant: str) -> Path:
+    return FOLDER / f"{variant}.safetensors"
+
+
+def images() -> Images:
+    """The test images that come with the package."""
+    with np.load(FOLDER / "images.npz", allow_pickle=False) as file:
+        pixels, labels = file["images"], file["labels"]
+    return Images(
+        torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(),
+        torch.from_numpy(labels.astype(np.int64)),
+        [str(digit) for digit in range(10)],
+        "fashion-mnist",
+    )
+
+
+def run(variant: str, test: Images, seed: int = 0, progress: Progress | None = None) -> Diagnosis:
+    """One of them, diagnosed on a few images and tested on all of them."""
+    loaded = load(str(file_of(variant)))
+    inputs = loaded.inputs(FOLDER / "images.npz", count=_INPUTS)
+    inputs.what = f"{inputs.count} test images of Fashion-MNIST"
+    diagnosis = diagnose(loaded.model, inputs, name=NAMES[variant], seed=seed, progress=progress)
+    diagnosis.accuracy = accuracy(file_of(variant), test)
+    diagnosis.verdict = verdict.sentences(diagnosis)
+    return diagnosis
+
+
+def accuracy(path: Path, test: Images) -> Accuracy:
+    model, recipe = load_model(path)
+    if steering_of(model) is not None:
+        fold(model)  # the same function, and faster
+    evaluator = Evaluator(recipe, model, _CPU)
+    return Accuracy(
+        images=len(test),
+        clean=evaluator.accuracy(test.images, test.labels),
+        corrupted=[evaluator.accuracy(corrupted(test, severity), test.labels) for severity in SEVERITIES],
+        how=f"each image under one of the {len(KINDS)} standard corruptions, in turn",
+        trained=notes_of(path).get("accuracy"),
+    )
+
+
+def corrupted(test: Images, severity: int) -> Tensor:
+    """Every image under one kind, in turn: all kinds in the time of one."""
+    out = test.images.clone()
+    for place, kind in enumerate(KINDS):
+        turn = slice(place, None, len(KINDS))
+        part = replace(test, images=test.images[turn], labels=test.labels[turn])
+        out[turn] = Corruptions(part, _CPU)(kind, severity)[0]
+    return out
