@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -197,13 +198,22 @@ def test_the_real_rule_counts_what_real_parts_say(vit):
 
 def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
     from oversmooth.demo import language as demo
+    from oversmooth.demo import vits
 
     monkeypatch.setattr(demo, "_TEXTS", 2)
     monkeypatch.setattr(demo, "_TOKENS", 24)
+    every = vits.images()
+    few = replace(every, images=every.images[:30], labels=every.labels[:30])
+    monkeypatch.setattr(vits, "images", lambda: few)
+    monkeypatch.setattr(vits, "_INPUTS", 2)
     assert run(monkeypatch, "demo", "-o", tmp_path / "demo.html") == 0
     text = capsys.readouterr().out
     assert "ALBERT, one layer 12 times (random)" in text
-    assert (tmp_path / "demo.html").stat().st_size < 3_000_000
+    assert "ViT⁻ (sharpening)" in text
+    for name, other in (("demo.html", "demo-language.html"), ("demo-language.html", "demo.html")):
+        page = (tmp_path / name).read_text(encoding="utf-8")
+        assert f'<a href="{other}">' in page
+        assert len(page) < 3_000_000
 
 
 def test_the_demo_says_which_package_it_misses(monkeypatch, capsys, tmp_path):
