@@ -15,7 +15,7 @@ import torch
 import transformers
 
 import oversmooth
-from oversmooth.demo import MINILM, folder
+from oversmooth.demo.language import MINILM, folder
 from oversmooth.inputs import PROSE
 from oversmooth.steering import Spectral, steering_of, verify
 
