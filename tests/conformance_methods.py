@@ -211,6 +211,8 @@ class KeepDouble(TorchFunctionMode):
             args = tuple(torch.float64 if a is torch.float32 else a for a in args)
             if kwargs.get("dtype") is torch.float32:
                 kwargs["dtype"] = torch.float64
+        if func in (Tensor.matmul, Tensor.__matmul__) and len({a.dtype for a in args}) > 1:
+            args = tuple(a.double() for a in args)  # rotary frequencies and whole numbers, in transformers 4
         return func(*args, **kwargs)
 
 

@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 import timm_models
@@ -19,6 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WIDTH, LAYERS, HEADS, TOKENS = 32, 2, 4, 8
+TRANSFORMERS = int(version("transformers").split(".")[0])
+"""4 or 5: some modules have other names, and some models take other masks."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +255,16 @@ def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in names}
 
 
-_VIT = dict(block="layers.{}", value="layers.{}.attention.v_proj", output="layers.{}.attention.o_proj", given=pixels)
+def _renamed(new: str, old: str) -> str:
+    """A module's name in transformers 5, and in 4."""
+    return new if TRANSFORMERS > 4 else old
+
+
+_VIT_BLOCK = _renamed("layers.{}", "encoder.layer.{}")
+_VIT_VALUE = _renamed(".attention.v_proj", ".attention.attention.value")
+_VIT_OUTPUT = _renamed(".attention.o_proj", ".attention.output.dense")
+_VIT = dict(block=_VIT_BLOCK, value=_VIT_BLOCK + _VIT_VALUE, output=_VIT_BLOCK + _VIT_OUTPUT, given=pixels)
+_CLIP_BLOCK = _renamed("encoder.layers.{}", "vision_model.encoder.layers.{}")
 _BERT = dict(
     block="encoder.layer.{}",
     value="encoder.layer.{}.attention.self.value",
@@ -338,17 +350,17 @@ _ALL = [
         _hf("Dinov2Model", "Dinov2Config", **_without(_SIZES, "intermediate_size"), **_PICTURE, drop_path_rate=0.3),
         given=pixels,
         block="encoder.layer.{}",
-        value="encoder.layer.{}.attention.v_proj",
-        output="encoder.layer.{}.attention.o_proj",
+        value="encoder.layer.{}" + _VIT_VALUE,
+        output="encoder.layer.{}" + _VIT_OUTPUT,
         branch="encoder.layer.{}.layer_scale1",
     ),
     Family(
         "CLIP (vision)",
         _hf("CLIPVisionModel", "CLIPVisionConfig", **_SIZES, **_PICTURE),
         given=pixels,
-        block="encoder.layers.{}",
-        value="encoder.layers.{}.self_attn.v_proj",
-        output="encoder.layers.{}.self_attn.out_proj",
+        block=_CLIP_BLOCK,
+        value=_CLIP_BLOCK + ".self_attn.v_proj",
+        output=_CLIP_BLOCK + ".self_attn.out_proj",
     ),
     Family("BERT", _hf("BertModel", "BertConfig", **_SIZES, **_WORDS), **_BERT),
     Family("RoBERTa", _hf("RobertaModel", "RobertaConfig", **_SIZES, **_WORDS), **_BERT),

@@ -43,10 +43,11 @@ class Passage:
 
 def _first(args: Any, kwargs: Any) -> Tensor:
     for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor) and value.is_floating_point():
-            return value.detach()
         if isinstance(value, (tuple, list)) and value:
             return _first(value, {})
+        # By width: blocks may give attention's weights before the tokens.
+        if isinstance(value, Tensor) and value.is_floating_point() and value.shape[-1] == WIDTH:
+            return value.detach()
     raise AssertionError("a module got no tensor")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import FAMILIES
 from test_commands import gpt, run, vit  # noqa: F401 (fixtures)
 
 import oversmooth
@@ -200,7 +201,7 @@ def test_verify_says_when_a_norm_breaks_the_sign(vit):  # noqa: F811
     model = transformers.ViTForImageClassification.from_pretrained(vit)
     oversmooth.steer(model, Spectral("sharpen"))
     assert not verify(model).doubts
-    norm = model.vit.layers[0].layernorm_before
+    norm = model.vit.get_submodule(FAMILIES["ViT"].block.format(0)).layernorm_before
     with torch.no_grad():
         norm.weight.copy_(-norm.weight)
     checked = verify(model)

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 
 import pytest
 import torch
@@ -149,8 +150,10 @@ def test_a_norm_position_that_is_none():
 
 
 def test_weights_without_a_configuration_need_heads(tmp_path):
-    torch.save(FAMILIES["ViT"].make().state_dict(), tmp_path / "weights.pt")
-    with pytest.raises(InputError, match=r"does not say how many heads layers\.0\.attention has; give heads="):
+    family = FAMILIES["ViT"]
+    torch.save(family.make().state_dict(), tmp_path / "weights.pt")
+    attention = re.escape(family.block.format(0) + ".attention")
+    with pytest.raises(InputError, match=rf"does not say how many heads {attention} has; give heads="):
         locate(tmp_path / "weights.pt")
     assert locate(tmp_path / "weights.pt", heads=HEADS).layers[0].heads == HEADS
 

@@ -4,7 +4,7 @@ import conformance
 import pytest
 import torch
 from conformance_methods import KeepDouble, all_close, make, outputs
-from families import FAMILIES, HEADS, run, text
+from families import FAMILIES, HEADS, TRANSFORMERS, run, text
 from oracles import attention, normal
 from torch import nn
 
@@ -237,7 +237,8 @@ def test_padding_does_not_matter(method):
         alone = model(input_ids=given["input_ids"][1:, :short]).last_hidden_state[0]
         whole = given["attention_mask"][:, None, None, :].bool().expand(-1, 1, 8, 8)
         added = torch.zeros(whole.shape, dtype=torch.float64).masked_fill(~whole, torch.finfo(torch.float64).min)
-        for mask in (given["attention_mask"], whole, added):
+        pairs = (whole, added) if TRANSFORMERS > 4 else (whole[:, 0],)  # the shapes that BERT takes
+        for mask in (given["attention_mask"], *pairs):
             out = model(input_ids=given["input_ids"], attention_mask=mask).last_hidden_state
             all_close([out[1, :short]], [alone], 1e-9)
 

@@ -6,7 +6,7 @@ import conformance
 import pytest
 import torch
 from conformance_methods import make, outputs, steered
-from families import FAMILIES
+from families import FAMILIES, TRANSFORMERS
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -235,3 +235,30 @@ def test_a_part_of_a_model_that_is_steered_is_saved_with_it(tmp_path):
     save_steered(model, tmp_path / "whole.safetensors")
     loaded = load_steered(tmp_path / "whole.safetensors", Classifier())
     assert torch.equal(loaded(x), model(x))
+
+
+def saved_under_another_name(name, folder, was, now):
+    """A directory as another version of transformers, with other names for modules, would write its settings."""
+    save_steered(steered(name, "Spectral: sharpen"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    assert was in config["oversmooth"]["stack"]
+    config["oversmooth"]["stack"] = config["oversmooth"]["stack"].replace(was, now)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_a_directory_of_another_version_of_transformers(tmp_path):
+    """4 calls a ViT's blocks encoder.layer, 5 layers."""
+    names = ["encoder.layer.*", "layers.*"] if TRANSFORMERS == 4 else ["layers.*", "encoder.layer.*"]
+    saved_under_another_name("ViT", tmp_path / "s", *names)
+    loaded = load_steered(tmp_path / "s").eval()
+    assert steering_of(loaded).stack.startswith(names[0])
+    for a, b in zip(
+        outputs(loaded, FAMILIES["ViT"]), outputs(steered("ViT", "Spectral: sharpen"), FAMILIES["ViT"]), strict=True
+    ):
+        assert torch.equal(a, b)
+
+
+def test_one_of_several_stacks_is_not_guessed(tmp_path):
+    saved_under_another_name("Whisper (encoder)", tmp_path / "s", "encoder.layers", "encoder.blocks")
+    with pytest.raises(InputError, match=r"there is no stack 'encoder\.blocks"):
+        load_steered(tmp_path / "s")

@@ -30,9 +30,9 @@ def test_compiled_and_checkpointed_at_once(method):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # dynamo's own, about what it leaves uncompiled
         both = gradients(torch.compile(model, backend="aot_eager"))
-    assert plain.keys() == both.keys()
-    for name, gradient in plain.items():
-        torch.testing.assert_close(both[name], gradient, msg=name)
+    assert plain.keys() <= both.keys()
+    for name, gradient in both.items():  # one graph gives zeros where nothing depends on a parameter
+        torch.testing.assert_close(gradient, plain.get(name, torch.zeros_like(gradient)), msg=name)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """verify computes what was promised: it must see every way in which the promise can break."""
 
+import re
+
 import conformance
 import pytest
 import torch
@@ -9,8 +11,14 @@ from families import FAMILIES
 from oversmooth import InputError
 from oversmooth.steering import NeuTRENO, Spectral, steer, steering_of, verify
 
+VIT = FAMILIES["ViT"]
 SPECTRAL = [name for name in conformance.METHODS if name.startswith("Spectral")]
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # processors without bfloat16
+
+
+def attention(place):
+    """The name of a ViT's."""
+    return VIT.block.format(place) + ".attention"
 
 
 def reparametrized(model, place=0):
@@ -58,7 +66,7 @@ def test_eigenvalues_of_the_wrong_sign(monkeypatch, mode):
     monkeypatch.setattr(Spectral, "eigenvalues", lambda self, psi, group: -right(self, psi, group))
     found = verify(model)
     assert not found
-    assert found.problems[0].startswith("layer 0 (layers.0.attention): eigenvalues from")
+    assert found.problems[0].startswith(f"layer 0 ({attention(0)}): eigenvalues from")
     assert "were promised within" in found.problems[0]
     assert found.summary()["ok"] is False
 
@@ -146,7 +154,7 @@ def test_what_is_not_finite_is_named(value, which, form):
     found = verify(model)
     name = "Θ" if which == "theta" else "ψ"
     (problem,) = found.problems
-    assert problem.startswith(f"layer 1 (layers.1.attention): {name} has NaN or infinity in 1 of ")
+    assert problem.startswith(f"layer 1 ({attention(1)}): {name} has NaN or infinity in 1 of ")
     assert "go back to the last checkpoint" in problem
     assert found.layers == []
 
@@ -154,9 +162,9 @@ def test_what_is_not_finite_is_named(value, which, form):
 def test_strengths_that_are_not_finite_are_named():
     model = steered("ViT", "NeuTRENO: learned by head")
     with torch.no_grad():
-        model.layers[1].attention.oversmooth.neutreno.strength[2] = torch.nan
+        model.get_submodule(attention(1)).oversmooth.neutreno.strength[2] = torch.nan
     (problem,) = verify(model).problems
-    assert problem.startswith("layer 1 (layers.1.attention): strength has NaN or infinity in 1 of 4 entries")
+    assert problem.startswith(f"layer 1 ({attention(1)}): strength has NaN or infinity in 1 of 4 entries")
 
 
 def test_methods_without_a_promise_hold():
@@ -172,22 +180,22 @@ def test_a_V_of_dependent_columns_is_reported():
         theta[:, 1] = theta[:, 0]
     found = verify(model)
     assert not found
-    assert found.problems[0].startswith("layer 1 (layers.1.attention): ")
+    assert found.problems[0].startswith(f"layer 1 ({attention(1)}): ")
 
 
 def test_norms_that_turn_the_sign_are_doubted():
     """γ < 0 negates H as the stream meets it (THEORY §4): no broken promise, but said."""
     model = steer(make("ViT", torch.float64), Spectral("smooth"))
     with torch.no_grad():
-        for layer in model.layers:
-            layer.layernorm_before.weight.fill_(-1.0)
+        for place in range(2):
+            model.get_submodule(VIT.block.format(place)).layernorm_before.weight.fill_(-1.0)
     found = verify(model)
     assert found.ok
     assert len(found.doubts) == 2
     assert found.layers[0].folded[0] < -0.1
     with torch.no_grad():
-        for layer in model.layers:
-            layer.layernorm_before.weight.fill_(1.0)
+        for place in range(2):
+            model.get_submodule(VIT.block.format(place)).layernorm_before.weight.fill_(1.0)
     assert verify(model).doubts == []
 
 
@@ -214,7 +222,7 @@ def broken(method, which, value=torch.nan):
 def test_a_pass_stops_at_NaN(which, method):
     model = broken(method, which)
     name = "Θ" if which == "theta" else "ψ"
-    with pytest.raises(InputError, match=rf"layer 1 \(layers\.1\.attention\): {name} has NaN or infinity in 1 of"):
+    with pytest.raises(InputError, match=rf"layer 1 \({re.escape(attention(1))}\): {name} has NaN or infinity in 1 of"):
         outputs(model, FAMILIES["ViT"])
 
 
@@ -224,7 +232,7 @@ def test_training_stops_at_the_step_that_broke_it():
     optimiser = torch.optim.SGD(model.parameters(), lr=torch.inf)
     outputs(model, FAMILIES["ViT"])[0].square().sum().backward()
     optimiser.step()
-    with pytest.raises(InputError, match=r"layer 0 \(layers\.0\.attention\): Θ has NaN or infinity"):
+    with pytest.raises(InputError, match=rf"layer 0 \({re.escape(attention(0))}\): Θ has NaN or infinity"):
         outputs(model, FAMILIES["ViT"])
 
 
@@ -233,7 +241,7 @@ def test_a_V_about_to_be_singular_stops_a_pass():
     with torch.no_grad():
         theta = reparametrized(model, 1).theta
         theta[:, 1] = theta[:, 0]
-    with pytest.raises(InputError, match=r"layer 1 \(layers\.1\.attention\): .*V "):
+    with pytest.raises(InputError, match=rf"layer 1 \({re.escape(attention(1))}\): .*V "):
         outputs(model, FAMILIES["ViT"])
 
 
@@ -242,7 +250,7 @@ def test_a_V_gone_NaN_stops_a_pass():
     with torch.no_grad():
         theta = reparametrized(model, 1).theta
         theta[:, 1] = theta[:, 0]
-    with pytest.raises(InputError, match=r"layer 1 \(layers\.1\.attention\): "):
+    with pytest.raises(InputError, match=rf"layer 1 \({re.escape(attention(1))}\): "):
         outputs(model, FAMILIES["ViT"])
 
 

@@ -66,13 +66,24 @@ def steer(
 
 def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: str, heads: int | None) -> None:
     """The structure of a steered model, whose parameters are loaded afterwards: what starts them is left out."""
-    anatomy = locate(model, stack=stack, heads=heads)
+    anatomy = _located_again(model, stack, heads)
     if missing := [index for index in layers if not 0 <= index < len(anatomy)]:
         raise InputError(
             f"layer {missing[0]} was steered, and {anatomy.stack} has the layers 0 to {len(anatomy) - 1}; "
             "give the model that it was saved from"
         )
-    _apply(model, Steering(methods, layers, stack, heads, anatomy, restored=True))
+    _apply(model, Steering(methods, layers, anatomy.stack, heads, anatomy, restored=True))
+
+
+def _located_again(model: nn.Module, stack: str, heads: int | None) -> Anatomy:
+    """The stack that was steered: a lone one is it under another name too, as transformers 4 and 5 name a ViT's."""
+    try:
+        return locate(model, stack=stack, heads=heads)
+    except InputError:
+        lone = locate(model, heads=heads)
+        if any("other stacks" in remark for remark in lone.remarks):
+            raise
+        return lone
 
 
 def _apply(model: nn.Module, steering: Steering) -> None:
