@@ -169,6 +169,8 @@ class Anatomy:
     """The name of the stack: the layers' names with * for the number."""
     remarks: tuple[str, ...] = ()
     """Other stacks, cross-attention, partial matches: what was seen and not taken."""
+    alone: bool = True
+    """Whether the model has no other stack."""
 
     def __len__(self) -> int:
         return len(self.layers)

@@ -73,7 +73,7 @@ def find(
     found = sorted(stacks[chosen], key=lambda m: [int(i) for i in re.findall(r"\d+", m.prefix)])
     remarks += _gaps(chosen, found)
     layers = [_layer(source, m, heads, norm) for m in found]
-    return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks))
+    return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks), alone=not others)
 
 
 def _matches(source: Source) -> list[_Match]:

@@ -81,7 +81,7 @@ def _located_again(model: nn.Module, stack: str, heads: int | None) -> Anatomy:
         return locate(model, stack=stack, heads=heads)
     except InputError:
         lone = locate(model, heads=heads)
-        if any("other stacks" in remark for remark in lone.remarks):
+        if not lone.alone:
             raise
         return lone
 
