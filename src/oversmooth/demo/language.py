@@ -33,6 +33,12 @@ def folder(package: tuple[str, str, str]) -> Path:
     return path
 
 
+def check() -> None:
+    """Refuse if a package is missing."""
+    for package in (MINILM, ALBERT):
+        folder(package)
+
+
 Recipe = Callable[[bool, int], tuple[Loaded, Inputs]]
 
 
