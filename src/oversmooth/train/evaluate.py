@@ -24,7 +24,8 @@ Told = Callable[[int, int, str], None]
 class Evaluator:
     """``evaluator.correct(images)``: counts what the model gets right, as the model is now.
 
-    Batches are all of one size, the last filled up with what lies in the buffer, so that one graph does for every set.
+    On a GPU batches are all of one size, the last filled up with what lies in the buffer, so that one graph does for
+    every set.
     """
 
     def __init__(
@@ -41,22 +42,24 @@ class Evaluator:
         self.batch = batch or _AT_ONCE.get(device.type, 250)
         self.augment = augment_of(recipe).to(device)
         shape = recipe.shape
-        self.images = torch.zeros(
-            self.batch, shape.channels, shape.image, shape.image, dtype=torch.uint8, device=device
-        )
-        self.found = torch.zeros(self.batch, dtype=torch.int64, device=device)
         compiled = on_gpu if compiled is None else compiled
         self._forward = graphs.compiled(model) if compiled else model
-        training = model.training
-        model.eval()
-        self._run: Callable[[], None] = graphs.captured(self._body) if on_gpu else self._body
-        model.train(training)
+        self._replay: Callable[[], None] | None = None
+        if on_gpu:
+            self.images = torch.zeros(
+                self.batch, shape.channels, shape.image, shape.image, dtype=torch.uint8, device=device
+            )
+            self.found = torch.zeros(self.batch, dtype=torch.int64, device=device)
+            training = model.training
+            model.eval()
+            self._replay = graphs.captured(lambda: self.found.copy_(self._classes(self.images)))
+            model.train(training)
 
     @torch.no_grad()
-    def _body(self) -> None:
-        x = self.augment.normalise(self.images.float())
+    def _classes(self, images: Tensor) -> Tensor:
+        x = self.augment.normalise(images.float())
         with torch.autocast(self.device.type, torch.bfloat16, enabled=autocasts(self.recipe, self.device)):
-            self.found.copy_(self._forward(x).argmax(1))
+            return self._forward(x).argmax(1)
 
     def predicted(self, images: Tensor) -> Tensor:
         """``(n, c, h, w) uint8 -> (n,) int64``, on the evaluator's device."""
@@ -64,9 +67,12 @@ class Evaluator:
         training = self.model.training
         self.model.eval()
         for part in images.split(self.batch):
-            self.images[: len(part)].copy_(part)
-            self._run()
-            out.append(self.found[: len(part)].clone())
+            if self._replay is None:
+                out.append(self._classes(part.to(self.device)))
+            else:
+                self.images[: len(part)].copy_(part)
+                self._replay()
+                out.append(self.found[: len(part)].clone())
         self.model.train(training)
         return torch.cat(out)
 
