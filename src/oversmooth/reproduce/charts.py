@@ -44,27 +44,41 @@ def points(panels: list[tuple[str, list[dict[str, Any]]]], label: str) -> Any:
     return alt.hconcat(*drawn, spacing=40).resolve_scale(y="independent")
 
 
-def lines(rows: list[dict[str, Any]], x: str, label: str) -> Any:
-    """A line a model and a source; rows have model, whose, x, value, low and high."""
+def lines(panels: list[tuple[str, list[dict[str, Any]], str]], x: str) -> Any:
+    """A panel a title, rows and label: a line a model and a source. Rows have model, whose, x, value, low and high."""
     import altair as alt
 
-    if not rows:
+    panels = [
+        (title, [{**row, "model": plain_signs(row["model"])} for row in rows], label)
+        for title, rows, label in panels
+        if rows
+    ]
+    if not panels:
         raise InputError("there is nothing to draw: no cell of the table is there yet; run some first")
-    rows = [{**row, "model": plain_signs(row["model"])} for row in rows]
-    names = list(dict.fromkeys(row["model"] for row in rows))
-    whose = list(dict.fromkeys(row["whose"] for row in rows))
+    every = [row for _, rows, _ in panels for row in rows]
+    names = list(dict.fromkeys(row["model"] for row in every))
+    whose = list(dict.fromkeys(row["whose"] for row in every))
     dashes = [[1, 0], [5, 3], [2, 2], [8, 3, 2, 3]]
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        alt.X("x:Q", title=x, axis=alt.Axis(tickMinStep=1, format="d", grid=False)),
-        alt.Color("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=_legend(alt)),
-    )
-    y = alt.Y("value:Q", title=label, scale=alt.Scale(zero=False))
-    dash = alt.StrokeDash(
-        "whose:N", sort=whose, scale=alt.Scale(domain=whose, range=dashes[: len(whose)]), legend=_legend(alt)
-    )
-    line = base.mark_line(strokeWidth=2).encode(y, dash)
-    bars = base.mark_rule(strokeWidth=1.2).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
-    return alt.layer(line, bars).properties(width=420, height=260)
+    drawn = []
+    for title, rows, label in panels:
+        at = sorted({row["x"] for row in rows})
+        base = alt.Chart(alt.Data(values=rows)).encode(
+            alt.X("x:Q", title=x, axis=alt.Axis(values=at, format="d", grid=False), scale=alt.Scale(zero=False)),
+            alt.Color("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=_legend(alt)),
+        )
+        y = alt.Y("value:Q", title=label, scale=alt.Scale(zero=False))
+        dash = alt.StrokeDash(
+            "whose:N",
+            sort=whose,
+            scale=alt.Scale(domain=whose, range=dashes[: len(whose)]),
+            legend=_legend(alt) if len(whose) > 1 else None,
+        )
+        line = base.mark_line(strokeWidth=2).encode(y, dash)
+        bars = base.mark_rule(strokeWidth=1.2).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
+        dots = base.mark_circle(size=30, opacity=1).encode(y)
+        width = 420 if len(panels) == 1 else 250
+        drawn.append(alt.layer(line, bars, dots).properties(width=width, height=260, title=title))
+    return alt.hconcat(*drawn, spacing=40)
 
 
 def _legend(alt: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from oversmooth.errors import InputError
-from oversmooth.reproduce import cells
+from oversmooth.reproduce import cells, tables
 from oversmooth.steering import fold, steering_of
 from oversmooth.train.corruptions import KINDS, SEVERITIES
 from oversmooth.train.data import Images
@@ -130,27 +130,16 @@ def _rows(values: Values, share: float, quick: bool) -> tuple[list[str], list[li
 
 
 def table(values: Values, share: float, quick: bool = False) -> Table:
-    from rich import box  # lazily: machines that train need not have it
-    from rich.table import Table
-
-    head, rows = _rows(values, share, quick)
-    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for place, heading in enumerate(head):
-        out.add_column(heading, justify="right" if 0 < place < len(head) - 1 else "left")
-    for row in rows:
-        out.add_row(*row, style="dim" if row[-1].startswith("published") else None)
-    return out
+    return tables.terminal(*_rows(values, share, quick))
 
 
 def markdown(values: Values, share: float, quick: bool = False) -> str:
-    head, rows = _rows(values, share, quick)
-    text = "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
     note = (
         "Accuracy in %, the mean over the 15 standard corruptions; mean ± standard deviation over seeds (their number)."
     )
     if quick:
         note = f"quick: small models, trained for minutes, nothing to compare with published figures. {note}"
-    return f"{text}\n\n{note}\n"
+    return tables.markdown(*_rows(values, share, quick), [note])
 
 
 def chart(values: Values, share: float, quick: bool = False) -> Any:
@@ -166,7 +155,8 @@ def chart(values: Values, share: float, quick: bool = False) -> Any:
         if not quick and values[variant]:
             for severity, (mean, spread) in enumerate(PUBLISHED[variant]):
                 rows.append(_point(name, "published, 100 % of the data", severity, mean, spread))
-    return charts.lines(rows, "intensity of corruption", "test accuracy, %")
+    title = "accuracy under corruption, quick" if quick else "accuracy under corruption"
+    return charts.lines([(title, rows, "test accuracy, %")], "intensity of corruption")
 
 
 def _point(name: str, whose: str, x: int, mean: float, spread: float) -> dict[str, Any]:

@@ -105,10 +105,17 @@ class Recipe:
 
     @property
     def title(self) -> str:
-        """For people: ``ViT-Ti⁻, 10 % of cifar100, seed 2``."""
-        ours = (self.shape.width, self.shape.depth) == (192, 12)
-        name = variant_title(self.variant) if ours else variant_title(self.variant).replace("ViT-Ti", "ViT")
-        return f"{name}, {percent(self.share)} of {self.data}, seed {self.seed}"
+        """For people: ``ViT-Ti⁻, 10 % of cifar100, seed 2``; another depth than 12 is said."""
+        return f"{self.label}, seed {self.seed}"
+
+    @property
+    def label(self) -> str:
+        """The title without the seed."""
+        name = variant_title(self.variant)
+        if self.shape.width != PAPER.shape.width:
+            name = name.replace("ViT-Ti", "ViT")
+        depth = "" if self.shape.depth == PAPER.shape.depth else f", depth {self.shape.depth}"
+        return f"{name}{depth}, {percent(self.share)} of {self.data}"
 
     def methods(self) -> list[Method]:
         """What steers the model; none for plain."""
