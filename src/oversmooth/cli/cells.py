@@ -34,6 +34,14 @@ Wiring = Annotated[str | None, typer.Option(help="paper or code, an unknown of t
 Initialisation = Annotated[
     str | None, typer.Option(help="truncated or torch, an unknown of the recipe.", show_default="truncated")
 ]
+OutputBias = Annotated[
+    bool | None,
+    typer.Option(
+        "--output-bias/--no-output-bias",
+        help="Of ViT⁺'s and ViT⁻'s attention, an unknown of the recipe.",
+        show_default="output-bias",
+    ),
+]
 
 
 @reproduce.command()
@@ -49,6 +57,7 @@ def table2(
     output: Output = None,
     wiring: Wiring = None,
     initialisation: Initialisation = None,
+    output_bias: OutputBias = None,
     device: Device = None,
 ) -> None:
     """The first paper's table 2: accuracy against the share of training data, for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
@@ -60,7 +69,7 @@ def table2(
 
     _check_outputs(output)
     every = recipe.recipes(seeds or (1 if quick else 3), quick=quick)
-    every = kept.with_options(every, wiring=wiring, initialisation=initialisation)
+    every = kept.with_options(every, wiring=wiring, initialisation=initialisation, output_bias=output_bias)
     name = recipe.QUICK_NAME if quick else recipe.NAME
     tested = recipe.QUICK_TEST_IMAGES if quick else None
     every, finished = _filled(every, cells, name, data, results, show, tested, at_once, minutes, device)
@@ -137,6 +146,7 @@ def depth(
     output: Output = None,
     wiring: Wiring = None,
     initialisation: Initialisation = None,
+    output_bias: OutputBias = None,
     device: Device = None,
 ) -> None:
     """The first paper's "more layers": accuracy, and how smooth tokens end, with 12, 24 and 48 blocks.
@@ -148,7 +158,7 @@ def depth(
 
     _check_outputs(output)
     every = recipe.recipes(seeds or (1 if quick else 3), share=share, quick=quick)
-    every = kept.with_options(every, wiring=wiring, initialisation=initialisation)
+    every = kept.with_options(every, wiring=wiring, initialisation=initialisation, output_bias=output_bias)
     table = recipe.QUICK_NAME if quick else recipe.home
     tested = recipe.QUICK_TEST_IMAGES if quick else None
     every, finished = _filled(every, cells, table, data, results, show, tested, at_once, minutes, device)
@@ -171,6 +181,7 @@ def table3(
     output: Output = None,
     wiring: Wiring = None,
     initialisation: Initialisation = None,
+    output_bias: OutputBias = None,
     device: Device = None,
 ) -> None:
     """The first paper's table 3: accuracy of table 2's models against the intensity of corruption."""
@@ -181,7 +192,7 @@ def table3(
 
     _check_outputs(output)
     every = table2.recipes(seeds or (1 if quick else 3), quick=quick)
-    every = kept.with_options(every, wiring=wiring, initialisation=initialisation)
+    every = kept.with_options(every, wiring=wiring, initialisation=initialisation, output_bias=output_bias)
     every = [one for one in every if quick or one.share == share]
     if not every:
         raise InputError(f"table 2 has no models of a share of {share:g}; choose 1, 0.5 or 0.1")

@@ -45,6 +45,8 @@ class Recipe:
     """Of smooth and sharpen: as the paper initialises, or from the plain model's weights."""
     initialisation: Literal["truncated", "torch"] = "truncated"
     """Of all other weights: normal of 0.02 as ViTs usually begin, or torch's own; the paper does not say."""
+    output_bias: bool = True
+    """Of attention in smooth and sharpen; the authors' early code has none there (THEORY §5)."""
     shape: Shape = field(default_factory=Shape)
     epochs: int = 300
     warmup: int = 5
