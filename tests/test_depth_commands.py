@@ -81,13 +81,11 @@ def test_figures_are_means_over_seeds_and_table_2_is_asked_first(monkeypatch, ca
         for blocks in (12, 24):
             own = [one for one in every if one.variant == variant and one.shape.depth == blocks]
             accuracy, last = np.array([numbers[one.key] for one in own]).T
-            wanted = (
-                f"| {name} | {blocks} | {100 * accuracy.mean():.2f} ± {100 * accuracy.std(ddof=1):.2f} (3) | 1 ± 0 (3) "
-                f"| {last.mean():.3g} ± {last.std(ddof=1):.2g} (3) | {(last / 9).mean():.3g} ± "
-                f"{(last / 9).std(ddof=1):.2g} (3) | ours, 10 % of the data |"
-            )
+            figures = ((100 * accuracy, ".2f"), (np.ones(3), ".3g"), (last, ".3g"), (last / 9, ".3g"))
+            shown = " | ".join(f"{values.mean():{form}} ± {values.std(ddof=1):.2g}" for values, form in figures)
+            wanted = f"| {name} | {blocks} | 3 | {shown} | ours, 10 % |"
             assert wanted in text
-        assert f"| {name} | 48 | – | – | – | – | ours, 10 % of the data |" in text
+        assert f"| {name} | 48 | 0 | – | – | – | – | ours, 10 % |" in text
     drawn = (tmp_path / "depth.svg").read_text(encoding="utf-8")
     assert "HFC / LFC" in drawn
     assert "ViT-Ti−" in drawn
@@ -121,7 +119,7 @@ def test_the_quick_study_is_run_kept_and_called_quick(monkeypatch, capsys, tmp_p
         first, last = by_hand(model, augment_of(own).normalise(test.images[:8].float()))
         wanted = depth.ends(found)
         assert wanted[:2] == pytest.approx((first, last), rel=0.02)
-        row = f"| {own.shape.depth} | {100 * found['accuracy']:.2f} (1) | {wanted[0]:.3g} (1) | {wanted[1]:.3g} (1) |"
+        row = f"| {own.shape.depth} | 1 | {100 * found['accuracy']:.2f} | {wanted[0]:.3g} | {wanted[1]:.3g} |"
         assert row in text
     # Shown again without the data, whose sizes the cells know; and in the status.
     assert run(monkeypatch, *given, "--show") == 0

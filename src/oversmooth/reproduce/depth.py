@@ -35,10 +35,10 @@ QUICK_NOTE = (
 )
 NOTE = (
     "Accuracy in %; HFC/LFC of what enters the first block and of what leaves the last, and mean |cos| there, of the "
-    "first 8 test images when training ended. Mean ± standard deviation over seeds (their number). The paper's depth "
-    "study was not published as numbers, so there is nothing to stand beside these."
+    "first 8 test images when training ended; mean ± standard deviation over seeds (n − 1). The paper's depth study "
+    "was not published as numbers, so nothing stands beside these."
 )
-_HEAD = ("", "blocks", "accuracy, %", "HFC/LFC, first", "HFC/LFC, last", "mean |cos|, last", "whose")
+_HEAD = ("", "blocks", "seeds", "accuracy, %", "HFC/LFC, first", "HFC/LFC, last", "mean |cos|, last", "whose")
 Values = dict[tuple[str, int], list[dict[str, Any]]]
 """Cells over seeds, by variant and depth."""
 
@@ -79,15 +79,15 @@ def ends(cell: dict[str, Any]) -> tuple[float, float, float] | None:
 
 
 def _rows(values: Values, share: float, quick: bool) -> tuple[Sequence[str], list[list[str]]]:
-    whose = _whose(share, quick)
+    whose = "ours, quick" if quick else f"ours, {percent(share)}"
     rows = []
     for variant in VARIANTS:
         for depth in sorted({depth for _, depth in values}):
             there = values.get((variant, depth), [])
             looks = [look for cell in there if (look := ends(cell)) is not None]
-            columns = zip(*looks, strict=True) if looks else [()] * 3
-            accuracy = cells.shown([cell["accuracy"] for cell in there])
-            rows.append([_name(variant, quick), str(depth), accuracy, *map(_shown, columns), whose])
+            columns = list(zip(*looks, strict=True)) if looks else [()] * 3
+            figures = [_shown([100 * cell["accuracy"] for cell in there], ".2f"), *(_shown(c, ".3g") for c in columns)]
+            rows.append([_name(variant, quick), str(depth), str(len(there)), *figures, whose])
     return _HEAD, rows
 
 
@@ -96,7 +96,8 @@ def table(values: Values, share: float, quick: bool = False) -> Table:
 
 
 def markdown(values: Values, share: float, quick: bool = False) -> str:
-    return tables.markdown(*_rows(values, share, quick), [QUICK_NOTE, NOTE] if quick else [NOTE])
+    notes = [QUICK_NOTE, NOTE] if quick else [f"Ours: {percent(share)} of the training images. {NOTE}"]
+    return tables.markdown(*_rows(values, share, quick), notes)
 
 
 def chart(values: Values, share: float, quick: bool = False) -> Any:
@@ -121,11 +122,11 @@ def chart(values: Values, share: float, quick: bool = False) -> Any:
     return charts.lines(panels, "blocks")
 
 
-def _shown(values: Sequence[float]) -> str:
+def _shown(values: Sequence[float], form: str) -> str:
     if not values:
         return "–"
     mean, spread = cells.mean_and_spread(values)
-    return f"{mean:.3g}{'' if spread is None else f' ± {spread:.2g}'} ({len(values)})"
+    return f"{mean:{form}}" + ("" if spread is None else f" ± {spread:.2g}")
 
 
 def _name(variant: str, quick: bool) -> str:

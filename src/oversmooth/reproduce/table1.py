@@ -32,7 +32,7 @@ PUBLISHED = {
     "ViT-Ti⁻, CIFAR-100": 0.0,
 }
 """Smoothing eigenvalue, in % of cases; the rest is the sharpening one."""
-_COLUMNS = ("model", "smoothing %", "sharpening %", "cases", "whose")
+_COLUMNS = ("model", "smoothing %", "sharpening %", "tie %", "cases", "whose")
 
 
 def shares(diagnosis: Diagnosis, joined: bool = False) -> tuple[int, int, int]:
@@ -56,13 +56,15 @@ def rules(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
 def notes(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
     """What a reader must know to compare: what a case is, of what inputs, and on what ours were trained."""
     found = [f"A case: {rule}." for rule in rules(diagnoses, joined)]
+    if any(shares(d, joined)[2] for d in diagnoses):
+        found.append("A tie: both radii are the same as far as float32 can tell; the paper has no such column.")
     inputs = dict.fromkeys((int(d.provenance["inputs"]), str(d.provenance["data"])) for d in diagnoses)
-    found += [f"Ours: {count:,} inputs of {data} a model." for count, data in inputs]
+    found += [f"Inputs of ours, {count:,} a model: {data}." for count, data in inputs]
     recipes = [recipe for d in diagnoses if (recipe := trained_by(d)) is not None]
     if recipes:
-        shares = ", ".join(dict.fromkeys(f"{percent(r.share)} of {r.data}" for r in recipes))
+        saw = ", ".join(dict.fromkeys(f"{percent(r.share)} of {r.data}" for r in recipes))
         found.append(
-            f"Our trained models saw {shares}; the published ViT-Ti are other models, and on what share they were "
+            f"Our trained models saw {saw}; the published ViT-Ti are other models, and on what share they were "
             "trained was not published beside them. ± is the standard deviation over seeds (n − 1)."
         )
     return found
@@ -74,32 +76,31 @@ def trained_by(diagnosis: Diagnosis) -> Recipe | None:
     return None if found is None else Recipe.from_dict(found, f"the recipe of {diagnosis.name}")
 
 
-def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, str, str, str, str]]:
+def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, ...]]:
     """A row a model; under models that differ in their seed alone, their mean."""
     groups: dict[str, list[Diagnosis]] = {}
     for place, diagnosis in enumerate(diagnoses):
         recipe = trained_by(diagnosis)
         key = str(place) if recipe is None else dataclasses.replace(recipe, seed=0).key
         groups.setdefault(key, []).append(diagnosis)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for group in groups.values():
-        found: list[tuple[float, float, int]] = []
+        percents, cases = [], 0
         for diagnosis in group:
-            smooth, rough, tie = shares(diagnosis, joined)
-            total = smooth + rough + tie
-            if not total:
+            counts = shares(diagnosis, joined)
+            if not sum(counts):
                 raise InputError(
                     f"{diagnosis.name} has no cases to count: it was diagnosed without them; diagnose it anew"
                 )
-            found.append((100 * smooth / total, 100 * rough / total, total))
-            shown = (f"{found[-1][0]:.2f}", f"{found[-1][1]:.2f}", f"{total:,}")
-            rows.append((diagnosis.name, *shown, "ours, this run"))
+            percents.append([100 * count / sum(counts) for count in counts])
+            cases += sum(counts)
+            rows.append((diagnosis.name, *(f"{p:.2f}" for p in percents[-1]), f"{sum(counts):,}", "ours, this run"))
         recipe = trained_by(group[0])
         if len(group) > 1 and recipe is not None:
-            means = [mean_and_spread(values) for values in list(zip(*found, strict=True))[:2]]
-            shown = (*(f"{mean:.2f} ± {spread:.2f}" for mean, spread in means), f"{sum(n for *_, n in found):,}")  # type: ignore[assignment]
-            rows.append((f"{recipe.label}, {len(group)} seeds", *shown, "ours, mean"))
-    return rows + [(name, f"{v:.2f}", f"{100 - v:.2f}", "–", "published") for name, v in PUBLISHED.items()]
+            means = [mean_and_spread(column) for column in zip(*percents, strict=True)]
+            figures = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in means]
+            rows.append((f"{recipe.label}, {len(group)} seeds", *figures, f"{cases:,}", "ours, mean"))
+    return rows + [(name, f"{v:.2f}", f"{100 - v:.2f}", "–", "–", "published") for name, v in PUBLISHED.items()]
 
 
 def table(diagnoses: Sequence[Diagnosis], joined: bool = False) -> Table:

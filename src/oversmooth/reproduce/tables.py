@@ -15,9 +15,16 @@ def terminal(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
     for place, heading in enumerate(head):
-        out.add_column(heading, justify="right" if 0 < place < len(head) - 1 else "left")
+        last = place == len(head) - 1
+        # Where it is narrow, figures break over lines; headings, and whose figures they are, never do.
+        out.add_column(
+            heading,
+            justify="right" if place and not last else "left",
+            no_wrap=last,
+            min_width=max(map(len, heading.split()), default=0),
+        )
     for row in rows:
         out.add_row(*map(escape, row), style="dim" if row[-1].startswith("published") else None)
     return out
