@@ -17,6 +17,8 @@ from oversmooth.report.page import distinct
 FORMATS = ("pdf", "svg", "png")
 ENDINGS = tuple(f".{name}" for name in FORMATS)
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+_MODES = {"plain": "#009E73", "smooth": "#0072B2", "sharpen": "#D55E00"}
+"""Smoothing blue and sharpening orange in every figure, where that is what tells the models apart."""
 _PARTS = {"attention": "#56B4E9", "mlp": "#E69F00", "norm": "#8C959F"}
 _NOTIONS = (
     ("hfc_lfc", "HFC / LFC", "input convergence", "log"),
@@ -311,12 +313,21 @@ FIGURES: dict[str, Callable[[list[Diagnosis]], Any]] = {
 
 
 def _named(diagnoses: list[Diagnosis]) -> list[tuple[str, Diagnosis]]:
-    return list(zip(distinct([d.name for d in diagnoses]), diagnoses, strict=True))
+    return list(zip(distinct([plain_signs(d.name) for d in diagnoses]), diagnoses, strict=True))
+
+
+def plain_signs(name: str) -> str:
+    """Superscript signs are not in every font, and a label half in another one looks broken."""
+    return name.replace("⁺", "+").replace("⁻", "−")
 
 
 def _colour(alt: Any, diagnoses: list[Diagnosis]) -> Any:
     names = [name for name, _ in _named(diagnoses)]
-    scale = alt.Scale(domain=names, range=[_COLOURS[i % len(_COLOURS)] for i in range(len(names))])
+    modes = [d.model.get("mode") or d.model.get("recipe", {}).get("variant") for d in diagnoses]
+    colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(names))]
+    if len(set(modes)) == len(modes) and set(modes) <= set(_MODES):
+        colours = [_MODES[str(mode)] for mode in modes]
+    scale = alt.Scale(domain=names, range=colours)
     legend = alt.Legend(
         title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3, symbolOpacity=1, columns=3, labelLimit=240
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oversmooth.errors import InputError
+from oversmooth.report.figures import plain_signs
 
 _COLOURS = ["#009E73", "#0072B2", "#D55E00"]  # plain, smoothing, sharpening
 
@@ -80,8 +81,3 @@ def _fill(alt: Any, names: list[str]) -> Any:
 
 def _legend(alt: Any) -> Any:
     return alt.Legend(title=None, orient="top", columns=3, labelLimit=240, symbolOpacity=1)
-
-
-def plain_signs(name: str) -> str:
-    """Superscript signs are not in every font, and a label half in another one looks broken."""
-    return name.replace("⁺", "+").replace("⁻", "−")

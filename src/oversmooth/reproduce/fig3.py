@@ -104,7 +104,7 @@ def run(case: Case, inputs: Callable[[Loaded], Inputs], seed: int = 0, progress:
         steer(loaded.model, Spectral(case.mode, bounded=True, start=case.start, seed=seed))
     settings: dict[str, Any] = dict(depth=0, joined=1, seed=seed)
     diagnosis = diagnose(loaded.model, inputs(loaded), name=case.name, progress=progress, **settings)
-    diagnosis.model["state"] = case.state
+    diagnosis.model |= {"state": case.state, "mode": case.mode or "plain"}
     return diagnosis
 
 
