@@ -90,11 +90,12 @@ def _notions(diagnoses: list[Diagnosis]) -> list[Any]:
         scaling = (
             alt.Scale(type="log", domain=[min(drawn) / 1.05, max(drawn) * 1.05], nice=False)
             if scale == "log"
-            else alt.Scale(zero=False)
+            # Not nice: a label at the very end of an axis would push its panel's title above the others'.
+            else alt.Scale(zero=False, nice=False, padding=6)
         )
         axis = alt.Axis(tickCount=5, format="~g") if scale == "log" else alt.Axis(tickCount=5)
         y = alt.Y("value:Q", title=label, scale=scaling, axis=axis)
-        x = alt.X("depth:Q", title="depth", axis=alt.Axis(tickMinStep=1, format="d", tickCount=6, grid=False))
+        x = alt.X("depth:Q", title="depth", axis=_depth_axis(alt))
         colour = _colour(alt, diagnoses)
         band = base.mark_area(opacity=0.15).encode(
             x, alt.Y("low:Q", scale=scaling), alt.Y2("high:Q"), colour, alt.Detail("model:N")
@@ -136,7 +137,7 @@ def _smoothing_shares(diagnoses: list[Diagnosis]) -> list[Any]:
     ]
     if not rows:
         return []
-    x = alt.X("depth:Q", title="depth", axis=alt.Axis(tickMinStep=1, format="d", tickCount=6, grid=False))
+    x = alt.X("depth:Q", title="depth", axis=_depth_axis(alt))
     scale = alt.Scale(domain=[-0.04, 1.04], nice=False)
     y = alt.Y(
         "value:Q", title="smoothing cases", scale=scale, axis=alt.Axis(format="~%", values=[0, 0.25, 0.5, 0.75, 1])
@@ -200,13 +201,13 @@ def eigenvalues(diagnoses: list[Diagnosis]) -> Any:
                 "from": -end + i * width,
                 "to": -end + (i + 1) * width,
                 "share": n / len(values),
-                "sign": "Re λ < 0" if i < _BINS // 2 else "Re λ > 0",
+                "sign": "Re λ < 0" if i < _BINS // 2 else "Re λ ≥ 0",
             }
             for i, n in enumerate(counts)
         ]
         negative = sum(x < 0 for x in values) / len(values)
         title = alt.Title(name, subtitle=f"{len(values):,} eigenvalues, {100 * negative:.1f} % with Re λ < 0")
-        scale = alt.Scale(domain=["Re λ < 0", "Re λ > 0"], range=["#7B4EA3", "#009E73"])
+        scale = alt.Scale(domain=["Re λ < 0", "Re λ ≥ 0"], range=["#7B4EA3", "#009E73"])
         bars = alt.Chart(alt.Data(values=rows)).mark_bar(binSpacing=0)
         panels.append(
             bars.encode(
@@ -310,6 +311,10 @@ FIGURES: dict[str, Callable[[list[Diagnosis]], Any]] = {
     "dominance": dominance,
     "extrapolation": extrapolation,
 }
+
+
+def _depth_axis(alt: Any) -> Any:
+    return alt.Axis(tickMinStep=1, format="d", tickCount=6, grid=False, labelFlush=False)
 
 
 def _named(diagnoses: list[Diagnosis]) -> list[tuple[str, Diagnosis]]:
