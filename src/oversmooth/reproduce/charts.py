@@ -38,8 +38,11 @@ def points(panels: list[tuple[str, list[dict[str, Any]]]], label: str) -> Any:
     return alt.hconcat(*drawn, spacing=40).resolve_scale(y="independent")
 
 
-def lines(panels: list[tuple[str, list[dict[str, Any]], str]], x: str) -> Any:
-    """A panel a title, rows and label: a line a model and a source. Rows have model, whose, x, value, low and high."""
+def lines(panels: list[tuple[str, list[dict[str, Any]], str]], x: str, *, ratios: tuple[str, ...] = ()) -> Any:
+    """A panel a title, rows and label: a line a model and a source. Rows have model, whose, x, value, low and high.
+
+    ratios: labels of axes that are logarithmic.
+    """
     import altair as alt
 
     panels = [
@@ -61,12 +64,13 @@ def lines(panels: list[tuple[str, list[dict[str, Any]], str]], x: str) -> Any:
             alt.Color("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=_legend(alt)),
         )
         # Not nice: a label at the very end of the axis would push this panel's title above its neighbour's.
-        y = alt.Y("value:Q", title=label, scale=alt.Scale(zero=False, nice=False, padding=10))
+        scale = alt.Scale(type="log" if label in ratios else "linear", zero=False, nice=False, padding=10)
+        y = alt.Y("value:Q", title=label, scale=scale, axis=alt.Axis(tickCount=6, format="~g"))
         line = base.mark_line(strokeWidth=2).encode(y)
         if len(whose) > 1:
             dashes = alt.Scale(domain=whose, range=[[5, 3] if w.startswith("published") else [1, 0] for w in whose])
             line = line.encode(alt.StrokeDash("whose:N", sort=whose, scale=dashes, legend=_legend(alt)))
-        bars = base.mark_rule(strokeWidth=1.5).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
+        bars = base.mark_rule(strokeWidth=1.5).encode(alt.Y("low:Q", scale=scale), alt.Y2("high:Q"))
         dots = base.mark_point(size=35, strokeWidth=1.5, opacity=1).encode(y, fill=_fill(alt, names))
         width = 420 if len(panels) == 1 else 270
         drawn.append(alt.layer(line, bars, dots).properties(width=width, height=240, title=title))
