@@ -57,7 +57,7 @@ def notes(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
     """What a reader must know to compare: what a case is, of what inputs, and on what ours were trained."""
     found = [f"A case: {rule}." for rule in rules(diagnoses, joined)]
     if any(shares(d, joined)[2] for d in diagnoses):
-        found.append("A tie: both radii are the same as far as float32 can tell; the paper has no such column.")
+        found.append("A tie: both radii are the same as far as they were computed; the paper has no such column.")
     inputs = dict.fromkeys((int(d.provenance["inputs"]), str(d.provenance["data"])) for d in diagnoses)
     found += [f"Inputs of ours, {count:,} a model: {data}." for count, data in inputs]
     recipes = [recipe for d in diagnoses if (recipe := trained_by(d)) is not None]
