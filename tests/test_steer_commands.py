@@ -133,7 +133,7 @@ def test_fig3_is_what_the_theory_says(monkeypatch, capsys, tmp_path):
     assert run(monkeypatch, "reproduce", "fig3", "--inputs", 4, "-o", tmp_path / "fig3.svg") == 0
     assert "untrained" in capsys.readouterr().out
     assert "predicted from spectra" in (tmp_path / "fig3.svg").read_text(encoding="utf-8")
-    found = {case.mode: fig3.run(case, lambda loaded: loaded.inputs(count=4)) for case in fig3.cases(None)}
+    found = {case.mode: fig3.run(case, lambda loaded: loaded.inputs(count=4)) for case in fig3.cases()}
     ends = {mode: d.curve("hfc_lfc")[-1] for mode, d in found.items()}
     assert ends["sharpen"] > ends[None] > ends["smooth"]
     assert found["sharpen"].smoothing_share == 0

@@ -1,4 +1,4 @@
-"""`oversmooth reproduce table2`, `table3` and `status`: tables of trained models, cell by cell."""
+"""`oversmooth reproduce table2`, `table3`, `depth` and `status`: tables of trained models, cell by cell."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from oversmooth.cli.train import Data, Device, load, progress
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from oversmooth.reproduce.cells import Home
+    from oversmooth.train.recipe import Recipe
+
 Cells = Annotated[
     list[str] | None,
     typer.Option("--cells", help="Which: a variant (plain), a share (10%), or both (plain:10%); by default all."),
@@ -25,9 +28,19 @@ Output = Annotated[
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="A small version, minutes on a CPU; not to be compared.")]
 Show = Annotated[bool, typer.Option("--show", help="Run nothing: show what is there.")]
+AtOnce = Annotated[int, typer.Option(help="Runs at once, each in a process.", min=1)]
+Minutes = Annotated[float | None, typer.Option(help="Stop at checkpoints after so long.", min=0)]
 Wiring = Annotated[str | None, typer.Option(help="paper or code, an unknown of the recipe.", show_default="paper")]
 Initialisation = Annotated[
     str | None, typer.Option(help="truncated or torch, an unknown of the recipe.", show_default="truncated")
+]
+OutputBias = Annotated[
+    bool | None,
+    typer.Option(
+        "--output-bias/--no-output-bias",
+        help="Of ViT⁺'s and ViT⁻'s attention, an unknown of the recipe.",
+        show_default="output-bias",
+    ),
 ]
 
 
@@ -38,12 +51,13 @@ def table2(
     quick: Quick = False,
     data: Data = "cifar100",
     results: Results = Path("results"),
-    at_once: Annotated[int, typer.Option(help="Runs at once, each in a process.", min=1)] = 1,
-    minutes: Annotated[float | None, typer.Option(help="Stop at checkpoints after so long.", min=0)] = None,
+    at_once: AtOnce = 1,
+    minutes: Minutes = None,
     show: Show = False,
     output: Output = None,
     wiring: Wiring = None,
     initialisation: Initialisation = None,
+    output_bias: OutputBias = None,
     device: Device = None,
 ) -> None:
     """The first paper's table 2: accuracy against the share of training data, for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
@@ -52,42 +66,106 @@ def table2(
     """
     from oversmooth.reproduce import cells as kept
     from oversmooth.reproduce import table2 as recipe
-    from oversmooth.train.runs import first_of_test
 
     _check_outputs(output)
     every = recipe.recipes(seeds or (1 if quick else 3), quick=quick)
-    every = kept.with_options(every, wiring=wiring, initialisation=initialisation)
+    every = kept.with_options(every, wiring=wiring, initialisation=initialisation, output_bias=output_bias)
     name = recipe.QUICK_NAME if quick else recipe.NAME
-    finished = True
-    if not show:
-        splits = load(data)
-        if quick:
-            every = [one.fitted(splits.train) for one in every]
-            splits = first_of_test(splits, recipe.QUICK_TEST_IMAGES)
-        wanted = kept.chosen(every, cells or [])
-        for one in wanted:
-            one.check_fits(splits.train)
-        with progress() as told:
-            finished = kept.fill(
-                wanted,
-                splits,
-                results,
-                name,
-                data=data,
-                at_once=1 if quick else at_once,
-                minutes=minutes,
-                device=device,
-                told=_say,
-                progress=told,
-            )
-    else:
-        every = kept.like_those_there(every, results, name)
+    tested = recipe.QUICK_TEST_IMAGES if quick else None
+    every, finished = _filled(every, cells, name, data, results, show, tested, at_once, minutes, device)
     values = recipe.found(every, results, name)
     _present(recipe.table(values, quick), recipe.markdown(values, quick), output, lambda: recipe.chart(values, quick))
-    if quick:
-        out.print(recipe.QUICK_NOTE, style="yellow")
+    _after(recipe.QUICK_NOTE if quick else "", quick, finished)
+
+
+def _filled(
+    every: list[Recipe],
+    words: list[str] | None,
+    table: Home,
+    data: str,
+    results: Path,
+    show: bool,
+    tested: int | None,
+    at_once: int,
+    minutes: float | None,
+    device: str | None,
+) -> tuple[list[Recipe], bool]:
+    """The cells as they fit the data, those that the words name run; and whether all of these are there.
+
+    tested: so many test images for a quick version, which is fitted to the data; None for the paper's.
+    """
+    from oversmooth.reproduce import cells as kept
+    from oversmooth.train.runs import first_of_test
+
+    if show:
+        return (every if tested is None else kept.like_those_there(every, results, str(table))), True
+    splits = load(data)
+    if tested is not None:
+        every = [one.fitted(splits.train) for one in every]
+        splits, at_once = first_of_test(splits, tested), 1
+    wanted = kept.chosen(every, words or [])
+    for one in wanted:
+        one.check_fits(splits.train)
+    with progress() as told:
+        finished = kept.fill(
+            wanted,
+            splits,
+            results,
+            table,
+            data=data,
+            at_once=at_once,
+            minutes=minutes,
+            device=device,
+            told=_say,
+            progress=told,
+        )
+    return every, finished
+
+
+def _after(note: str, quick: bool, finished: bool) -> None:
+    if note:
+        out.print(note, style="yellow" if quick else "dim", highlight=False, markup=False)
     if not finished:
         out.print("not all cells are there; the same command goes on", highlight=False)
+
+
+@reproduce.command()
+def depth(
+    share: Annotated[float, typer.Option(help="Of the training images; the paper's was not published.")] = 0.1,
+    cells: Annotated[
+        list[str] | None,
+        typer.Option("--cells", help="Which: a variant (plain), a depth (depth24), or both (plain:depth24)."),
+    ] = None,
+    seeds: Seeds = None,
+    quick: Quick = False,
+    data: Data = "cifar100",
+    results: Results = Path("results"),
+    at_once: AtOnce = 1,
+    minutes: Minutes = None,
+    show: Show = False,
+    output: Output = None,
+    wiring: Wiring = None,
+    initialisation: Initialisation = None,
+    output_bias: OutputBias = None,
+    device: Device = None,
+) -> None:
+    """The first paper's "more layers": accuracy, and how smooth tokens end, with 12, 24 and 48 blocks.
+
+    The cells of 12 blocks are table 2's: they are taken from there, or run and kept there.
+    """
+    from oversmooth.reproduce import cells as kept
+    from oversmooth.reproduce import depth as recipe
+
+    _check_outputs(output)
+    every = recipe.recipes(seeds or (1 if quick else 3), share=share, quick=quick)
+    every = kept.with_options(every, wiring=wiring, initialisation=initialisation, output_bias=output_bias)
+    table = recipe.QUICK_NAME if quick else recipe.home
+    tested = recipe.QUICK_TEST_IMAGES if quick else None
+    every, finished = _filled(every, cells, table, data, results, show, tested, at_once, minutes, device)
+    values = recipe.found(every, results, table)
+    text = recipe.markdown(values, share, quick)
+    _present(recipe.table(values, share, quick), text, output, lambda: recipe.chart(values, share, quick))
+    _after(recipe.QUICK_NOTE if quick else recipe.NOTE, quick, finished)
 
 
 @reproduce.command()
@@ -103,6 +181,7 @@ def table3(
     output: Output = None,
     wiring: Wiring = None,
     initialisation: Initialisation = None,
+    output_bias: OutputBias = None,
     device: Device = None,
 ) -> None:
     """The first paper's table 3: accuracy of table 2's models against the intensity of corruption."""
@@ -113,7 +192,7 @@ def table3(
 
     _check_outputs(output)
     every = table2.recipes(seeds or (1 if quick else 3), quick=quick)
-    every = kept.with_options(every, wiring=wiring, initialisation=initialisation)
+    every = kept.with_options(every, wiring=wiring, initialisation=initialisation, output_bias=output_bias)
     every = [one for one in every if quick or one.share == share]
     if not every:
         raise InputError(f"table 2 has no models of a share of {share:g}; choose 1, 0.5 or 0.1")

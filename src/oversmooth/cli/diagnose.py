@@ -151,6 +151,8 @@ def diagnose_all(
 
             diagnosis = run(loaded.model, inputs, name=loaded.name, progress=advance, **settings)  # type: ignore[arg-type]
             diagnosis.remarks = loaded.remarks + diagnosis.remarks
+            if loaded.recipe is not None and not random:
+                diagnosis.model["recipe"] = loaded.recipe.to_dict()
             found.append(diagnosis)
     return found
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oversmooth.cli.app import app, err, out, progress_bar
-from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, Models, Seed, Variant, diagnose_all
+from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, Seed, Variant, diagnose_all
 
 if TYPE_CHECKING:
     from oversmooth.inputs import Inputs
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 reproduce = typer.Typer(help="Tables and figures of the papers, ours beside the published ones.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Figure to write: .png, .svg or .pdf.")]
+_TABLE2 = "Table 2's models in place of names"
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL...]", help="Hub ids, timm names, directories or safetensors files; or saved diagnoses (.json)."
+    ),
+]
+Trained = Annotated[
+    bool, typer.Option("--trained", help="ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of table 2.", rich_help_panel=_TABLE2)
+]
+Share = Annotated[float, typer.Option(help="Of which column: 1, 0.5 or 0.1.", rich_help_panel=_TABLE2)]
+Results = Annotated[Path, typer.Option(help="Directory in whose models they are.", rich_help_panel=_TABLE2)]
+SeedToo = Annotated[int, typer.Option(help="Of random weights, of Arnoldi's starts, and of --trained models.")]
 
 
 class Rule(StrEnum):
@@ -26,9 +39,26 @@ class Rule(StrEnum):
     real = "real"
 
 
+def _named(
+    models: list[str] | None, trained: bool, share: float, results: Path, seed: int | None = None, *, none: bool = False
+) -> list[str]:
+    """The models that are meant. none: whether there may be none."""
+    from oversmooth.errors import InputError
+
+    if trained and models:
+        raise InputError(f"both {models[0]} and --trained were given; name models, or take table 2's")
+    if trained:
+        from oversmooth.reproduce.trained import find
+
+        return [str(path) for path in find(results, share, seed)]
+    if not models and not none:
+        raise InputError("no model was named; name some, or give --trained for table 2's")
+    return list(models or [])
+
+
 @reproduce.command()
 def table1(
-    models: Models,
+    models: Models = None,
     data: Data = None,
     inputs: Count = None,
     length: Length = None,
@@ -38,17 +68,24 @@ def table1(
         typer.Option(help="heads: one maximum per head; joined: all heads together; real: heads, real parts only."),
     ] = Rule.heads,
     variant: Annotated[Variant, typer.Option(help="How the norm enters H.")] = Variant.raw,
+    trained: Trained = False,
+    share: Share = 0.1,
+    results: Results = Path("results"),
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
     device: Device = None,
     dtype: Dtype = None,
     seed: Seed = 0,
 ) -> None:
-    """The first paper's table 1: in which share of cases the smoothing eigenvalue dominates."""
+    """The first paper's table 1: in which share of cases the smoothing eigenvalue dominates.
+
+    With --trained, of all seeds of table 2's models that are there.
+    """
     from oversmooth import files
     from oversmooth.reproduce import table1 as recipe
 
     if output is not None:
         files.check_writable(output, (".md",))
+    names = _named(models, trained, share, results)
     joined = rule is Rule.joined
     settings = dict(
         joined=sys.maxsize if joined else 0,
@@ -58,10 +95,10 @@ def table1(
         rule="real" if rule is Rule.real else "complex",
         seed=seed,
     )
-    found = diagnose_all(models, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    found = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
     out.print(recipe.table(found, joined))
-    for rule_said in recipe.rules(found, joined):
-        out.print(f"A case: {rule_said}.", highlight=False, markup=False)
+    for note in recipe.notes(found, joined):
+        out.print(note, highlight=False, markup=False)
     if output is not None:
         with files.whole_file(output) as temporary:
             temporary.write_text(recipe.markdown(found, joined), encoding="utf-8")
@@ -70,15 +107,18 @@ def table1(
 
 @reproduce.command()
 def fig2(
-    models: Models,
+    models: Models = None,
     data: Data = None,
     inputs: Count = None,
     length: Length = None,
     batch: Batch = 16,
+    trained: Trained = False,
+    share: Share = 0.1,
+    results: Results = Path("results"),
     output: Output = None,
     device: Device = None,
     dtype: Dtype = None,
-    seed: Seed = 0,
+    seed: SeedToo = 0,
 ) -> None:
     """The first paper's figure 2: the three notions per layer."""
     from oversmooth import files
@@ -87,8 +127,9 @@ def fig2(
 
     if output is not None:
         files.check_writable(output, figures.ENDINGS)
+    names = _named(models, trained, share, results, seed)
     settings = dict(spectra=False, seed=seed)
-    found = diagnose_all(models, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    found = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
     out.print(terminal.overview(found))
     if output is not None:
         figures.save_one(found, recipe.FIGURE, output)
@@ -97,13 +138,22 @@ def fig2(
 
 @reproduce.command()
 def fig3(
-    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="A trained model; without, a ViT-Ti.")] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL | PLAIN SMOOTH SHARPEN]",
+            help="A trained model to steer, or three that oversmooth train wrote; without, a ViT-Ti.",
+        ),
+    ] = None,
     data: Data = None,
     inputs: Count = None,
     batch: Batch = 16,
+    trained: Trained = False,
+    share: Share = 0.1,
+    results: Results = Path("results"),
     output: Output = None,
     device: Device = None,
-    seed: Seed = 0,
+    seed: SeedToo = 0,
 ) -> None:
     """The first paper's figure 3: the three notions of a model forced to sharpen, forced to smooth and left alone."""
     from oversmooth import files
@@ -113,6 +163,7 @@ def fig3(
 
     if output is not None:
         files.check_writable(output, figures.ENDINGS)
+    names = _named(models, trained, share, results, seed, none=True)
     count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
 
     def given(loaded: Loaded) -> Inputs:
@@ -120,7 +171,7 @@ def fig3(
 
     found = []
     with progress_bar("cases") as bars:
-        todo = recipe.cases(model, seed, device)
+        todo = recipe.cases(names, seed, device)
         task = bars.add_task("", total=len(todo))
         for case in todo:
             bars.update(task, description=case.name)
@@ -174,7 +225,14 @@ def steering(
 
 
 @reproduce.command()
-def fig5(models: Models, output: Output = None) -> None:
+def fig5(
+    models: Models = None,
+    trained: Trained = False,
+    share: Share = 0.1,
+    results: Results = Path("results"),
+    output: Output = None,
+    seed: Annotated[int, typer.Option(help="Of --trained models.", rich_help_panel=_TABLE2)] = 0,
+) -> None:
     """The first paper's figure 5: eigenvalues of H, from weights alone."""
     from oversmooth import files
     from oversmooth.cli.spectrum import spectra_of
@@ -183,7 +241,7 @@ def fig5(models: Models, output: Output = None) -> None:
 
     if output is not None:
         files.check_writable(output, figures.ENDINGS)
-    found = [spectra_of(name) for name in models]
+    found = [spectra_of(name) for name in _named(models, trained, share, results, seed)]
     for diagnosis in found:
         out.print(
             f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero",

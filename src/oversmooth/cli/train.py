@@ -106,6 +106,15 @@ def train(
         str | None,
         typer.Option(help="Of other weights: truncated or torch.", show_default="truncated", rich_help_panel=_MODEL),
     ] = None,
+    output_bias: Annotated[
+        bool | None,
+        typer.Option(
+            "--output-bias/--no-output-bias",
+            help="Of smooth and sharpen: of attention's output; the authors' early code has none.",
+            show_default="output-bias",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None,
     precision: Annotated[
         str | None, typer.Option(help="On a GPU: bf16 or float32.", show_default="bf16", rich_help_panel=_MODEL)
     ] = None,
@@ -161,6 +170,7 @@ def train(
         wiring=wiring,
         start=start,
         initialisation=initialisation,
+        output_bias=output_bias,
         precision=precision,
     )
     size = dict(patch=patch, depth=depth, width=width, heads=heads)

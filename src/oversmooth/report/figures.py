@@ -17,6 +17,8 @@ from oversmooth.report.page import distinct
 FORMATS = ("pdf", "svg", "png")
 ENDINGS = tuple(f".{name}" for name in FORMATS)
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+_MODES = {"plain": "#009E73", "smooth": "#0072B2", "sharpen": "#D55E00"}
+"""Smoothing blue and sharpening orange in every figure, where that is what tells the models apart."""
 _PARTS = {"attention": "#56B4E9", "mlp": "#E69F00", "norm": "#8C959F"}
 _NOTIONS = (
     ("hfc_lfc", "HFC / LFC", "input convergence", "log"),
@@ -88,11 +90,12 @@ def _notions(diagnoses: list[Diagnosis]) -> list[Any]:
         scaling = (
             alt.Scale(type="log", domain=[min(drawn) / 1.05, max(drawn) * 1.05], nice=False)
             if scale == "log"
-            else alt.Scale(zero=False)
+            # Not nice: a label at the very end of an axis would push its panel's title above the others'.
+            else alt.Scale(zero=False, nice=False, padding=6)
         )
         axis = alt.Axis(tickCount=5, format="~g") if scale == "log" else alt.Axis(tickCount=5)
         y = alt.Y("value:Q", title=label, scale=scaling, axis=axis)
-        x = alt.X("depth:Q", title="depth", axis=alt.Axis(tickMinStep=1, format="d", tickCount=6, grid=False))
+        x = alt.X("depth:Q", title="depth", axis=_depth_axis(alt))
         colour = _colour(alt, diagnoses)
         band = base.mark_area(opacity=0.15).encode(
             x, alt.Y("low:Q", scale=scaling), alt.Y2("high:Q"), colour, alt.Detail("model:N")
@@ -134,7 +137,7 @@ def _smoothing_shares(diagnoses: list[Diagnosis]) -> list[Any]:
     ]
     if not rows:
         return []
-    x = alt.X("depth:Q", title="depth", axis=alt.Axis(tickMinStep=1, format="d", tickCount=6, grid=False))
+    x = alt.X("depth:Q", title="depth", axis=_depth_axis(alt))
     scale = alt.Scale(domain=[-0.04, 1.04], nice=False)
     y = alt.Y(
         "value:Q", title="smoothing cases", scale=scale, axis=alt.Axis(format="~%", values=[0, 0.25, 0.5, 0.75, 1])
@@ -198,13 +201,13 @@ def eigenvalues(diagnoses: list[Diagnosis]) -> Any:
                 "from": -end + i * width,
                 "to": -end + (i + 1) * width,
                 "share": n / len(values),
-                "sign": "Re λ < 0" if i < _BINS // 2 else "Re λ > 0",
+                "sign": "Re λ < 0" if i < _BINS // 2 else "Re λ ≥ 0",
             }
             for i, n in enumerate(counts)
         ]
         negative = sum(x < 0 for x in values) / len(values)
         title = alt.Title(name, subtitle=f"{len(values):,} eigenvalues, {100 * negative:.1f} % with Re λ < 0")
-        scale = alt.Scale(domain=["Re λ < 0", "Re λ > 0"], range=["#7B4EA3", "#009E73"])
+        scale = alt.Scale(domain=["Re λ < 0", "Re λ ≥ 0"], range=["#7B4EA3", "#009E73"])
         bars = alt.Chart(alt.Data(values=rows)).mark_bar(binSpacing=0)
         panels.append(
             bars.encode(
@@ -310,13 +313,26 @@ FIGURES: dict[str, Callable[[list[Diagnosis]], Any]] = {
 }
 
 
+def _depth_axis(alt: Any) -> Any:
+    return alt.Axis(tickMinStep=1, format="d", tickCount=6, grid=False, labelFlush=False)
+
+
 def _named(diagnoses: list[Diagnosis]) -> list[tuple[str, Diagnosis]]:
-    return list(zip(distinct([d.name for d in diagnoses]), diagnoses, strict=True))
+    return list(zip(distinct([plain_signs(d.name) for d in diagnoses]), diagnoses, strict=True))
+
+
+def plain_signs(name: str) -> str:
+    """Superscript signs are not in every font, and a label half in another one looks broken."""
+    return name.replace("⁺", "+").replace("⁻", "−")
 
 
 def _colour(alt: Any, diagnoses: list[Diagnosis]) -> Any:
     names = [name for name, _ in _named(diagnoses)]
-    scale = alt.Scale(domain=names, range=[_COLOURS[i % len(_COLOURS)] for i in range(len(names))])
+    modes = [d.model.get("mode") or d.model.get("recipe", {}).get("variant") for d in diagnoses]
+    colours = [_COLOURS[i % len(_COLOURS)] for i in range(len(names))]
+    if len(set(modes)) == len(modes) and set(modes) <= set(_MODES):
+        colours = [_MODES[str(mode)] for mode in modes]
+    scale = alt.Scale(domain=names, range=colours)
     legend = alt.Legend(
         title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3, symbolOpacity=1, columns=3, labelLimit=240
     )

@@ -30,11 +30,17 @@ from oversmooth.train.recipe import Recipe
 from oversmooth.train.runs import Progress, Splits, Watch
 
 Told = Callable[[str], None]
+Home = str | Callable[[Recipe], str]
+"""The table that keeps cells: one for all, or one that the recipe decides, where tables share cells."""
 _LOOKS = 20  # times that smoothing was looked at, kept of all
 
 
-def cell_path(results: Path, table: str, recipe: Recipe) -> Path:
-    return results / table / f"{recipe.key}.json"
+def cell_path(results: Path, table: Home, recipe: Recipe) -> Path:
+    return results / _kept_in(table, recipe) / f"{recipe.key}.json"
+
+
+def _kept_in(table: Home, recipe: Recipe) -> str:
+    return table if isinstance(table, str) else table(recipe)
 
 
 def model_path(results: Path, recipe: Recipe) -> Path:
@@ -71,7 +77,7 @@ def all_cells(results: Path, table: str) -> list[dict[str, Any]]:
     return [cell for cell in found if cell is not None]
 
 
-def missing(recipes: Iterable[Recipe], results: Path, table: str) -> list[Recipe]:
+def missing(recipes: Iterable[Recipe], results: Path, table: Home) -> list[Recipe]:
     return [recipe for recipe in recipes if read(cell_path(results, table, recipe)) is None]
 
 
@@ -79,7 +85,7 @@ def fill(
     recipes: Sequence[Recipe],
     splits: Splits,
     results: Path,
-    table: str,
+    table: Home,
     *,
     data: str = "",
     at_once: int = 1,
@@ -123,7 +129,7 @@ def fill(
     return True
 
 
-def _keep(job: Job, splits: Splits, results: Path, table: str, device: str | None) -> None:
+def _keep(job: Job, splits: Splits, results: Path, table: Home, device: str | None) -> None:
     """The finished run as a cell and a model, and no run any more."""
     result = loop.train(job.recipe, splits, folder=job.folder, device=device, resume=True)  # over: read from its files
     model = model_path(results, job.recipe)
@@ -133,7 +139,7 @@ def _keep(job: Job, splits: Splits, results: Path, table: str, device: str | Non
     speeds = [row["images_per_s"] for row in result.epochs]
     step = max(1, math.ceil(len(result.smoothing) / _LOOKS))
     cell = {
-        "table": table,
+        "table": _kept_in(table, job.recipe),
         "title": job.recipe.title,
         "accuracy": result.accuracy,
         "seed": job.recipe.seed,
@@ -176,7 +182,9 @@ def shown(values: Sequence[float], digits: int = 2) -> str:
 
 
 def chosen(recipes: Sequence[Recipe], words: Sequence[str]) -> list[Recipe]:
-    """Those that the words name: a variant (plain), a share (10%), or both (plain:10%); all if there are no words."""
+    """Those that the words name: a variant (plain), a share (10%), a depth (depth24), or several of them
+    (plain:10%); all if there are no words.
+    """
     if not words:
         return list(recipes)
     found: list[Recipe] = []
@@ -184,9 +192,11 @@ def chosen(recipes: Sequence[Recipe], words: Sequence[str]) -> list[Recipe]:
         fits = [recipe for recipe in recipes if _fits(recipe, word)]
         if not fits:
             variants, shares = sorted({r.variant for r in recipes}), sorted({f"{100 * r.share:g}%" for r in recipes})
+            depths = [f"depth{depth}" for depth in sorted({r.shape.depth for r in recipes})]
+            more = f", depths ({', '.join(depths)})" if len(depths) > 1 else ""
             raise InputError(
-                f"no cell is called {word!r}; name variants ({', '.join(variants)}), shares ({', '.join(shares)}), "
-                "or both, such as plain:10%"
+                f"no cell is called {word!r}; name variants ({', '.join(variants)}), shares ({', '.join(shares)}){more}"
+                f", or several of them, such as plain:{depths[-1] if more else '10%'}"
             )
         found += [recipe for recipe in fits if recipe not in found]
     return found
@@ -194,7 +204,8 @@ def chosen(recipes: Sequence[Recipe], words: Sequence[str]) -> list[Recipe]:
 
 def _fits(recipe: Recipe, word: str) -> bool:
     share = f"{100 * recipe.share:g}"
-    return all(part in (recipe.variant, share, f"{share}%") for part in word.split(":"))
+    own = (recipe.variant, share, f"{share}%", f"depth{recipe.shape.depth}")
+    return all(part in own for part in word.split(":"))
 
 
 def like_those_there(recipes: Sequence[Recipe], results: Path, table: str) -> list[Recipe]:
@@ -202,15 +213,21 @@ def like_those_there(recipes: Sequence[Recipe], results: Path, table: str) -> li
     kept = [Recipe.from_dict(cell["recipe"]) for cell in all_cells(results, table)]
     if not kept or not table.endswith("quick"):
         return list(recipes)
-    one = kept[0]
-    own = dict(data=one.data, mean=one.mean, std=one.std, shape=one.shape)
-    return [dataclasses.replace(recipe, **own) for recipe in recipes]  # type: ignore[arg-type]
+    one, sizes = kept[0], ("image", "channels", "classes")
+    fitted = {name: getattr(one.shape, name) for name in sizes}
+    return [
+        dataclasses.replace(
+            recipe, data=one.data, mean=one.mean, std=one.std, shape=dataclasses.replace(recipe.shape, **fitted)
+        )
+        for recipe in recipes
+    ]
 
 
 def status(results: Path) -> list[tuple[str, str, str, str, str]]:
     """What is there: table, cell, accuracy, where it was run, when; runs on their way too."""
     rows = []
-    for folder in sorted(path for path in results.glob("table*") if path.is_dir()):
+    tables = [path for name in ("table*", "depth*") for path in sorted(results.glob(name)) if path.is_dir()]
+    for folder in tables:
         for cell in sorted(all_cells(results, folder.name), key=lambda c: (c["title"], c["recipe"]["seed"])):
             accuracy = f"{100 * cell['accuracy']:.2f} %"
             rows.append((folder.name, cell["title"], accuracy, cell["hardware"], cell["day"]))

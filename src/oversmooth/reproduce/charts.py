@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oversmooth.errors import InputError
+from oversmooth.report.figures import plain_signs
 
 _COLOURS = ["#009E73", "#0072B2", "#D55E00"]  # plain, smoothing, sharpening
 
@@ -29,14 +30,7 @@ def points(panels: list[tuple[str, list[dict[str, Any]]]], label: str) -> Any:
         scale = alt.Scale(zero=False, nice=True, padding=8)
         bars = base.mark_rule(strokeWidth=1.5).encode(alt.Y("low:Q", title=label, scale=scale), alt.Y2("high:Q"))
         marks = base.mark_point(size=70, strokeWidth=1.5, opacity=1).encode(
-            alt.Y("value:Q", title=label, scale=scale),
-            alt.Fill("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=None),
-            alt.FillOpacity(
-                "whose:N",
-                sort=whose,
-                scale=alt.Scale(domain=whose, range=[float(not word.startswith("published")) for word in whose]),
-                legend=None,
-            ),
+            alt.Y("value:Q", title=label, scale=scale), fill=_fill(alt, names)
         )
         said = ", ".join(f"{'hollow' if word.startswith('published') else 'filled'}: {word}" for word in whose)
         named = alt.Title(title, subtitle=said)
@@ -44,33 +38,50 @@ def points(panels: list[tuple[str, list[dict[str, Any]]]], label: str) -> Any:
     return alt.hconcat(*drawn, spacing=40).resolve_scale(y="independent")
 
 
-def lines(rows: list[dict[str, Any]], x: str, label: str) -> Any:
-    """A line a model and a source; rows have model, whose, x, value, low and high."""
+def lines(panels: list[tuple[str, list[dict[str, Any]], str]], x: str, *, ratios: tuple[str, ...] = ()) -> Any:
+    """A panel a title, rows and label: a line a model and a source. Rows have model, whose, x, value, low and high.
+
+    ratios: labels of axes that are logarithmic.
+    """
     import altair as alt
 
-    if not rows:
+    panels = [
+        (title, [{**row, "model": plain_signs(row["model"])} for row in rows], label)
+        for title, rows, label in panels
+        if rows
+    ]
+    if not panels:
         raise InputError("there is nothing to draw: no cell of the table is there yet; run some first")
-    rows = [{**row, "model": plain_signs(row["model"])} for row in rows]
-    names = list(dict.fromkeys(row["model"] for row in rows))
-    whose = list(dict.fromkeys(row["whose"] for row in rows))
-    dashes = [[1, 0], [5, 3], [2, 2], [8, 3, 2, 3]]
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        alt.X("x:Q", title=x, axis=alt.Axis(tickMinStep=1, format="d", grid=False)),
-        alt.Color("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=_legend(alt)),
-    )
-    y = alt.Y("value:Q", title=label, scale=alt.Scale(zero=False))
-    dash = alt.StrokeDash(
-        "whose:N", sort=whose, scale=alt.Scale(domain=whose, range=dashes[: len(whose)]), legend=_legend(alt)
-    )
-    line = base.mark_line(strokeWidth=2).encode(y, dash)
-    bars = base.mark_rule(strokeWidth=1.2).encode(alt.Y("low:Q"), alt.Y2("high:Q"))
-    return alt.layer(line, bars).properties(width=420, height=260)
+    every = [row for _, rows, _ in panels for row in rows]
+    names = list(dict.fromkeys(row["model"] for row in every))
+    drawn = []
+    for title, rows, label in panels:
+        at = sorted({row["x"] for row in rows})
+        whose = list(dict.fromkeys(row["whose"] for row in rows))
+        axis = alt.Axis(values=at, format="d", grid=False, labelFlush=False)
+        base = alt.Chart(alt.Data(values=rows)).encode(
+            alt.X("x:Q", title=x, axis=axis, scale=alt.Scale(zero=False, nice=False, padding=14)),
+            alt.Color("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=_legend(alt)),
+        )
+        # Not nice: a label at the very end of the axis would push this panel's title above its neighbour's.
+        scale = alt.Scale(type="log" if label in ratios else "linear", zero=False, nice=False, padding=10)
+        y = alt.Y("value:Q", title=label, scale=scale, axis=alt.Axis(tickCount=6, format="~g"))
+        line = base.mark_line(strokeWidth=2).encode(y)
+        if len(whose) > 1:
+            dashes = alt.Scale(domain=whose, range=[[5, 3] if w.startswith("published") else [1, 0] for w in whose])
+            line = line.encode(alt.StrokeDash("whose:N", sort=whose, scale=dashes, legend=_legend(alt)))
+        bars = base.mark_rule(strokeWidth=1.5).encode(alt.Y("low:Q", scale=scale), alt.Y2("high:Q"))
+        dots = base.mark_point(size=35, strokeWidth=1.5, opacity=1).encode(y, fill=_fill(alt, names))
+        width = 420 if len(panels) == 1 else 270
+        drawn.append(alt.layer(line, bars, dots).properties(width=width, height=240, title=title))
+    return alt.hconcat(*drawn, spacing=72, bounds="flush")
+
+
+def _fill(alt: Any, names: list[str]) -> Any:
+    """Ours in the model's colour; what is published hollow, and white, so that no line shows through."""
+    own = alt.Fill("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=None)
+    return alt.condition("substring(datum.whose, 0, 9) == 'published'", alt.value("white"), own)
 
 
 def _legend(alt: Any) -> Any:
     return alt.Legend(title=None, orient="top", columns=3, labelLimit=240, symbolOpacity=1)
-
-
-def plain_signs(name: str) -> str:
-    """Superscript signs are not in every font, and a label half in another one looks broken."""
-    return name.replace("⁺", "+").replace("⁻", "−")

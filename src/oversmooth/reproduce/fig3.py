@@ -2,26 +2,33 @@
 
     oversmooth reproduce fig3 -o fig3.png                        untrained: a ViT-Ti of ours
     oversmooth reproduce fig3 MODEL --data IMAGES -o fig3.png    untrained and as it is, steered from its own weights
+    oversmooth reproduce fig3 PLAIN SMOOTH SHARPEN --data IMAGES -o fig3.png    three that `oversmooth train` wrote
+    oversmooth reproduce fig3 --trained --data IMAGES -o fig3.png               those of table 2
 
-The paper trains each of the three; no numbers were published beside the drawing. Untrained models start cold, as the
-paper initialises them. A trained model that is given is steered from its own weights and not trained again: what is
-drawn is what forcing its spectra does to it.
+The paper trains each of the three, which is what the last two commands show; no numbers were published beside the
+drawing. Untrained models start cold, as the paper initialises them. One trained model is steered from its own weights
+and not trained again: what is drawn is what forcing its spectra does to it. Three are shown as they were trained, and
+beside each its untrained twin of the same seed, which is what it began as.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 from oversmooth.diagnosing import Progress, diagnose
 from oversmooth.diagnosis import Diagnosis
+from oversmooth.errors import InputError
 from oversmooth.inputs import Inputs, Preprocessing
 from oversmooth.models import Loaded, load
 from oversmooth.steering import Spectral, steer
+from oversmooth.train.recipe import Recipe, percent
+from oversmooth.train.saved import recipe_of
 
 FIGURE = "steered"
 """The figure of `report.figures` that it is."""
@@ -34,41 +41,70 @@ class Case:
     """One line of the figure."""
 
     state: str
-    """"untrained" or "trained"."""
+    """"untrained", "trained", or "trained" with on what."""
     mode: Mode | None
     make: Callable[[], Loaded]
+    start: Literal["warm", "cold"] | None = "cold"
+    """From what it is steered; None where it was trained steered."""
 
     @property
     def name(self) -> str:
         return f"{self.state}, {_NAMES[self.mode]}"
 
 
-def cases(model: str | None, seed: int = 0, device: str | None = None) -> list[Case]:
-    """Untrained, and trained where a model is given; each sharpening, smoothing and left alone."""
+def cases(models: Sequence[str] = (), seed: int = 0, device: str | None = None) -> list[Case]:
+    """Untrained, and trained where models are given; each sharpening, smoothing and left alone."""
+    if len(models) > 1:
+        return _trained_so(models, device)
+    model = models[0] if models else None
 
     def untrained() -> Loaded:
         return _own(seed, device) if model is None else load(model, random=True, seed=seed, device=device)
 
-    def trained() -> Loaded:
-        assert model is not None
-        return load(model, device=device)
-
-    states: list[tuple[str, Callable[[], Loaded]]] = [("untrained", untrained)]
+    found = [Case("untrained", mode, untrained) for mode in _NAMES]
     if model is not None:
-        states.append(("trained", trained))
-    return [Case(state, mode, make) for state, make in states for mode in _NAMES]
+        found += [Case("trained", mode, lambda: load(model, device=device), "warm") for mode in _NAMES]
+    return found
+
+
+def _trained_so(models: Sequence[str], device: str | None) -> list[Case]:
+    """Models that were trained sharpening, smoothing and plain, in any order."""
+    by_mode: dict[Mode | None, tuple[str, Recipe]] = {}
+    for model in models:
+        recipe = recipe_of(Path(model))
+        if recipe is None:
+            raise InputError(f"{model} was not written by oversmooth train; give one model, or three that were")
+        if recipe.variant not in ("plain", *get_args(Mode)):
+            raise InputError(f"{model} is of the variant {recipe.variant!r}; give one each of plain, smooth, sharpen")
+        mode: Mode | None = None if recipe.variant == "plain" else recipe.variant  # type: ignore[assignment]
+        by_mode[mode] = model, recipe
+    if len(models) != len(_NAMES) or len(by_mode) != len(_NAMES):
+        given = ", ".join(recipe.variant for _, recipe in by_mode.values())
+        raise InputError(f"{len(models)} models were given, of {given}; give one each of plain, smooth and sharpen")
+    plain = by_mode[None][1]
+    for mode, (model, recipe) in by_mode.items():
+        if (differs := replace(recipe, variant="plain", seed=plain.seed).difference(plain)) is not None:
+            raise InputError(
+                f"{model} ({_NAMES[mode]}) is not to be compared with the plain one: {differs}; give its like"
+            )
+
+    def make(mode: Mode | None, untrained: bool) -> Callable[[], Loaded]:
+        model, recipe = by_mode[mode]
+        return lambda: load(model, random=untrained, seed=recipe.seed, device=device)
+
+    states = {"untrained": True, f"trained on {percent(plain.share)} of {plain.data}": False}
+    return [Case(state, mode, make(mode, so), None) for state, so in states.items() for mode in _NAMES]
 
 
 def run(case: Case, inputs: Callable[[Loaded], Inputs], seed: int = 0, progress: Progress | None = None) -> Diagnosis:
     """A case, steered and diagnosed."""
     loaded = case.make()
-    if case.mode is not None:
-        begin: Literal["warm", "cold"] = "warm" if case.state == "trained" else "cold"
+    if case.mode is not None and case.start is not None:
         # Bounded, so that what is called sharpening cannot flip back to smoothing.
-        steer(loaded.model, Spectral(case.mode, bounded=True, start=begin, seed=seed))
+        steer(loaded.model, Spectral(case.mode, bounded=True, start=case.start, seed=seed))
     settings: dict[str, Any] = dict(depth=0, joined=1, seed=seed)
     diagnosis = diagnose(loaded.model, inputs(loaded), name=case.name, progress=progress, **settings)
-    diagnosis.model["state"] = case.state
+    diagnosis.model |= {"state": case.state, "mode": case.mode or "plain"}
     return diagnosis
 
 

@@ -20,6 +20,7 @@ from oversmooth.errors import InputError
 from oversmooth.inputs import Inputs
 from oversmooth.models import Loaded
 from oversmooth.report.terminal import number
+from oversmooth.reproduce import tables
 from oversmooth.steering import (
     AttnScale,
     Centred,
@@ -114,5 +115,4 @@ def table(diagnoses: Sequence[Diagnosis]) -> Table:
 
 
 def markdown(diagnoses: Sequence[Diagnosis]) -> str:
-    lines = [_COLUMNS, ("---",) * len(_COLUMNS), *rows(diagnoses)]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+    return tables.markdown(_COLUMNS, rows(diagnoses))

@@ -1,6 +1,7 @@
 """The first paper's table 1: in which share of cases the smoothing eigenvalue dominates.
 
     oversmooth reproduce table1 MODEL... --data IMAGES
+    oversmooth reproduce table1 --trained --data IMAGES      table 2's models, all seeds that are there
 
 What a case is was not published. One maximum over all pairs of eigenvalues (of A, of H) per image, layer and head is
 the default here: it gives the published 100 % at random initialisation, which a vote per eigenvalue does not. The other
@@ -9,14 +10,18 @@ readings are options: all heads joined (the multi-head theorem), real parts only
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-
-from rich import box
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from oversmooth.diagnosis import Diagnosis
 from oversmooth.errors import InputError
+from oversmooth.reproduce import tables
+from oversmooth.reproduce.cells import mean_and_spread
+from oversmooth.train.recipe import Recipe, percent
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 PUBLISHED = {
     "ViT-B/16, random weights": 100.0,
@@ -27,7 +32,7 @@ PUBLISHED = {
     "ViT-Ti⁻, CIFAR-100": 0.0,
 }
 """Smoothing eigenvalue, in % of cases; the rest is the sharpening one."""
-_COLUMNS = ("model", "smoothing %", "sharpening %", "cases", "whose")
+_COLUMNS = ("model", "smoothing %", "sharpening %", "tie %", "cases", "whose")
 
 
 def shares(diagnosis: Diagnosis, joined: bool = False) -> tuple[int, int, int]:
@@ -48,28 +53,59 @@ def rules(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
     return sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None})
 
 
-def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, str, str, str, str]]:
-    rows = []
-    for diagnosis in diagnoses:
-        smooth, rough, tie = shares(diagnosis, joined)
-        total = smooth + rough + tie
-        if not total:
-            raise InputError(f"{diagnosis.name} has no cases to count: it was diagnosed without them; diagnose it anew")
-        shown = (f"{100 * smooth / total:.2f}", f"{100 * rough / total:.2f}", f"{total:,}")
-        rows.append((diagnosis.name, *shown, "ours, this run"))
-    return rows + [(name, f"{v:.2f}", f"{100 - v:.2f}", "–", "published") for name, v in PUBLISHED.items()]
+def notes(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
+    """What a reader must know to compare: what a case is, of what inputs, and on what ours were trained."""
+    found = [f"A case: {rule}." for rule in rules(diagnoses, joined)]
+    if any(shares(d, joined)[2] for d in diagnoses):
+        found.append("A tie: both radii are the same as far as they were computed; the paper has no such column.")
+    inputs = dict.fromkeys((int(d.provenance["inputs"]), str(d.provenance["data"])) for d in diagnoses)
+    found += [f"Inputs of ours, {count:,} a model: {data}." for count, data in inputs]
+    recipes = [recipe for d in diagnoses if (recipe := trained_by(d)) is not None]
+    if recipes:
+        saw = ", ".join(dict.fromkeys(f"{percent(r.share)} of {r.data}" for r in recipes))
+        found.append(
+            f"Our trained models saw {saw}; the published ViT-Ti are other models, and on what share they were "
+            "trained was not published beside them. ± is the standard deviation over seeds (n − 1)."
+        )
+    return found
+
+
+def trained_by(diagnosis: Diagnosis) -> Recipe | None:
+    """The recipe of a model that `oversmooth train` wrote."""
+    found = diagnosis.model.get("recipe")
+    return None if found is None else Recipe.from_dict(found, f"the recipe of {diagnosis.name}")
+
+
+def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, ...]]:
+    """A row a model; under models that differ in their seed alone, their mean."""
+    groups: dict[str, list[Diagnosis]] = {}
+    for place, diagnosis in enumerate(diagnoses):
+        recipe = trained_by(diagnosis)
+        key = str(place) if recipe is None else dataclasses.replace(recipe, seed=0).key
+        groups.setdefault(key, []).append(diagnosis)
+    rows: list[tuple[str, ...]] = []
+    for group in groups.values():
+        percents, cases = [], 0
+        for diagnosis in group:
+            counts = shares(diagnosis, joined)
+            if not sum(counts):
+                raise InputError(
+                    f"{diagnosis.name} has no cases to count: it was diagnosed without them; diagnose it anew"
+                )
+            percents.append([100 * count / sum(counts) for count in counts])
+            cases += sum(counts)
+            rows.append((diagnosis.name, *(f"{p:.2f}" for p in percents[-1]), f"{sum(counts):,}", "ours, this run"))
+        recipe = trained_by(group[0])
+        if len(group) > 1 and recipe is not None:
+            means = [mean_and_spread(column) for column in zip(*percents, strict=True)]
+            figures = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in means]
+            rows.append((f"{recipe.label}, {len(group)} seeds", *figures, f"{cases:,}", "ours, mean"))
+    return rows + [(name, f"{v:.2f}", f"{100 - v:.2f}", "–", "–", "published") for name, v in PUBLISHED.items()]
 
 
 def table(diagnoses: Sequence[Diagnosis], joined: bool = False) -> Table:
-    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for place, heading in enumerate(_COLUMNS):
-        out.add_column(heading, justify="right" if place in (1, 2, 3) else "left")
-    for name, *numbers, whose in _rows(diagnoses, joined):
-        out.add_row(escape(name), *numbers, whose, style="dim" if whose == "published" else None)
-    return out
+    return tables.terminal(_COLUMNS, _rows(diagnoses, joined))
 
 
 def markdown(diagnoses: Sequence[Diagnosis], joined: bool = False) -> str:
-    lines = [_COLUMNS, ("---",) * len(_COLUMNS), *_rows(diagnoses, joined)]
-    text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-    return text + "\n\n" + "\n".join(f"A case: {rule}." for rule in rules(diagnoses, joined)) + "\n"
+    return tables.markdown(_COLUMNS, _rows(diagnoses, joined), notes(diagnoses, joined))

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oversmooth.reproduce import cells
+from oversmooth.reproduce import cells, tables
 from oversmooth.train.recipe import PAPER, QUICK, VARIANTS, Recipe, percent, variant_title
 
 if TYPE_CHECKING:
@@ -75,24 +75,12 @@ def _rows(values: dict[tuple[str, float], list[float]], quick: bool) -> tuple[li
 
 
 def table(values: dict[tuple[str, float], list[float]], quick: bool = False) -> Table:
-    from rich import box  # lazily: machines that train need not have it
-    from rich.table import Table
-
-    head, rows = _rows(values, quick)
-    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for place, heading in enumerate(head):
-        out.add_column(heading, justify="right" if 0 < place < len(head) - 1 else "left")
-    for row in rows:
-        out.add_row(*row, style="dim" if row[-1] == "published" else None)
-    return out
+    return tables.terminal(*_rows(values, quick))
 
 
 def markdown(values: dict[tuple[str, float], list[float]], quick: bool = False) -> str:
-    head, rows = _rows(values, quick)
-    lines = [head, ["---"] * len(head), *rows]
-    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     note = QUICK_NOTE if quick else "Accuracy in %, mean ± standard deviation over seeds (their number)."
-    return f"{text}\n\n{note}\n"
+    return tables.markdown(*_rows(values, quick), [note])
 
 
 def chart(values: dict[tuple[str, float], list[float]], quick: bool = False) -> Any:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from oversmooth.errors import InputError
-from oversmooth.reproduce import cells
+from oversmooth.reproduce import cells, tables
 from oversmooth.steering import fold, steering_of
 from oversmooth.train.corruptions import KINDS, SEVERITIES
 from oversmooth.train.data import Images
@@ -37,6 +37,7 @@ PUBLISHED: dict[str, list[tuple[float, float]]] = {
     "sharpen": [(66.62, 0.3), (61.62, 0.2), (58.00, 0.3), (53.56, 0.2), (49.70, 0.3), (40.07, 0.2)],
 }
 """Accuracy in % and its ±, for intensities 0 to 5."""
+_PUBLISHED = "published, 100 % of the data"
 Values = dict[str, list[list[float]]]
 """By variant, one list a seed: accuracies for intensities 0 to 5."""
 
@@ -116,7 +117,7 @@ def found(recipes: Sequence[Recipe], results: Path, table: str) -> Values:
 
 
 def _rows(values: Values, share: float, quick: bool) -> tuple[list[str], list[list[str]]]:
-    head = ["", "intensity 0", *map(str, SEVERITIES), "whose"]
+    head = ["intensity", "0", *map(str, SEVERITIES), "whose"]
     whose = "ours, quick" if quick else f"ours, {percent(share)} of the data"
     rows = []
     for variant in VARIANTS:
@@ -125,48 +126,44 @@ def _rows(values: Values, share: float, quick: bool) -> tuple[list[str], list[li
         rows.append([title, *(cells.shown(list(column)) for column in columns), whose])
         if not quick:
             theirs = [f"{mean:.2f} ± {spread}" for mean, spread in PUBLISHED[variant]]
-            rows.append([title, *theirs, "published, 100 % of the data"])
+            rows.append([title, *theirs, _PUBLISHED])
     return head, rows
 
 
 def table(values: Values, share: float, quick: bool = False) -> Table:
-    from rich import box  # lazily: machines that train need not have it
-    from rich.table import Table
-
     head, rows = _rows(values, share, quick)
-    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for place, heading in enumerate(head):
-        out.add_column(heading, justify="right" if 0 < place < len(head) - 1 else "left")
-    for row in rows:
-        out.add_row(*row, style="dim" if row[-1].startswith("published") else None)
-    return out
+    short = [[*row[:-1], row[-1].removesuffix(" of the data")] for row in rows]  # six figures leave no room for more
+    return tables.terminal(head, short)
 
 
 def markdown(values: Values, share: float, quick: bool = False) -> str:
-    head, rows = _rows(values, share, quick)
-    text = "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
     note = (
         "Accuracy in %, the mean over the 15 standard corruptions; mean ± standard deviation over seeds (their number)."
     )
     if quick:
         note = f"quick: small models, trained for minutes, nothing to compare with published figures. {note}"
-    return f"{text}\n\n{note}\n"
+    return tables.markdown(*_rows(values, share, quick), [note])
 
 
 def chart(values: Values, share: float, quick: bool = False) -> Any:
+    """Ours and the published in one panel where they are of the same data; else apart, each with a scale of its own."""
     from oversmooth.reproduce import charts
 
-    rows: list[dict[str, Any]] = []
+    ours: list[dict[str, Any]] = []
+    published: list[dict[str, Any]] = []
     whose = "ours, quick" if quick else f"ours, {percent(share)} of the data"
     for variant in VARIANTS:
         name = variant_title(variant).replace("ViT-Ti", "ViT") if quick else variant_title(variant)
         for severity, column in enumerate(zip(*values[variant], strict=True)):
             mean, spread = cells.mean_and_spread([100 * value for value in column])
-            rows.append(_point(name, whose, severity, mean, spread or 0.0))
+            ours.append(_point(name, whose, severity, mean, spread or 0.0))
         if not quick and values[variant]:
             for severity, (mean, spread) in enumerate(PUBLISHED[variant]):
-                rows.append(_point(name, "published, 100 % of the data", severity, mean, spread))
-    return charts.lines(rows, "intensity of corruption", "test accuracy, %")
+                published.append(_point(name, _PUBLISHED, severity, mean, spread))
+    panels = [(whose, ours), (_PUBLISHED, published)]
+    if share == 1 and not quick:
+        panels = [("100 % of the data", ours + published)]
+    return charts.lines([(*panel, "test accuracy, %") for panel in panels], "intensity of corruption")
 
 
 def _point(name: str, whose: str, x: int, mean: float, spread: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from torch import nn
 from oversmooth.steering import steer
 from oversmooth.train.augment import Augment
 from oversmooth.train.recipe import Recipe
-from oversmooth.train.vit import ViT
+from oversmooth.train.vit import Attention, ViT
 
 
 def model_of(recipe: Recipe) -> ViT:
@@ -23,6 +23,10 @@ def model_of(recipe: Recipe) -> ViT:
         methods = recipe.methods()
         if methods:
             steer(model, methods)
+        if not recipe.output_bias and recipe.variant in ("smooth", "sharpen"):
+            for module in model.modules():
+                if isinstance(module, Attention):  # zero, and never learned: the files keep their layout
+                    nn.init.zeros_(module.proj.bias).requires_grad_(False)
     return model
 
 

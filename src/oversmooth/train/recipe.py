@@ -45,6 +45,8 @@ class Recipe:
     """Of smooth and sharpen: as the paper initialises, or from the plain model's weights."""
     initialisation: Literal["truncated", "torch"] = "truncated"
     """Of all other weights: normal of 0.02 as ViTs usually begin, or torch's own; the paper does not say."""
+    output_bias: bool = True
+    """Of attention in smooth and sharpen; the authors' early code has none there (THEORY §5)."""
     shape: Shape = field(default_factory=Shape)
     epochs: int = 300
     warmup: int = 5
@@ -105,10 +107,17 @@ class Recipe:
 
     @property
     def title(self) -> str:
-        """For people: ``ViT-Ti⁻, 10 % of cifar100, seed 2``."""
-        ours = (self.shape.width, self.shape.depth) == (192, 12)
-        name = variant_title(self.variant) if ours else variant_title(self.variant).replace("ViT-Ti", "ViT")
-        return f"{name}, {percent(self.share)} of {self.data}, seed {self.seed}"
+        """For people: ``ViT-Ti⁻, 10 % of cifar100, seed 2``; another depth than 12 is said."""
+        return f"{self.label}, seed {self.seed}"
+
+    @property
+    def label(self) -> str:
+        """The title without the seed."""
+        name = variant_title(self.variant)
+        if self.shape.width != PAPER.shape.width:
+            name = name.replace("ViT-Ti", "ViT")
+        depth = "" if self.shape.depth == PAPER.shape.depth else f", depth {self.shape.depth}"
+        return f"{name}{depth}, {percent(self.share)} of {self.data}"
 
     def methods(self) -> list[Method]:
         """What steers the model; none for plain."""

@@ -148,7 +148,8 @@ class Run:
         if self.device.type == "cpu":
             self._check()  # on a GPU once an epoch: asking makes it wait
             self._tell()
-        if self.monitor is not None and self.ranks.first and (done % self.watch.monitor == 0 or done == 1):
+        due = self.watch.monitor and (done % self.watch.monitor == 0 or done in (1, self.step.total))
+        if self.monitor is not None and self.ranks.first and due:
             row = {"step": done, **self.monitor.measure()}
             if self.smoothing is not None:
                 self.smoothing.write(row)

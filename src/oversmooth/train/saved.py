@@ -97,6 +97,15 @@ def trained_file(path: Path) -> Path | None:
         return None  # whoever reads it says what is wrong
 
 
+def recipe_of(path: Path) -> Recipe | None:
+    """Of a model that `save_model` wrote, without reading its arrays; None for any other file."""
+    file = trained_file(path)
+    if file is None:
+        return None
+    with safe_open(file, framework="pt") as opened:
+        return Recipe.from_json(opened.metadata()[RECIPE], f"the recipe of {file}")
+
+
 def notes_of(path: str | Path) -> dict[str, Any]:
     """What was written beside the recipe."""
     return dict(json.loads(read_file(Path(path))[1].get("notes", "{}")))

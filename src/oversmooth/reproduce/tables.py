@@ -1,0 +1,37 @@
+"""Tables as the terminal and as Markdown show them: a heading, rows, and in the last column whose figures they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def terminal(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Figures to the right, names and whose to the left; what is published is dimmed."""
+    from rich import box  # lazily: machines that train need not have it
+    from rich.markup import escape
+    from rich.table import Table
+
+    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
+    for place, heading in enumerate(head):
+        last = place == len(head) - 1
+        # Where it is narrow, figures break over lines; headings, and whose figures they are, never do.
+        out.add_column(
+            heading,
+            justify="right" if place and not last else "left",
+            no_wrap=last,
+            min_width=max(map(len, heading.split()), default=0),
+        )
+    for row in rows:
+        out.add_row(*map(escape, row), style="dim" if row[-1].startswith("published") else None)
+    return out
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
+    """The table, and under it the notes, a paragraph each."""
+    lines = [head, ["---"] * len(head), *rows]
+    text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n\n".join([text, *notes]) + "\n"

@@ -1,0 +1,47 @@
+"""Table 2's trained models, found again in results/models by what they were trained by.
+
+    oversmooth reproduce table1 --trained --data IMAGES
+
+and likewise fig2, fig3 and fig5: `--trained` stands for the files' names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from oversmooth.errors import InputError
+from oversmooth.reproduce import table2
+from oversmooth.train.recipe import Recipe, percent
+from oversmooth.train.saved import recipe_of
+
+
+def find(results: Path, share: float, seed: int | None = None) -> list[Path]:
+    """The models of one column of table 2, variant by variant; of one seed, or of all that are there.
+
+    Each variant must be there at least once: a figure without one would not say what it lacks.
+    """
+    column = {recipe.variant: recipe for recipe in table2.recipes(1) if recipe.share == share}
+    if not column:
+        raise InputError(f"table 2 has no models of a share of {share:g}; choose 1, 0.5 or 0.1")
+    there: dict[tuple[str, int], Path] = {}
+    for path in sorted((results / "models").glob("*")):
+        recipe = recipe_of(path)
+        wanted = None if recipe is None else column.get(recipe.variant)
+        if recipe is not None and wanted is not None and recipe == replace(wanted, seed=recipe.seed):
+            there[recipe.variant, recipe.seed] = path
+    found = []
+    for variant, wanted in column.items():
+        own = sorted(s for v, s in there if v == variant and seed in (None, s))
+        if not own:
+            raise InputError(_lacks(results, replace(wanted, seed=seed or 0), seed))
+        found += [there[variant, s] for s in own]
+    return found
+
+
+def _lacks(results: Path, recipe: Recipe, seed: int | None) -> str:
+    seeds = f" --seeds {seed + 1}" if seed else ""
+    return (
+        f"{results / 'models'} has no model {recipe.title if seed is not None else recipe.label}; make it with "
+        f"oversmooth reproduce table2 --cells {percent(recipe.share).replace(' ', '')}{seeds} --results {results}"
+    )
