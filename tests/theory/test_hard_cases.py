@@ -214,3 +214,26 @@ def test_both_norms_and_both_bands_are_recorded():
 
     torch.testing.assert_close(run.log_hfc[0], hfc(X).norm().log())
     torch.testing.assert_close(run.log_lfc[0], lfc(X).norm().log())
+
+
+@pytest.mark.parametrize("scale", [30, 60, 120])
+def test_a_zero_of_h_does_not_hide_what_is_still_on_its_way(scale):
+    """With λ = 0 every Ritz value scores 1, whatever its error; the small negative t that decide come late.
+
+    Attention by distance has none but what noise adds: −2e-3 at most.
+    """
+    draw = torch.Generator().manual_seed(scale)
+    x = torch.rand(6, 1, 257, 2, generator=draw)
+    noise = 0.005 * torch.randn(6, 1, 257, 257, generator=draw)
+    A = torch.softmax(-scale * torch.cdist(x, x) ** 2 + noise, -1)
+    V = torch.linalg.qr(torch.randn(64, 64, generator=draw))[0]
+    lam = -0.9 * torch.rand(64, generator=draw)
+    lam[:2] = 0
+    found = dominance(A, (V * lam)[None], V.mT[None], per_head=True)
+    for place, matrix in enumerate(A[:, 0].double()):
+        t = torch.linalg.eigvals(matrix)
+        t = t[(t - 1).abs().argsort()[1:]]
+        exact = (1 + t[:, None] * lam.double()).abs().max()
+        assert 1 + 4e-4 < exact < 1 + 4e-3
+        assert found.rho_rough[place, 0] == pytest.approx(float(exact), abs=1e-4)
+        assert found.verdict[place] == ["rough"]

@@ -47,16 +47,17 @@ class LinearSystem(Protocol):
 _RIVALS = 2
 _RIVAL_WEIGHT = 0.1
 
-Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(Ritz values ``(b, m)``, which items ``(b,)``) -> (how much each matters, how fast that changes), ``(b, m)`` each."""
+Score = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(Ritz values ``(b, m)``, reach ``(b, 1)`` or of that shape, which items ``(b,)``) -> how much each matters at most,
+if the eigenvalue lies within reach of it, ``(b, m)``.
+"""
 
 
 def modulus(shift: float) -> Score:
     """The score ``|shift + θ|``."""
 
-    def score(theta: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-        value = (shift + theta).abs()
-        return value, torch.ones_like(value)
+    def score(theta: Tensor, reach: Tensor, _: Tensor) -> Tensor:
+        return (shift + theta).abs() + reach
 
     return score
 
@@ -127,6 +128,10 @@ class Arnoldi:
         # With as many steps as dimensions nothing is left over.
         return y, torch.where(rank <= self.steps, 0.0, residual)
 
+    def reach(self) -> Tensor:
+        """How far any Ritz value of an item may be from an eigenvalue of the operator it is exact for, ``(b, 1)``."""
+        return _length(self.H[:, self.steps])
+
     def expand(self, y: Tensor) -> Tensor:
         """``V y``: the vector with these coefficients, ``(b, m) -> (b, size)`` complex."""
         V = self.V[:, : self.steps].mT
@@ -146,7 +151,8 @@ class Arnoldi:
         """
         m = self.steps
         values, vectors = torch.linalg.eig(self.H[0, :m].double().cpu())
-        scores, _ = score(values[None].to(self.H.device, complex_of(self.H.dtype)), index)
+        values = values[None].to(self.H.device, complex_of(self.H.dtype))
+        scores = score(values, values.real.new_zeros(1, 1), index)
         order = scores[0].argsort(descending=True)[:keep].cpu()
         chosen = vectors[:, order]
         # A real invariant subspace holds both parts of every complex vector; what conjugates repeat is dropped.
@@ -183,8 +189,8 @@ def extremal(
 ) -> Extremal:
     """Arnoldi until, in every item, the highest-scoring Ritz value has converged and no rival may still overtake it.
 
-    Converged: its residual, times its slope, is below tolerance · max(1, score). A rival: one of the next few by score,
-    if its score plus its own such error is higher.
+    Converged: within its residual its score can grow by no more than tolerance · max(1, score). A rival: one of the few
+    that could score highest, if within its own residual its score is higher.
 
     Looks after `first` steps and then where the decay of the residual so far points to; items that are done drop
     out. After `most` steps the others stop as they are, or go on one by one with thick restarts.
@@ -233,14 +239,14 @@ def _record(
 ) -> tuple[Tensor, Tensor]:
     """Write down the items that are done (all of them, on stop); which those are, and the error of each."""
     all_theta = basis.ritz_values()
-    scores, slopes = score(all_theta, index)
+    scores = score(all_theta, torch.zeros_like(basis.reach()), index)
     top = scores.argmax(-1, keepdim=True)
-    theta, high, slope = (x.gather(1, top)[:, 0] for x in (all_theta, scores, slopes))
+    theta, high = (x.gather(1, top)[:, 0] for x in (all_theta, scores))
     y, residual = basis.ritz_vector(theta)
-    error = residual * slope / high.clamp(min=1)
+    error = (score(theta[:, None], residual[:, None], index)[:, 0] - high) / high.clamp(min=1)
     good = error <= tolerance
     if good.any():
-        lead = _rivals_lead(basis, good, all_theta[good], scores[good], slopes[good])
+        lead = _rivals_lead(basis, good, all_theta[good], top[good], high[good], score, index[good])
         error[good] = torch.maximum(error[good], _RIVAL_WEIGHT * lead / high[good].clamp(min=1))
         good = error <= tolerance
     done = torch.ones_like(good) if stop else good
@@ -252,20 +258,24 @@ def _record(
     return done, error
 
 
-def _rivals_lead(basis: Arnoldi, items: Tensor, theta: Tensor, scores: Tensor, slopes: Tensor) -> Tensor:
-    """By how much one of the next Ritz values of these items may still overtake the best, ``(b,)``; zero if none can.
+def _rivals_lead(
+    basis: Arnoldi, items: Tensor, theta: Tensor, top: Tensor, best: Tensor, score: Score, index: Tensor
+) -> Tensor:
+    """By how much another Ritz value of these items may still overtake the best, ``(b,)``; zero if none can.
 
-    Without this a value that converged early hides a larger one that is still on its way.
+    Without this a value that converged early hides a larger one that is still on its way. Looked at are those that
+    would score highest if all were as uncertain as the last step allows: where scores tie, as they do when an
+    eigenvalue of H is zero, this still finds the one that matters.
     """
-    best = scores.amax(-1)
     lead = torch.zeros_like(best)
+    could = score(theta, basis.reach()[items], index)
     # Conjugates score alike and converge alike: one of each two is enough.
-    order = torch.where(theta.imag < 0, -torch.inf, scores).argsort(-1, descending=True)
-    for place in range(1, min(1 + _RIVALS, theta.shape[-1])):
-        which = order[:, place : place + 1]
-        rival, score, slope = (x.gather(1, which)[:, 0] for x in (theta, scores, slopes))
-        _, residual = basis.ritz_vector(rival, items)
-        lead = torch.maximum(lead, score + slope * residual - best)
+    could = torch.where(theta.imag < 0, -torch.inf, could).scatter(1, top, -torch.inf)
+    order = could.argsort(-1, descending=True)
+    for place in range(min(_RIVALS, theta.shape[-1] - 1)):
+        rival = theta.gather(1, order[:, place : place + 1])
+        _, residual = basis.ritz_vector(rival[:, 0], items)
+        lead = torch.maximum(lead, score(rival, residual[:, None], index)[:, 0] - best)
     return lead
 
 

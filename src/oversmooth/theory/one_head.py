@@ -99,11 +99,22 @@ def _largest(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> tuple[Tensor
     return value.clamp(min=0), i, at.gather(1, i[:, None])[:, 0]
 
 
-def _largest_for_each(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> tuple[Tensor, Tensor]:
-    """For every t the largest |μ| over λ, and which λ gives it, in pieces that fit in memory."""
+def _largest_for_each(
+    t: Tensor, lam: Tensor, shift: Tensor, base: float, reach: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """For every t the largest |μ| over λ, and which λ gives it, in pieces that fit in memory.
+
+    reach ``(b, 1)`` or as t: the largest that μ can be if t may be off by so much.
+    """
     rows = max(1, _CHUNK // max(1, t.shape[-1] * lam.shape[-1]))
-    pieces = zip(t.split(rows), lam.split(rows), shift.split(rows), strict=True)
-    best = [_mu(t, lam, s, base).abs().max(-1) for t, lam, s in pieces]
+    off = (t.real if reach is None else reach).split(rows)
+    pieces = zip(t.split(rows), lam.split(rows), shift.split(rows), off, strict=True)
+    best = []
+    for t_, lam_, shift_, off_ in pieces:
+        size = _mu(t_, lam_, shift_, base).abs()
+        if reach is not None:
+            size = size + off_[..., None] * lam_.abs()[:, None, :]
+        best.append(size.max(-1))
     return torch.cat([b.values for b in best]), torch.cat([b.indices for b in best])
 
 
@@ -162,10 +173,9 @@ class _Rough:
         return values
 
     def _by_arnoldi(self, index: Tensor, how: Search) -> None:
-        def score(theta: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+        def score(theta: Tensor, reach: Tensor, part: Tensor) -> Tensor:
             here = index[part]
-            value, which = _largest_for_each(theta, self.lam[here], self.shift[here], self.base)
-            return value, self.lam[here].abs().gather(1, which)
+            return _largest_for_each(theta, self.lam[here], self.shift[here], self.base, reach)[0]
 
         whole = len(index) == len(self.everything)
         system = CentredAttention(self.A if whole else self.A.select(index))
@@ -174,10 +184,11 @@ class _Rough:
         else:
             first, most = 24, _STEPS  # on a GPU steps cost next to nothing
         first, most = how.steps or first, how.steps or most
+        parts = torch.arange(len(index), device=index.device)
         found = extremal(system, score, tolerance=how.tolerance, first=first, most=most, seed=how.seed)
         _, which = _largest_for_each(found.value[:, None], self.lam[index], self.shift[index], self.base)
         self.radius[index], self.t[index], self.which[index] = found.score, found.value, which[:, 0]
-        self.residual[index] = found.residual * self.lam[index].gather(1, which)[:, 0].abs()
+        self.residual[index] = score(found.value[:, None], found.residual[:, None], parts)[:, 0] - found.score
         self.converged[index] = found.converged
 
 
