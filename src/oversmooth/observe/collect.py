@@ -14,7 +14,7 @@ from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.errors import InputError
 from oversmooth.observe.study import Block, inverse_sigma
-from oversmooth.theory.dominance import dominance
+from oversmooth.theory.dominance import TIE, dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.spectrum import attention_spectrum
 from oversmooth.theory.weights import fold_norm, head_spectrum
@@ -250,8 +250,10 @@ def _real_rule(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, 
     low, high = t.nan_to_num(nan=torch.inf).amin(-1, keepdim=True), t.nan_to_num(nan=-torch.inf).amax(-1, keepdim=True)
     smooth = (1 + lam).abs().amax(-1)
     rough = torch.maximum((1 + lam * low).abs(), (1 + lam * high).abs()).amax(-1)
+    tie = TIE[t.dtype] * torch.maximum(smooth, rough).clamp(min=1)
     words = [
-        ["smooth" if s > r else "rough" for s, r in zip(a, b, strict=True)] for a, b in zip(smooth, rough, strict=True)
+        ["tie" if abs(m) <= few else "smooth" if m > 0 else "rough" for m, few in zip(row, near, strict=True)]
+        for row, near in zip((smooth - rough).tolist(), tie.tolist(), strict=True)
     ]
     return smooth, rough, words
 
