@@ -204,6 +204,15 @@ def test_a_checkpoint_of_another_recipe_is_refused_by_the_field_that_differs(tmp
         train(replace(RECIPE, seed=1), splits(), device="cpu", folder=whole.folder, resume=True)
 
 
+def test_a_checkpoint_of_another_kind_of_device_is_refused(tmp_path):
+    train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
+    arrays, facts = checkpoint.load(tmp_path, RECIPE)
+    arrays |= {name: arrays[name][:16].clone() for name in ("generator.order", "generator.augment")}  # as a GPU's are
+    checkpoint.save(tmp_path, RECIPE, arrays, facts)
+    with pytest.raises(InputError, match="was trained on a GPU, whose random numbers a CPU cannot go on with"):
+        train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True)
+
+
 def test_a_damaged_checkpoint_is_refused(tmp_path):
     train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
     path = tmp_path / checkpoint.NAME

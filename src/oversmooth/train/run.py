@@ -88,6 +88,12 @@ class Run:
                 f"{self.folder} was trained with {len(arrays['losses'])} steps an epoch and these images give "
                 f"{self.step.steps}; give the images it began with"
             )
+        if arrays["generator.augment"].shape != self.step.generator.get_state().shape:
+            here, there = ("a GPU", "a CPU") if self.device.type == "cuda" else ("a CPU", "a GPU")
+            raise InputError(
+                f"{self.folder} was trained on {there}, whose random numbers {here} cannot go on with; "
+                f"resume it on {there}, or name another directory"
+            )
         torch.set_rng_state(arrays["generator.torch"])
         self.step.load(arrays)
         return facts
