@@ -154,6 +154,9 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
     assert list(cell["kinds"]) == ["brightness", "contrast"]
     assert len(cell["mean"]) == 5
     test = first_of_test(load_splits(cifar), table2.QUICK_TEST_IMAGES).test
+    shutil.rmtree(results / "table3-quick-official", ignore_errors=True)
+    assert run(monkeypatch, *given, "--official", tmp_path) == 2  # not answered with the cells that were made here
+    assert "brightness.npy does not exist" in capsys.readouterr().err
     for path in (results / "table3-quick").glob("*.json"):  # one evaluator did for all three
         model, own = saved.load_model(results / "models" / f"{path.stem}.safetensors")
         alone = Evaluator(own, model, torch.device("cpu")).accuracy(test.images, test.labels)
@@ -177,7 +180,11 @@ def test_a_damaged_cell_is_refused(tmp_path):
     path.write_text("{}")
     with pytest.raises(InputError, match="damaged"):
         cells.missing([RECIPE], tmp_path, "table2")
-    path.write_text(json.dumps({"recipe": replace(RECIPE, seed=1).to_dict()}))
+    path.write_text(json.dumps({"recipe": RECIPE.to_dict(), "title": "no figure"}))
+    with pytest.raises(InputError, match="damaged"):
+        cells.status(tmp_path)
+    whole = {"title": "a", "accuracy": 0.5, "hardware": "b", "day": "c"}
+    path.write_text(json.dumps({"recipe": replace(RECIPE, seed=1).to_dict(), **whole}))
     with pytest.raises(InputError, match="not the one it is named by"):
         cells.read(path)
 
@@ -229,6 +236,9 @@ def test_cells_filled_at_once_are_those_filled_one_by_one(tmp_path, cifar):
     assert cells.fill(fitted[1:], both, tmp_path / "alone", "table2", **given)
     one, other = (cells.read(cells.cell_path(tmp_path / where, "table2", fitted[1])) for where in ("at-once", "alone"))
     assert one["accuracy"] == other["accuracy"]
+    broken = [replace(one, batch=5000) for one in fitted]
+    with pytest.raises(InputError, match=r"2 of 2 runs failed; .* less than one batch of 5000"):
+        cells.fill(broken, both, tmp_path / "broken", "table2", at_once=2, **given)
     assert steering_of(saved.load_model(cells.model_path(tmp_path / "at-once", fitted[1]))[0]).methods
 
 

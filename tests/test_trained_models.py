@@ -88,3 +88,13 @@ def test_one_mean_means_grey():
     np.testing.assert_allclose(grey.tensor(pixels)[0].numpy(), wanted, atol=1.01 / 255)
     same = np.repeat(pixels[..., :1], 3, -1)
     np.testing.assert_array_equal(grey.tensor(same)[0].numpy() * 255, same[..., 0])
+
+
+def test_what_was_steered_since_says_so(tmp_path, monkeypatch, capsys):
+    recipe = plain()
+    (tmp_path / "run").mkdir()
+    save_model(model_of(recipe), recipe, tmp_path / "run" / "model.safetensors")
+    assert run(monkeypatch, "steer", tmp_path / "run", "-m", "neutreno:strength=0.6", "-o", tmp_path / "other") == 0
+    loaded = models.load(str(tmp_path / "other"))
+    assert loaded.name == f"{recipe.title}, steered since"
+    assert steering_of(loaded.model) is not None

@@ -170,7 +170,8 @@ class Accuracy:
     images: int
     clean: float
     corrupted: list[float]
-    """By the intensity of corruption, from 1."""
+    """By the intensity of corruption, from 1; of `corrupted_images` of them."""
+    corrupted_images: int
     how: str
     """What was corrupted how, in words."""
     trained: Number = None

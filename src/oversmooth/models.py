@@ -241,11 +241,14 @@ def _from_training(path: Path, random: bool, seed: int) -> Loaded:
     from oversmooth.train.build import model_of
 
     model, recipe = load_model(path)
+    name, steering = recipe.title, steering_of(model)
+    if steering is not None and steering.methods != recipe.methods():
+        name += ", steered since"
     if random:
         model = model_of(dataclasses.replace(recipe, seed=seed))
     side = (recipe.shape.image, recipe.shape.image)
     preprocessing = Preprocessing(size=side, mean=recipe.mean, std=recipe.std)
-    return Loaded(model, recipe.title, "vision", preprocessing=preprocessing, argument="images", recipe=recipe)
+    return Loaded(model, name, "vision", preprocessing=preprocessing, argument="images", recipe=recipe)
 
 
 def _from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded:

@@ -163,7 +163,8 @@ def _accuracy(diagnosis: Diagnosis) -> str:
         said += f" ({found.trained:.1%} of all, noted after training)"
     if found.corrupted:
         first, last = found.corrupted[0], found.corrupted[-1]
-        said += f"; corrupted, from {first:.1%} at intensity 1 to {last:.1%} at {len(found.corrupted)}"
+        said += f"; of {found.corrupted_images} of them, corrupted, from {first:.1%} at intensity 1"
+        said += f" to {last:.1%} at {len(found.corrupted)}"
     return said + "."
 
 

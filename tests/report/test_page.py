@@ -86,7 +86,7 @@ def test_several_models(small):
 
 def test_models_side_by_side_and_what_they_get_right(small):
     other = Diagnosis.from_json(small.to_json())
-    other.accuracy = Accuracy(512, 0.9101, [0.838, 0.631], "all corrupted", trained=0.9)
+    other.accuracy = Accuracy(512, 0.9101, [0.838, 0.631], 512, "all corrupted", trained=0.9)
     assert Diagnosis.from_json(other.to_json()) == other
     text = visible(page.render([small, other], [("another <page>", "other.html")]))
     first, last = (small.layers[place].tokens["hfc_lfc"] for place in (0, -1))
@@ -170,7 +170,7 @@ def pages(tmp_path_factory):
         layer.changes = []
     three = [example(f"model {i}", layers=3, heads=2, head_dim=4, seed=i) for i in range(3)]
     for place, one in enumerate(three[1:]):
-        one.accuracy = Accuracy(100, 0.9, [0.8, 0.7 - place / 10], "corrupted")
+        one.accuracy = Accuracy(100, 0.9, [0.8, 0.7 - place / 10], 100, "corrupted")
     for name, diagnoses in {"bert": [bert], "awkward": [awkward], "six": six, "three": three}.items():
         page.save(diagnoses, folder / f"{name}.html")
     return {"folder": folder, "bert": bert}

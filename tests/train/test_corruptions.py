@@ -292,3 +292,18 @@ def test_bad_input_is_refused_in_one_sentence(change, match):
     settings = dict(images=torch.zeros(1, 3, 32, 32, dtype=torch.uint8), kind="fog", severity=1, seed=0) | change
     with pytest.raises(InputError, match=match):
         corrupt(settings.pop("images"), settings.pop("kind"), settings.pop("severity"), **settings)
+
+
+def test_official_files_of_another_set_are_refused(tmp_path, monkeypatch):
+    from oversmooth.train import evaluate
+    from oversmooth.train.data import Images
+
+    images, labels = torch.zeros(10, 3, 32, 32, dtype=torch.uint8), torch.arange(10)
+    monkeypatch.setattr(evaluate, "read_official", lambda *_: (images, labels))
+    cpu = torch.device("cpu")
+    names = [str(i) for i in range(10)]
+    own = evaluate.Corruptions(Images(images[:4], labels[:4], names, "own"), cpu, official=tmp_path)
+    assert own("fog", 1)[0].shape == (4, 3, 32, 32)
+    for other in (Images(images[:4], labels[1:5], names, "b"), Images(images[:4, :1], labels[:4], names, "c")):
+        with pytest.raises(InputError, match="sizes or labels differ"):
+            evaluate.Corruptions(other, cpu, official=tmp_path)("fog", 1)

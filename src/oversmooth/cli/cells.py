@@ -197,6 +197,8 @@ def table3(
     if not every:
         raise InputError(f"table 2 has no models of a share of {share:g}; choose 1, 0.5 or 0.1")
     name = table3.QUICK_NAME if quick else table3.NAME
+    if official is not None:
+        name += "-official"  # other pictures, and so other cells
     if not show:
         splits = load(data)
         if quick:

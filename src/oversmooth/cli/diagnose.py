@@ -151,7 +151,7 @@ def diagnose_all(
 
             diagnosis = run(loaded.model, inputs, name=loaded.name, progress=advance, **settings)  # type: ignore[arg-type]
             diagnosis.remarks = loaded.remarks + diagnosis.remarks
-            if loaded.recipe is not None and not random:
+            if loaded.recipe is not None and loaded.name == loaded.recipe.title:  # as it was trained
                 diagnosis.model["recipe"] = loaded.recipe.to_dict()
             found.append(diagnosis)
     return found

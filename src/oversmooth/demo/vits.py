@@ -27,7 +27,7 @@ from oversmooth.train.saved import load_model, notes_of
 FOLDER = Path(__file__).parent / "fashion"
 # In this order the page has smoothing blue and sharpening orange, as everywhere.
 NAMES = {"smooth": "ViT⁺ (smoothing)", "sharpen": "ViT⁻ (sharpening)", "plain": "ViT (left alone)"}
-_INPUTS, _CORRUPTED = 16, 256
+_INPUTS, _CORRUPTED = 16, 150
 _CPU = torch.device("cpu")
 
 
@@ -68,6 +68,7 @@ def accuracy(path: Path, test: Images) -> Accuracy:
         images=len(test),
         clean=evaluator.accuracy(test.images, test.labels),
         corrupted=[evaluator.accuracy(corrupted(few, severity), few.labels) for severity in SEVERITIES],
+        corrupted_images=len(few),
         how=f"{len(few)} of them corrupted, each in one of the {len(KINDS)} standard ways, in turn",
         trained=notes_of(path).get("accuracy"),
     )

@@ -185,6 +185,8 @@ def eigenvalues(diagnoses: list[Diagnosis]) -> Any:
     import altair as alt
 
     real = {name: values for name, d in _named(diagnoses) if (values := d.real_parts)}
+    # Zeros count as neither, where the diagnosis says which of them are.
+    shares = {name: d.negative_share for name, d in _named(diagnoses)}
     if not real:
         return None
     # A few far eigenvalues would leave all others in one bar; the ends hold what is beyond them.
@@ -205,7 +207,8 @@ def eigenvalues(diagnoses: list[Diagnosis]) -> Any:
             }
             for i, n in enumerate(counts)
         ]
-        negative = sum(x < 0 for x in values) / len(values)
+        known = shares[name]
+        negative = sum(x < 0 for x in values) / len(values) if known is None else known
         title = alt.Title(name, subtitle=f"{len(values):,} eigenvalues, {100 * negative:.1f} % with Re λ < 0")
         scale = alt.Scale(domain=["Re λ < 0", "Re λ ≥ 0"], range=["#7B4EA3", "#009E73"])
         bars = alt.Chart(alt.Data(values=rows)).mark_bar(binSpacing=0)

@@ -32,6 +32,7 @@ from oversmooth.train.runs import Progress, Splits, Watch
 Told = Callable[[str], None]
 Home = str | Callable[[Recipe], str]
 """The table that keeps cells: one for all, or one that the recipe decides, where tables share cells."""
+_ALWAYS = ("title", "accuracy", "hardware", "day")
 _LOOKS = 20  # times that smoothing was looked at, kept of all
 
 
@@ -58,6 +59,7 @@ def read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         recipe = Recipe.from_dict(found["recipe"], f"the recipe of {path}")
+        _ = [found[name] for name in _ALWAYS], float(found["accuracy"])
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise InputError(f"{path} is no cell of ours or is damaged ({error}); remove it to run it again") from error
     if recipe.key != path.stem:
@@ -103,9 +105,12 @@ def fill(
     jobs = [Job(recipe, work_folder(results, recipe)) for recipe in wanted]
     say = told or (lambda line: None)
     if at_once > 1 and len(jobs) > 1:
-        for outcome in run_many(jobs, data, at_once=at_once, minutes=minutes, device=device, told=say):
+        outcomes = run_many(jobs, data, at_once=at_once, minutes=minutes, device=device, told=say)
+        for outcome in outcomes:
             if outcome.job.finished:
                 _keep(outcome.job, splits, results, table, device)
+        if failed := [outcome for outcome in outcomes if outcome.failed]:
+            raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {failed[0].job.recipe.title} {failed[0].said}")
         return not missing(recipes, results, table)
     for job in jobs:
         say(f"{job.recipe.title}: begins")

@@ -96,7 +96,8 @@ def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, ...]]
             cases += sum(counts)
             rows.append((diagnosis.name, *(f"{p:.2f}" for p in percents[-1]), f"{sum(counts):,}", "ours, this run"))
         recipe = trained_by(group[0])
-        if len(group) > 1 and recipe is not None:
+        seeds = {found.seed for d in group if (found := trained_by(d)) is not None}
+        if len(group) == len(seeds) > 1 and recipe is not None:
             means = [mean_and_spread(column) for column in zip(*percents, strict=True)]
             figures = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in means]
             rows.append((f"{recipe.label}, {len(group)} seeds", *figures, f"{cases:,}", "ours, mean"))

@@ -1,4 +1,4 @@
-"""AttnScale: ``A' = J + (1 + w)(A − J)``, J all 1/n: the part of attention that is no mean, amplified (THEORY §7)."""
+"""AttnScale: ``A' = J + (1 + w)(A − J)``, J all 1/n: the part of attention that is no mean, amplified."""
 
 from __future__ import annotations
 

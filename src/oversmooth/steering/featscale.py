@@ -1,4 +1,4 @@
-"""FeatScale: ``Y + s · LFC[Y] + t · HFC[Y]`` on what the attention block gives, per channel (THEORY §7)."""
+"""FeatScale: ``Y + s · LFC[Y] + t · HFC[Y]`` on what the attention block gives, per channel."""
 
 from __future__ import annotations
 

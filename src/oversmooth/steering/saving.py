@@ -58,7 +58,7 @@ def load_steered(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     arrays, metadata = read_file(path)
     if KEY not in metadata:
         raise InputError(f"{path} has no settings of a steered model in its metadata; load it as any other")
-    restore_into(inside, _read(metadata[KEY], path), arrays, path)
+    restore_into(inside, read_settings(metadata[KEY], path), arrays, path)
     return model
 
 
@@ -126,7 +126,8 @@ def method_from(settings: dict[str, Any]) -> Method:
     return METHODS[name](**given)
 
 
-def _read(text: str, path: Path) -> dict[str, Any]:
+def read_settings(text: str, path: Path) -> dict[str, Any]:
+    """JSON from a file's metadata."""
     try:
         settings = json.loads(text)
     except ValueError as error:

@@ -20,6 +20,7 @@ from oversmooth.train.saved import write_arrays
 
 NAME = "checkpoint.safetensors"
 _VERSION = 1
+_ALWAYS = ("position", "losses", "failed", "generator.order", "generator.augment", "generator.torch")
 
 
 def save(folder: Path, recipe: Recipe, arrays: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -39,6 +40,7 @@ def load(folder: Path, recipe: Recipe) -> tuple[dict[str, Tensor], dict[str, Any
             metadata = file.metadata() or {}
         found = Recipe.from_json(metadata["recipe"], f"the recipe of {path}")
         facts = dict(json.loads(metadata["facts"]))
+        _ = [arrays[name] for name in _ALWAYS]
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         if isinstance(error, InputError):
             raise

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from oversmooth.errors import InputError
 from oversmooth.inputs.preprocessing import LUMA
 from oversmooth.train import graphs
 from oversmooth.train.build import augment_of
@@ -22,7 +23,7 @@ Told = Callable[[int, int, str], None]
 
 
 class Evaluator:
-    """``evaluator.correct(images)``: counts what the model gets right, as the model is now.
+    """``evaluator.accuracy(images, labels)``: what the model gets right, as it is now; `predicted` says what it finds.
 
     On a GPU batches are all of one size, the last filled up with what lies in the buffer, so that one graph does for
     every set.
@@ -104,14 +105,23 @@ class Corruptions:
 
     def _made(self, kind: str, severity: int) -> tuple[Tensor, Tensor]:
         if self.official is not None:
-            images, labels = read_official(self.official, kind, severity)
-            return images.to(self.device), labels.to(self.device)
+            return self._official(self.official, kind, severity)
         images = self.test.images
         if images.shape[1] == 3:
             return corrupt(images, kind, severity, seed=self.seed), self.test.labels
         coloured = corrupt(images.expand(-1, 3, -1, -1), kind, severity, seed=self.seed)
         weights = torch.tensor(LUMA, device=self.device).view(1, 3, 1, 1)
         return (coloured * weights).sum(1, keepdim=True).round().to(torch.uint8), self.test.labels
+
+    def _official(self, folder: Path, kind: str, severity: int) -> tuple[Tensor, Tensor]:
+        images, labels = (x.to(self.device) for x in read_official(folder, kind, severity))
+        own = len(self.test)
+        if images.shape[1:] != self.test.images.shape[1:] or not torch.equal(labels[:own], self.test.labels):
+            raise InputError(
+                f"{folder} is not of the test images of {self.test.name}: sizes or labels differ; give the folder "
+                "that belongs to this data set"
+            )
+        return images[:own], labels[:own]
 
 
 def under_corruption(

@@ -1,7 +1,7 @@
 """Several runs at once on one machine, each `oversmooth train` in a process of its own, within a span of time.
 
-For a GPU that one small model does not fill, and that is lent in pieces: what is not done in time is at a checkpoint,
-and the next call goes on from there.
+For a GPU that one small model does not fill, and for machines with a time limit: what is not done in time is at a
+checkpoint, and the next call goes on from there.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ OUTPUT = "output.txt"
 """What a run's process printed, in its folder."""
 _LEAST = 45.0  # seconds: less is spent before the first step, on starting and compiling
 _SPARE = 15.0  # seconds kept at the end for starting late and for the checkpoint
+_STOPPED = (0, 130, -15)  # at its end or out of time; by Ctrl-C; by a polite kill
 _GRACE = 60.0  # seconds after the end in which a process may still write its checkpoint
 
 
@@ -42,6 +43,7 @@ class Outcome:
 
     job: Job
     said: str
+    failed: bool = False
 
 
 def run_many(
@@ -57,8 +59,8 @@ def run_many(
     end = None if minutes is None else time.monotonic() + 60 * minutes
     waiting, running, outcomes = list(jobs), dict[Job, subprocess.Popen[bytes]](), list[Outcome]()
 
-    def finish(job: Job, said: str) -> None:
-        outcomes.append(Outcome(job, said))
+    def finish(job: Job, said: str, failed: bool = False) -> None:
+        outcomes.append(Outcome(job, said, failed))
         if told is not None:
             told(f"{job.recipe.title}: {said}")
 
@@ -76,7 +78,7 @@ def run_many(
             for job, process in list(running.items()):
                 if process.poll() is not None:
                     del running[job]
-                    finish(job, _said(job, process.returncode))
+                    finish(job, _said(job, process.returncode), failed=process.returncode not in _STOPPED)
                 elif end is not None and time.monotonic() > end + _GRACE:
                     process.terminate()
             time.sleep(0.2)

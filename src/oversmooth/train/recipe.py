@@ -27,7 +27,7 @@ _BETWEEN_METHODS = " + "
 
 @dataclass(frozen=True)
 class Recipe:
-    """The defaults are the recovered recipe of the first paper's tables 2 and 3 (PAPERS), at 100 % of the data.
+    """The defaults are the recovered recipe of the first paper's tables 2 and 3, at 100 % of the data.
 
     ``epochs`` of cosine follow ``warmup`` epochs, both of ``len(data) // batch`` steps: the last incomplete batch is
     dropped, as timm's loader does for training. ``variant`` is plain, smooth, sharpen, or steering methods in words,
@@ -241,7 +241,7 @@ def percent(share: float) -> str:
 
 
 PAPER = Recipe()
-"""Tables 2 and 3 of the first paper: 66.78 % on CIFAR-100 with all the data, 32.47 % with a tenth (PAPERS)."""
+"""Tables 2 and 3 of the first paper: 66.78 % on CIFAR-100 with all the data, 32.47 % with a tenth, as published."""
 
 QUICK = Recipe(
     share=0.05,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy.live import steering_of, unwrapped
 from oversmooth.errors import InputError
 from oversmooth.files import whole_file
-from oversmooth.steering.saving import KEY, read_file, restore_into
+from oversmooth.steering.saving import KEY, read_file, read_settings, restore_into
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.vit import ViT
 
@@ -71,7 +71,7 @@ def load_model(path: str | Path) -> tuple[ViT, Recipe]:
     model = ViT(recipe.shape)
     arrays = {name: value.float() for name, value in arrays.items()}
     if KEY in metadata:
-        restore_into(model, json.loads(metadata[KEY]), arrays, path)
+        restore_into(model, read_settings(metadata[KEY], path), arrays, path)
     else:
         expected = model.state_dict()
         wrong = [
@@ -108,4 +108,5 @@ def recipe_of(path: Path) -> Recipe | None:
 
 def notes_of(path: str | Path) -> dict[str, Any]:
     """What was written beside the recipe."""
-    return dict(json.loads(read_file(Path(path))[1].get("notes", "{}")))
+    with safe_open(path, framework="pt") as opened:
+        return read_settings((opened.metadata() or {}).get("notes", "{}"), Path(path))

@@ -13,7 +13,7 @@ from oversmooth.errors import InputError
 
 @dataclass(frozen=True)
 class Shape:
-    """The defaults are ViT-Ti on 32 px images with patches of 2: 257 tokens (PAPERS, tables 2 and 3)."""
+    """The defaults are ViT-Ti on 32 px images with patches of 2: 257 tokens (the first paper's tables 2 and 3)."""
 
     image: int = 32
     patch: int = 2
