@@ -20,16 +20,18 @@ _BAR = "▏▎▍▌▋▊▉█"
 
 def overview(diagnoses: Sequence[Diagnosis]) -> Table:
     """A row a model: what enters and what leaves, and what the spectra say."""
-    table = _table(
-        "model", "blocks", "HFC/LFC\nfirst → last", "cos\n", "eff. rank\n", "Re λ < 0\nof H", "smoothing\ncases"
-    )
+    # No wider than 80 columns: what does not fit is cut off, and the last column is what many come for.
+    table = _table("model", "blocks", "HFC/LFC\nfirst → last", "cos", "eff. rank", "Re λ\n< 0", "smooth\ncases")
     table.columns[0].min_width = 10  # names are what rows are told apart by
     for d in diagnoses:
         first, last = d.layers[0].tokens, d.layers[-1].tokens
         table.add_row(
             escape(d.name),
             str(d.model["layers"]),
-            *(f"{number(first.get(m))} → {number(last.get(m))}" for m in ("hfc_lfc", "cos", "effective_rank")),
+            *(
+                f"{shown(first.get(m))} → {shown(last.get(m))}"
+                for m, shown in (("hfc_lfc", number), ("cos", fixed), ("effective_rank", number))
+            ),
             share(d.negative_share),
             "–" if d.smoothing_share is None else f"{d.smoothing_share:.1%}",
         )

@@ -107,14 +107,9 @@ def _largest_for_each(
     reach ``(b, 1)`` or as t: the largest that μ can be if t may be off by so much.
     """
     rows = max(1, _CHUNK // max(1, t.shape[-1] * lam.shape[-1]))
-    off = (t.real if reach is None else reach).split(rows)
-    pieces = zip(t.split(rows), lam.split(rows), shift.split(rows), off, strict=True)
-    best = []
-    for t_, lam_, shift_, off_ in pieces:
-        size = _mu(t_, lam_, shift_, base).abs()
-        if reach is not None:
-            size = size + off_[..., None] * lam_.abs()[:, None, :]
-        best.append(size.max(-1))
+    reach = shift.new_zeros(len(shift), 1) if reach is None else reach
+    pieces = zip(t.split(rows), lam.split(rows), shift.split(rows), reach.split(rows), strict=True)
+    best = [(_mu(t, lam, s, base).abs() + r[..., None] * lam.abs()[:, None, :]).max(-1) for t, lam, s, r in pieces]
     return torch.cat([b.values for b in best]), torch.cat([b.indices for b in best])
 
 
