@@ -1,6 +1,6 @@
 """What must hold on a GPU: the graph's step is the eager one, failures are found and runs go on.
 
-Plain functions, so that a machine without pytest can run them too: python tests/train/gpu_checks.py
+Plain functions, so that a machine without pytest can run them too: python tests/train/gpu_checks.py [CHECK ...]
 """
 
 import sys
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from train_example import RECIPE, blobs, plain, splits
 
 from oversmooth.errors import InputError
-from oversmooth.train import data, loop, run
+from oversmooth.train import data, graphs, loop, run
 from oversmooth.train.build import augment_of, model_of
 from oversmooth.train.evaluate import Evaluator
 from oversmooth.train.monitor import Monitor
@@ -198,11 +198,52 @@ def check_a_full_gpu_says_what_would_fit():
     assert "does not fit" in said, said
 
 
+def check_V_is_orthonormal_inside_a_graph():
+    """Θ is written over between replays: on the wall det Θ = 0, beside it, dependent, zero; forward and backward."""
+    from oversmooth.steering import orthogonal
+
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(4, 192, 192, generator=generator).div(14).to(gpu()).requires_grad_()
+    weight = torch.randn(4, 192, 192, generator=generator).to(gpu())
+    out, grad = torch.zeros_like(theta), torch.zeros_like(theta)
+
+    def body():
+        V = orthogonal.orthonormal(theta)
+        out.copy_(V.detach())
+        grad.copy_(torch.autograd.grad((V * weight).sum(), theta)[0])
+
+    replay = graphs.captured(body)
+    start = theta.detach().clone()
+    for kind in ("as drawn", "0.0", "1e-12", "1e-8", "1e-6", "equal", "zero column", "rank one", "zero", "scaled"):
+        changed = start.clone()
+        if kind == "equal":
+            changed[..., 7] = changed[..., 3]
+        elif kind == "zero column":
+            changed[..., 100] = 0
+        elif kind == "rank one":
+            changed = changed[..., :1] @ changed[..., :1, :]
+        elif kind == "zero":
+            changed.zero_()
+        elif kind == "scaled":
+            changed *= torch.logspace(-30, 30, 192, device=gpu())
+        elif kind != "as drawn":
+            changed[..., -1] = changed[..., :-1].sum(-1) + float(kind) * changed[..., -1]
+        with torch.no_grad():
+            theta.copy_(changed)
+        replay()
+        excess = (out.double().mT @ out.double() - torch.eye(192, device=gpu())).abs().max()
+        assert excess < 1e-6, (kind, float(excess))
+        assert grad.isfinite().all(), kind
+        on_cpu = changed.cpu().requires_grad_()
+        V = orthogonal.orthonormal(on_cpu)
+        close({kind: out}, {kind: V.detach()}, 1e-4)
+
+
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
 
 if __name__ == "__main__":
     failed = 0
-    for check in CHECKS:
+    for check in [check for check in CHECKS if not sys.argv[1:] or check.__name__ in sys.argv[1:]]:
         begin = time.time()
         try:
             check()

@@ -9,7 +9,7 @@ import typer
 
 from oversmooth.cli.app import err, out, progress_bar
 from oversmooth.cli.reproduce import reproduce
-from oversmooth.cli.train import Data, Device, load, progress
+from oversmooth.cli.train import Data, Device, load, on_nan_named, progress
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,6 +29,9 @@ Output = Annotated[
 Quick = Annotated[bool, typer.Option("--quick", help="A small version, minutes on a CPU; not to be compared.")]
 Show = Annotated[bool, typer.Option("--show", help="Run nothing: show what is there.")]
 AtOnce = Annotated[int, typer.Option(help="Runs at once, each in a process.", min=1)]
+OnNan = Annotated[
+    str, typer.Option("--on-nan", help="retry: a step that is not finite sends a run back to its checkpoint; or stop.")
+]
 Minutes = Annotated[float | None, typer.Option(help="Stop at checkpoints after so long.", min=0)]
 Wiring = Annotated[str | None, typer.Option(help="paper or code, an unknown of the recipe.", show_default="paper")]
 Initialisation = Annotated[
@@ -59,6 +62,7 @@ def table2(
     initialisation: Initialisation = None,
     output_bias: OutputBias = None,
     device: Device = None,
+    on_nan: OnNan = "retry",
 ) -> None:
     """The first paper's table 2: accuracy against the share of training data, for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
 
@@ -72,7 +76,7 @@ def table2(
     every = kept.with_options(every, wiring=wiring, initialisation=initialisation, output_bias=output_bias)
     name = recipe.QUICK_NAME if quick else recipe.NAME
     tested = recipe.QUICK_TEST_IMAGES if quick else None
-    every, finished = _filled(every, cells, name, data, results, show, tested, at_once, minutes, device)
+    every, finished = _filled(every, cells, name, data, results, show, tested, at_once, minutes, device, on_nan)
     values = recipe.found(every, results, name)
     _present(recipe.table(values, quick), recipe.markdown(values, quick), output, lambda: recipe.chart(values, quick))
     _after(recipe.QUICK_NOTE if quick else "", quick, finished)
@@ -89,6 +93,7 @@ def _filled(
     at_once: int,
     minutes: float | None,
     device: str | None,
+    on_nan: str,
 ) -> tuple[list[Recipe], bool]:
     """The cells as they fit the data, those that the words name run; and whether all of these are there.
 
@@ -116,6 +121,7 @@ def _filled(
             at_once=at_once,
             minutes=minutes,
             device=device,
+            on_nan=on_nan_named(on_nan),
             told=_say,
             progress=told,
         )
@@ -148,6 +154,7 @@ def depth(
     initialisation: Initialisation = None,
     output_bias: OutputBias = None,
     device: Device = None,
+    on_nan: OnNan = "retry",
 ) -> None:
     """The first paper's "more layers": accuracy, and how smooth tokens end, with 12, 24 and 48 blocks.
 
@@ -161,7 +168,7 @@ def depth(
     every = kept.with_options(every, wiring=wiring, initialisation=initialisation, output_bias=output_bias)
     table = recipe.QUICK_NAME if quick else recipe.home
     tested = recipe.QUICK_TEST_IMAGES if quick else None
-    every, finished = _filled(every, cells, table, data, results, show, tested, at_once, minutes, device)
+    every, finished = _filled(every, cells, table, data, results, show, tested, at_once, minutes, device, on_nan)
     values = recipe.found(every, results, table)
     text = recipe.markdown(values, share, quick)
     _present(recipe.table(values, share, quick), text, output, lambda: recipe.chart(values, share, quick))

@@ -14,7 +14,7 @@ import typer
 from oversmooth.cli.app import app, err, out
 
 if TYPE_CHECKING:
-    from oversmooth.train.runs import Progress, Splits
+    from oversmooth.train.runs import OnNan, Progress, Splits
 
 _RECIPE, _MODEL, _RUN = "The recipe (defaults: the first paper's)", "The model", "The run"
 _SECONDS_BETWEEN_LINES = 20.0
@@ -143,6 +143,14 @@ def train(
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda.", show_default="the GPU if there is one", rich_help_panel=_RUN)
     ] = None,
+    on_nan: Annotated[
+        str,
+        typer.Option(
+            "--on-nan",
+            help="A step that is not finite: stop, or retry from the last checkpoint with other draws, 3 times.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "stop",
 ) -> None:
     """Train a small ViT, by default as the first paper did, and keep it with its log.
 
@@ -175,6 +183,7 @@ def train(
     )
     size = dict(patch=patch, depth=depth, width=width, heads=heads)
     changed = begun.changed(given, size, augment)
+    retry = on_nan_named(on_nan)
     began = time.monotonic()
     splits = load(data)
     if minutes is not None:
@@ -193,6 +202,14 @@ def train(
             minutes=minutes,
             watch=loop.Watch(evaluate=evaluate, monitor=monitor, tensorboard=tensorboard),
             progress=told,
+            on_nan=retry,
+        )
+    for back in result.retries:
+        out.print(
+            f"went back to step {back['back_to_step']:,}, with other draws: {back['said']}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )
     if not result.finished:
         again = shlex.join(["oversmooth", *sys.argv[1:], *([] if resume else ["--resume"])])
@@ -211,6 +228,16 @@ def train(
         markup=False,
         soft_wrap=True,
     )
+
+
+def on_nan_named(name: str) -> OnNan:
+    from oversmooth.errors import InputError
+    from oversmooth.train.runs import ON_NAN
+
+    for known in ON_NAN:
+        if name == known:
+            return known
+    raise InputError(f"--on-nan is {name!r}; choose stop or retry")
 
 
 def load(data: str) -> Splits:

@@ -27,7 +27,7 @@ from oversmooth.files import whole_file
 from oversmooth.train import checkpoint, loop
 from oversmooth.train.many import Job, run_many
 from oversmooth.train.recipe import Recipe
-from oversmooth.train.runs import Progress, Splits, Watch
+from oversmooth.train.runs import OnNan, Progress, Splits, Watch
 
 Told = Callable[[str], None]
 Home = str | Callable[[Recipe], str]
@@ -93,6 +93,7 @@ def fill(
     at_once: int = 1,
     minutes: float | None = None,
     device: str | None = None,
+    on_nan: OnNan = "retry",
     told: Told | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> bool:
@@ -105,7 +106,7 @@ def fill(
     jobs = [Job(recipe, work_folder(results, recipe)) for recipe in wanted]
     say = told or (lambda line: None)
     if at_once > 1 and len(jobs) > 1:
-        outcomes = run_many(jobs, data, at_once=at_once, minutes=minutes, device=device, told=say)
+        outcomes = run_many(jobs, data, at_once=at_once, minutes=minutes, device=device, on_nan=on_nan, told=say)
         for outcome in outcomes:
             if outcome.job.finished:
                 _keep(outcome.job, splits, results, table, device)
@@ -125,7 +126,10 @@ def fill(
             minutes=left,
             watch=Watch(),
             progress=progress,
+            on_nan=on_nan,
         )
+        for retry in result.retries:
+            say(f"{job.recipe.title}: went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}")
         if not result.finished:
             say(f"{job.recipe.title}: {result.why} after {result.step:,} of {result.steps:,} steps")
             return False
@@ -153,6 +157,7 @@ def _keep(job: Job, splits: Splits, results: Path, table: Home, device: str | No
         "images_per_s": round(statistics.median(speeds), 1) if speeds else None,
         "recipe": job.recipe.to_dict(),
         **provenance(device),
+        **({"retries": result.retries} if result.retries else {}),
         "epochs": [{k: row[k] for k in ("epoch", "loss", "lr", "accuracy") if k in row} for row in result.epochs],
         "smoothing": result.smoothing[::-1][::step][::-1],
     }

@@ -1,8 +1,12 @@
 """Maps onto arrays with orthonormal columns, ``VᵀV = I``: QR, Cayley and the matrix exponential. Batched over layers.
 
-QR is computed through the Cholesky factor of ΘᵀΘ in float64: the same Q with a positive diagonal of R, in a few batched
-products where Householder's is slow on a GPU (THEORY §5). In float32 it would break down at condition numbers that
-training reaches.
+QR is computed through Cholesky factors of Gram matrices in float64: the same Q with a positive diagonal of R, in a few
+batched products where Householder's is slow on a GPU and cannot be part of a CUDA graph (THEORY §5).
+
+Training crosses det Θ = 0 repeatedly, and nothing happens there: the last column of a square Q is what the others leave
+over, so that R_dd enters neither Q (but for a sign, which ``V Λ Vᵀ`` does not see) nor any derivative, and nothing here
+divides by it. Columns before the last that depend on those before them (codimension two and more) have no q of their
+own: they get one from a fixed completion, and no gradient. docs/steering.md has the derivation.
 """
 
 from __future__ import annotations
@@ -15,6 +19,12 @@ from torch import Tensor
 
 Map = Literal["qr", "cayley", "exp"]
 MAPS: tuple[Map, ...] = ("qr", "cayley", "exp")
+_EPS = torch.finfo(torch.float64).eps
+# Gradients take columns of Θ to be at least so long: they grow as the columns shrink, and float32 ends somewhere.
+_SHORTEST = 1e-12
+# Rotations are given entries of at most so much in all: beyond, a half-turn is all that float32 can tell (Cayley), or
+# angles have no digits left (exponential).
+_LARGEST_CAYLEY, _LARGEST_ANGLE = 1e6, 1e7
 
 
 def is_orthonormal(V: Tensor, tolerance: float = 1e-5) -> bool:
@@ -25,7 +35,13 @@ def is_orthonormal(V: Tensor, tolerance: float = 1e-5) -> bool:
 
 
 def orthonormal(theta: Tensor) -> Tensor:
-    """The Q of QR(Θ), of Θ's dtype, ``(..., d, m)``; NaN where the columns of Θ depend on each other."""
+    """The Q of QR(Θ), of Θ's dtype, ``(..., d, m)``: orthonormal for every finite Θ.
+
+    A column that lies in the span of those before it, to about 4e-8 of its length for each of the m columns, has no q:
+    it gets one that is orthogonal to all others, and a gradient of zero, which is not the derivative (there is none).
+    The last column of a square Θ is no such case: its q is what the others leave over, on either side of det Θ = 0 and
+    on it.
+    """
     Q, _ = _CholeskyQR.apply(theta.double())  # type: ignore[no-untyped-call]
     orthonormal_columns: Tensor = Q.to(theta.dtype)
     return orthonormal_columns
@@ -42,23 +58,90 @@ def _inverse_factor(G: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(L, eye, upper=False)
 
 
+def _unit_columns(theta: Tensor) -> tuple[Tensor, Tensor]:
+    """Columns of length 1, which have the same Q, and the lengths they had, ``(..., 1, m)``; zero columns stay zero."""
+    largest = theta.abs().amax(-2, keepdim=True)
+    scaled = theta / torch.where(largest == 0, 1.0, largest)  # first: squares of large or small ones leave the range
+    length = torch.linalg.vector_norm(scaled, dim=-2, keepdim=True)
+    return scaled / torch.where(length == 0, 1.0, length), largest * length
+
+
+def _completion(d: int, m: int, like: Tensor) -> Tensor:
+    """Columns ``(d, m)`` of length about 1 that depend on nothing and follow no pattern: digits of sines.
+
+    Computed each time, as a CUDA graph takes nothing from the CPU. Anything smoother fails: of cosine transforms, with
+    random signs too, few columns tell Vandermonde's from one another.
+    """
+    row, column = (torch.arange(1, n + 1, dtype=like.dtype, device=like.device) for n in (d, m))
+    digits = torch.sin(12.9898 * row[:, None] + 78.233 * column) * 43758.5453
+    return (digits - digits.floor() - 0.5) * math.sqrt(12 / d)
+
+
+def _factor(theta: Tensor) -> tuple[Tensor, Tensor]:
+    """Q of Θ ``(..., d, m)`` and R⁻ᵀ ``(..., m, m)``, whose rows and columns of dependent columns are zero."""
+    d, m = theta.shape[-2:]
+    eye = torch.eye(m, dtype=theta.dtype, device=theta.device)
+    unit, length = _unit_columns(theta)
+    shift = 4 * m * _EPS  # more than rounding takes away from a Gram matrix of unit columns: its factor exists
+    first = _inverse_factor(unit.mT @ unit + shift * eye)
+    Q = unit @ first.mT
+    # QᵀQ = I − shift · L⁻¹L⁻ᵀ. Columns with less than 1/2m on the diagonal of the second term have a trace of ½ at
+    # most, and so a Gram matrix of ½ at least; the others are hardly more than rounding.
+    dependent = (shift * first.square().sum(-1) > 1 / (2 * m))[..., None, :]
+    Q = torch.where(dependent, 0.0, Q)
+    E = _completion(d, m, theta).expand_as(Q)
+    Q = torch.where(dependent, E - Q @ (Q.mT @ E), Q)
+    # The second pass makes them orthonormal to rounding; completed ones to some 1e-7, which the third mends.
+    second = _inverse_factor(Q.mT @ Q + shift * eye)
+    Q = Q @ second.mT
+    excess = Q.mT @ Q - eye
+    Q = Q - Q @ (excess.triu(1) + excess.diagonal(dim1=-2, dim2=-1).diag_embed() / 2)
+    inverse = torch.where(dependent | dependent.mT, 0.0, second @ first) / length.clamp(min=_SHORTEST)
+    return Q, inverse
+
+
+def _left_over(Q: Tensor, last: Tensor) -> Tensor:
+    """The unit vector orthogonal to all columns of Q ``(..., d, d − 1)``, on the side of `last` ``(..., d, 1)``."""
+    # The axis that the others leave most of, at least 1/d of its squared length: it can always be told apart.
+    place = Q.square().sum(-1, keepdim=True).argmin(-2, keepdim=True)
+    q = torch.zeros_like(last).scatter(-2, place, 1.0)
+    for _ in range(2):  # once more: what the first left of the others was relative to a length of 1/√d
+        q = q - Q @ (Q.mT @ q)
+        q = q / torch.linalg.vector_norm(q, dim=-2, keepdim=True)
+    last, _ = _unit_columns(last)
+    return torch.where((last * q).sum(-2, keepdim=True) < 0, -q, q)
+
+
 class _CholeskyQR(torch.autograd.Function):
-    """``Θ -> Q, R⁻ᵀ`` in float64. Both are given out, so that second gradients know how they depend on Θ."""
+    """``Θ -> Q, R⁻ᵀ`` in float64; R⁻ᵀ of all columns of a tall Θ, of all but the last of a square one.
+
+    Both are given out, so that second gradients know how they depend on Θ.
+    """
 
     @staticmethod
     def forward(ctx: Any, theta: Tensor) -> tuple[Tensor, Tensor]:
-        inverse = _inverse_factor(theta.mT @ theta)
-        Q = theta @ inverse.mT
+        d, m = theta.shape[-2:]
+        if m < d:
+            Q, inverse = _factor(theta)
+        else:
+            Q, inverse = _factor(theta[..., :-1]) if d > 1 else (theta[..., :0], theta[..., :0, :0])
+            Q = torch.cat([Q, _left_over(Q, theta[..., -1:])], dim=-1)
         ctx.save_for_backward(Q, inverse)
         return Q, inverse
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         # Walter and Lehmann: Θ̄ = (Q̄ + Q copyltu(R R̄ᵀ − Q̄ᵀQ)) R⁻ᵀ; copyltu mirrors the lower triangle, and of R R̄ᵀ that
-        # of −N̄ R⁻¹ is left, N̄ the gradient of R⁻ᵀ.
+        # of −N̄ R⁻¹ is left, N̄ the gradient of R⁻ᵀ. The last column of a square Q moves with the others alone: its
+        # column of the bracket is zero, and so is that of Θ̄.
         (Q, inverse), (grad, grad_inverse) = ctx.saved_tensors, grads
-        M = -(grad_inverse.tril() @ inverse.mT) - grad.mT @ Q
-        return (grad + Q @ (M.tril() + M.tril(-1).mT)) @ inverse
+        m, free = Q.shape[-1], inverse.shape[-1]
+        M = -(grad.mT @ Q)
+        more = grad_inverse.tril() @ inverse.mT
+        M = M - (more if free == m else torch.nn.functional.pad(more, (0, 1, 0, 1)))
+        bracket = grad + Q @ (M.tril() + M.tril(-1).mT)
+        theta = bracket[..., :free] @ inverse
+        return theta if free == m else torch.nn.functional.pad(theta, (0, 1))
 
 
 class _PositiveInverse(torch.autograd.Function):
@@ -88,17 +171,38 @@ def skew(free: Tensor, size: int) -> Tensor:
 def cayley(S: Tensor) -> Tensor:
     """``(I + S)(I − S)⁻¹`` for skew-symmetric S: orthogonal, and never −1 among its eigenvalues. In float64.
 
-    Computed as ``(I + S)² (I − S²)⁻¹``, whose last factor inverts a positive matrix.
+    Computed as ``(I + S)² (I − S²)⁻¹``, whose last factor inverts a positive matrix. S of a norm above 1e6 is brought
+    back to it.
     """
-    S = S.double()
+    S = _limited(S.double(), _LARGEST_CAYLEY)
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
     inverse: Tensor = _PositiveInverse.apply(eye - S @ S)  # type: ignore[no-untyped-call]
-    return (eye + S) @ (eye + S) @ inverse
+    return _polished((eye + S) @ (eye + S) @ inverse)
 
 
 def exponential(S: Tensor) -> Tensor:
-    """``exp(S)`` for skew-symmetric S: every rotation. In float64."""
-    return torch.linalg.matrix_exp(S.double())
+    """``exp(S)`` for skew-symmetric S: every rotation. In float64. S of a norm above 1e7 is brought back to it."""
+    return _polished(torch.linalg.matrix_exp(_limited(S.double(), _LARGEST_ANGLE)))
+
+
+def _limited(S: Tensor, most: float) -> Tensor:
+    """S, or S scaled down to a Frobenius norm of `most`; the scale has no gradient."""
+    with torch.no_grad():
+        largest = S.abs().amax((-2, -1), keepdim=True) if S.shape[-1] else S.new_zeros(*S.shape[:-2], 1, 1)
+        inside = largest.clamp(min=1)
+        norm = torch.linalg.matrix_norm(S / inside, keepdim=True)  # squares of large entries leave the range
+        scale = torch.where(norm * (inside / most) > 1, (most / inside) / norm, 1.0)
+    return S * scale
+
+
+def _polished(V: Tensor) -> Tensor:
+    """The orthogonal matrix nearest to V, itself nearly orthogonal: two of Newton's steps, which have no gradient."""
+    with torch.no_grad():
+        eye = torch.eye(V.shape[-1], dtype=V.dtype, device=V.device)
+        better = V
+        for _ in range(2):
+            better = better @ (1.5 * eye - better.mT @ better / 2)
+    return V + (better - V).detach()
 
 
 def completed(V: Tensor) -> Tensor:
@@ -112,14 +216,25 @@ def completed(V: Tensor) -> Tensor:
     return torch.cat([V.double(), Q[:, m:]], dim=1)
 
 
-def left_inverse(V: Tensor) -> Tensor:
+def left_inverse(V: Tensor, worst: float = math.inf) -> Tensor:
     """``V⁺ = (VᵀV)⁻¹Vᵀ`` with ``V⁺V = I``, ``(..., d, m) -> (..., m, d)``: the inverse of a square V; NaN if none.
 
-    Squaring costs digits, so V must stay well-conditioned; float64 has twice as many as weights need.
+    Squaring costs digits, so V must stay well-conditioned; float64 has twice as many as weights need. worst: NaN, too,
+    where V's condition number in the 1-norm exceeds this: on the way to a singular V nothing converges, and NaN is what
+    a training step that cannot ask questions inside its CUDA graph will see and stop at.
     """
     V = V.double()
     inverse: Tensor = _PositiveInverse.apply(V.mT @ V)  # type: ignore[no-untyped-call]
-    return inverse @ V.mT
+    back = inverse @ V.mT
+    if worst == math.inf:
+        return back
+    return torch.where(one_norm_condition(V, back)[..., None, None] <= worst, back, torch.nan)
+
+
+@torch.no_grad()
+def one_norm_condition(V: Tensor, back: Tensor) -> Tensor:
+    """``‖V‖₁ ‖V⁺‖₁``, ``(...)``."""
+    return torch.linalg.matrix_norm(V, 1) * torch.linalg.matrix_norm(back, 1)
 
 
 def kaiming(d: int, m: int, generator: torch.Generator) -> Tensor:

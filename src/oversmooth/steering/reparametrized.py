@@ -16,11 +16,8 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.errors import InputError
 from oversmooth.steering import orthogonal
 from oversmooth.steering.passes import Pass, Passes
-from oversmooth.steering.spectral import Spectral
+from oversmooth.steering.spectral import CONDITION_LIMIT, Spectral
 from oversmooth.steering.warm_start import Start
-
-# V of the general form is refused from this condition number on: float32 weights have lost half their digits there.
-CONDITION_LIMIT = 1e4
 
 
 class _ValueWeight(nn.Module):
@@ -212,9 +209,9 @@ def check_weights(layers: list[ReparametrizedLayer], weights: list[tuple[Tensor,
     if _cannot_ask():
         return
     V = torch.stack([rows.detach().double().flatten(0, 1).mT for rows, _ in weights])
-    norms = torch.linalg.matrix_norm(V, 1) * torch.linalg.matrix_norm(orthogonal.left_inverse(V), 1)
-    for layer, condition in zip(layers, norms.tolist(), strict=True):
-        if not condition < CONDITION_LIMIT * layer.shape.width:  # the 1-norm's may exceed the 2-norm's by so much
+    conditions = orthogonal.one_norm_condition(V, orthogonal.left_inverse(V))
+    for layer, condition in zip(layers, conditions.tolist(), strict=True):
+        if not condition < CONDITION_LIMIT * layer.shape.width:
             raise InputError(
                 f"layer {layer.index} ({layer.shape.name}): V is nearly singular (condition number {condition:.1e}); "
                 "go back to the last checkpoint, with a lower learning rate"

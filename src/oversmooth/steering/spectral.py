@@ -20,6 +20,9 @@ from oversmooth.steering import orthogonal
 from oversmooth.steering.method import Method, Place, check_choice
 
 Mode = Literal["sharpen", "smooth"]
+# V of the general form is refused from this condition number on: float32 weights have lost half their digits there. Its
+# 1-norm, which is cheap, may exceed it by the number of features.
+CONDITION_LIMIT = 1e4
 # Bounded eigenvalues come near 1 and never reach it; a warm start stops here.
 _NEAR_ONE = 1 - 1e-3
 # Of the largest eigenvalue: a warm start leaves none smaller.
@@ -156,7 +159,7 @@ class Spectral(Method):
         if self.wiring == "code":
             rows = V.unflatten(-2, (heads, k))
             return rows, rows * eigenvalues.flatten(-2)[..., None, None, :]
-        back = orthogonal.left_inverse(V).to(V.dtype) if self.form == "general" else V.mT
+        back = orthogonal.left_inverse(V, CONDITION_LIMIT * V.shape[-2]).to(V.dtype) if self.form == "general" else V.mT
         back = back.unflatten(-2, (kv_heads, k)).repeat_interleave(heads // kv_heads, dim=-3)
         return V.mT.unflatten(-2, (kv_heads, k)), eigenvalues[..., None] * back
 

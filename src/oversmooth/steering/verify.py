@@ -12,7 +12,8 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.anatomy.live import check_is_module, steering_of, unwrapped
 from oversmooth.errors import InputError
 from oversmooth.steering.record import Steering
-from oversmooth.steering.reparametrized import CONDITION_LIMIT, ReparametrizedLayer
+from oversmooth.steering.reparametrized import ReparametrizedLayer
+from oversmooth.steering.spectral import CONDITION_LIMIT
 from oversmooth.theory.spectrum import flip_threshold
 from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
 

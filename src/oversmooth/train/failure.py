@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from typing import Any
 
 import torch
@@ -31,7 +32,10 @@ def not_finite(step: Step, mark: tuple[int, Tensor], saved: str) -> Diverged:
     for _ in range(failed - before + 1):
         step.draws.refill(step.generator)
     step.position.fill_(failed)
-    loss, layer = _first(step)
+    try:
+        loss, layer = _first(step)
+    except InputError as error:  # steering's own words, such as of a V about to become singular
+        return Diverged(f"step {failed + 1:,} (epoch {failed // step.steps + 1}): {error} ({saved})")
     return Diverged(
         f"step {failed + 1:,} (epoch {failed // step.steps + 1}): {loss}; {layer}: lower the learning rate "
         f"({step.recipe.lr:g}) or use float32, and go on from {saved}"
@@ -74,8 +78,10 @@ def _first(step: Step) -> tuple[str, str]:
         for handle in handles:
             handle.remove()
     value = float(loss.detach())
-    said = f"the loss is {value:g}" if loss.isnan() or loss.isinf() or not found else "a gradient is not finite"
-    return said, found[0] if found else "run again outside the graph every layer is finite"
+    if not found and math.isfinite(value):
+        return "the loss or a gradient was not finite", "when the step is run again, every layer is"
+    said = "a gradient is not finite" if math.isfinite(value) else f"the loss is {value:g}"
+    return said, found[0] if found else "every layer is finite"
 
 
 def _bad(x: Tensor) -> int:

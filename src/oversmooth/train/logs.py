@@ -20,9 +20,13 @@ class Log:
     def __init__(self, path: Path, length: int = 0) -> None:
         """length: in bytes, of what belongs to the run that goes on; what comes after it is run again."""
         self.path = path
-        if path.is_file() and path.stat().st_size > length:
-            os.truncate(path, length)
-        self.rows = read(path)
+        self.cut(length)
+
+    def cut(self, length: int) -> None:
+        """Drop what comes after so many bytes."""
+        if self.path.is_file() and self.path.stat().st_size > length:
+            os.truncate(self.path, length)
+        self.rows = read(self.path)
 
     def write(self, row: dict[str, Any]) -> None:
         line = json.dumps(row, ensure_ascii=False) + "\n"

@@ -20,7 +20,7 @@ from oversmooth.train import checkpoint, logs
 from oversmooth.train.ranks import joined
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.run import MODEL, Run
-from oversmooth.train.runs import Progress, Result, Splits, Watch, load_splits
+from oversmooth.train.runs import ON_NAN, OnNan, Progress, Result, Splits, Watch, load_splits
 from oversmooth.train.saved import load_model, notes_of
 
 __all__ = ["MODEL", "Progress", "Result", "Run", "Splits", "Watch", "load_splits", "train"]
@@ -37,12 +37,18 @@ def train(
     watch: Watch | None = None,
     progress: Callable[[Progress], None] | None = None,
     compiled: bool | None = None,
+    on_nan: OnNan = "stop",
 ) -> Result:
     """Train as the recipe says. folder: for logs, checkpoints and the model; without one nothing is written.
 
     resume: go on where the checkpoint in the folder is, or begin if there is none. minutes: stop at a checkpoint after
     so long. Ctrl-C does the same; pressed again, it stops at once. compiled: by default on a GPU.
+
+    on_nan: when a step is not finite, "stop" says which layer was the first; "retry" goes back to the last checkpoint,
+    or the beginning, and on with other draws, three times at most, and says so in the log and in the result.
     """
+    if on_nan not in ON_NAN:
+        raise InputError(f"on_nan is {on_nan!r}; choose 'stop' or 'retry'")
     begin = time.monotonic()
     place = device_named(device)
     if watch is not None and watch.tensorboard:
@@ -57,7 +63,7 @@ def train(
         recipe.check_fits(images)
     end = None if minutes is None else begin + 60 * minutes
     with joined(place) as ranks, float32_products(place):
-        run = Run(recipe, splits, place, where, ranks, watch or Watch(), progress, compiled)
+        run = Run(recipe, splits, place, where, ranks, watch or Watch(), progress, compiled, on_nan)
         return run.go(end)
 
 
@@ -75,7 +81,8 @@ def finished_run(recipe: Recipe, folder: Path, resume: bool) -> Result | None:
         raise InputError(f"{folder} holds a finished run of {found.title}; name another directory")
     if (differs := found.difference(recipe)) is not None:
         raise InputError(f"{folder} holds a finished run of another recipe: {differs}; name another directory")
-    notes, rows = notes_of(path), logs.read(folder / logs.EPOCHS)
+    notes, lines = notes_of(path), logs.read(folder / logs.EPOCHS)
+    rows = [line for line in lines if "epoch" in line]
     return Result(
         recipe=recipe,
         finished=True,
@@ -88,6 +95,7 @@ def finished_run(recipe: Recipe, folder: Path, resume: bool) -> Result | None:
         seconds=float(notes.get("seconds", 0)),
         folder=folder,
         model=model,
+        retries=[line for line in lines if "retry" in line],
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from oversmooth.train import checkpoint
 from oversmooth.train.loop import MODEL
 from oversmooth.train.recipe import Recipe
+from oversmooth.train.runs import OnNan
 
 OUTPUT = "output.txt"
 """What a run's process printed, in its folder."""
@@ -53,6 +54,7 @@ def run_many(
     at_once: int,
     minutes: float | None = None,
     device: str | None = None,
+    on_nan: OnNan = "stop",
     told: Callable[[str], None] | None = None,
 ) -> list[Outcome]:
     """All jobs, so many at once, in order; told: a line whenever one begins or ends."""
@@ -72,7 +74,7 @@ def run_many(
                 if left is not None and left < _LEAST:
                     finish(job, "not begun, as time is up")
                     continue
-                running[job] = _start(job, data, left, device)
+                running[job] = _start(job, data, left, device, on_nan)
                 if told is not None:
                     told(f"{job.recipe.title}: begins")
             for job, process in list(running.items()):
@@ -91,12 +93,12 @@ def run_many(
     return outcomes
 
 
-def _start(job: Job, data: str, seconds: float | None, device: str | None) -> subprocess.Popen[bytes]:
+def _start(job: Job, data: str, seconds: float | None, device: str | None, on_nan: OnNan) -> subprocess.Popen[bytes]:
     job.folder.mkdir(parents=True, exist_ok=True)
     path = job.folder / "recipe.json"
     path.write_text(job.recipe.to_json(), encoding="utf-8")
     command = [sys.executable, "-m", "oversmooth", "train", "--recipe", str(path), "--data", data]
-    command += ["--output", str(job.folder), "--resume"]
+    command += ["--output", str(job.folder), "--resume", "--on-nan", on_nan]
     command += [] if seconds is None else ["--minutes", f"{seconds / 60:.3f}"]
     command += [] if device is None else ["--device", device]
     with (job.folder / OUTPUT).open("ab") as output:

@@ -17,12 +17,13 @@ from oversmooth.train.evaluate import Evaluator
 from oversmooth.train.monitor import Monitor
 from oversmooth.train.ranks import Ranks
 from oversmooth.train.recipe import Recipe
-from oversmooth.train.runs import Progress, Result, Splits, Watch
+from oversmooth.train.runs import OnNan, Progress, Result, Splits, Watch
 from oversmooth.train.saved import save_model
 from oversmooth.train.step import Step
 from oversmooth.train.stopping import interruptible, reason
 
 MODEL = "model.safetensors"
+_RETRIES = 3
 
 
 class Run:
@@ -38,8 +39,10 @@ class Run:
         watch: Watch,
         progress: Callable[[Progress], None] | None,
         compiled: bool | None,
+        on_nan: OnNan = "stop",
     ) -> None:
         self.recipe, self.device, self.folder, self.ranks, self.watch = recipe, device, folder, ranks, watch
+        self.on_nan = on_nan
         self.progress = progress if ranks.first else None
         if folder is not None and ranks.first:
             checkpoint.tidy(folder)
@@ -53,8 +56,9 @@ class Run:
             None if folder is None or not ranks.first else logs.Log(folder / name, lengths.get(name, 0))
             for name in (logs.EPOCHS, logs.SMOOTHING)
         )
-        self.rows: list[dict[str, Any]] = [] if self.log is None else self.log.rows
-        self.looks: list[dict[str, Any]] = [] if self.smoothing is None else self.smoothing.rows
+        self.rows: list[dict[str, Any]] = [] if self.log is None else [r for r in self.log.rows if "epoch" in r]
+        self.looks: list[dict[str, Any]] = [] if self.smoothing is None else list(self.smoothing.rows)
+        self.retries: list[dict[str, Any]] = list(facts.get("retries", []))
         wanted = watch.tensorboard and folder is not None and ranks.first
         self.board = logs.Board(folder, self.step.done) if wanted and folder is not None else None
         self.speed = 0.0
@@ -62,6 +66,8 @@ class Run:
         self.saved_at = self.since
         self.told_at = 0.0
         self.mark: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
+        self.kept = (self.step.state(), self._facts()) if on_nan == "retry" else None
+        """The last checkpoint, or the beginning, to go back to."""
 
     def _build(self, splits: Splits, compiled: bool | None) -> None:
         recipe, device = self.recipe, self.device
@@ -103,26 +109,11 @@ class Run:
         step, why = self.step, "finished"
         self.since = self.saved_at = time.monotonic()
         with interruptible() as stopped:
-            while step.done < step.total:
-                inside = step.done % step.steps
-                if inside == 0:
-                    step.begin_epoch()
-                self.mark = (step.done, step.generator.get_state())
-                for _ in range(inside, step.steps):
-                    self._one()
-                    stop = reason(stopped, end)
-                    if stop and self.ranks.world == 1 and step.done % step.steps:
-                        break
-                if step.done % step.steps == 0:
-                    self._end_epoch()
-                stop = reason(stopped, end)
-                if self.ranks.agree(bool(stop)) and step.done < step.total:
-                    why = stop or "another process stopped"
-                    self.save()
-                    break
-                if time.monotonic() - self.saved_at >= self.watch.save and step.done < step.total:
-                    self._check()
-                    self.save()
+            while step.done < step.total and why == "finished":
+                try:
+                    why = self._epoch(stopped, end) or why
+                except failure.Diverged as error:
+                    self._go_back(error)
         if why == "finished":
             self._finish()
         if self.board is not None:
@@ -139,7 +130,53 @@ class Run:
             seconds=self.seconds,
             folder=self.folder,
             model=self.model,
+            retries=self.retries,
         )
+
+    def _epoch(self, stopped: list[int], end: float | None) -> str:
+        """The rest of an epoch, or as far as the time allows; why the run stops here, if it does."""
+        step = self.step
+        inside = step.done % step.steps
+        if inside == 0:
+            step.begin_epoch()
+        self.mark = (step.done, step.generator.get_state())
+        for _ in range(inside, step.steps):
+            self._one()
+            if self.ranks.world == 1 and step.done % step.steps and reason(stopped, end):
+                break
+        if step.done % step.steps == 0:
+            self._end_epoch()
+        stop = reason(stopped, end)
+        if self.ranks.agree(bool(stop)) and step.done < step.total:
+            self.save()
+            return stop or "another process stopped"
+        if time.monotonic() - self.saved_at >= self.watch.save and step.done < step.total:
+            self.save()
+        return ""
+
+    def _go_back(self, error: failure.Diverged) -> None:
+        """To the last checkpoint, to go on with other random numbers; raises the error where that is not wanted, or has
+        been done often enough.
+        """
+        if self.kept is None:
+            raise error
+        if len(self.retries) == _RETRIES:
+            raise failure.Diverged(f"{error}; {_RETRIES} times it went back to a checkpoint, with other draws, in vain")
+        arrays, facts = self.kept
+        failed, back = int(self.step.failed) + 1, int(arrays["position"])
+        said = {"retry": len(self.retries) + 1, "failed_at_step": failed, "back_to_step": back, "said": str(error)}
+        self.retries.append(said)
+        self.step.load(arrays)
+        self.step.draw_anew(len(self.retries))
+        self.accuracy, self.epoch_seconds = facts["accuracy"], facts["epoch_seconds"]
+        for log in (self.log, self.smoothing):
+            if log is not None:
+                log.cut(facts["logs"][log.path.name])
+        self.rows = [row for row in self.rows if row["step"] <= back]
+        self.looks = [row for row in self.looks if row["step"] <= back]
+        if self.log is not None:
+            self.log.write(said)
+        self.save()  # who resumes it goes on from here, and knows
 
     def _one(self) -> None:
         full = False
@@ -159,8 +196,7 @@ class Run:
             row = {"step": done, **self.monitor.measure()}
             if self.smoothing is not None:
                 self.smoothing.write(row)
-            else:
-                self.looks.append(row)
+            self.looks.append(row)
             if self.board is not None:
                 self.board.write(done, row)
 
@@ -192,8 +228,7 @@ class Run:
             self._clock(training=False)
         if self.log is not None:
             self.log.write(row)
-        else:
-            self.rows.append(row)
+        self.rows.append(row)
         if self.board is not None:
             self.board.write(step.done, row)
         self._tell(row["loss"], force=True)
@@ -234,16 +269,25 @@ class Run:
         self._check()
         self._clock()
         self.saved_at = time.monotonic()
-        if self.folder is None or not self.ranks.first:
+        writes = self.folder is not None and self.ranks.first
+        if not writes and self.kept is None:
             return
-        facts = {
+        state, facts = self.step.state(), self._facts()
+        if self.kept is not None:
+            self.kept = (state, facts)
+        if self.folder is not None and writes:
+            checkpoint.save(self.folder, self.recipe, state, facts)
+        self.saved_at = time.monotonic()
+
+    def _facts(self) -> dict[str, Any]:
+        """What a checkpoint holds beside arrays."""
+        return {
             "seconds": self.seconds,
             "epoch_seconds": self.epoch_seconds,
             "accuracy": self.accuracy,
             "logs": {log.path.name: log.length for log in (self.log, self.smoothing) if log is not None},
+            "retries": list(self.retries),
         }
-        checkpoint.save(self.folder, self.recipe, self.step.state(), facts)
-        self.saved_at = time.monotonic()
 
     def _finish(self) -> None:
         """The model, and then no checkpoint: there is nothing to go on with."""

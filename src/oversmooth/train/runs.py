@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -12,6 +12,10 @@ from oversmooth.train import data
 from oversmooth.train.data import Images
 from oversmooth.train.data.parquet import Progress as Told
 from oversmooth.train.recipe import Recipe
+
+OnNan = Literal["stop", "retry"]
+"""What to do when a step is not finite: stop with a sentence, or go back to the last checkpoint with other draws."""
+ON_NAN: tuple[OnNan, ...] = ("stop", "retry")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +72,8 @@ class Result:
     """Of training, over all pieces, evaluation and monitoring included, compiling not."""
     folder: Path | None
     model: torch.nn.Module = field(repr=False)
+    retries: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    """Each time it went back to a checkpoint: from which step, to which, and why."""
 
 
 def load_splits(what: str | Path, told: Told | None = None, folder: Path | None = None) -> Splits:

@@ -187,10 +187,22 @@ class Step:
             self.order_state = self.order_generator.get_state()
         self.generator.set_state(arrays["generator.augment"])
 
+    def draw_anew(self, attempt: int) -> None:
+        """Go on from here with other random numbers: another order of the images and other augmentation."""
+        for generator, seed in zip((self.order_generator, self.generator), _seeds(self.recipe, attempt), strict=True):
+            generator.manual_seed(seed)
+        self.order_state = self.order_generator.get_state()
+        if self.done % self.steps:
+            self.begin_epoch()
 
-def _seeds(recipe: Recipe) -> tuple[int, int]:
-    """Of the order of the data and of its augmentation: apart, so that they do not repeat each other's numbers."""
-    return 2 * recipe.seed, 2 * recipe.seed + 1
+
+def _seeds(recipe: Recipe, attempt: int = 0) -> tuple[int, int]:
+    """Of the order of the data and of its augmentation: apart, so that they do not repeat each other's numbers.
+
+    attempt: above 0 for other numbers than a run of this or any likely seed has.
+    """
+    first = 2 * recipe.seed + (attempt << 40)
+    return first, first + 1
 
 
 def autocasts(recipe: Recipe, device: torch.device) -> bool:

@@ -1,0 +1,354 @@
+"""V from Θ on the wall det Θ = 0 and beyond it: forward, backward and in training, against Householder's QR."""
+
+import json
+import math
+
+import mpmath
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import normal
+from train_example import RECIPE, plain, splits
+
+from oversmooth.errors import InputError
+from oversmooth.steering import Spectral, orthogonal, steer, steering_of, verify
+from oversmooth.train import failure, run
+from oversmooth.train.loop import Watch, train
+
+BOUND = 1e-6
+
+
+def excess(V):
+    """max |VᵀV − I|."""
+    V = V.detach().double()
+    return float((V.mT @ V - torch.eye(V.shape[-1], dtype=V.dtype)).abs().max())
+
+
+def householder(theta):
+    Q, R = torch.linalg.qr(theta)
+    return Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+
+
+def near_wall(d, m, distance, column=-1, seed=0):
+    """Θ whose column lies in the span of those before it but for `distance` of a unit vector outside it."""
+    theta = normal(d, m, seed=seed) / math.sqrt(d)
+    column %= m
+    before = theta[:, :column]
+    outside = torch.linalg.qr(torch.cat([before, theta[:, column:]], 1)).Q[:, column]
+    theta[:, column] = before @ normal(column, seed=seed + 1) / math.sqrt(d) + distance * outside
+    return theta
+
+
+def dependent(kind, d, m):
+    theta = normal(d, m, seed=5)
+    if kind == "equal columns":
+        theta[:, 1] = theta[:, 0]
+    elif kind == "a zero column":
+        theta[:, m // 2] = 0
+    elif kind == "a zero column last":
+        theta[:, -1] = 0
+    elif kind == "rank one":
+        theta = theta[:, :1] * normal(m, seed=6)
+    elif kind == "half the rank":
+        theta = theta[:, : m // 2] @ normal(m // 2, m, seed=6)
+    elif kind == "zero":
+        theta = torch.zeros_like(theta)
+    elif kind == "ones":
+        theta = torch.ones_like(theta)
+    elif kind == "Vandermonde":
+        theta = torch.linspace(0, 1, d, dtype=torch.float64)[:, None] ** torch.arange(m)
+    elif kind == "Vandermonde, alternating":
+        signs = 1 - 2 * (torch.arange(d) % 2)
+        theta = signs[:, None] * torch.linspace(0, 1, d, dtype=torch.float64)[:, None] ** torch.arange(m)
+    else:
+        theta = theta * float(kind)
+    return theta
+
+
+KINDS = ["equal columns", "a zero column", "a zero column last", "rank one", "half the rank", "zero", "ones"]
+KINDS += ["Vandermonde", "Vandermonde, alternating", "1e30", "1e-30"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("shape", [(192, 192), (96, 24), (3, 3), (2, 2)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_finite_theta_has_an_orthonormal_V_and_a_finite_gradient(kind, shape, dtype):
+    theta = dependent(kind, *shape).to(dtype).requires_grad_()
+    V = orthogonal.orthonormal(theta)
+    assert excess(V) < BOUND
+    (grad,) = torch.autograd.grad((V * normal(*shape, seed=7).to(dtype)).sum(), theta)
+    assert grad.isfinite().all()
+    assert grad.float().square().sum().isfinite()  # as clipping squares it
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 9).flatmap(lambda d: st.tuples(st.just(d), st.integers(1, d))),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0, -3, -8, -30, 20]),
+)
+def test_any_small_theta(shape, seed, spread):
+    """Few values, so that columns repeat, vanish and cancel; each column of a scale of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    theta = torch.randint(-1, 2, shape, generator=generator).double()
+    theta = theta * 10.0 ** (spread * torch.rand(1, shape[1], generator=generator, dtype=torch.float64))
+    assert excess(orthogonal.orthonormal(theta)) < BOUND
+
+
+@pytest.mark.parametrize("distance", [1e-3, 1e-5, 1e-7, 1e-8, 1e-12, 0.0])
+@pytest.mark.parametrize("d", [192, 6])
+def test_on_the_wall_the_last_column_is_what_the_others_leave_over(d, distance):
+    """Cholesky of ΘᵀΘ alone is 5e-5 off at 1e-5, and gives NaN from 1e-8 on."""
+    theta = near_wall(d, d, distance).requires_grad_()
+    V = orthogonal.orthonormal(theta)
+    assert excess(V) < 1e-12
+    expected = householder(theta.detach()[:, :-1])
+    torch.testing.assert_close(V[:, :-1].detach(), expected, rtol=0, atol=1e-9)
+    # R_dd enters no derivative: those of H are the derivatives at a distance of 1, where QR's own are good.
+    eigenvalues = torch.linspace(-1, -0.1, d, dtype=torch.float64)
+    weight = normal(d, d, seed=8)
+    (got,) = torch.autograd.grad(((V * eigenvalues) @ V.mT * weight).sum(), theta)
+    away = theta.detach().clone()
+    away[:, -1] = V.detach()[:, -1]
+    away.requires_grad_()
+    Q = householder(away)
+    (wanted,) = torch.autograd.grad(((Q * eigenvalues) @ Q.mT * weight).sum(), away)
+    assert (got[:, -1] == 0).all()
+    torch.testing.assert_close(got[:, :-1], wanted[:, :-1], rtol=1e-7, atol=1e-7 * float(wanted.abs().max()))
+
+
+def test_the_gradient_beside_the_wall_against_many_digits():
+    """Divided differences of H in 60 digits, at R_dd = 1e-6: nothing there is rounding."""
+    d, step = 4, mpmath.mpf("1e-20")
+    theta = near_wall(d, d, 1e-6, seed=3)
+    weight, eigenvalues = normal(d, d, seed=4), [-0.9, -0.5, -0.3, -0.1]
+
+    def value(entries):
+        Q, _ = mpmath.qr(entries)
+        H = Q * mpmath.diag(eigenvalues) * Q.T
+        return sum(H[i, j] * mpmath.mpf(float(weight[i, j])) for i in range(d) for j in range(d))
+
+    with mpmath.workdps(60):
+        base = mpmath.matrix(theta.tolist())
+        wanted = torch.zeros(d, d, dtype=torch.float64)
+        for i in range(d):
+            for j in range(d):
+                up, down = base.copy(), base.copy()
+                up[i, j] += step
+                down[i, j] -= step
+                wanted[i, j] = float((value(up) - value(down)) / (2 * step))
+    free = theta.clone().requires_grad_()
+    V = orthogonal.orthonormal(free)
+    (got,) = torch.autograd.grad(((V * torch.tensor(eigenvalues, dtype=V.dtype)) @ V.mT * weight).sum(), free)
+    torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-9)
+    assert wanted[:, -1].abs().max() < 1e-12  # what the last column of Θ is does not matter
+
+
+def test_H_is_smooth_on_a_walk_across_the_wall():
+    d, eigenvalues = 16, torch.linspace(-1, -0.1, 16, dtype=torch.float64)
+    one, other = near_wall(d, d, 1e-3, seed=1), near_wall(d, d, -1e-3, seed=1)
+    assert torch.linalg.det(one).sign() == -torch.linalg.det(other).sign()
+    steps = torch.linspace(0, 1, 2001, dtype=torch.float64)[:, None, None]
+    V = orthogonal.orthonormal(one + steps * (other - one))
+    assert excess(V) < 1e-12
+    H = (V * eigenvalues) @ V.mT
+    assert (H[1:] - H[:-1]).abs().max() < 1e-12  # only the last column of Θ moves, and H does not depend on it
+    turned = normal(d, d, seed=2)
+    H = orthogonal.orthonormal(one + steps * (other - one) + 1e-2 * steps * turned)
+    H = (H * eigenvalues) @ H.mT
+    assert (H[1:] - H[:-1]).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (24, 9)])
+def test_a_dependent_column_leaves_the_others_their_q_and_has_no_gradient(shape):
+    theta = near_wall(*shape, 0.0, column=5).requires_grad_()
+    V = orthogonal.orthonormal(theta)
+    # The last of a square V is what all others leave over.
+    rest = [j for j in range(shape[1] - (shape[0] == shape[1])) if j != 5]
+    torch.testing.assert_close(V[:, rest].detach(), householder(theta.detach()[:, rest]), rtol=0, atol=1e-9)
+    assert (V.mT @ V)[5, rest].abs().max() < 1e-12
+    (grad,) = torch.autograd.grad((V * normal(*shape, seed=3)).sum(), theta)
+    assert (grad[:, 5] == 0).all()
+    assert grad[:, rest].abs().max() > 0
+
+
+def test_gradients_near_dependence_are_capped():
+    """They grow as 1/R_jj, and end where a column counts as dependent."""
+    sizes = []
+    for distance in (1e-2, 1e-4, 1e-6, 1e-8, 1e-10, 1e-14):
+        theta = near_wall(192, 64, distance, column=20).requires_grad_()
+        (grad,) = torch.autograd.grad((orthogonal.orthonormal(theta) * normal(192, 64, seed=3)).sum(), theta)
+        sizes.append(float(grad.norm()))
+    assert sizes[1] > 50 * sizes[0]
+    assert max(sizes) < 1e8
+
+
+def test_items_of_a_batch_do_not_touch_one_another():
+    theta = normal(3, 6, 4, seed=1)
+    theta[1, :, 2] = 0.0
+    V = orthogonal.orthonormal(theta)
+    assert excess(V) < BOUND
+    for i in (0, 2):
+        assert torch.equal(V[i], orthogonal.orthonormal(theta[i : i + 1])[0])
+
+
+def test_NaN_stays_NaN():
+    theta = normal(2, 4, 4, seed=1)
+    theta[0, 1, 1] = torch.nan
+    V = orthogonal.orthonormal(theta)
+    assert V[0].isnan().any()
+    assert excess(V[1]) < BOUND
+
+
+@pytest.mark.parametrize("turn", [orthogonal.cayley, orthogonal.exponential])
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e4, 1e6, 1e12, 1e30, 1e300])
+def test_rotations_of_any_size_are_orthogonal(turn, scale):
+    free = (scale * normal(3, 28, seed=1)).requires_grad_()
+    V = turn(orthogonal.skew(free, 8))
+    assert excess(V) < BOUND
+    (grad,) = torch.autograd.grad((V * normal(8, 8, seed=2)).sum(), free)
+    assert grad.isfinite().all()
+
+
+def test_rotations_of_very_different_sizes():
+    free = torch.tensor([1.0, 1e5, 1e-3, 1e6, 10.0, 1e2], dtype=torch.float64)
+    for turn in (orthogonal.cayley, orthogonal.exponential):
+        assert excess(turn(orthogonal.skew(free, 4))) < BOUND
+
+
+def test_the_general_form_says_so_before_V_is_singular(monkeypatch):
+    """Inside a graph nothing can be asked: the weights become NaN, which the step sees; outside, a sentence."""
+    from oversmooth.steering import reparametrized
+
+    V = normal(2, 5, 5, seed=1)
+    V[1] = near_wall(5, 5, 1e-9, seed=2)
+    back = orthogonal.left_inverse(V, worst=1e6)
+    assert back[0].isfinite().all()
+    assert back[1].isnan().all()
+
+    recipe = plain(variant="spectral:mode=sharpen,form=general", epochs=2)
+    spoiled = []
+
+    class Spoiled(run.Step):
+        def run(self):
+            if self.done == 7:
+                layer = steering_of(self.model).reparametrized[1]
+                with torch.no_grad():
+                    layer.theta[:, -1] = layer.theta[:, 0] * (1 + 1e-7)
+                spoiled.append(self.done)
+            super().run()
+
+    monkeypatch.setattr(run, "Step", Spoiled)
+    with pytest.raises(InputError, match=r"layer 1 \(.*\): V is nearly singular"):
+        train(recipe, splits(), device="cpu", watch=Watch(monitor=0))
+    # As a graph would do it: unasked.
+    monkeypatch.setattr(reparametrized, "_cannot_ask", lambda: len(spoiled) == 2)
+    with pytest.raises(failure.Diverged, match=r"step 8 .*the loss is nan"):
+        train(recipe, splits(), device="cpu", watch=Watch(monitor=0))
+
+
+@pytest.mark.parametrize("variant", ["sharpen", "smooth"])
+def test_training_goes_through_the_wall(variant, monkeypatch):
+    """Θ is put on it, and beside it, before every step: the run ends well, and its H has the promised spectrum."""
+
+    class Walled(run.Step):
+        def run(self):
+            for layer in steering_of(self.model).reparametrized:
+                with torch.no_grad():
+                    theta = layer.theta
+                    distance = (0.0, 1e-9, -1e-7, 1e-5)[self.done % 4]
+                    mixed = theta[:, :-1] @ normal(theta.shape[1] - 1, seed=self.done).to(theta)
+                    theta[:, -1] = mixed / mixed.norm() + distance * theta[:, -1]
+                    if self.done % 7 == 0:
+                        theta[:, 3] = theta[:, 1]
+            super().run()
+
+    monkeypatch.setattr(run, "Step", Walled)
+    result = train(RECIPE.changed(dict(variant=variant), {}, None), splits(), device="cpu", watch=Watch(monitor=0))
+    assert result.finished
+    assert not result.retries
+    assert all(math.isfinite(row["loss"]) for row in result.epochs)
+    checked = verify(result.model)
+    assert all(abs(check.condition - 1) < 1e-5 for check in checked.layers)
+
+
+class Fails(run.Step):
+    """Its step is not finite at these numbers of calls, as a rare event would be."""
+
+    at: tuple[int, ...] = ()
+    calls = 0
+
+    def loss(self, *args):
+        found = super().loss(*args)
+        type(self).calls += 1
+        return found * math.nan if type(self).calls in self.at else found
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    def set_up(*at):
+        step = type("FailsThere", (Fails,), {"at": at})
+        monkeypatch.setattr(run, "Step", step)
+
+    return set_up
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_step_that_is_not_finite_sends_the_run_back(folder, failing, tmp_path):
+    failing(13)
+    where = tmp_path if folder else None
+    watch = Watch(evaluate=1, monitor=3, save=0)
+    result = train(RECIPE, splits(), device="cpu", folder=where, watch=watch, on_nan="retry")
+    assert result.finished
+    (retry,) = result.retries
+    assert (retry["retry"], retry["failed_at_step"], retry["back_to_step"]) == (1, 13, 10)
+    assert "not finite" in retry["said"] or "nan" in retry["said"]
+    assert [row["epoch"] for row in result.epochs] == [1, 2, 3, 4]
+    assert [row["step"] for row in result.smoothing] == [1, 3, 6, 9, 12, 15, 18, 20]
+    if folder:
+        written = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+        assert [line.get("epoch") for line in written] == [1, 2, None, 3, 4]
+        assert written[2] == retry
+        again = train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True)  # over: read from its files
+        assert again.retries == result.retries
+        assert again.epochs == result.epochs
+
+
+def test_it_goes_on_with_other_draws(failing):
+    failing(13)
+    retried = train(RECIPE, splits(), device="cpu", watch=Watch(monitor=0, save=0), on_nan="retry")
+    failing()
+    plain_run = train(RECIPE, splits(), device="cpu", watch=Watch(monitor=0, save=0))
+    losses = [[row["loss"] for row in result.epochs] for result in (retried, plain_run)]
+    assert losses[0][:2] == losses[1][:2]
+    assert losses[0][2:] != losses[1][2:]
+
+
+def test_three_times_and_no_more(failing, tmp_path):
+    failing(*range(8, 1000))
+    with pytest.raises(failure.Diverged, match="3 times it went back to a checkpoint, with other draws, in vain"):
+        train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=Watch(monitor=0, save=0), on_nan="retry")
+    failing()
+    rest = train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True, on_nan="retry")
+    assert rest.finished
+    assert len(rest.retries) == 3
+
+
+def test_stop_is_the_default_and_other_words_are_refused(failing):
+    failing(8)
+    with pytest.raises(failure.Diverged, match="step 8"):
+        train(RECIPE, splits(), device="cpu", watch=Watch(monitor=0))
+    with pytest.raises(InputError, match="on_nan is 'ignore'; choose 'stop' or 'retry'"):
+        train(RECIPE, splits(), device="cpu", on_nan="ignore")
+
+
+def test_a_steered_model_with_dependent_columns_runs_and_verifies():
+    from oversmooth.train.build import model_of
+
+    model = steer(model_of(plain()), Spectral())
+    layer = steering_of(model).reparametrized[0]
+    with torch.no_grad():
+        layer.theta[:, 1] = layer.theta[:, 0]
+    assert verify(model).layers[0].condition < 1 + 1e-6
+    assert model(torch.randn(2, 3, 8, 8)).isfinite().all()
