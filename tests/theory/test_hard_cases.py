@@ -35,7 +35,10 @@ def test_nilpotent_weights_are_a_tie(d, heads):
     """Every μ is 1 on both sides, but rounding moves a defective eigenvalue by ε^(1/d)."""
     P = normal(d, d, seed=d)
     W = (P @ torch.diag(torch.ones(d - 1).double(), 1) @ torch.linalg.inv(P))[None].expand(heads, d, d) / heads
-    assert dominance(attention(heads, 6, 6), eye(d).expand(heads, d, d), W).verdict == "tie"
+    found = dominance(attention(heads, 6, 6), eye(d).expand(heads, d, d), W)
+    # With several heads the update is as defective, and rounding of attention could turn it either way.
+    assert found.verdict == ("tie" if heads == 1 else "undecided")
+    assert found.reason
 
 
 @pytest.mark.parametrize("n", [48, 64, 150])
@@ -82,7 +85,8 @@ def test_frozen_directions_have_no_limit_array():
     A, W_V, W_O = attention(1, 5, 5, causal=True), eye(4)[..., :2], -0.5 * eye(4)[:, :2]
     found = dominance(A, W_V, W_O)
     assert found.rho_rough == found.rho_smooth == 1
-    assert found.verdict == "tie"
+    assert found.verdict == "rough"  # equal radii, but what stays as it is never smooths
+    assert "no head writes to" in found.reason
     assert found.array.hfc_lfc[0].isnan()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
@@ -41,9 +42,14 @@ class _FeatScale(Part):
 
     def __init__(self, method: FeatScale, width: int) -> None:
         super().__init__()
+        self.width = width
         self.times = 2 if method.as_published else 1
         number_or_parameter(self, "s", method.low, width, method.learned)
         number_or_parameter(self, "t", method.high, width, method.learned)
+
+    def output_gains(self) -> tuple[Tensor, Tensor]:
+        low, high = (torch.as_tensor(x).detach().float().expand(self.width) for x in (self.s, self.t))
+        return 1 + self.times * low, 1 + self.times * high
 
     def forward(self, Y: Tensor, mask: Tensor | None) -> Tensor:
         """Y ``(..., n, d)``."""

@@ -33,6 +33,10 @@ class Part(nn.Module):
         """What it does to attention, where that is linear in A."""
         return None
 
+    def output_gains(self) -> tuple[Tensor, Tensor] | None:
+        """What it multiplies the layer's output by, ``(d,)`` each, on constant and on centred arrays."""
+        return None
+
 
 class Method:
     """The verbs. Subclasses are frozen dataclasses of settings."""

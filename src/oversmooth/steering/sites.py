@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +65,12 @@ class Site:
                 continue
             this = part.change()
             found = this if found is None or this is None else this @ found
-        return found
+        output = self.parts.get("output")
+        gains = None if output is None else output.output_gains()
+        if gains is None:
+            return found
+        plain = AttentionChange.none(self.layer.heads) if found is None else found
+        return dataclasses.replace(plain, constant_gain=gains[0], centred_gain=gains[1])
 
     def formula(
         self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor

@@ -7,6 +7,7 @@ with depth.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,14 +16,17 @@ from torch import Tensor
 
 from oversmooth.errors import InputError
 from oversmooth.theory import one_head, several_heads
+from oversmooth.theory.bounds import DEFECTIVE
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Search, Update
 from oversmooth.theory.spectrum import DEFAULT_TOLERANCE, Method, check_method, materialise_if_small
 from oversmooth.theory.weights import check_weights, one_a_head
 
-Verdict = Literal["smooth", "rough", "tie"]
+Verdict = Literal["smooth", "rough", "tie", "undecided"]
 Answer = Literal["holds", "fails", "open"]
+_VERDICTS: tuple[Verdict, ...] = ("rough", "tie", "smooth", "undecided")
+_ROUGH, _TIE, _SMOOTH, _UNDECIDED = range(4)
 TIE = {torch.float64: 1e-7, torch.float32: 1e-5}
 """Radii nearer than this, relative to the larger (or 1), are a tie: at equality the Jordan structure decides."""
 # A limit array this near to rank one is called rank one: the accuracy of its Ritz vector.
@@ -40,7 +44,19 @@ class Dominance:
     residual: Tensor
     """‖T_P Z − μ Z‖ of the unit Ritz pair behind rho_rough (one head: A's, times |λ|); 0 if computed directly."""
     tolerance: Tensor
-    """Margins below this are a tie."""
+    """Margins below this are a tie: radii that are equal as far as the weights are known."""
+    error: Tensor
+    """How far rho_rough may be off, estimated: its residual and the rounding of attention, times its condition."""
+    weights_error: Tensor
+    """How far rounding may move the eigenvalues of the weights."""
+    certified: Tensor
+    """Whether a proof, rounding included, stands behind the verdict."""
+    doubted: Tensor
+    """Whether what is known of rho_rough does not decide."""
+    frozen: Tensor
+    """Whether features that no head writes to stay as they are while all others shrink: both radii are 1, and input
+    convergence is excluded all the same.
+    """
     rule: str
     """What was compared, in words."""
     pair: tuple[Tensor, Tensor] | None
@@ -66,12 +82,34 @@ class Dominance:
     @property
     def smoothing(self) -> Tensor:
         """Where the verdict is "smooth": a boolean tensor over the batch."""
-        return self.margin > self.tolerance
+        return self._outcome() == _SMOOTH
+
+    @property
+    def undecided(self) -> Tensor:
+        """Where the verdict is "undecided": a boolean tensor over the batch."""
+        return self._outcome() == _UNDECIDED
 
     @property
     def verdict(self) -> Any:
-        """Of "smooth", "rough" and "tie" the one that is found; nested lists of them for a batch."""
-        return _words(self._outcome(), ("rough", "tie", "smooth"))
+        """Of "smooth", "rough", "tie" and "undecided" the one that is found; nested lists of them for a batch."""
+        return _words(self._outcome(), _VERDICTS)
+
+    @property
+    def certainty(self) -> Any:
+        """How the verdict is known, nested as it is: "certified" by a proof, or "estimated"."""
+        return _words((self.certified & (self._outcome() != _UNDECIDED)).int(), ("estimated", "certified"))
+
+    @property
+    def reason(self) -> Any:
+        """Why a verdict is "undecided" or a "tie", or why it is not what the radii say; nested as it is, "" where there
+        is nothing to say.
+        """
+        columns = [
+            x.flatten().tolist()
+            for x in (self._outcome(), self.margin, self.error, self.weights_error, self._is_frozen())
+        ]
+        said = [_reason(*row) for row in zip(*columns, strict=True)]
+        return _words(torch.arange(len(said)).reshape(self.margin.shape), said)
 
     @property
     def notions(self) -> dict[str, Any]:
@@ -82,18 +120,29 @@ class Dominance:
         outcome = self._outcome()
         known = self.rank_known & (self.rho_rough >= self.rough_floor)  # else a source dominates, of any rank
         rough = torch.where(known, torch.where(self.rank_one, 2, 0), 1)
-        collapse = torch.where(outcome == 2, 2, torch.where(outcome == 0, rough, 1))
+        collapse = torch.where(outcome == _SMOOTH, 2, torch.where(outcome == _ROUGH, rough, 1))
         answers = ("fails", "open", "holds")
         # Fewer than two tokens that are not zero in the limit: no angle to speak of.
-        no_angle = (outcome == 0) & (self.array.abs_cos[0].isnan() if self.array is not None else False)
+        no_angle = (outcome == _ROUGH) & (self.array.abs_cos[0].isnan() if self.array is not None else False)
         return {
-            "input_convergence": _words(outcome, answers),
+            "input_convergence": _words(torch.where(outcome == _UNDECIDED, 1, outcome), answers),
             "angle_convergence": _words(torch.where(no_angle, 1, collapse), answers),
             "rank_collapse": _words(collapse, answers),
         }
 
+    def _is_frozen(self) -> Tensor:
+        # A bias may feed those features for ever, a source may keep anything apart.
+        return self.frozen & (self.smooth_floor == 0) & (self.rough_floor == 0)
+
     def _outcome(self) -> Tensor:
-        return (self.margin > self.tolerance).int() - (self.margin < -self.tolerance).int() + 1
+        size = self.margin.abs()
+        said = (self.margin > self.tolerance).int() - (self.margin < -self.tolerance).int() + 1
+        scale = torch.maximum(self.rho_smooth, self.rho_rough).clamp(min=torch.finfo(size.dtype).tiny)
+        defective = (self.weights_error > DEFECTIVE * scale) & (size <= self.weights_error)
+        # Equal as far as the weights are known, and attention known as well: a tie. Else there is no telling.
+        doubted = self.doubted & ~((said == _TIE) & (self.error <= self.tolerance))
+        said = torch.where(defective | doubted, _UNDECIDED, said)
+        return torch.where(self._is_frozen(), _ROUGH, said)
 
 
 @torch.no_grad()
@@ -177,9 +226,19 @@ def dominance(
     if not bool(gain.all()):
         raise InputError("a head's attention is multiplied by 0, so that nothing of it is left; leave the head out")
     W_V = W_V * gain[:, None, None]
-    update = Update(1.0 if residual else 0.0, shift / gain, constant / gain)
+    # Without the residual connection there is no 1 to compare sizes with: weights of any size become ordinary ones.
+    size = 1.0 if residual else float(W_V.abs().max() * W_O.abs().max()) or 1.0
+    if not residual:
+        W_V, W_O = (W / W.abs().max().clamp(min=torch.finfo(W.dtype).tiny) for W in (W_V, W_O))
+    gains = [None if x is None else x.to(A.device, A.dtype) for x in (change.constant_gain, change.centred_gain)]
+    update = Update(1.0 if residual else 0.0, shift / gain, constant / gain, *gains)
     A = materialise_if_small(A)
-    search = Search(method, tolerance, steps, bool(limit) if per_head else limit, seed)
+    biased = bool(bias.any()) if isinstance(bias, Tensor) else bias
+    # A source that differs between tokens outlives a constant offset of the same growth.
+    smooth_floor, rough_floor = (1.0 if biased and not change.source else 0.0), (1.0 if change.source else 0.0)
+    search = Search(
+        method, tolerance, steps, bool(limit) if per_head else limit, seed, smooth_floor / size, rough_floor / size
+    )
     if per_head or heads == 1:
         zeros = not per_head if zeros is None else zeros
         found = one_head.radii(A, W_V, W_O, update, search, zeros=zeros, tie=tie)
@@ -192,7 +251,8 @@ def dominance(
         found = several_heads.radii(A, W_V, W_O, update, search)
         rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
 
-    scale = torch.maximum(found.rho_smooth, found.rho_rough).clamp(min=1)
+    found = found.scaled(size)
+    scale = torch.maximum(found.rho_smooth, found.rho_rough).clamp(min=update.base)
     array = None
     if found.array is not None:
         mask = A.mask if A.mask is None or per_head else A.mask.select(len(batch), 0)
@@ -202,7 +262,12 @@ def dominance(
         rho_rough=found.rho_rough,
         residual=found.residual,
         # Nothing is decided more finely than it is known.
-        tolerance=torch.maximum(tie * scale, found.residual + found.weights_error),
+        tolerance=torch.maximum(tie * scale, found.residual + found.weights_error.clamp(max=DEFECTIVE * scale)),
+        error=found.error,
+        weights_error=found.weights_error,
+        certified=found.certified,
+        doubted=found.doubted,
+        frozen=found.frozen,
         rule=rule,
         pair=None if found.t is None or found.lam is None else (found.t, found.lam),
         array=array,
@@ -210,12 +275,28 @@ def dominance(
         rank_known=found.rank_known
         if array is None
         else found.rank_known & (found.mixed | ~array.sigma_ratio[1].isnan()),
-        smooth_floor=1.0 if (bool(bias.any()) if isinstance(bias, Tensor) else bias) else 0.0,
-        rough_floor=1.0 if change.source else 0.0,
+        smooth_floor=smooth_floor,
+        rough_floor=rough_floor,
     )
 
 
-def _words(code: Tensor, vocabulary: tuple[str, ...]) -> Any:
+def _reason(outcome: int, margin: float, error: float, weights_error: float, frozen: bool) -> str:
+    if frozen:
+        return "features that no head writes to stay as they are, and everything else shrinks"
+    if outcome == _TIE:
+        return "both radii are the same as far as they are known"
+    if outcome != _UNDECIDED:
+        return ""
+    if abs(margin) <= weights_error:
+        known = f"its eigenvalues are known to {weights_error:.1g}"
+        return f"H is nearly defective: {known}, and the radii differ by {abs(margin):.1g}"
+    return (
+        f"rounding of attention could turn it: the radii differ by {abs(margin):.1g}, and rho_rough is known to "
+        f"{error:.1g}, or not proven at all where eigenvalues of A are ill-conditioned"
+    )
+
+
+def _words(code: Tensor, vocabulary: Sequence[str]) -> Any:
     def name(entry: Any) -> Any:
         return [name(e) for e in entry] if isinstance(entry, list) else vocabulary[entry]
 

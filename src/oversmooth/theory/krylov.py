@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from oversmooth.theory.small import complex_of, eigenvalues, eigenvector
+from oversmooth.theory.small import complex_of, eigenvalues, eigenvector, eigenvectors
 
 
 class LinearSystem(Protocol):
@@ -118,15 +118,22 @@ class Arnoldi:
     def ritz_values(self) -> Tensor:
         return eigenvalues(self.H[:, : self.steps], hessenberg=not self.restarted)
 
-    def ritz_vector(self, value: Tensor, items: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Coefficients of the Ritz vector of each item's chosen Ritz value ``(b,)``, and its residual ‖A x − θ x‖."""
-        H, rank = self.H, self.system.rank
-        if items is not None:
-            H, rank = H[items], rank[items]
-        y = eigenvector(H[:, : self.steps], value)
+    def ritz_pair(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each item's chosen Ritz value ``(b,)`` the coefficients of its vector, the residual ‖A x − θ x‖, and its
+        condition number.
+        """
+        y, condition = eigenvectors(self.H[:, : self.steps], value)
+        return y, self._residual(y, self.H, self.system.rank), condition
+
+    def ritz_residual(self, value: Tensor, items: Tensor) -> Tensor:
+        """The residuals of a Ritz value ``(b,)`` of each of these items."""
+        H = self.H[items]
+        return self._residual(eigenvector(H[:, : self.steps], value), H, self.system.rank[items])
+
+    def _residual(self, y: Tensor, H: Tensor, rank: Tensor) -> Tensor:
         residual = (H[:, self.steps].to(y.dtype) * y).sum(-1).abs()
         # With as many steps as dimensions nothing is left over.
-        return y, torch.where(rank <= self.steps, 0.0, residual)
+        return torch.where(rank <= self.steps, 0.0, residual)
 
     def reach(self) -> Tensor:
         """How far any Ritz value of an item may be from an eigenvalue of the operator it is exact for, ``(b, 1)``."""
@@ -173,6 +180,7 @@ class Extremal:
     score: Tensor  # (items,)
     residual: Tensor  # (items,) of the Ritz pair: it is exact for an operator that differs by this much
     converged: Tensor  # (items,) bool
+    condition: Tensor  # (items,) of the Ritz value, 1/|yᴴx| of its left and right vectors in the basis
     vector: Tensor | None  # (items, size) complex, if asked for
 
 
@@ -202,6 +210,7 @@ def extremal(
         score=value.real.clone(),
         residual=value.real.clone(),
         converged=torch.zeros(system.items, dtype=torch.bool, device=system.device),
+        condition=torch.ones_like(value.real),
         vector=torch.zeros(system.items, system.size, dtype=dtype, device=system.device) if vectors else None,
     )
     index = torch.arange(system.items, device=system.device)
@@ -242,7 +251,7 @@ def _record(
     scores = score(all_theta, torch.zeros_like(basis.reach()), index)
     top = scores.argmax(-1, keepdim=True)
     theta, high = (x.gather(1, top)[:, 0] for x in (all_theta, scores))
-    y, residual = basis.ritz_vector(theta)
+    y, residual, condition = basis.ritz_pair(theta)
     error = (score(theta[:, None], residual[:, None], index)[:, 0] - high) / high.clamp(min=1)
     good = error <= tolerance
     if good.any():
@@ -252,7 +261,7 @@ def _record(
     done = torch.ones_like(good) if stop else good
     at = index[done]
     found.value[at], found.score[at], found.residual[at] = theta[done], high[done], residual[done]
-    found.converged[at] = good[done]
+    found.converged[at], found.condition[at] = good[done], condition[done]
     if found.vector is not None and len(at):
         found.vector[at] = basis.expand(y)[done]
     return done, error
@@ -274,7 +283,7 @@ def _rivals_lead(
     order = could.argsort(-1, descending=True)
     for place in range(min(_RIVALS, theta.shape[-1] - 1)):
         rival = theta.gather(1, order[:, place : place + 1])
-        _, residual = basis.ritz_vector(rival[:, 0], items)
+        residual = basis.ritz_residual(rival[:, 0], items)
         lead = torch.maximum(lead, score(rival, residual[:, None], index)[:, 0] - best)
     return lead
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from oversmooth.theory.bounds import CERTIFY_TOKENS, SAFETY, SUSPICIOUS, Region, certified, moved, rounding
 from oversmooth.theory.krylov import extremal
-from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
-from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvector
+from oversmooth.theory.reducible import Reducible, centred_block
+from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvalues, eigenvector, eigenvectors
 from oversmooth.theory.spectrum import (
     DENSE_TOKENS,
     CentredAttention,
@@ -18,7 +20,7 @@ from oversmooth.theory.spectrum import (
     reflector,
 )
 from oversmooth.theory.tokens import token_mean
-from oversmooth.theory.weights import head_spectrum, smaller_product
+from oversmooth.theory.weights import smaller_product
 
 # Up to this many tokens, what Arnoldi leaves unconverged is computed directly. On a CPU it then stops at a third of
 # them: beyond, a few slow items cost more than their whole matrices.
@@ -40,36 +42,44 @@ def radii(
     zeros: bool,
     tie: float,
 ) -> Radii:
-    """One result a head, ``(..., heads)``. A ``(..., heads, n, n)``; weights with A's batch, part of it or none."""
+    """One result per head, ``(..., heads)``. A ``(..., heads, n, n)``; weights with A's batch, part of it or none."""
     d, k = W_V.shape[-2:]
     batch, flat = A.batch_shape, A.flatten()
-    lam = head_spectrum(W_V, W_O)
-    lam = lam.expand(*batch, lam.shape[-1]).reshape(-1, lam.shape[-1])
+    spectra = _HeadSpectra(W_V, W_O, update.constant_gain, update.centred_gain, batch)
+    lam = spectra.centred.to(complex_of(A.dtype))
     shift, constant = (x.expand(batch).reshape(-1) for x in (update.shift, update.constant))
 
-    smooth, _, j = _largest((constant + shift)[:, None].to(lam.dtype), lam, shift, update.base)
+    smooth, _, j = _largest((constant + shift)[:, None].to(lam.dtype), spectra.constant.to(lam), shift, update.base)
+    lam_smooth = spectra.constant.to(lam).gather(1, j[:, None])[:, 0]
     rough = _Rough(flat, lam, shift, update.base)
     candidates = rough.search(search)
-    lam_rough, lam_smooth = (lam.gather(1, which[:, None])[:, 0] for which in (rough.which, j))
-    near = rough.radius - tie * rough.radius.clamp(min=1)
+    level = smooth.clamp(min=search.smooth_floor)
+    if zeros and k < d:
+        level = level.clamp(min=update.base)
+    weights_error = spectra.error(j, rough.which)
+    candidates = rough.settle(candidates, level, spectra, weights_error, search)
+    lam_rough = lam.gather(1, rough.which[:, None])[:, 0]
+    near = rough.radius - tie * rough.radius.clamp(min=update.base)
     tied = _mu(candidates, lam, shift, update.base).abs() >= near[:, None, None]
     # Terms that share the token vector, or the feature vector, add up to rank one.
     mixed = (tied.any(-1).sum(-1) > 1) & (tied.any(-2).sum(-1) > 1)
 
+    frozen = torch.zeros_like(mixed)
     if zeros and k < d:
         # The zeros of H: eigenvalue `base` on both sides, on as many token and feature vectors as there are.
-        frozen = (rough.radius <= update.base) & (flat.counted() > 1)
-        rough.radius = torch.where(frozen, update.base, rough.radius)
-        lam_rough = torch.where(frozen, 0.0, lam_rough)
-        mixed |= frozen
+        still = (rough.radius <= update.base) & (flat.counted() > 1)
+        frozen = still & (smooth + weights_error.to(smooth) < update.base)
+        rough.radius = torch.where(still, update.base, rough.radius)
+        lam_rough = torch.where(still, 0.0, lam_rough)
+        mixed |= still
         lam_smooth = torch.where(smooth < update.base, 0.0, lam_smooth)
         smooth = smooth.clamp(min=update.base)
     smooths = smooth >= rough.radius
 
     array = None
     if A.tokens > 1 and (search.limit or (search.limit is None and A.tokens <= _LIMIT_TOKENS)):
-        features = _feature_vector(W_V, W_O, lam_rough.reshape(batch)).reshape(-1, 1, d)
-        array = _token_vector(flat, rough.t)[..., None] * features
+        features = _feature_vector(W_V, update.centred(W_O), lam_rough.reshape(batch)).reshape(-1, 1, d)
+        array = _token_vector(flat, rough.t, shift + constant)[..., None] * features
         # Frozen: as many arrays as H has zeros, and none of them the limit.
         array = torch.where((lam_rough == 0)[:, None, None], torch.nan, array)
     found = Radii(
@@ -79,12 +89,51 @@ def radii(
         mu=_mu(rough.t[:, None], lam_rough[:, None], shift, update.base)[:, 0, 0],
         mixed=mixed & ~rough.repeated,
         rank_known=~(mixed & rough.repeated),
-        weights_error=_weights_error(W_V, W_O, lam_smooth, lam_rough, batch) if zeros else torch.zeros_like(smooth),
+        weights_error=weights_error.to(smooth),
+        error=rough.error,
+        certified=rough.certified,
+        doubted=rough.doubted,
+        frozen=frozen,
         t=torch.where(smooths, 1.0, rough.t),
         lam=torch.where(smooths, lam_smooth, lam_rough),
         array=array,
     )
     return found.map(lambda x: x.reshape((*batch, *x.shape[1:])))
+
+
+class _HeadSpectra:
+    """The eigenvalues of each head's H, in float64 whatever A's precision: weights are exact.
+
+    One set on constant arrays and one on centred ones, which differ where outputs are scaled differently there.
+    """
+
+    def __init__(
+        self, W_V: Tensor, W_O: Tensor, constant_gain: Tensor | None, centred_gain: Tensor | None, batch: torch.Size
+    ) -> None:
+        self.batch = batch
+        both = [W_O.double() if gain is None else W_O.double() * gain for gain in (constant_gain, centred_gain)]
+        differ = constant_gain is not None
+        self._products = [smaller_product(W_V.double(), W) for W in (both if differ else both[:1])]
+        self._values = [eigenvalues(M) for M in self._products]
+        lead = self._values[0].shape[:-1]
+        # Which of the weights each item has: there are fewer of them than items.
+        self._place = torch.arange(lead.numel(), device=W_V.device).reshape(lead).expand(batch).reshape(-1)
+        self.constant, self.centred = self._expanded(0), self._expanded(-1)
+
+    def _expanded(self, which: int) -> Tensor:
+        return self._values[which].flatten(0, -2)[self._place]
+
+    def error(self, smooth: Tensor, rough: Tensor) -> Tensor:
+        """How far rounding may move either chosen eigenvalue, by place ``(items,)`` each: large for a defective H."""
+        worst = torch.zeros(len(smooth), dtype=torch.float64, device=smooth.device)
+        for which, chosen in ((0, smooth), (-1, rough)):
+            values, matrices = self._values[which].flatten(0, -2), self._products[which].flatten(0, -3)
+            k = values.shape[-1]
+            pairs, back = torch.unique(self._place * k + chosen, return_inverse=True)
+            head = pairs // k
+            found = eigenvalue_error(matrices[head], values[head, pairs % k])
+            worst = torch.maximum(worst, found[back])
+        return worst
 
 
 def _mu(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> Tensor:
@@ -114,7 +163,7 @@ def _largest_for_each(
 
 
 class _Rough:
-    """The largest |μ| over the eigenvalues t ≠ 1 of A and the eigenvalues λ of H, and where it is taken; an item a
+    """The largest |μ| over the eigenvalues t ≠ 1 of A and the eigenvalues λ of H, and where it is taken; an item per
     head.
     """
 
@@ -128,12 +177,20 @@ class _Rough:
         self.which = torch.zeros(items, dtype=torch.long, device=device)
         # Causal: whether the eigenvalue stands on the diagonal more than once; how many vectors it has is then open.
         self.repeated = torch.zeros(items, dtype=torch.bool, device=device)
+        self.condition = torch.ones_like(self.radius)
+        self.error = torch.zeros_like(self.radius)
+        self.certified = torch.zeros_like(self.repeated)
+        self.doubted = torch.zeros_like(self.repeated)
         self.everything = torch.arange(items, device=device)
+        # Eigenvalues that stand on a diagonal are exact; those of larger blocks are not.
+        self.exact = torch.zeros_like(self.repeated)
+        self.parts = Reducible.of(flat)
 
     def search(self, how: Search) -> Tensor:
         """Fill in all items; returns the t that may tie with the best one, ``(items, some)``, NaN for none."""
         A = self.A
         if A.tokens == 1:
+            self.exact |= True
             return self.t[:, None] * torch.nan
         if A.causal and how.method == "auto":
             # Real eigenvalues: |μ| is convex in t, so its largest value lies at an end.
@@ -143,29 +200,106 @@ class _Rough:
             self._directly(self.everything, torch.where(both.isinf(), torch.nan, both).to(self.t.dtype))
             near = 1e-6 * self.t.real.abs()[:, None]
             self.repeated = ((values - self.t.real[:, None]).abs() <= near).sum(-1) > 1
+            self.exact |= True
             return torch.stack([self.t, torch.where(self.repeated, self.t, torch.nan)], dim=-1)
         small = A.counted() <= (DENSE_TOKENS if how.method == "auto" else 1)
-        if how.method == "dense" or small.all():
-            return self._directly(self.everything, dense_values(A))
-        if small.any():
-            index = self.everything[small]
-            self._directly(index, dense_values(A.select(index)))
-        self._by_arnoldi(self.everything[~small], how)
+        apart = torch.zeros_like(small) if how.method == "arnoldi" else self.parts.which
+        if how.method == "dense" or (small | apart).all():
+            return self._directly(self.everything, self._all_values(self.everything))
+        direct = self.everything[small | apart]
+        if len(direct):
+            self._directly(direct, self._all_values(direct))
+        self._by_arnoldi(self.everything[~(small | apart)], how)
         lost = self.everything[~self.converged]
         if len(lost) and self._can_rescue(how):
-            self._directly(lost, dense_values(A.select(lost)))
-            self.residual[lost], self.converged[lost] = 0.0, True
+            self._directly(lost, self._all_values(lost))
+        return self._pair()
+
+    def _pair(self) -> Tensor:
         conjugate = torch.where(self.t.imag == 0, torch.nan, self.t.conj())
         return torch.stack([self.t, conjugate], dim=-1)
 
+    def settle(
+        self, candidates: Tensor, level: Tensor, spectra: _HeadSpectra, weights_error: Tensor, how: Search
+    ) -> Tensor:
+        """How certain each radius is beside `level`, the smoothing one: estimated, proven, or doubted.
+
+        Suspects, ill-conditioned or nearer to the level than a few times their error, are computed again in float64 and
+        a proof is tried. Returns the candidates for ties, which that may have changed.
+        """
+        if self.A.tokens == 1:
+            self.certified |= True
+            return candidates
+        slope = self.lam.gather(1, self.which[:, None])[:, 0].abs()
+        blur = rounding(self.A).to(self.radius)
+        change = self.residual + slope * blur
+        estimate = moved(self.condition, change, slope * blur / (4 * self.A.rounding), self.A.tokens - 1)
+        self.error = torch.where(self.exact, slope * self.A.rounding, estimate)
+        gap = (level - self.radius.clamp(min=how.rough_floor)).abs()
+        sure = gap > SAFETY * (self.error + weights_error.to(gap))
+        self.certified = self.exact & sure
+        suspect = ~self.exact & (~sure | (self.condition > SUSPICIOUS))
+        if how.method == "arnoldi" or how.steps is not None:
+            self.doubted = suspect & ~sure
+            return candidates
+        for i in self.everything[suspect].tolist():
+            if int(self.A.counted()[i]) > CERTIFY_TOKENS or not isinstance(self.A, DenseAttention):
+                self.doubted[i] = ~sure[i]
+                continue
+            blocks = self.parts.blocks(i) if bool(self.parts.which[i]) else [centred_block(self.A, i)]
+            here = torch.tensor([i], device=self.A.device)
+            values = (
+                self.parts.values(i)
+                if bool(self.parts.which[i])
+                else dense_values(self.A.select(here).to(torch.float64))[0]
+            )
+            self._directly(here, values[None].to(self.t))
+            region = Region(
+                lam=spectra.centred[i].cpu(),
+                base=self.base,
+                shift=float(self.shift[i]),
+                rho=float(level[i]),
+                slack=float(weights_error[i]) + self.A.rounding * float(level[i]),
+            )
+            proven = all(certified(B.cpu(), region, float(blur[i])) for B in blocks)
+            self.certified[i], self.doubted[i] = proven, not proven
+            self.error[i] = 0.0 if proven else self.error[i]
+            if candidates.shape[-1] == 2:
+                candidates[i, 0], candidates[i, 1] = self.t[i], self.t[i].conj() if self.t[i].imag != 0 else torch.nan
+        return candidates
+
     def _can_rescue(self, how: Search) -> bool:
         return how.method == "auto" and how.steps is None and self.A.tokens <= _RESCUE_TOKENS
+
+    def _all_values(self, index: Tensor) -> Tensor:
+        """All eigenvalues but one 1 of the items at index, ``(b, n − 1)``, NaN for none; how far to believe them."""
+        A = self.A if len(index) == len(self.everything) else self.A.select(index)
+        values = dense_values(A)
+        for place, i in enumerate(index.tolist()):
+            if bool(self.parts.which[i]):
+                values[place], self.exact[i] = self.parts.values(i).to(values), self.parts.triangular(i)
+        return values
 
     def _directly(self, index: Tensor, values: Tensor) -> Tensor:
         """Take the best of these eigenvalues of the items at index."""
         self.radius[index], i, self.which[index] = _largest(values, self.lam[index], self.shift[index], self.base)
         self.t[index] = values.gather(1, i[:, None])[:, 0].nan_to_num()
+        self.residual[index], self.converged[index] = 0.0, True
+        inexact = index[~self.exact[index] & (self.A.counted()[index] > 1)]
+        if len(inexact) and not self.A.causal:
+            self.condition[inexact] = self._conditions(inexact)
         return values
+
+    def _conditions(self, index: Tensor) -> Tensor:
+        """Of the eigenvalue t of A, ``(b,)``; in its own block, where A falls into several."""
+        apart = self.parts.which[index]
+        found = torch.ones(len(index), dtype=self.A.dtype, device=self.A.device)
+        whole = index[~apart]
+        if len(whole):
+            found[~apart] = eigenvectors(self.A.select(whole).dense().A, self.t[whole])[1]
+        for place in apart.nonzero()[:, 0].tolist():
+            found[place] = self.parts.condition(int(index[place]), self.t[index[place]])
+        return found
 
     def _by_arnoldi(self, index: Tensor, how: Search) -> None:
         def score(theta: Tensor, reach: Tensor, part: Tensor) -> Tensor:
@@ -184,19 +318,27 @@ class _Rough:
         _, which = _largest_for_each(found.value[:, None], self.lam[index], self.shift[index], self.base)
         self.radius[index], self.t[index], self.which[index] = found.score, found.value, which[:, 0]
         self.residual[index] = score(found.value[:, None], found.residual[:, None], parts)[:, 0] - found.score
-        self.converged[index] = found.converged
+        self.converged[index], self.condition[index] = found.converged, found.condition
 
 
-def _token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
-    """The eigenvector of A for each item's eigenvalue t ≠ 1, ``(items, n)`` complex: centred part and constant part."""
+def _token_vector(flat: AttentionOperator, t: Tensor, one: Tensor) -> Tensor:
+    """The eigenvector of changed attention for each item's eigenvalue t ≠ 1 of A, ``(items, n)`` complex: centred part
+    and constant part.
+
+    one: the eigenvalue on constant arrays, before shifting: 1, or less where J is taken from A.
+    """
     if flat.causal:
-        return _causal_token_vector(flat, t)
-    y = eigenvector(centred_matrix(flat), t)
-    v = reflector(flat)[..., 0].to(y.dtype)
-    z = torch.nn.functional.pad(y, (1, 0))
-    z = z - v * (v * z).sum(-1, keepdim=True)
+        z = _causal_token_vector(flat, t)
+        if bool((one == 1).all()):
+            return z
+        z = real_and_imaginary(flat.centre, z[..., None])[..., 0]
+    else:
+        y = eigenvector(centred_matrix(flat), t)
+        v = reflector(flat)[..., 0].to(y.dtype)
+        z = torch.nn.functional.pad(y, (1, 0))
+        z = z - v * (v * z).sum(-1, keepdim=True)
     mean = token_mean(real_and_imaginary(lambda x: flat @ x, z[..., None]), flat.mask)[:, 0, 0]
-    gap = t - 1  # A (z + c 1) = t z + (mean + c) 1, so c = mean / (t − 1)
+    gap = t - one  # A' (z + c 1) = t z + (mean + c · one) 1, so c = mean / (t − one)
     constant = torch.where(gap.abs() > 0, mean / torch.where(gap == 0, 1.0, gap), 0.0)
     x = z + constant[:, None]
     return x if flat.mask is None else x * flat.mask
@@ -220,13 +362,6 @@ def _causal_token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
         x[:, i] = torch.where(place < i, later, (place == i).to(x.dtype))
         x = x / x.abs().amax(-1, keepdim=True).clamp(min=1)  # entries can grow geometrically
     return x.to(t.dtype)
-
-
-def _weights_error(W_V: Tensor, W_O: Tensor, lam: Tensor, other: Tensor, batch: torch.Size) -> Tensor:
-    """How far rounding may move either of two eigenvalues of each head's H, ``(items,)``."""
-    small = smaller_product(W_V, W_O)
-    small = small.expand(*batch, *small.shape[-2:]).reshape(-1, *small.shape[-2:])
-    return torch.maximum(eigenvalue_error(small, lam), eigenvalue_error(small, other))
 
 
 def _feature_vector(W_V: Tensor, W_O: Tensor, lam: Tensor) -> Tensor:

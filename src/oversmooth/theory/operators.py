@@ -41,6 +41,8 @@ class AttentionOperator(ABC):
     causal: bool
     mask: Tensor | None
     """The tokens that count, ``(..., n)``; None for all."""
+    rounding: float
+    """The unit in the last place of its entries, as they came."""
 
     @abstractmethod
     def __matmul__(self, v: Tensor) -> Tensor:
@@ -102,6 +104,7 @@ class DenseAttention(AttentionOperator):
         if not A.is_floating_point():
             raise InputError(f"attention has dtype {A.dtype}; convert it to a floating type first")
         half = A.dtype in (torch.float16, torch.bfloat16)
+        self.rounding = torch.finfo(A.dtype).eps
         A = A.to(torch.promote_types(A.dtype, torch.float32))
         self.mask = broadcast_mask(mask, A.shape[:-1], A.device)
         if self.mask is not None:
@@ -121,9 +124,10 @@ class DenseAttention(AttentionOperator):
         self.shape, self.dtype, self.device = A.shape, A.dtype, A.device
 
     @classmethod
-    def trusted(cls, A: Tensor, mask: Tensor | None, causal: bool) -> DenseAttention:
+    def trusted(cls, A: Tensor, mask: Tensor | None, causal: bool, rounding: float | None = None) -> DenseAttention:
         """From a matrix that is known to be what it must be: nothing is looked at."""
         self = cls.__new__(cls)
+        self.rounding = torch.finfo(A.dtype).eps if rounding is None else rounding
         self.A, self.mask, self.causal = A, mask, causal
         self.shape, self.dtype, self.device = A.shape, A.dtype, A.device
         return self
@@ -133,7 +137,7 @@ class DenseAttention(AttentionOperator):
         return self.A @ v
 
     def to(self, dtype: torch.dtype) -> DenseAttention:
-        return self.trusted(self.A.to(dtype), self.mask, self.causal)
+        return self.trusted(self.A.to(dtype), self.mask, self.causal, self.rounding)
 
     def diagonal(self) -> Tensor:
         return self.A.diagonal(dim1=-2, dim2=-1)
@@ -143,11 +147,11 @@ class DenseAttention(AttentionOperator):
 
     def flatten(self, keep: int = 0) -> DenseAttention:
         mask = None if self.mask is None else _flat(self.mask, keep + 1)
-        return self.trusted(_flat(self.A, keep + 2), mask, self.causal)
+        return self.trusted(_flat(self.A, keep + 2), mask, self.causal, self.rounding)
 
     def select(self, index: Tensor) -> DenseAttention:
         mask = None if self.mask is None else self.mask[index]
-        return self.trusted(self.A[index], mask, self.causal)
+        return self.trusted(self.A[index], mask, self.causal, self.rounding)
 
 
 class SoftmaxAttention(AttentionOperator):
@@ -188,6 +192,7 @@ class SoftmaxAttention(AttentionOperator):
                 raise InputError(f"{name} have {count_nonfinite(x)} that are NaN or infinite; mend them first")
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
         self.q, self.k = q.to(dtype), k.to(dtype)
+        self.rounding = torch.finfo(dtype).eps
         self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
         if not math.isfinite(self.scale):
             raise InputError(f"scale is {scale}; give a finite number")
@@ -309,7 +314,7 @@ class SoftmaxAttention(AttentionOperator):
         A = torch.cat(parts, dim=-2)
         if self.mask is not None:
             A = torch.where(self.mask[..., None], A, 0.0)
-        return DenseAttention.trusted(A, self.mask, self.causal)
+        return DenseAttention.trusted(A, self.mask, self.causal, self.rounding)
 
     def flatten(self, keep: int = 0) -> SoftmaxAttention:
         mask = None if self.mask is None else _flat(self.mask, keep + 1)
@@ -324,6 +329,7 @@ class SoftmaxAttention(AttentionOperator):
     def _with(self, q: Tensor, k: Tensor, mask: Tensor | None, bias: Tensor | None) -> SoftmaxAttention:
         other = SoftmaxAttention.__new__(SoftmaxAttention)
         other.q, other.k, other.mask, other.bias = q, k, mask, bias
+        other.rounding = self.rounding
         other.scale, other.causal = self.scale, self.causal
         other.dtype, other.device = q.dtype, q.device
         other.shape = torch.Size((*q.shape[:-1], q.shape[-2]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,11 @@ class AttentionChange:
     mean: Tensor
     source: bool = False
     """Whether something is added at every layer that differs between tokens, such as NeuTRENO's V⁰."""
+    constant_gain: Tensor | None = None
+    centred_gain: Tensor | None = None
+    """What the layer's output is multiplied by, ``(d,)`` each, on constant and on centred arrays, as FeatScale does;
+    None for nothing.
+    """
 
     @classmethod
     def none(cls, heads: int) -> AttentionChange:
@@ -38,7 +43,14 @@ class AttentionChange:
     def __matmul__(self, other: AttentionChange) -> AttentionChange:
         """This change of attention that gets values scaled by other's gain (`other` changes values alone)."""
         scale = other.gain
-        return AttentionChange(self.gain * scale, self.shift * scale, self.mean * scale, self.source or other.source)
+        return AttentionChange(
+            self.gain * scale,
+            self.shift * scale,
+            self.mean * scale,
+            self.source or other.source,
+            self.constant_gain,
+            self.centred_gain,
+        )
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,13 @@ class Update:
     base: float
     shift: Tensor
     constant: Tensor
+    constant_gain: Tensor | None = None
+    centred_gain: Tensor | None = None
+    """What the output is multiplied by, ``(d,)`` each, on constant and on centred arrays; None for nothing."""
+
+    def centred(self, W_O: Tensor) -> Tensor:
+        """The output weight as centred arrays meet it."""
+        return W_O if self.centred_gain is None else W_O * self.centred_gain
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,9 @@ class Search:
     limit: bool | None
     """Whether to keep the eigenarray; None: where it is cheap."""
     seed: int
+    smooth_floor: float = 0.0
+    rough_floor: float = 0.0
+    """What the radii are raised to before they are compared."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +102,14 @@ class Radii:
     """Whether `mixed`, or the array, tells the rank of the limit."""
     weights_error: Tensor
     """How far rounding may move the eigenvalues of the weights: large where they are nearly defective."""
+    error: Tensor
+    """How far rho_rough may be off, by what is estimated of rounding in A and of the search."""
+    certified: Tensor
+    """Whether it is proven on which side of rho_smooth it lies."""
+    doubted: Tensor
+    """Whether that was to be proven, and was not."""
+    frozen: Tensor
+    """Whether both radii are `base` for features that no head writes to, and all others shrink."""
     t: Tensor | None = None
     """One head: the eigenvalue of A behind the larger radius, and"""
     lam: Tensor | None = None
@@ -92,6 +122,14 @@ class Radii:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         changed: dict[str, Any] = {name: None if v is None else change(v) for name, v in values.items()}
         return Radii(**changed)
+
+    def scaled(self, size: float) -> Radii:
+        """Of weights whose product is so many times larger."""
+        if size == 1:
+            return self
+        lengths = ("rho_smooth", "rho_rough", "residual", "mu", "weights_error", "error")
+        changed: dict[str, Any] = {name: getattr(self, name) * size for name in lengths}
+        return replace(self, lam=None if self.lam is None else self.lam * size, **changed)
 
     @staticmethod
     def cat(parts: list[Radii]) -> Radii:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
+from oversmooth.theory.bounds import SAFETY, moved, rounding
 from oversmooth.theory.krylov import Extremal, LinearSystem, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
-from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvalues, eigenvector
+from oversmooth.theory.reducible import Reducible
+from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvalues, eigenvector, eigenvectors
 from oversmooth.theory.spectrum import centred_matrix, reflector
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
-from oversmooth.theory.tokens import token_mean
+from oversmooth.theory.tokens import centre_tokens, token_mean
 from oversmooth.theory.weights import smaller_product, stack_heads
 
 # Up to this size, (n − 1)·d, the whole matrix of T_P is formed.
@@ -32,18 +36,79 @@ def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search
     lead = torch.broadcast_shapes(W_V.shape[:-3], W_O.shape[:-3])
     V, O = (W.expand(*lead, *W.shape[-3:]).reshape(-1, *W.shape[-3:]) for W in (W_V, W_O))  # noqa: E741
     if len(V) == 1:
-        found = _SharedWeights(flat, V[0], O[0], update, search).radii()
+        found = _shared(flat, V[0], O[0], update, search)
     else:
         # Weights that differ over the batch (layers, say): one group of items for each.
         group = torch.arange(len(V), device=A.device).reshape(lead).expand(batch).reshape(-1)
         order = torch.argsort(group, stable=True)
         members = order.split(torch.bincount(group, minlength=len(V)).tolist())
-        parts = [
-            _SharedWeights(flat.select(m), V[g], O[g], update, search).radii() for g, m in enumerate(members) if len(m)
-        ]
+        parts = [_shared(flat.select(m), V[g], O[g], update, search) for g, m in enumerate(members) if len(m)]
         back = torch.argsort(order)
         found = Radii.cat(parts).map(lambda x: x[back])
     return found.map(lambda x: x.reshape((*batch, *x.shape[1:])))
+
+
+def _shared(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
+    """All items under the same weights; those whose graph, the union over heads, falls into several parts by them."""
+    apart = Reducible.of(_union(A)) if search.method != "arnoldi" and isinstance(A, DenseAttention) else None
+    if apart is None or not bool(apart.which.any()):
+        return _SharedWeights(A, W_V, W_O, update, search).radii()
+    pieces, places = [], []
+    whole = (~apart.which).nonzero()[:, 0]
+    if len(whole):
+        pieces.append(_SharedWeights(A.select(whole), W_V, W_O, update, search).radii())
+        places.append(whole)
+    for item in apart.which.nonzero()[:, 0].tolist():
+        place = torch.tensor([item], device=A.device)
+        pieces.append(_in_parts(A.select(place).dense(), apart, item, W_V, W_O, update, search))
+        places.append(place)
+    back = torch.argsort(torch.cat(places))
+    return Radii.cat(pieces).map(lambda x: x[back])
+
+
+def _union(A: AttentionOperator) -> AttentionOperator:
+    """The mean over heads: zero where every head is."""
+    assert isinstance(A, DenseAttention)
+    mask = None if A.mask is None else A.mask[:, 0]
+    return DenseAttention.trusted(A.A.mean(1), mask, A.causal, A.rounding)
+
+
+def _in_parts(
+    A: DenseAttention, parts: Reducible, item: int, W_V: Tensor, W_O: Tensor, update: Update, search: Search
+) -> Radii:
+    """One item ``(1, heads, n, n)`` whose graph falls apart: the update is block triangular over its components."""
+    if parts.triangular(item):
+        # Causal, with its tokens in another order.
+        order = parts.order(item)
+        mask = None if A.mask is None else A.mask[..., order]
+        lower = DenseAttention.trusted(A.A[..., order, :][..., order], mask, True, A.rounding)
+        found = _SharedWeights(lower, W_V, W_O, update, search).radii()
+        if found.array is None:
+            return found
+        return dataclasses.replace(found, array=found.array[..., torch.argsort(order), :])
+    whole = _SharedWeights(A, W_V, W_O, update, search)
+    smooth = whole.smooth_radius()
+    struck, singles = False, []
+    worst: list[tuple[Tensor, Tensor, Tensor]] = []
+    for tokens, closed in parts.components(item):
+        if closed and struck:
+            # Its own constant arrays are a second family like the smooth one.
+            worst.append((smooth.to(whole.mu), torch.zeros_like(smooth), torch.zeros_like(smooth)))
+        if len(tokens) == 1:
+            if not closed:
+                singles.append(int(tokens[0]))
+            struck = struck or closed
+            continue
+        block = DenseAttention.trusted(A.A[..., tokens, :][..., tokens], None, False, A.rounding)
+        worst.append(_SharedWeights(block, W_V, W_O, update, search, centred=closed).largest())
+        struck = struck or closed
+    if singles:
+        worst.append(whole.largest_of_blocks(A.diagonal()[0][:, singles].mT - update.shift))
+    sizes = torch.stack([mu.abs() for mu, _, _ in worst])
+    best = int(sizes.argmax())
+    whole.mu, whole.residual, whole.error = (x.reshape(1) for x in worst[best])
+    whole.repeated |= True  # what X tends to is not looked for
+    return whole.result(smooth)
 
 
 def _has_equal(theta: Tensor, best: Tensor, base: float) -> Tensor:
@@ -53,34 +118,74 @@ def _has_equal(theta: Tensor, best: Tensor, base: float) -> Tensor:
     return equal.sum(-1) > torch.where(best.imag == 0, 1, 2)
 
 
+def _tokens(A: AttentionOperator) -> Tensor | None:
+    """The tokens that count, ``(items, n)``: the same for all heads."""
+    return None if A.mask is None else A.mask[:, 0]
+
+
+def _norms(W_V: Tensor, W_O: Tensor) -> Tensor:
+    """About the spectral norm of each head's ``W_V W_O``, ``(heads,)``: a few steps of the power method."""
+    x = torch.ones(len(W_V), 1, W_V.shape[-2], dtype=W_V.dtype, device=W_V.device)
+    size = torch.ones(len(W_V), dtype=W_V.dtype, device=W_V.device)
+    for _ in range(6):
+        x = ((x @ W_V) @ W_O @ W_O.mT) @ W_V.mT
+        size = torch.linalg.vector_norm(x, dim=-1)[:, 0]
+        x = x / torch.where(size == 0, 1.0, size)[:, None, None]
+    return size.sqrt()
+
+
 class _SharedWeights:
     """A batch of attention arrays ``(items, heads, n, n)`` under the same weights ``(heads, d, k)`` and ``(heads, k,
     d)``.
     """
 
-    def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> None:
-        self.A, self.W_V, self.W_O, self.update, self.how = A, W_V, W_O, update, search
+    def __init__(
+        self,
+        A: AttentionOperator,
+        W_V: Tensor,
+        W_O: Tensor,
+        update: Update,
+        search: Search,
+        *,
+        centred: bool = True,
+    ) -> None:
+        self.A, self.W_V, self.update, self.how, self.centred = A, W_V, update, search, centred
+        self.W_O = update.centred(W_O)
+        self.constant_W_O = W_O if update.constant_gain is None else W_O * update.constant_gain
         self.d = W_V.shape[-2]
-        self.system = JoinedHeads(A, W_V, W_O, update.shift)
+        self.system = JoinedHeads(A, W_V, self.W_O, update.shift, centred=centred)
         self.mu = torch.zeros(self.system.items, dtype=complex_of(A.dtype), device=A.device)
         self.residual = torch.zeros_like(self.mu.real)
         # Whether other eigenvalues are as large as the dominating one. What X tends to is not known then.
         self.repeated = torch.zeros_like(self.residual, dtype=torch.bool)
+        self.error = torch.zeros_like(self.residual)
         self.weights_error = torch.zeros((), dtype=A.dtype, device=A.device)
         self.array: Tensor | None = None
 
     def radii(self) -> Radii:
-        alone = self.A.counted()[:, 0] < 2
         if self.A.tokens > 1:
-            if self.A.causal and self.how.method == "auto":
-                self._by_causal_blocks()
-            elif self._is_small():
-                self._directly()
-            else:
-                self._by_arnoldi()
-        smooth = self._smooth_radius().expand(len(self.mu))
-        rough = torch.where(alone, 0.0, self.mu.abs())
+            self._search()
+        return self.result(self.smooth_radius().expand(len(self.mu)))
+
+    def result(self, smooth: Tensor) -> Radii:
+        """What was found, beside the radius on constant arrays ``(items,)``."""
+        alone = self.A.counted()[:, 0] < 2
+        rough, base = torch.where(alone, 0.0, self.mu.abs()), self.update.base
+        # Features that no head writes to stay as they are: eigenvalue `base` on both sides.
+        left_out = self.W_V.shape[-3] * self.W_V.shape[-1] < self.d
+        frozen = torch.zeros_like(self.repeated)
+        if left_out:
+            shrinks = smooth + self.weights_error < base
+            frozen = shrinks & ~alone & (rough <= base + SAFETY * self.error)
+            smooth = smooth.clamp(min=base)
+            rough = torch.where(alone, 0.0, rough.clamp(min=base))
         known = ~self.repeated if self.array is not None else torch.zeros_like(self.repeated)
+        level = smooth.clamp(min=self.how.smooth_floor)
+        gap = (level - rough.clamp(min=self.how.rough_floor)).abs()
+        doubted = ~alone & (gap <= SAFETY * self.error) & (self.error > 0) & ~frozen
+        array = self.array
+        if array is None and self.how.limit is not False and self.A.tokens > 1 and bool(self.repeated.all()):
+            array = torch.full((len(self.mu), self.A.tokens, self.d), torch.nan, dtype=self.mu.dtype).to(self.mu.device)
         return Radii(
             rho_smooth=smooth,
             rho_rough=rough,
@@ -89,27 +194,52 @@ class _SharedWeights:
             mixed=torch.zeros_like(self.repeated),
             rank_known=known,
             weights_error=self.weights_error.expand(len(self.mu)),
-            array=self.array,
+            error=self.error,
+            certified=alone,
+            doubted=doubted,
+            frozen=frozen,
+            array=array,
         )
+
+    def largest(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of one item the eigenvalue of largest modulus, its residual and its error."""
+        self._search()
+        return self.mu[0], self.residual[0], self.error[0]
+
+    def _search(self) -> None:
+        if self.A.causal and self.how.method == "auto":
+            self._by_causal_blocks()
+        elif self._is_small():
+            self._directly()
+        else:
+            self._by_arnoldi()
+
+    def _error(self, condition: Tensor, residual: Tensor, blur: Tensor) -> Tensor:
+        """Of an eigenvalue: its condition number times its residual and what rounding of A does to the update."""
+        sizes = _norms(self.W_V, self.W_O)
+        return moved(condition, residual + (blur * sizes).sum(-1), sizes.sum(), self.A.tokens * self.d)
 
     def _is_small(self) -> bool:
         size = int(self.system.rank.max())
         return self.how.method == "dense" or size < 2 or (self.how.method == "auto" and size <= _DENSE_SIZE)
 
-    def _smooth_radius(self) -> Tensor:
-        """Radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h what attention does to constant arrays: 1 − s_h."""
-        V, O = stack_heads(self.W_V * self.update.constant[:, None, None], self.W_O)  # noqa: E741
+    def smooth_radius(self) -> Tensor:
+        """Radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h what attention does to constant arrays: 1 − s_h; without the
+        zeros of features that no head writes to.
+        """
+        V, O = stack_heads(self.W_V * self.update.constant[:, None, None], self.constant_W_O)  # noqa: E741
         base = self.update.base
         small = smaller_product(V, O)
-        floor = base if V.shape[-1] < self.d else 0.0  # heads·k < d: the remaining eigenvalues are zero
         if len(small) > _DENSE_WEIGHTS:
             # Attention of ones on the diagonal: the block of a token that sees only itself.
-            found = self._extremal(CausalBlocks(self.update.constant[None], self.W_V, self.W_O))
-            return found.score[0].clamp(min=floor)
+            found = self._extremal(CausalBlocks(self.update.constant[None], self.W_V, self.constant_W_O))
+            self.weights_error = (found.condition * found.residual)[0]
+            return found.score[0]
+        small = small.double()  # weights are what they are, to the last digit
         values = eigenvalues(small)
         best = values[(base + values).abs().argmax()]
-        self.weights_error = eigenvalue_error(small[None], best[None])[0]
-        return (base + best).abs().clamp(min=floor)
+        self.weights_error = eigenvalue_error(small[None], best[None])[0].to(self.residual)
+        return (base + best).abs().to(self.residual)
 
     def _extremal(self, system: LinearSystem, vectors: bool = False) -> Extremal:
         how = self.how
@@ -130,6 +260,7 @@ class _SharedWeights:
         found = self._extremal(self.system.select(index), vectors=self.how.limit is not False)
         self.mu[index] = self.update.base + found.value
         self.residual[index] = found.residual
+        self.error[index] = self._error(found.condition, found.residual, rounding(self.A)[index])
         if found.vector is not None:
             arrays = torch.zeros(len(self.mu), self.A.tokens, self.d, dtype=self.mu.dtype, device=self.A.device)
             arrays[index] = found.vector.view(-1, self.A.tokens, self.d)
@@ -144,19 +275,23 @@ class _SharedWeights:
             if keep.sum() < 2:
                 continue
             counted = DenseAttention.trusted(A.A[i][:, keep][:, :, keep], None, A.causal)
-            heads = centred_matrix(counted) - self.update.shift[:, None, None] * torch.eye(int(keep.sum()) - 1).to(A.A)
+            heads = centred_matrix(counted) if self.centred else counted.A
+            heads = heads - self.update.shift[:, None, None] * torch.eye(heads.shape[-1]).to(heads)
             # Σ_h B_h ⊗ W_hᵀ, acting on the rows of an array laid end to end.
             matrix = torch.einsum("hij,hdk,hke->iejd", heads, self.W_V, self.W_O).flatten(2).flatten(0, 1)
             theta = eigenvalues(matrix)
             best = theta[(self.update.base + theta).abs().argmax()]
             self.repeated[i] = _has_equal(theta[None], best[None], self.update.base)[0]
             self.mu[i] = self.update.base + best
-            if self.how.limit is not False:
-                y = eigenvector(matrix[None], best[None]).view(-1, self.d)
+            vector, condition = eigenvectors(matrix[None], best[None])
+            blur = rounding(counted) + torch.finfo(A.dtype).eps  # and that of the eigenvalue itself
+            self.error[i] = self._error(condition, torch.zeros_like(condition), blur[None])[0]
+            if self.how.limit is not False and self.centred:
+                y = vector.view(-1, self.d)
                 v = reflector(counted)[0].to(y.dtype)
                 Z = torch.cat([torch.zeros_like(y[:1]), y])
                 arrays[i, keep] = Z - v @ (v.mT @ Z)
-        if self.how.limit is not False:
+        if self.how.limit is not False and self.centred:
             self.array = self._with_constant_part(arrays)
 
     def _with_constant_part(self, Z: Tensor) -> Tensor:
@@ -164,8 +299,9 @@ class _SharedWeights:
         T(Z)``.
         """
         tokens = None if self.A.mask is None else self.A.mask[:, 0]
-        mean = token_mean(real_and_imaginary(self.system.mix, Z), tokens)
-        W = torch.einsum("h,hdk,hke->de", self.update.constant, self.W_V, self.W_O).to(Z.dtype)
+        plain = JoinedHeads(self.A, self.W_V, self.constant_W_O, self.update.shift)
+        mean = token_mean(real_and_imaginary(plain.mix, Z), tokens)
+        W = torch.einsum("h,hdk,hke->de", self.update.constant, self.W_V, self.constant_W_O).to(Z.dtype)
         eye = torch.eye(self.d, dtype=Z.dtype, device=Z.device)
         matrix = (self.mu - self.update.base)[:, None, None] * eye - W
         w = torch.linalg.solve_ex(matrix, mean, left=False).result
@@ -180,15 +316,7 @@ class _SharedWeights:
         blocks = CausalBlocks(diagonal[rest], self.W_V, self.W_O)
         if blocks.items == 0:
             return
-        if self.d <= _DENSE_BLOCK:
-            theta = eigenvalues(blocks.matrices())
-            best = (base + theta).abs().argmax(-1, keepdim=True)
-            value, residual = theta.gather(1, best)[:, 0], torch.zeros_like(theta.real[:, 0])
-            ties = _has_equal(theta, value, base)
-        else:
-            found = self._extremal(blocks)
-            value, residual = found.value, found.residual
-            ties = torch.zeros_like(residual, dtype=torch.bool)
+        value, residual, ties = self._of_blocks(blocks)
 
         def spread(x: Tensor, elsewhere: float) -> Tensor:
             """From the counted tokens to all, ``(items, n)``."""
@@ -203,9 +331,49 @@ class _SharedWeights:
         self.repeated |= spread(ties, 0.0).gather(1, place)[:, 0]
         self.mu = base + spread(value, 0.0).gather(1, place)[:, 0]
         self.residual = spread(residual, 0.0).gather(1, place)[:, 0]
+        chosen = CausalBlocks(
+            diagonal.gather(1, place[..., None].expand(-1, -1, diagonal.shape[-1]))[:, 0], self.W_V, self.W_O
+        )
+        self.error = self._block_error(chosen, self.mu - base, self.residual)
         cheap = A.tokens * self.d**3 * len(self.mu) <= _CAUSAL_LIMIT
         if self.how.limit or (self.how.limit is None and cheap):
-            self.array = self._by_forward_substitution(diagonal, place[:, 0])
+            X = self._by_forward_substitution(diagonal, place[:, 0])
+            if self._changes_means():
+                # Substitution knows A; where its mean is changed, or scaled apart, the constant part is another.
+                X = self._with_constant_part(real_and_imaginary(lambda x: centre_tokens(x, _tokens(A)), X))
+            self.array = X
+
+    def _changes_means(self) -> bool:
+        update = self.update
+        return update.constant_gain is not None or not torch.allclose(update.constant, 1 - update.shift)
+
+    def largest_of_blocks(self, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of single tokens, by what they see of themselves ``(tokens, heads)``: the eigenvalue of largest modulus."""
+        blocks = CausalBlocks(diagonal, self.W_V, self.W_O)
+        values, residual = self._of_blocks(blocks)[:2]
+        mu = self.update.base + values
+        best = mu.abs().argmax()
+        one = torch.tensor([int(best)], device=diagonal.device)
+        error = self._block_error(blocks.select(one), values[one], residual[one])
+        return mu[best], residual[best], error[0]
+
+    def _of_blocks(self, blocks: CausalBlocks) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each block the eigenvalue with the largest |base + θ|, its residual, and whether another one ties."""
+        base = self.update.base
+        if self.d <= _DENSE_BLOCK:
+            theta = eigenvalues(blocks.matrices())
+            best = (base + theta).abs().argmax(-1, keepdim=True)
+            value = theta.gather(1, best)[:, 0]
+            return value, torch.zeros_like(theta.real[:, 0]), _has_equal(theta, value, base)
+        found = self._extremal(blocks)
+        return found.value, found.residual, torch.zeros_like(found.residual, dtype=torch.bool)
+
+    def _block_error(self, blocks: CausalBlocks, theta: Tensor, residual: Tensor) -> Tensor:
+        """Entries of the diagonal are rounded by themselves: nothing else of A comes in."""
+        if self.d > _DENSE_WEIGHTS:
+            return residual
+        _, condition = eigenvectors(blocks.matrices(), theta)
+        return self._error(condition, residual, self.A.rounding * blocks.diagonal.abs())
 
     def _by_forward_substitution(self, diagonal: Tensor, place: Tensor) -> Tensor:
         """The eigenarray that starts at token `place` with its block's eigenvector and carries on causally."""

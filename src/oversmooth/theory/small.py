@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oversmooth.errors import InputError
+
 # A thread wants at least this many rows of matrices, or the hand-over costs more than it saves.
 _WORTH_SHARING = 128
 # From this many matrices on, and up to this size, a GPU is ahead of the CPU.
@@ -81,8 +83,30 @@ def eigenvalues(M: Tensor, *, hessenberg: bool = False) -> Tensor:
         if lost.any():
             values[lost] = eigenvalues(M[lost])
         return values
-    values = torch.cat(_shared(torch.linalg.eigvals, M))
+    values = torch.cat(_shared(_eigvals, M))
     return values.reshape(M.shape[:-1]).to(M.device)
+
+
+def _eigvals(M: Tensor) -> Tensor:
+    """LAPACK's, which must not be given infinite entries (MKL's ends the process) and which may fail to converge (MKL's
+    does, on some matrices of equal entries): such matrices are moved by less than rounding does.
+    """
+    if not bool(M.isfinite().all()):
+        raise InputError("a product of weights is infinite or NaN; scale the weights down, or look for one that is off")
+    try:
+        return torch.linalg.eigvals(M)
+    except RuntimeError:
+        if len(M) > 1:
+            return torch.cat([_eigvals(one) for one in M.split(1)])
+    generator = torch.Generator().manual_seed(0)
+    size = torch.linalg.matrix_norm(M, keepdim=True) * torch.finfo(M.dtype).eps / M.shape[-1]
+    for times in (1.0, 16.0, 256.0):
+        moved = M + times * size * torch.randn(M.shape, generator=generator, dtype=M.dtype)
+        try:
+            return torch.linalg.eigvals(moved)
+        except RuntimeError:
+            continue
+    return torch.full(M.shape[:-1], torch.nan, dtype=complex_of(M.dtype))
 
 
 def eigenpairs(M: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,6 +128,21 @@ def eigenvector(M: Tensor, value: Tensor) -> Tensor:
 
     One factorisation instead of all eigenvectors, batched on any device. NaN where it breaks down.
     """
+    return _iterated(*_factored(M, value), value.dtype)
+
+
+def eigenvectors(M: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, and the eigenvalue's condition number ``1/|yᴴx|``, y the unit left eigenvector, ``(b,)``: a change of M
+    by ε moves a simple eigenvalue by that many ε, to first order.
+    """
+    factors, pivots = _factored(M, value)
+    right = _iterated(factors, pivots, value.dtype)
+    left = _iterated(factors, pivots, value.dtype, adjoint=True)
+    cosine = (left.conj() * right).sum(-1).abs()
+    return right, 1 / cosine.nan_to_num(nan=0.0).clamp(min=torch.finfo(cosine.dtype).tiny)
+
+
+def _factored(M: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     m = M.shape[-1]
     M = M.to(value.dtype)
     scale = torch.linalg.matrix_norm(M)
@@ -112,11 +151,15 @@ def eigenvector(M: Tensor, value: Tensor) -> Tensor:
     # not exactly singular.
     shift = value + (4 + 2j) * torch.finfo(M.real.dtype).eps * scale
     shifted = M - shift[:, None, None] * torch.eye(m, dtype=M.dtype, device=M.device)
-    generator = torch.Generator(device=M.device).manual_seed(0)
-    y = torch.randn(len(M), m, 1, dtype=M.dtype, device=M.device, generator=generator)
     factors, pivots, _ = torch.linalg.lu_factor_ex(shifted)
+    return factors, pivots
+
+
+def _iterated(factors: Tensor, pivots: Tensor, dtype: torch.dtype, *, adjoint: bool = False) -> Tensor:
+    generator = torch.Generator(device=factors.device).manual_seed(0)
+    y = torch.randn(*factors.shape[:-1], 1, dtype=dtype, device=factors.device, generator=generator)
     for _ in range(3):
-        y = torch.linalg.lu_solve(factors, pivots, y)
+        y = torch.linalg.lu_solve(factors, pivots, y, adjoint=adjoint)
         y = y / torch.linalg.vector_norm(y, dim=1, keepdim=True)
     return y[..., 0]
 
@@ -124,13 +167,11 @@ def eigenvector(M: Tensor, value: Tensor) -> Tensor:
 def eigenvalue_error(M: Tensor, value: Tensor) -> Tensor:
     """About how far rounding moves a known eigenvalue of each matrix, ``(b, m, m), (b,) -> (b,)``.
 
-    ε ‖M‖ over the cosine between its left and right eigenvector: ε^(1/p) for a Jordan block of size p.
+    ε ‖M‖ times its condition number: ε^(1/p) for a Jordan block of size p.
     """
-    right, left = eigenvector(M, value), eigenvector(M.mT, value)
-    cosine = (right * left).sum(-1).abs()
+    _, condition = eigenvectors(M, value)
     eps = torch.finfo(M.dtype).eps
-    share = eps / torch.where(cosine > eps, cosine, eps)
-    return torch.linalg.matrix_norm(M) * share.clamp(max=eps ** (1 / M.shape[-1]))
+    return torch.linalg.matrix_norm(M) * (eps * condition).clamp(max=eps ** (1 / M.shape[-1]))
 
 
 def complex_of(dtype: torch.dtype) -> torch.dtype:

@@ -162,8 +162,15 @@ def causal_values(A: AttentionOperator) -> Tensor:
 
 
 def dense_values(flat: AttentionOperator) -> Tensor:
-    """All eigenvalues but the 1, ``(items, n − 1)``; NaN in the place of hidden tokens."""
-    values = eigenvalues(centred_matrix(flat))
+    """All eigenvalues but the 1, ``(items, n − 1)``; NaN in the place of hidden tokens.
+
+    Of A itself, whose rows and columns LAPACK balances: centring would mix entries of very different size. Its
+    eigenvalue 1 is well-conditioned, and the nearest to 1 is struck.
+    """
+    A = flat.dense().A
+    values = eigenvalues(A.double() if flat.tokens <= DENSE_TOKENS else A).to(complex_of(flat.dtype))
+    order = torch.argsort((values - 1).abs(), dim=-1, stable=True)
+    values = values.gather(-1, order)[..., 1:]
     if flat.mask is None:
         return values
     # Each hidden token adds a zero that is not A's. Zeros that are A's are as good: strike the smallest ones.

@@ -19,14 +19,18 @@ class JoinedHeads:
     theorem).
     """
 
-    def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, shift: Tensor) -> None:
-        """A ``(items, heads, n, n)``, W_V ``(heads, d, k)``, W_O ``(heads, k, d)``, shift ``(heads,)``."""
+    def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, shift: Tensor, *, centred: bool = True) -> None:
+        """A ``(items, heads, n, n)``, W_V ``(heads, d, k)``, W_O ``(heads, k, d)``, shift ``(heads,)``.
+
+        centred: False for attention whose rows sum to less than one, and all arrays: a part of a larger one.
+        """
+        self.centred = centred
         self.A, self.W_V, self.W_O, self.shift = A, W_V, W_O, shift
         self.V, self.O = stack_heads(W_V, W_O)
         self.items, self.heads, self.n = A.shape[0], A.shape[1], A.tokens
         self.d, self.k = W_V.shape[-2:]
         self.size = self.n * self.d
-        self.rank = (A.counted()[:, 0] - 1) * self.d
+        self.rank = (A.counted()[:, 0] - int(centred)) * self.d
         self.dtype, self.device = A.dtype, A.device
         # The mask is the same for all heads of an item.
         self._tokens = A.mask[:, 0] if A.mask is not None else None
@@ -43,10 +47,12 @@ class JoinedHeads:
         return mixed.transpose(1, 2).reshape(-1, self.n, self.heads * self.k) @ self.O
 
     def project(self, v: Tensor) -> Tensor:
+        if not self.centred:
+            return v
         return centre_tokens(v.view(-1, self.n, self.d), self._tokens).reshape(len(v), -1)
 
     def select(self, index: Tensor) -> JoinedHeads:
-        return JoinedHeads(self.A.select(index), self.W_V, self.W_O, self.shift)
+        return JoinedHeads(self.A.select(index), self.W_V, self.W_O, self.shift, centred=self.centred)
 
 
 class CausalBlocks:

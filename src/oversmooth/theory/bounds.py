@@ -1,0 +1,196 @@
+"""How certain a verdict is: what rounding can do to a radius, and proofs that it does not turn the verdict.
+
+Attention is known up to the rounding of its entries, a matrix of norm ε. Whether all eigenvalues t of A that compete
+with 1 lie in the region ``S = {z : |base + λ_j (z − s)| ≤ ρ for all j}`` is certain where no z on the edge of S is an
+eigenvalue of any A within ε: then as many eigenvalues lie outside S for all of them. Two proofs are tried: discs about
+the computed eigenvalues, and σ_min(z − B) on the edge itself, which is 1-Lipschitz in z, so that finitely many points
+are enough (THEORY §3, what is certain). Also here: verdicts from weights alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oversmooth.theory.components import components
+from oversmooth.theory.operators import AttentionOperator, DenseAttention
+from oversmooth.theory.small import eigenvalues
+from oversmooth.theory.weights import check_weights, smaller_product
+
+SAFETY = 4.0
+"""An estimated error must be this many times smaller than the margin: first-order estimates are no bounds."""
+SUSPICIOUS = 1e3
+"""From this condition number on, an eigenvalue of A is not believed without a proof."""
+CERTIFY_TOKENS = 512
+"""Up to here a proof is tried."""
+DEFECTIVE = 0.05
+"""Weights whose eigenvalues are known no better than this, relative to the radius, leave the verdict undecided."""
+_ROUNDINGS = 4.0  # units in the last place of a softmax: of its exponentials, their sum and the quotient
+_POINTS = 256  # singular value problems at most, for one proof
+_EPS = torch.finfo(torch.float64).eps
+
+
+def rounding(A: AttentionOperator) -> Tensor:
+    """The norm of what rounding may have done to each A, ``(items,)``."""
+    unit = _ROUNDINGS * A.rounding
+    if isinstance(A, DenseAttention):
+        return unit * torch.linalg.matrix_norm(A.A)
+    return torch.full(A.batch_shape, unit * math.sqrt(A.tokens), dtype=A.dtype, device=A.device)
+
+
+@dataclass(frozen=True)
+class Region:
+    """S, in float64: where an eigenvalue of A leaves ``|base + λ_j (t − shift)|`` at ρ or below for all j."""
+
+    lam: Tensor
+    """``(k,)`` complex; its conjugates are in it too."""
+    base: float
+    shift: float
+    rho: float
+    slack: float
+    """How far ρ and the λ may be off, as a change of |μ|."""
+
+    def score(self, z: Tensor) -> Tensor:
+        """``max_j |base + λ_j (z − shift)|``, of the shape of z."""
+        return (self.base + self.lam * (z[..., None] - self.shift)).abs().amax(-1)
+
+
+def moved(condition: Tensor, change: Tensor, size: Tensor, dimension: int) -> Tensor:
+    """How far an eigenvalue moves when its matrix, of norm `size` and `dimension`, changes by `change`: to first order,
+    but no further than Elsner's bound allows, which holds for defective ones too.
+    """
+    power = 1 / max(1, dimension)
+    return torch.minimum(condition * change, 2 * torch.maximum(size, change) ** (1 - power) * change**power)
+
+
+def certified(B: Tensor, region: Region, eps: float) -> bool:
+    """Whether, for all matrices within eps of B, the same number of eigenvalues lies outside the region. ``(m, m)``."""
+    if len(B) == 0:
+        return True
+    size = float(torch.linalg.matrix_norm(B, 2))
+    eps = eps + 8 * len(B) * _EPS * size  # of computing eigenvalues and singular values
+    return _by_discs(B, region, eps) or _by_the_edge(B, region, eps, size)
+
+
+def _by_discs(B: Tensor, region: Region, eps: float) -> bool:
+    """Gershgorin's theorem for ``V⁻¹(B + E)V``: eigenvalues stay within m κ_i ε of some t_i, κ_i the length of row i of
+    V⁻¹.
+    """
+    values, V = torch.linalg.eig(B)
+    inverse, failed = torch.linalg.inv_ex(V)
+    kappa = torch.linalg.vector_norm(inverse, dim=-1)
+    if int(failed) or not bool(kappa.isfinite().all()) or float(kappa.norm()) * _EPS > 1e-3 / len(B):
+        return False  # the inverse itself is not known
+    radius = len(B) * kappa * eps
+    mu = (region.base + region.lam * (values[:, None] - region.shift)).abs()
+    blur = radius[:, None] * region.lam.abs() + region.slack
+    inside = (mu + blur < region.rho).all(-1)
+    outside = (mu - blur > region.rho).any(-1)
+    if bool(inside.all()):
+        return True
+    if not bool(outside.any()):
+        return False
+    # As many eigenvalues as discs are in each connected part of their union: one part all outside is enough for one.
+    apart = (values[:, None] - values).abs() > radius[:, None] + radius
+    parts = components(~apart[None])
+    return any(bool(outside[tokens].all()) for tokens, _ in parts.blocks(0))
+
+
+def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
+    """Arcs of the circles ``|base + λ_j (z − shift)| = ρ`` are halved until a point of each clears all of it."""
+    lam = region.lam[(region.lam.imag >= 0) & (region.lam.abs() > 0)]  # B is real: the other half mirrors this one
+    if region.rho <= 0:
+        return False
+    centre, radius = region.shift - region.base / lam, region.rho / lam.abs()
+    blur = eps + region.slack / lam.abs()
+    # Circles that pass outside the disc of radius ‖B‖ pass all eigenvalues by.
+    near = (centre.abs() - radius).abs() <= size + blur
+    centre, radius, blur = centre[near], radius[near], blur[near]
+    steep = float(region.lam.abs().max()) if len(region.lam) else 0.0
+    at = torch.arange(len(centre)).repeat_interleave(8)
+    begin = (torch.arange(8, dtype=torch.float64) * (math.pi / 4)).repeat(len(centre))
+    width = torch.full_like(begin, math.pi / 4)
+    eye = torch.eye(len(B), dtype=torch.complex128, device=B.device)
+    left = _POINTS
+    while len(at):
+        z = centre[at] + torch.polar(radius[at], begin + width / 2)
+        needed = 2 * radius[at] * torch.sin(width / 4)
+        over = region.score(z) - region.rho
+        clear = torch.maximum(over / steep, z.abs() - size - blur[at])
+        open_ = clear < needed
+        at, begin, width, z, needed, over = (x[open_] for x in (at, begin, width, z, needed, over))
+        if not len(at):
+            return True
+        left -= len(at)
+        if left < 0:
+            return False
+        sigma = torch.linalg.svdvals(z[:, None, None] * eye - B)[:, -1] - blur[at]
+        if bool(((sigma <= 0) & (over <= _EPS * region.rho)).any()):
+            return False
+        open_ = torch.maximum(sigma, over / steep) < needed
+        at, begin, width = (x[open_] for x in (at, begin, width))
+        at, width = at.repeat(2), (width / 2).repeat(2)
+        begin = torch.cat([begin, begin + width[: len(begin)]])
+    return True
+
+
+def head_verdicts(W_V: Tensor, W_O: Tensor, *, causal: bool = False) -> Any:
+    """What weights alone decide, per head and for whatever attention: nested lists of "smooth", "rough" and "open".
+
+    W_V ``(..., heads, d, k)``, W_O ``(..., heads, k, d)``. Each head by itself, at two tokens or more, with softmax
+    attention: every weight that no mask hides is positive. Without biases. "rough": input convergence is excluded.
+    Proven, rounding included; "open" is what needs attention to decide, or more digits (THEORY §3, verdicts from weights
+    alone).
+
+    >>> W, values = torch.eye(2)[None], torch.tensor([0.5, 0.3])
+    >>> head_verdicts(W, -values * W), head_verdicts(W, values * W), head_verdicts(W, -3 * W, causal=True)
+    (['rough'], ['smooth'], ['smooth'])
+    """
+    W_V, W_O = (W.double().cpu() for W in check_weights(W_V, W_O))
+    d, k = W_V.shape[-2:]
+    small = smaller_product(W_V, W_O)
+    flat = small.reshape(-1, *small.shape[-2:])
+    sizes = torch.linalg.matrix_norm(W_V) * torch.linalg.matrix_norm(W_O)
+    words = [_weights_alone(M, size, k < d, causal) for M, size in zip(flat, sizes.reshape(-1).tolist(), strict=True)]
+
+    def nested(shape: tuple[int, ...], place: int) -> Any:
+        if not shape:
+            return words[place]
+        inner = math.prod(shape[1:])
+        return [nested(shape[1:], place + i * inner) for i in range(shape[0])]
+
+    return nested(tuple(small.shape[:-2]), 0)
+
+
+def _weights_alone(M: Tensor, size: float, has_zeros: bool, causal: bool) -> str:
+    lam, error = eigenvalues_and_errors(M, 8 * len(M) * _EPS * size)
+    growth = (1 + lam).abs()
+    if causal and bool((growth - error > 1).any()):
+        return "smooth"
+    distinct = bool((lam.abs() > error).all())
+    if distinct and bool(((lam + 0.5).abs() + error <= 0.5).all()):
+        return "rough"
+    if has_zeros and bool((growth + error < 1).all()):
+        return "rough"  # features that the head does not write to stay as they are, and all others shrink
+    first = lam.abs().argmax()
+    others = torch.arange(len(lam)) != first
+    leads = bool((lam.abs() + error)[others].lt(lam.abs()[first] - error[first]).all())
+    # Alone at its modulus, an eigenvalue of a real matrix is real.
+    if leads and float(lam.real[first]) > float(error[first]):
+        return "smooth"
+    return "open"
+
+
+def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Eigenvalues of a matrix in float64, and how far each may be off if M is off by eps; inf if nothing is known."""
+    values, V = torch.linalg.eig(M)
+    inverse, failed = torch.linalg.inv_ex(V)
+    kappa = torch.linalg.vector_norm(inverse, dim=-1)
+    unknown = int(failed) or not bool(kappa.isfinite().all()) or float(kappa.norm()) * _EPS > 1e-3 / len(M)
+    if unknown:
+        return eigenvalues(M), torch.full_like(values.real, torch.inf)
+    return values, len(M) * kappa * eps
