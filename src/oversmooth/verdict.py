@@ -58,8 +58,9 @@ def _steered(diagnosis: Diagnosis) -> str:
     layers = verified["layers"]
     low, high = min(c["least"] for c in layers), max(c["greatest"] for c in layers)
     said = f"Steered as promised: the eigenvalues of H lie from {low:.3g} to {high:.3g} in {len(layers)} layers"
-    if low < 0:
-        said += f", {min(c['room'] for c in layers):.2g} from where sharpening could turn into smoothing"
+    rooms = [c["room"] for c in layers if c["room"] is not None]
+    if low < 0 and rooms:
+        said += f", {min(rooms):.2g} from where sharpening could turn into smoothing"
     if verified["doubts"]:
         said += f"; with norms and layer scales folded in, {len(verified['doubts'])} of them have others too"
     return said + "."

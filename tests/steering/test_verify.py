@@ -109,7 +109,7 @@ def test_eigenvalues_below_minus_one():
     with torch.no_grad():
         reparametrized(model, 1).psi[0, 0] = 1.5**0.5
     found = verify(model)
-    assert [p for p in found.problems if "the least eigenvalue -1.5 lies below −1" in p]
+    assert [p for p in found.problems if "the least eigenvalue, -1.5, lies below −1" in p]
     assert found.layers[1].room == pytest.approx(-0.5)
     assert all("layer 1 " in problem for problem in found.problems) or found.layers[0].room < 0
 

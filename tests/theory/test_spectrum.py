@@ -126,7 +126,7 @@ def test_flip_threshold_of_a_real_spectrum_is_the_papers():
     smallest = torch.linalg.eigvalsh((A + A.T) / 2).min()
     A = (A + A.T) / 2
     torch.testing.assert_close(flip_threshold(DenseAttention(A)), -2 / (1 + smallest))
-    assert flip_threshold(torch.ones(1, 1)) == 0
+    assert flip_threshold(torch.ones(1, 1)) == -torch.inf
 
 
 def test_an_unknown_method_is_named():

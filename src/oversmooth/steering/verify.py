@@ -46,13 +46,16 @@ class LayerCheck:
     sign; None where there is neither.
     """
     flip: float | None = None
-    """The λ below which sharpening would turn into smoothing, for the attention that was seen; −1 is safe for any."""
+    """The sum over query heads that share a value head below which sharpening would turn into smoothing, for the
+    attention that was seen, where there is least room; −1 is safe for any.
+    """
+    room: float | None = None
+    """How far the least such sum lies above its flip; above −1 where no attention was seen. None where heads do not take
+    slices of one V (wiring="code"): nothing is known then.
+    """
+    still: int = 0
+    """Features whose sum is 0: they are neither smoothed nor sharpened."""
     problems: list[str] = field(default_factory=list)
-
-    @property
-    def room(self) -> float:
-        """How far the least eigenvalue lies above the flip; above −1 where no attention was seen."""
-        return min(low for low, _ in self.heads) - (-1.0 if self.flip is None else self.flip)
 
 
 @dataclass
@@ -65,12 +68,17 @@ class Verification:
 
     @property
     def doubts(self) -> list[str]:
-        """Where H keeps its promise, but not as the stream meets it."""
-        return [
+        """Where H keeps its promise, but not as the stream meets it, or does nothing."""
+        folded = [
             f"layer {c.index} ({c.name}): with its norm and layer scale H has eigenvalues from {c.folded[0]:.3g} to "
             f"{c.folded[1]:.3g}"
             for c in self.layers
             if c.folded and (c.folded[0] < c.promised[0] - _SIGN or c.folded[1] > c.promised[1] + _SIGN)
+        ]
+        return folded + [
+            f"layer {c.index} ({c.name}): {c.still} eigenvalues are 0, which neither smooths nor sharpens"
+            for c in self.layers
+            if c.still
         ]
 
     @property
@@ -84,7 +92,8 @@ class Verification:
         head = "every promise holds" if self.ok else "; ".join(self.problems)
         rows = [
             f"layer {c.index:>3}  λ in [{min(a for a, _ in c.heads):+.4f}, {max(b for _, b in c.heads):+.4f}]  "
-            f"together [{c.joined[0]:+.4f}, {c.joined[1]:+.4f}]  coupling {c.coupling:.1e}  room {c.room:+.4f}"
+            f"together [{c.joined[0]:+.4f}, {c.joined[1]:+.4f}]  coupling {c.coupling:.1e}  "
+            f"room {'unknown' if c.room is None else f'{c.room:+.4f}'}"
             for c in self.layers
         ]
         return "\n".join([head, *rows])
@@ -118,7 +127,8 @@ def verify(model: nn.Module, attention: dict[str, Tensor] | None = None) -> Veri
     """Compute the spectra that steering promised. Says what does not hold; raises for a model that is not steered.
 
     attention: A of some inputs, ``(..., heads, n, n)``, by the name of the layer: tells how near the flip to smoothing
-    is (−2/(1 + a) for a real spectrum); without it −1 is what is safe whatever attention does.
+    is (−2/(1 + a) for a real spectrum, of the mixture of query heads that share a value head); without it −1 is what is
+    safe whatever attention does.
     """
     inside = unwrapped(check_is_module(model))
     steering = steering_of(inside)
@@ -180,8 +190,11 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
         coupling=_coupling(W_V[::group], W_O, group) if method.wiring == "paper" else float("nan"),
         condition=float(singular.max() / singular.min()),
         folded=_folded(shape, W_V),
-        flip=None if attention is None else float(flip_threshold(attention).max()),
     )
+    if method.wiring == "paper":
+        values = (W_O @ W_V).diagonal(dim1=-2, dim2=-1).unflatten(0, (-1, group))
+        check.flip, check.room = _room(values, attention)
+        check.still = int((values.sum(1) == 0).sum())
     size = max(1.0, float(spectra.abs().max()))
     slack = _ROUNDING[dtype] * size
     where = f"layer {layer.index} ({shape.name})"
@@ -195,12 +208,34 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
         check.problems.append(f"{where}: its heads overlap (W_O W_V is {check.coupling:.1e} between them)")
     if check.condition > CONDITION_LIMIT:
         check.problems.append(f"{where}: V is nearly singular (condition number {check.condition:.1e})")
-    if method.ends[0] < 0 and check.room < -slack:
-        bound = (
-            "−1, below which some attention makes it smooth" if check.flip is None else f"the flip at {check.flip:.4g}"
-        )
-        check.problems.append(f"{where}: the least eigenvalue {min(a for a, _ in by_head):.4g} lies below {bound}")
+    if method.ends[0] < 0 and check.room is not None and check.room < -slack:
+        flip = -1.0 if check.flip is None else check.flip
+        bound = "−1, below which some attention makes it smooth" if check.flip is None else f"the flip at {flip:.4g}"
+        what = "eigenvalue" if group == 1 else f"sum over {group} query heads that share a value head"
+        check.problems.append(f"{where}: the least {what}, {flip + check.room:.4g}, lies below {bound}")
     return check
+
+
+def _room(values: Tensor, attention: Tensor | None) -> tuple[float | None, float]:
+    """The flip where there is least room, and the room. values ``(kv_heads, group, k)``.
+
+    The query heads of a group act together on each feature j: as their sum ℓ_j beside the mixture
+    ``Σ_q (ℓ_qj/ℓ_j) A_q``, whose flip those of the heads do not bound (THEORY §5).
+    """
+    sums = values.sum(1)
+    if attention is None:
+        return None, float(sums.min()) + 1.0
+    A = attention.to(values).unflatten(-3, (values.shape[0], values.shape[1]))
+    share = values / torch.where(sums == 0, 1.0, sums)[:, None]
+    if values.shape[1] == 1:
+        flips = flip_threshold(A[..., 0, :, :])[..., None].expand(*A.shape[:-4], *sums.shape)
+    else:
+        # Feature by feature: all mixtures at once would be as many times larger than attention as a head has features.
+        each = [flip_threshold(torch.einsum("gq,...gqij->...gij", share[..., j], A)) for j in range(sums.shape[-1])]
+        flips = torch.stack(each, dim=-1)
+    room = (sums - flips).flatten()
+    least = int(room.argmin())
+    return float(flips.flatten()[least]), float(room[least])
 
 
 def _coupling(W_V: Tensor, W_O: Tensor, group: int) -> float:

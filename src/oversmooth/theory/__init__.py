@@ -3,6 +3,7 @@
 Pure functions of arrays and operators; they know nothing of models. docs/theory.md has the statements and the proofs.
 """
 
+from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.dominance import Dominance, dominance
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import (
@@ -34,6 +35,7 @@ __all__ = [
     "flip_threshold",
     "fold_norm",
     "head_spectrum",
+    "head_verdicts",
     "is_causal",
     "is_row_stochastic",
     "joined_spectrum",

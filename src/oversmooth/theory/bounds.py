@@ -138,13 +138,12 @@ def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
     return True
 
 
-def head_verdicts(W_V: Tensor, W_O: Tensor, *, causal: bool = False) -> Any:
+def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False) -> Any:
     """What weights alone decide, per head and for whatever attention: nested lists of "smooth", "rough" and "open".
 
     W_V ``(..., heads, d, k)``, W_O ``(..., heads, k, d)``. Each head by itself, at two tokens or more, with softmax
     attention: every weight that no mask hides is positive. Without biases. "rough": input convergence is excluded.
-    Proven, rounding included; "open" is what needs attention to decide, or more digits (THEORY §3, verdicts from weights
-    alone).
+    Proven, rounding included; "open" is what needs attention, or more digits (THEORY §3, verdicts from weights alone).
 
     >>> W, values = torch.eye(2)[None], torch.tensor([0.5, 0.3])
     >>> head_verdicts(W, -values * W), head_verdicts(W, values * W), head_verdicts(W, -3 * W, causal=True)

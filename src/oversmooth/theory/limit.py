@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from oversmooth.metrics import cosine, input_convergence, sigma_ratio
 
-_PHASES = 16
+# A turn is searched at so many phases, and again between the neighbours of the best, so often.
+_PHASES, _ZOOMS = 16, 3
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class LimitArray:
     """``X_L ∝ Re(e^{iφ_L} X)``: one array if the dominating eigenvalue is real, a turning one if it is complex.
 
     Each number is given as its (smallest, largest) value over the turn, ``(...)`` each; the two agree where nothing
-    turns.
+    turns. Those of the ratio are exact, the others found by search over the phase.
     """
 
     array: Tensor
@@ -42,19 +44,74 @@ class LimitArray:
         array = flat.reshape(array.shape)
         eps = torch.finfo(array.real.dtype).eps
         turns = eigenvalue.imag.abs() > eps**0.5 * eigenvalue.abs()
-        phases = [math.pi * p / _PHASES for p in range(_PHASES)]
-        turned = torch.stack([math.cos(p) * array.real - math.sin(p) * array.imag for p in phases])
-        turned = torch.where(turns[..., None, None], turned, array.real)
-        keep = None if mask is None else mask.expand(turned.shape[:-1])
+        still = input_convergence(array.real, mask=mask)
+        low, high = _ratio_over_a_turn(array, mask)
 
-        def span(values: Tensor) -> tuple[Tensor, Tensor]:
-            return values.amin(0), values.amax(0)
+        def span(metric: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+            return _over_a_turn(array, turns, mask, metric)
 
         return cls(
             array=array,
             turns=turns,
-            hfc_lfc=span(input_convergence(turned, mask=keep)),
-            cos=span(cosine(turned, mask=keep)),
-            abs_cos=span(cosine(turned, absolute=True, mask=keep)),
-            sigma_ratio=span(sigma_ratio(turned, mask=keep)),
+            hfc_lfc=(torch.where(turns, low.to(still), still), torch.where(turns, high.to(still), still)),
+            cos=span(cosine),
+            abs_cos=span(lambda x, mask: cosine(x, absolute=True, mask=mask)),
+            sigma_ratio=span(sigma_ratio),
         )
+
+
+def _ratio_over_a_turn(array: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The least and the greatest ‖HFC‖/‖LFC‖ of ``cos φ Re X − sin φ Im X``, ``(...)`` each; ∞ where LFC vanishes.
+
+    The square roots of the eigenvalues of the pencil of both parts' Gram matrices, taken as generalized singular values
+    through QR, which does not square them.
+    """
+    keep = torch.ones(array.shape[:-1], dtype=torch.bool, device=array.device) if mask is None else mask
+    weight = keep.expand(array.shape[:-1])[..., None].double()
+    pair = torch.stack([array.real.double(), -array.imag.double()], dim=-3) * weight[..., None, :, :]
+    count = weight.sum(-2, keepdim=True)
+    mean = pair.sum(-2, keepdim=True) / count[..., None, :, :]
+    rest = (pair - mean) * weight[..., None, :, :]
+    low, high = mean[..., 0, :] * count.sqrt()[..., 0, :][..., None], rest.flatten(-2)
+    bad = ~(low.isfinite().all(-1).all(-1) & high.isfinite().all(-1).all(-1))
+    low, high = (torch.where(bad[..., None, None], 0.0, x) for x in (low, high))
+    R_low, R_high = (torch.linalg.qr(_at_least_two_rows(x.mT)).R for x in (low, high))
+    eps = torch.finfo(array.real.dtype).eps
+    greatest, least = _quotient(R_high, R_low, eps), _quotient(R_low, R_high, eps).reciprocal()
+    return torch.where(bad, torch.nan, least), torch.where(bad, torch.nan, greatest)
+
+
+def _at_least_two_rows(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.zeros_like(x[..., :1, :])], dim=-2) if x.shape[-2] < 2 else x
+
+
+def _quotient(R: Tensor, S: Tensor, eps: float) -> Tensor:
+    """The greatest ``‖R c‖/‖S c‖`` over c, for 2 by 2 triangles; ∞ where S is singular to rounding."""
+    values = torch.linalg.svdvals(S)
+    singular = values[..., 1] <= 16 * eps * values[..., 0]
+    safe = torch.where(singular[..., None, None], torch.eye(2, dtype=S.dtype, device=S.device), S)
+    ratio = torch.linalg.svdvals(torch.linalg.solve_triangular(safe, R, upper=True, left=False))[..., 0]
+    return torch.where(singular, torch.inf, ratio)
+
+
+def _over_a_turn(
+    array: Tensor, turns: Tensor, mask: Tensor | None, metric: Callable[..., Tensor]
+) -> tuple[Tensor, Tensor]:
+    def at(phase: Tensor) -> Tensor:
+        """The metric at phases ``(phases, ...)``."""
+        c, s = phase.cos()[..., None, None], phase.sin()[..., None, None]
+        turned = torch.where(turns[..., None, None], c * array.real - s * array.imag, array.real)
+        return metric(turned, mask=None if mask is None else mask.expand(turned.shape[:-1]))
+
+    steps = torch.arange(_PHASES, dtype=array.real.dtype, device=array.device).view(-1, *[1] * turns.ndim)
+    first = (math.pi / _PHASES * steps).expand(_PHASES, *turns.shape)
+    values = at(first)
+    ends = []
+    for sign in (-1.0, 1.0):
+        phase, found, width = first, values, math.pi / _PHASES
+        for _ in range(_ZOOMS if bool(turns.any()) else 0):
+            best = (sign * found).argmax(0, keepdim=True)
+            phase = phase.gather(0, best) + width * (2 * steps / (_PHASES - 1) - 1)
+            found, width = at(phase), 2 * width / (_PHASES - 1)
+        ends.append(sign * torch.maximum((sign * found).amax(0), (sign * values).amax(0)))
+    return ends[0], ends[1]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from oversmooth.theory.bounds import CERTIFY_TOKENS, SAFETY, SUSPICIOUS, Region, certified, moved, rounding
 from oversmooth.theory.krylov import extremal
-from oversmooth.theory.operators import AttentionOperator, DenseAttention
+from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
 from oversmooth.theory.reducible import Reducible, centred_block
 from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvalues, eigenvector, eigenvectors
@@ -15,9 +15,7 @@ from oversmooth.theory.spectrum import (
     DENSE_TOKENS,
     CentredAttention,
     causal_values,
-    centred_matrix,
     dense_values,
-    reflector,
 )
 from oversmooth.theory.tokens import token_mean
 from oversmooth.theory.weights import smaller_product
@@ -246,7 +244,8 @@ class _Rough:
             if int(self.A.counted()[i]) > CERTIFY_TOKENS or not isinstance(self.A, DenseAttention):
                 self.doubted[i] = ~sure[i]
                 continue
-            blocks = self.parts.blocks(i) if bool(self.parts.which[i]) else [centred_block(self.A, i)]
+            apart = bool(self.parts.which[i])
+            blocks = [block.B for block in self.parts.blocks(i)] if apart else [centred_block(self.A, i)]
             here = torch.tensor([i], device=self.A.device)
             values = (
                 self.parts.values(i)
@@ -274,11 +273,9 @@ class _Rough:
     def _all_values(self, index: Tensor) -> Tensor:
         """All eigenvalues but one 1 of the items at index, ``(b, n − 1)``, NaN for none; how far to believe them."""
         A = self.A if len(index) == len(self.everything) else self.A.select(index)
-        values = dense_values(A)
-        for place, i in enumerate(index.tolist()):
-            if bool(self.parts.which[i]):
-                values[place], self.exact[i] = self.parts.values(i).to(values), self.parts.triangular(i)
-        return values
+        for i in index[self.parts.which[index]].tolist():
+            self.exact[i] = self.parts.triangular(i)
+        return dense_values(A, self.parts.select(index))
 
     def _directly(self, index: Tensor, values: Tensor) -> Tensor:
         """Take the best of these eigenvalues of the items at index."""

@@ -341,6 +341,22 @@ def as_operator(A: Tensor | AttentionOperator) -> AttentionOperator:
     return A if isinstance(A, AttentionOperator) else DenseAttention(A)
 
 
+def centred_matrix(A: AttentionOperator) -> Tensor:
+    """A in an orthonormal basis of the centred vectors, ``(..., n − 1, n − 1)``, by a Householder reflection."""
+    v, M = reflector(A), A.dense().A
+    M = M - (M @ v) @ v.mT
+    M = M - v @ (v.mT @ M)
+    return M[..., 1:, 1:]
+
+
+def reflector(A: AttentionOperator) -> Tensor:
+    """v with ``I − v vᵀ`` mapping the constant vector to the first axis, ``(..., n, 1)``."""
+    keep = torch.ones(A.shape[:-1], dtype=A.dtype, device=A.device) if A.mask is None else A.mask.to(A.dtype)
+    v = keep / torch.linalg.vector_norm(keep, dim=-1, keepdim=True)
+    v[..., 0] += 1
+    return (v * math.sqrt(2) / torch.linalg.vector_norm(v, dim=-1, keepdim=True))[..., None]
+
+
 def _flat(x: Tensor, keep: int) -> Tensor:
     return x.reshape(-1, *x.shape[x.ndim - keep :])
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from oversmooth.theory.components import Components, components
-from oversmooth.theory.operators import AttentionOperator, DenseAttention
+from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix
 from oversmooth.theory.small import eigenvalues, eigenvectors
-from oversmooth.theory.spectrum import centred_matrix
 
 
 class Reducible:
@@ -38,8 +38,17 @@ class Reducible:
         apart = ~found.connected
         which = none.clone()
         which[index[apart]] = True
-        fields = (found.order, found.label, found.size, found.closed)
-        return cls(A, mask, which, Components(*(field[apart] for field in fields)))
+        fields = [getattr(found, field.name)[apart] for field in dataclasses.fields(found)]
+        return cls(A, mask, which, Components(*fields))
+
+    def select(self, index: Tensor) -> Reducible:
+        """The same of some of the arrays."""
+        if self._parts is None:
+            return Reducible(self._A, self._mask, self.which[index], None)
+        rows = self._row[index[self.which[index]]]
+        parts = Components(*(getattr(self._parts, field.name)[rows] for field in dataclasses.fields(Components)))
+        mask = None if self._mask is None else self._mask[index]
+        return Reducible(self._A[index], mask, self.which[index], parts)
 
     def triangular(self, item: int) -> bool:
         """Whether every component is a single token: then the eigenvalues stand on the diagonal."""
@@ -56,7 +65,7 @@ class Reducible:
         assert self._parts is not None
         return self._parts.blocks(int(self._row[item]))
 
-    def blocks(self, item: int) -> list[Tensor]:
+    def blocks(self, item: int) -> list[Block]:
         """Matrices in float64 that have all eigenvalues of A but one 1; single tokens are one diagonal matrix."""
         A = self._A[item].double()
         struck, singles, found = False, [], []
@@ -69,34 +78,51 @@ class Reducible:
                 continue
             block = A[tokens][:, tokens]
             if closed and not struck:
-                struck, block = True, centred_matrix(DenseAttention.trusted(block, None, False))
-            found.append(block)
-        return [torch.diag(torch.stack(singles)), *found] if singles else found
+                struck, closed = True, False
+                block = centred_matrix(DenseAttention.trusted(block, None, False))
+            found.append(Block(block, closed))
+        return [Block(torch.diag(torch.stack(singles)), False), *found] if singles else found
 
     def values(self, item: int) -> Tensor:
         """All eigenvalues but one 1, ``(n − 1,)`` complex128, NaN in the place of hidden tokens."""
         n = self._A.shape[-1]
         out = torch.full((n - 1,), torch.nan, dtype=torch.complex128, device=self._A.device)
-        found = torch.cat([_block_values(B) for B in self.blocks(item)])
+        found = torch.cat([block.values() for block in self.blocks(item)])
         out[: len(found)] = found
         return out
 
     def condition(self, item: int, t: Tensor) -> Tensor:
         """Of the eigenvalue t in its own block."""
         best, distance = torch.ones((), dtype=torch.float64), torch.inf
-        for B in self.blocks(item):
-            gap = float((_block_values(B) - t.to(torch.complex128)).abs().min())
+        t = t.to(torch.complex128)
+        for block in self.blocks(item):
+            gap = float((block.values() - t).abs().min())
             if gap < distance:
                 distance = gap
-                diagonal = not bool((B - torch.diag(B.diagonal())).any())
-                best = best * 0 + 1 if diagonal else eigenvectors(B[None], t.to(torch.complex128)[None])[1][0]
+                best = torch.ones_like(best) if block.diagonal else eigenvectors(block.B[None], t[None])[1][0]
         return best
 
 
-def _block_values(B: Tensor) -> Tensor:
-    if not bool((B - torch.diag(B.diagonal())).any()):
-        return B.diagonal().to(torch.complex128)
-    return eigenvalues(B)
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """One diagonal block of A, ``(m, m)`` in float64."""
+
+    B: Tensor
+    closed: bool
+    """Whether it has an eigenvalue 1 of its own, beside the one that is struck."""
+
+    @property
+    def diagonal(self) -> bool:
+        return not bool((self.B - torch.diag(self.B.diagonal())).any())
+
+    def values(self) -> Tensor:
+        """Its eigenvalues, complex128; the 1 of a closed one is exactly that."""
+        if self.diagonal:
+            return self.B.diagonal().to(torch.complex128)
+        values = eigenvalues(self.B)
+        if self.closed:
+            values[(values - 1).abs().argmin()] = 1
+        return values
 
 
 def centred_block(A: DenseAttention, item: int) -> Tensor:

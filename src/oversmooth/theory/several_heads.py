@@ -9,11 +9,10 @@ from torch import Tensor
 
 from oversmooth.theory.bounds import SAFETY, moved, rounding
 from oversmooth.theory.krylov import Extremal, LinearSystem, extremal, modulus
-from oversmooth.theory.operators import AttentionOperator, DenseAttention
+from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
 from oversmooth.theory.reducible import Reducible
 from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvalues, eigenvector, eigenvectors
-from oversmooth.theory.spectrum import centred_matrix, reflector
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.tokens import centre_tokens, token_mean
 from oversmooth.theory.weights import smaller_product, stack_heads

@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from oversmooth.errors import InputError
 from oversmooth.theory.krylov import Arnoldi
 from oversmooth.theory.operators import AttentionOperator, as_operator
+from oversmooth.theory.reducible import Reducible
 from oversmooth.theory.small import complex_of, eigenpairs, eigenvalues
 
 Method = Literal["auto", "dense", "arnoldi"]
@@ -101,8 +102,10 @@ def attention_spectrum(
         return AttentionSpectrum(values.to(complex_of(A.dtype)), torch.zeros_like(values), "causal", tolerance)
     flat = materialise_if_small(A).flatten()
     system = CentredAttention(flat)
-    if method == "dense" or (method == "auto" and A.tokens <= DENSE_TOKENS) or A.tokens <= 2:
-        values = dense_values(flat).reshape(*A.batch_shape, -1)
+    parts = None if method == "arnoldi" else Reducible.of(flat)
+    apart = parts is not None and bool(parts.which.any())
+    if method == "dense" or (method == "auto" and A.tokens <= DENSE_TOKENS) or A.tokens <= 2 or apart:
+        values = dense_values(flat, parts).reshape(*A.batch_shape, -1)
         return AttentionSpectrum(values, torch.zeros_like(values.real), "dense", tolerance)
     values, residuals = _extremal_values(system, tolerance, most, seed)
     shape = (*A.batch_shape, -1)
@@ -140,11 +143,15 @@ def flip_threshold(A: Tensor | AttentionOperator) -> Tensor:
     """The negative λ below which a real eigenvalue of H smooths again: ``−max_t 2 (1 − Re t)/(1 − |t|²)``, ``(...)``.
 
     −2/(1 + a) for a real spectrum with smallest eigenvalue a; t runs over the eigenvalues other than 1 (THEORY §3).
-    Zero where nothing competes with 1.
+    −∞ where it never does: where 1 is repeated, as for several closed components, or nothing competes with it.
     """
     t = attention_spectrum(A).values
-    bound = 2 * (1 - t.real) / (1 - t.abs().square())
-    return -bound.nan_to_num(nan=0.0, posinf=torch.inf).amax(-1) if t.shape[-1] else -bound.sum(-1)
+    if not t.shape[-1]:
+        return torch.full(t.shape[:-1], -torch.inf, dtype=t.real.dtype, device=t.device)
+    bound = 2 * (1 - t.real) / (1 - t.abs().square()).clamp(min=0)
+    bound = torch.where(t == 1, torch.inf, bound).nan_to_num(nan=-torch.inf, posinf=torch.inf)
+    highest = bound.amax(-1)
+    return torch.where(highest == -torch.inf, -torch.inf, -highest)
 
 
 def causal_values(A: AttentionOperator) -> Tensor:
@@ -161,38 +168,26 @@ def causal_values(A: AttentionOperator) -> Tensor:
     return counted.gather(-1, order)[..., 1:]
 
 
-def dense_values(flat: AttentionOperator) -> Tensor:
+def dense_values(flat: AttentionOperator, parts: Reducible | None = None) -> Tensor:
     """All eigenvalues but the 1, ``(items, n − 1)``; NaN in the place of hidden tokens.
 
     Of A itself, whose rows and columns LAPACK balances: centring would mix entries of very different size. Its
-    eigenvalue 1 is well-conditioned, and the nearest to 1 is struck.
+    eigenvalue 1 is well-conditioned, and the nearest to 1 is struck. Attention that falls into several components is
+    taken block by block.
     """
     A = flat.dense().A
+    parts = Reducible.of(flat.dense()) if parts is None else parts
     values = eigenvalues(A.double() if flat.tokens <= DENSE_TOKENS else A).to(complex_of(flat.dtype))
     order = torch.argsort((values - 1).abs(), dim=-1, stable=True)
     values = values.gather(-1, order)[..., 1:]
-    if flat.mask is None:
-        return values
-    # Each hidden token adds a zero that is not A's. Zeros that are A's are as good: strike the smallest ones.
-    hidden = flat.tokens - flat.counted()
-    place = values.abs().argsort(-1).argsort(-1)
-    return torch.where(place < hidden[:, None], torch.nan, values)
-
-
-def centred_matrix(A: AttentionOperator) -> Tensor:
-    """A in an orthonormal basis of the centred vectors, ``(..., n − 1, n − 1)``, by a Householder reflection."""
-    v, M = reflector(A), A.dense().A
-    M = M - (M @ v) @ v.mT
-    M = M - v @ (v.mT @ M)
-    return M[..., 1:, 1:]
-
-
-def reflector(A: AttentionOperator) -> Tensor:
-    """v with ``I − v vᵀ`` mapping the constant vector to the first axis, ``(..., n, 1)``."""
-    keep = torch.ones(A.shape[:-1], dtype=A.dtype, device=A.device) if A.mask is None else A.mask.to(A.dtype)
-    v = keep / torch.linalg.vector_norm(keep, dim=-1, keepdim=True)
-    v[..., 0] += 1
-    return (v * math.sqrt(2) / torch.linalg.vector_norm(v, dim=-1, keepdim=True))[..., None]
+    if flat.mask is not None:
+        # Each hidden token adds a zero that is not A's. Zeros that are A's are as good: strike the smallest ones.
+        hidden = flat.tokens - flat.counted()
+        place = values.abs().argsort(-1).argsort(-1)
+        values = torch.where(place < hidden[:, None], torch.nan, values)
+    for item in parts.which.nonzero()[:, 0].tolist():
+        values[item] = parts.values(item).to(values)
+    return values
 
 
 def materialise_if_small(A: AttentionOperator) -> AttentionOperator:
