@@ -50,8 +50,8 @@ class LayerCheck:
     attention that was seen, where there is least room; −1 is safe for any.
     """
     room: float | None = None
-    """How far the least such sum lies above its flip; above −1 where no attention was seen. None where heads do not take
-    slices of one V (wiring="code"): nothing is known then.
+    """How far the least such sum lies above its flip; above −1 where no attention was seen. None where nothing is
+    known, as heads do not take slices of one V (wiring="code").
     """
     still: int = 0
     """Features whose sum is 0: they are neither smoothed nor sharpened."""

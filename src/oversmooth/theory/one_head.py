@@ -282,9 +282,10 @@ class _Rough:
         self.radius[index], i, self.which[index] = _largest(values, self.lam[index], self.shift[index], self.base)
         self.t[index] = values.gather(1, i[:, None])[:, 0].nan_to_num()
         self.residual[index], self.converged[index] = 0.0, True
-        inexact = index[~self.exact[index] & (self.A.counted()[index] > 1)]
-        if len(inexact) and not self.A.causal:
-            self.condition[inexact] = self._conditions(inexact)
+        # Those that Arnoldi has looked at before have a condition number already.
+        new = ~self.exact[index] & (self.condition[index] == 1) & (self.A.counted()[index] > 1)
+        if bool(new.any()) and not self.A.causal:
+            self.condition[index[new]] = self._conditions(index[new])
         return values
 
     def _conditions(self, index: Tensor) -> Tensor:

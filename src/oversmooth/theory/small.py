@@ -21,6 +21,8 @@ from oversmooth.errors import InputError
 _WORTH_SHARING = 128
 # From this many matrices on, and up to this size, a GPU is ahead of the CPU.
 _WORTH_A_KERNEL, _LARGEST_FOR_KERNEL = 32, 128
+# Condition numbers up to here are found in single precision.
+_SINGLE_IS_ENOUGH = 1e4
 # Above this size one matrix is worth all cores by itself.
 _LARGE = 256
 
@@ -137,7 +139,7 @@ def eigenvectors(M: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """
     factors, pivots = _factored(M, value)
     right = _iterated(factors, pivots, value.dtype)
-    left = _iterated(factors, pivots, value.dtype, adjoint=True)
+    left = _iterated(factors, pivots, value.dtype, adjoint=True, times=2)
     cosine = (left.conj() * right).sum(-1).abs()
     return right, 1 / cosine.nan_to_num(nan=0.0).clamp(min=torch.finfo(cosine.dtype).tiny)
 
@@ -155,10 +157,10 @@ def _factored(M: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return factors, pivots
 
 
-def _iterated(factors: Tensor, pivots: Tensor, dtype: torch.dtype, *, adjoint: bool = False) -> Tensor:
+def _iterated(factors: Tensor, pivots: Tensor, dtype: torch.dtype, *, adjoint: bool = False, times: int = 3) -> Tensor:
     generator = torch.Generator(device=factors.device).manual_seed(0)
     y = torch.randn(*factors.shape[:-1], 1, dtype=dtype, device=factors.device, generator=generator)
-    for _ in range(3):
+    for _ in range(times):
         y = torch.linalg.lu_solve(factors, pivots, y, adjoint=adjoint)
         y = y / torch.linalg.vector_norm(y, dim=1, keepdim=True)
     return y[..., 0]
@@ -169,7 +171,10 @@ def eigenvalue_error(M: Tensor, value: Tensor) -> Tensor:
 
     ε ‖M‖ times its condition number: ε^(1/p) for a Jordan block of size p.
     """
-    _, condition = eigenvectors(M, value)
+    condition = eigenvectors(M.float(), value.to(torch.complex64))[1].to(M.dtype)
+    large = condition > _SINGLE_IS_ENOUGH
+    if M.dtype == torch.float64 and bool(large.any()):
+        condition[large] = eigenvectors(M[large], value[large])[1]
     eps = torch.finfo(M.dtype).eps
     return torch.linalg.matrix_norm(M) * (eps * condition).clamp(max=eps ** (1 / M.shape[-1]))
 
