@@ -37,11 +37,24 @@ def test_plain_json_as_described():
     assert {"model", "provenance", "schema", "version"} <= data.keys()
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_another_version(version):
     data = {**checks.diagnosis("ViT").to_dict(), "version": version}
-    with pytest.raises(InputError, match=rf"has version {version!r} and this program reads 1; diagnose again"):
+    with pytest.raises(InputError, match=rf"has version {version!r} and this program reads 1 to 2; diagnose again"):
         Diagnosis.from_dict(data)
+
+
+def test_version_1_still_loads():
+    """It knew nothing of undecided cases: they are None, not zero."""
+    data = checks.diagnosis("ViT").to_dict() | {"version": 1}
+    for layer in data["layers"]:
+        for name in ("undecided_share", "certified_share", "undecided_because"):
+            (layer["dominance"] or {}).pop(name, None)
+        (layer["spectrum"] or {}).pop("verdicts", None)
+    found = Diagnosis.from_dict(data)
+    assert found.undecided_share is None
+    assert found.smoothing_share == checks.diagnosis("ViT").smoothing_share
+    assert Diagnosis.from_json(found.to_json()).layers == found.layers
 
 
 @pytest.mark.parametrize("data", [{}, [], 5, None, "text", {"schema": "other/thing", "version": 1}])

@@ -122,7 +122,8 @@ def test_from_disk_as_from_memory(name, tmp_path):
     for layer, found in zip(locate(model), live.layers[1:], strict=True):
         assert len(found.spectrum.heads["raw"]) == HEADS
         assert len(found.spectrum.joined["raw"].real) == min(WIDTH, layer.kv_heads * layer.head_dim)
-        assert layer_spectrum(layer) == found.spectrum
+        assert layer_spectrum(layer, verdicts=True) == found.spectrum
+        assert len(found.spectrum.verdicts) == HEADS
     assert Diagnosis.from_json(live.to_json()) == live
 
 

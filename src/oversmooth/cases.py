@@ -134,7 +134,7 @@ class Outcome:
 
     @property
     def predicted(self) -> list[str]:
-        """ "smooth", "rough", "tie", or "open" where the spectra have no say.
+        """ "smooth", "rough", "tie", "undecided", or "open" where the spectra have no say.
 
         That is NeuTRENO under a norm: the norm keeps X from outgrowing V⁰, which the linear update does not know.
         """
@@ -159,7 +159,7 @@ class Outcome:
     def agrees(self) -> list[bool | None]:
         """Whether the two are the same; None where nothing was predicted."""
         pairs = zip(self.predicted, self.happened, strict=True)
-        return [None if said in ("tie", "open") else said == seen for said, seen in pairs]
+        return [None if said in ("tie", "undecided", "open") else said == seen for said, seen in pairs]
 
     @property
     def notions(self) -> dict[str, list[str]]:
@@ -179,7 +179,7 @@ class Outcome:
     def predicted_rate(self) -> Tensor | None:
         """Factor a layer by which HFC/LFC falls where smoothing wins; None with a norm, or where there is a tie."""
         p = self.prediction
-        if self.case.norm != "none" or "tie" in self.predicted:
+        if self.case.norm != "none" or {"tie", "undecided"} & set(self.predicted):
             return None
         return torch.where(p.smoothing, p.rho_rough.clamp(min=p.rough_floor) / p.rho_smooth, 1.0)
 

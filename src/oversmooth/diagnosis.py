@@ -22,7 +22,9 @@ from oversmooth.files import whole_file
 if TYPE_CHECKING:
     import pandas
 
-SCHEMA, VERSION = "oversmooth/diagnosis", 1
+SCHEMA, VERSION = "oversmooth/diagnosis", 2
+_READ = (1, 2)
+"""Version 1 had no undecided cases, nor how verdicts are known: what it has not is None."""
 SPECIAL_COUNTED = "special tokens counted"
 
 Number = float | None
@@ -73,6 +75,10 @@ class Spectrum:
     """
     heads: dict[str, list[Eigenvalues]]
     inverse_sigma: Number = None
+    verdicts: list[str] = field(default_factory=list)
+    """Per head, of raw H and for whatever attention: smooth, rough, or open where weights alone do not decide. Empty
+    where they were not asked for.
+    """
 
 
 @dataclass
@@ -87,13 +93,19 @@ class LayerDominance:
     rho_rough_heads: list[list[Number]]
     """One row an input, one column a head."""
     verdict_heads: list[list[str]]
-    """smooth, rough or tie, in the same places."""
+    """smooth, rough, tie or undecided, in the same places."""
     joined_inputs: list[int] = field(default_factory=list)
     """The inputs of the sample, counted from 0."""
     joined_rho_smooth: list[Number] = field(default_factory=list)
     joined_rho_rough: list[Number] = field(default_factory=list)
     joined_verdict: list[str] = field(default_factory=list)
     joined_residual: list[Number] = field(default_factory=list)
+    undecided_share: Number = None
+    """Share of (input, head) cases that rounding could turn either way: neither smooth nor rough."""
+    certified_share: Number = None
+    """Share of (input, head) cases whose verdict is proven, rounding included; the other decided ones are estimated."""
+    undecided_because: list[str] = field(default_factory=list)
+    """Why, of the first few such cases."""
 
 
 @dataclass
@@ -206,6 +218,15 @@ class Diagnosis:
         return sum(v == "smooth" for v in verdicts) / len(verdicts) if verdicts else None
 
     @property
+    def undecided_share(self) -> Number:
+        """Of the same cases, those that rounding could turn; None where that was not asked."""
+        layers = [layer.dominance for layer in self.layers if layer.dominance]
+        counts = [(d.undecided_share, sum(len(row) for row in d.verdict_heads)) for d in layers]
+        known = [(share * count, count) for share, count in counts if share is not None]
+        total = sum(count for _, count in known)
+        return sum(undecided for undecided, _ in known) / total if total else None
+
+    @property
     def negative_share(self) -> Number:
         """Of the eigenvalues of the joined H, over all layers."""
         found = [layer.spectrum.joined["raw"] for layer in self.layers if layer.spectrum]
@@ -245,9 +266,10 @@ class Diagnosis:
     def from_dict(cls, data: dict[str, Any]) -> Diagnosis:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise InputError(f"this is not a diagnosis: its schema is not {SCHEMA!r}; give what Diagnosis.save wrote")
-        if data.get("version") != VERSION:
+        if data.get("version") not in _READ:
             raise InputError(
-                f"this diagnosis has version {data.get('version')!r} and this program reads {VERSION}; diagnose again"
+                f"this diagnosis has version {data.get('version')!r} and this program reads {_READ[0]} to {_READ[-1]}; "
+                "diagnose again"
             )
         try:
             found = cls(
@@ -302,7 +324,7 @@ class Diagnosis:
                 row |= {k: getattr(layer.spectrum, k) for k in ("negative_share", "mean_real")}
                 row["rho_smooth"] = layer.rho_smooth
             if layer.dominance:
-                row |= {k: getattr(layer.dominance, k) for k in ("rho_rough", "smoothing_share")}
+                row |= {k: getattr(layer.dominance, k) for k in ("rho_rough", "smoothing_share", "undecided_share")}
             rows.append(row)
         return pandas.DataFrame(rows)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 import oversmooth
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain, spectrum_of
+from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum
 
 _ZERO = 1e-6  # relative: a zero that centring or rank leaves has a sign that rounding chose
@@ -25,9 +26,16 @@ _DIGITS = 6  # enough for any plot, and half the size of the file
 
 
 def layer_spectrum(
-    layer: AttentionLayer, *, inverse_sigma: float | None = None, joined: bool = True, heads: bool = True
+    layer: AttentionLayer,
+    *,
+    inverse_sigma: float | None = None,
+    joined: bool = True,
+    heads: bool = True,
+    verdicts: bool = False,
 ) -> Spectrum:
-    """All spectra of one layer. inverse_sigma: the mean 1/σ of observed tokens, where the norm stands before it."""
+    """All spectra of one layer. inverse_sigma: the mean 1/σ of observed tokens, where the norm stands before it;
+    verdicts: whether to say, head by head, what weights alone decide.
+    """
     W_V, W_O = layer.W_V, layer.W_O
     # Half precision has no eigenvalues; what is stored in it is exact in float32.
     W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
@@ -54,6 +62,7 @@ def layer_spectrum(
         joined=together,
         heads=by_head,
         inverse_sigma=None if inverse_sigma is None else plain(inverse_sigma),
+        verdicts=head_verdicts(W_V, W_O, bool(layer.causal)) if verdicts else [],
     )
 
 
@@ -120,7 +129,7 @@ def diagnose_weights(
         if layer.name not in known:
             spectrum = done.get(layer.name)
             if spectrum is None:
-                spectrum = layer_spectrum(layer, joined=joined)
+                spectrum = layer_spectrum(layer, joined=joined, verdicts=True)
                 if memory is not None:
                     memory.add(layer.name, spectrum)
             known[layer.name] = spectrum

@@ -116,11 +116,14 @@ def _predicted(diagnosis: Diagnosis, blocks: list[Layer]) -> str:
         said.append(f"{negative:.0%} of the eigenvalues of H have a negative real part")
     if share is not None:
         cases = sum(len(row) for layer in blocks if layer.dominance for row in layer.dominance.verdict_heads)
-        said.append(f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases")
+        undecided = diagnosis.undecided_share
+        rest = f", {undecided:.1%} undecided" if undecided else ""
+        said.append(f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases{rest}")
     judged = [v for layer in blocks if layer.dominance for v in layer.dominance.joined_verdict]
     if judged:
-        tie = sum(v == "tie" for v in judged)
-        ties = f" ({tie} ties)" if tie else ""
+        others = [(sum(v == word for v in judged), name) for word, name in (("tie", "ties"), ("undecided",) * 2)]
+        counts = ", ".join(f"{count} {name}" for count, name in others if count)
+        ties = f" ({counts})" if counts else ""
         said.append(f"with all heads together in {sum(v == 'smooth' for v in judged)} of {len(judged)}{ties}")
     return f"Spectra: {', '.join(said)}." if said else ""
 
@@ -136,7 +139,10 @@ def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
         verdicts, change = layer.dominance.joined_verdict, layer.change("attention")
         if change is None:
             continue
-        smooth = 2 * sum(v == "smooth" for v in verdicts) > len(verdicts)
+        decided = [v for v in verdicts if v != "undecided"]
+        if not decided:
+            continue
+        smooth = 2 * sum(v == "smooth" for v in decided) > len(decided)
         if (change < 0) == smooth:
             agree += 1
         else:
@@ -187,6 +193,7 @@ def _further(entry: Extrapolation) -> str:
         else "smoothing",
         "rough": "no smoothing, HFC/LFC stays above zero",
         "tie": "a tie, which spectra do not decide",
+        "undecided": "nothing definite, as rounding could turn it",
     }[entry.verdict]
     simulated = {
         "smooth": "agrees" if entry.verdict == "smooth" else "smooths",

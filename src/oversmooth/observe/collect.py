@@ -14,13 +14,17 @@ from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.errors import InputError
 from oversmooth.observe.study import Block, inverse_sigma
-from oversmooth.theory.dominance import TIE, dominance
+from oversmooth.theory.dominance import TIE, Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.spectrum import attention_spectrum
 from oversmooth.theory.weights import fold_norm, head_spectrum
 
 MASSIVE_RATIO = 5.0
 """A token is massive where its norm is more than so many times the median norm of its input's tokens."""
+
+
+# Reasons kept of a layer's undecided cases.
+_REASONS = 3
 
 
 @dataclass
@@ -40,6 +44,10 @@ class Found:
     verdict: dict[int, list[list[str]]] = field(default_factory=dict)
     joined: dict[int, list[tuple[int, float, float, str, float]]] = field(default_factory=dict)
     """By call: (input, rho_smooth, rho_rough, verdict, residual)."""
+    certified: dict[int, int] = field(default_factory=dict)
+    """By call: cases of heads whose verdict is proven."""
+    undecided_because: dict[int, list[str]] = field(default_factory=dict)
+    """By call: of the first few undecided cases."""
     causal: bool | None = None
     inputs: int = 0
     short: int = 0
@@ -146,6 +154,7 @@ class Collect:
             else:
                 found = dominance(A, W_V, W_O, per_head=True, change=change, seed=self.settings.seed)
                 smooth, rough, verdicts = found.rho_smooth, found.rho_rough, found.verdict
+                self._note_certainty(call, found)
             self._lists["rho_smooth"][call].append(smooth)
             self._lists["rho_rough"][call].append(rough)
             self.found.verdict.setdefault(call, []).extend(verdicts)
@@ -165,6 +174,15 @@ class Collect:
                 self.found.joined.setdefault(call, []).extend(rows)
         except InputError as error:
             raise InputError(f"{layer.name}: {error}") from error
+
+    def _note_certainty(self, call: int, said: Dominance) -> None:
+        proven = sum(word == "certified" for row in said.certainty for word in row)
+        self.found.certified[call] = self.found.certified.get(call, 0) + proven
+        if bool(said.undecided.any()):
+            words = zip(said.verdict, said.reason, strict=True)
+            new = [why for v, r in words for word, why in zip(v, r, strict=True) if word == "undecided"]
+            kept = self.found.undecided_because.setdefault(call, [])
+            kept += new[: _REASONS - len(kept)]
 
     def _layer_weights(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
         if layer.name not in self._weights:

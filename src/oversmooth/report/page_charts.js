@@ -291,7 +291,7 @@ const charts = (() => {
           tip: [`${x} · ${layer.name}, head ${head}`, [
             ["", "var(--smooth)", "smooth", `${times("smooth")} of ${said.length}`],
             ["", "var(--rough)", "rough", `${times("rough")} of ${said.length}`],
-            ...(times("tie") ? [["", "var(--tie)", "tie", `${times("tie")} of ${said.length}`]] : []),
+            ...["tie", "undecided"].filter(times).map((word) => ["", "var(--tie)", word, `${times(word)} of ${said.length}`]),
             ["", "", "ρ smooth", number(found.rho_smooth_heads[head])],
             ["", "", "ρ rough, mean", number(mean)],
           ]],
@@ -331,7 +331,7 @@ const charts = (() => {
       if (!known(smooth) && !known(rough)) return;
       const said = found ? found.joined_verdict : [];
       const verdict = ["smooth", "rough", "tie"].find((word) => said.length && said.every((s) => s === word));
-      const counts = ["smooth", "rough", "tie"].map((word) => [said.filter((s) => s === word).length, word]).filter(([n]) => n);
+      const counts = ["smooth", "rough", "tie", "undecided"].map((word) => [said.filter((s) => s === word).length, word]).filter(([n]) => n);
       const sample = found ? found.joined_rho_rough.filter(known) : [];
       const tip = [`${x} · ${layer.name}`, [
         ["round", "var(--smooth)", "ρ smooth", number(smooth)],

@@ -77,7 +77,7 @@ def _table(*headings: str) -> Table:
 def _limit(outcome: Outcome, metric: str) -> str:
     """What the spectra say about the end: a number, a range where the limit turns, a dash where they cannot say."""
     p = outcome.prediction
-    if outcome.case.draws > 1 or outcome.predicted[0] in ("tie", "open"):
+    if outcome.case.draws > 1 or outcome.predicted[0] in ("tie", "undecided", "open"):
         return "–"
     if bool(p.smoothing[0]):
         return "1" if metric == "abs_cos" else "0"

@@ -97,7 +97,8 @@ def spectra(diagnosis: Diagnosis) -> Table:
     folded = any("folded" in layer.spectrum.heads for layer in diagnosis.layers if layer.spectrum)
     joined = any(layer.spectrum.joined["raw"].real for layer in diagnosis.layers if layer.spectrum)
     columns = ["layer", "Re λ < 0", "mean Re λ", "ρ smooth"] + (["ρ smooth\nnorm folded"] if folded else [])
-    table = _table(*columns, "heads, Re λ < 0")
+    decided = any(layer.spectrum.verdicts for layer in diagnosis.layers if layer.spectrum)
+    table = _table(*columns, "heads,\nRe λ < 0", *(["by weights\nalone"] if decided else []))
     for place, layer in enumerate(layer for layer in diagnosis.layers if layer.spectrum):
         s = layer.spectrum
         assert s is not None
@@ -108,7 +109,11 @@ def spectra(diagnosis: Diagnosis) -> Table:
             norm = s.joined.get("folded") if joined else _pooled(s.heads.get("folded", []))
             row.append(number(norm.rho_smooth if norm else None))
         low, high = _range([e.negative_share for e in by_head])
-        table.add_row(*row, f"{share(low)} to {share(high)}" if by_head else "–")
+        row.append(f"{share(low)} to {share(high)}" if by_head else "–")
+        if decided:
+            counts = [(s.verdicts.count(word), word) for word in ("smooth", "rough", "open")]
+            row.append(", ".join(f"{count} {word}" for count, word in counts if count) or "–")
+        table.add_row(*row)
     return table
 
 

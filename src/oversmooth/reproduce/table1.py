@@ -32,18 +32,19 @@ PUBLISHED = {
     "ViT-Ti⁻, CIFAR-100": 0.0,
 }
 """Smoothing eigenvalue, in % of cases; the rest is the sharpening one."""
-_COLUMNS = ("model", "smoothing %", "sharpening %", "tie %", "cases", "whose")
+_COLUMNS = ("model", "smoothing %", "sharpening %", "tie %", "undecided %", "cases", "whose")
+_WORDS = ("smooth", "rough", "tie", "undecided")
 
 
-def shares(diagnosis: Diagnosis, joined: bool = False) -> tuple[int, int, int]:
-    """Cases in which smoothing, the rough part, or neither dominates."""
+def shares(diagnosis: Diagnosis, joined: bool = False) -> tuple[int, ...]:
+    """Cases in which smoothing, the rough part, or neither dominates, and those that rounding could turn."""
     found = [layer.dominance for layer in diagnosis.layers if layer.dominance]
     verdicts = (
         [v for d in found for v in d.joined_verdict]
         if joined
         else [v for d in found for row in d.verdict_heads for v in row]
     )
-    return tuple(sum(v == word for v in verdicts) for word in ("smooth", "rough", "tie"))  # type: ignore[return-value]
+    return tuple(sum(v == word for v in verdicts) for word in _WORDS)
 
 
 def rules(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
@@ -58,6 +59,8 @@ def notes(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
     found = [f"A case: {rule}." for rule in rules(diagnoses, joined)]
     if any(shares(d, joined)[2] for d in diagnoses):
         found.append("A tie: both radii are the same as far as they were computed; the paper has no such column.")
+    if any(shares(d, joined)[3] for d in diagnoses):
+        found.append("Undecided: rounding of attention or of the weights could turn it; the paper has no such column.")
     inputs = dict.fromkeys((int(d.provenance["inputs"]), str(d.provenance["data"])) for d in diagnoses)
     found += [f"Inputs of ours, {count:,} a model: {data}." for count, data in inputs]
     recipes = [recipe for d in diagnoses if (recipe := trained_by(d)) is not None]
@@ -101,7 +104,7 @@ def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, ...]]
             means = [mean_and_spread(column) for column in zip(*percents, strict=True)]
             figures = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in means]
             rows.append((f"{recipe.label}, {len(group)} seeds", *figures, f"{cases:,}", "ours, mean"))
-    return rows + [(name, f"{v:.2f}", f"{100 - v:.2f}", "–", "–", "published") for name, v in PUBLISHED.items()]
+    return rows + [(name, f"{v:.2f}", f"{100 - v:.2f}", "–", "–", "–", "published") for name, v in PUBLISHED.items()]
 
 
 def table(diagnoses: Sequence[Diagnosis], joined: bool = False) -> Table:

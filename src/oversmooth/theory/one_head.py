@@ -77,7 +77,11 @@ def radii(
     array = None
     if A.tokens > 1 and (search.limit or (search.limit is None and A.tokens <= _LIMIT_TOKENS)):
         features = _feature_vector(W_V, update.centred(W_O), lam_rough.reshape(batch)).reshape(-1, 1, d)
-        array = _token_vector(flat, rough.t, shift + constant)[..., None] * features
+        if update.constant_gain is None:
+            array = _token_vector(flat, rough.t, shift + constant)[..., None] * features
+        else:
+            mu = _mu(rough.t[:, None], lam_rough[:, None], shift, update.base)[:, 0, 0]
+            array = _scaled_apart(flat, rough.t, features, mu, W_V, W_O * update.constant_gain, update, constant)
         # Frozen: as many arrays as H has zeros, and none of them the limit.
         array = torch.where((lam_rough == 0)[:, None, None], torch.nan, array)
     found = Radii(
@@ -86,7 +90,7 @@ def radii(
         residual=rough.residual,
         mu=_mu(rough.t[:, None], lam_rough[:, None], shift, update.base)[:, 0, 0],
         mixed=mixed & ~rough.repeated,
-        rank_known=~(mixed & rough.repeated),
+        rank_known=~(mixed & rough.repeated) & (update.constant_gain is None or array is not None),
         weights_error=weights_error.to(smooth),
         error=rough.error,
         certified=rough.certified,
@@ -100,7 +104,7 @@ def radii(
 
 
 class _HeadSpectra:
-    """The eigenvalues of each head's H, in float64 whatever A's precision: weights are exact.
+    """The eigenvalues of each head's H, in float64 whatever the weights' precision, which rounds them no further.
 
     One set on constant arrays and one on centred ones, which differ where outputs are scaled differently there.
     """
@@ -108,7 +112,7 @@ class _HeadSpectra:
     def __init__(
         self, W_V: Tensor, W_O: Tensor, constant_gain: Tensor | None, centred_gain: Tensor | None, batch: torch.Size
     ) -> None:
-        self.batch = batch
+        self.batch, self._eps = batch, torch.finfo(W_V.dtype).eps
         both = [W_O.double() if gain is None else W_O.double() * gain for gain in (constant_gain, centred_gain)]
         differ = constant_gain is not None
         self._products = [smaller_product(W_V.double(), W) for W in (both if differ else both[:1])]
@@ -129,7 +133,7 @@ class _HeadSpectra:
             k = values.shape[-1]
             pairs, back = torch.unique(self._place * k + chosen, return_inverse=True)
             head = pairs // k
-            found = eigenvalue_error(matrices[head], values[head, pairs % k])
+            found = eigenvalue_error(matrices[head], values[head, pairs % k], self._eps)
             worst = torch.maximum(worst, found[back])
         return worst
 
@@ -340,6 +344,32 @@ def _token_vector(flat: AttentionOperator, t: Tensor, one: Tensor) -> Tensor:
     constant = torch.where(gap.abs() > 0, mean / torch.where(gap == 0, 1.0, gap), 0.0)
     x = z + constant[:, None]
     return x if flat.mask is None else x * flat.mask
+
+
+def _scaled_apart(
+    flat: AttentionOperator,
+    t: Tensor,
+    features: Tensor,
+    mu: Tensor,
+    W_V: Tensor,
+    W_O: Tensor,
+    update: Update,
+    constant: Tensor,
+) -> Tensor:
+    """The eigenarray ``z r + 1 w`` where constant arrays have an output weight W_O of their own: no product of a token
+    and a feature vector. ``w (μ − base − c W_V W_O) = mean(A z) r W_V W_O``, c what attention does to constant arrays.
+    """
+    W = W_V @ W_O
+    W = W.expand(*mu.shape[:-1], *W.shape[-3:]) if W.ndim > 3 else W
+    W = W.expand(len(mu) // W.shape[-3] if W.ndim == 3 else 1, *W.shape[-3:]).reshape(-1, *W.shape[-2:])[: len(mu)]
+    W = W.to(mu.dtype)
+    z = real_and_imaginary(flat.centre, _token_vector(flat, t, torch.ones_like(constant))[..., None])
+    mean = token_mean(real_and_imaginary(lambda x: flat @ x, z), flat.mask)
+    eye = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+    matrix = (mu - update.base)[:, None, None] * eye - constant[:, None, None] * W
+    w = torch.linalg.solve_ex(matrix, mean * (features @ W), left=False).result
+    array = z * features + w
+    return array if flat.mask is None else array * flat.mask[..., None]
 
 
 def _causal_token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ def _in_parts(
     best = int(sizes.argmax())
     whole.mu, whole.residual, whole.error = (x.reshape(1) for x in worst[best])
     whole.repeated |= True  # what X tends to is not looked for
-    return whole.result(smooth)
+    return whole.result(smooth.expand(1))
 
 
 def _has_equal(theta: Tensor, best: Tensor, base: float) -> Tensor:
@@ -234,10 +234,10 @@ class _SharedWeights:
             found = self._extremal(CausalBlocks(self.update.constant[None], self.W_V, self.constant_W_O))
             self.weights_error = (found.condition * found.residual)[0]
             return found.score[0]
-        small = small.double()  # weights are what they are, to the last digit
+        small = small.double()
         values = eigenvalues(small)
         best = values[(base + values).abs().argmax()]
-        self.weights_error = eigenvalue_error(small[None], best[None])[0].to(self.residual)
+        self.weights_error = eigenvalue_error(small[None], best[None], torch.finfo(V.dtype).eps)[0].to(self.residual)
         return (base + best).abs().to(self.residual)
 
     def _extremal(self, system: LinearSystem, vectors: bool = False) -> Extremal:

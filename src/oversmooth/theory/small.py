@@ -21,8 +21,6 @@ from oversmooth.errors import InputError
 _WORTH_SHARING = 128
 # From this many matrices on, and up to this size, a GPU is ahead of the CPU.
 _WORTH_A_KERNEL, _LARGEST_FOR_KERNEL = 32, 128
-# Condition numbers up to here are found in single precision.
-_SINGLE_IS_ENOUGH = 1e4
 # Above this size one matrix is worth all cores by itself.
 _LARGE = 256
 
@@ -166,16 +164,12 @@ def _iterated(factors: Tensor, pivots: Tensor, dtype: torch.dtype, *, adjoint: b
     return y[..., 0]
 
 
-def eigenvalue_error(M: Tensor, value: Tensor) -> Tensor:
-    """About how far rounding moves a known eigenvalue of each matrix, ``(b, m, m), (b,) -> (b,)``.
+def eigenvalue_error(M: Tensor, value: Tensor, eps: float) -> Tensor:
+    """About how far rounding to ε of M's norm moves a known eigenvalue of each matrix, ``(b, m, m), (b,) -> (b,)``.
 
     ε ‖M‖ times its condition number: ε^(1/p) for a Jordan block of size p.
     """
-    condition = eigenvectors(M.float(), value.to(torch.complex64))[1].to(M.dtype)
-    large = condition > _SINGLE_IS_ENOUGH
-    if M.dtype == torch.float64 and bool(large.any()):
-        condition[large] = eigenvectors(M[large], value[large])[1]
-    eps = torch.finfo(M.dtype).eps
+    _, condition = eigenvectors(M, value)
     return torch.linalg.matrix_norm(M) * (eps * condition).clamp(max=eps ** (1 / M.shape[-1]))
 
 
