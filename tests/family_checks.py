@@ -518,9 +518,6 @@ def check_extrapolation(name: str) -> None:
 def _effective(layer: Any, passage: Passage) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(W_V, W_O, what is added to every token, tokens at the start) in float64, from THEORY §4."""
     W_V, W_O, x = layer.W_V.double(), layer.W_O.double(), passage.y[0]
-    if layer.norm_position == "post":
-        B = centred_basis(WIDTH)
-        return B.T @ W_V, W_O @ B, torch.zeros(WIDTH - 1, dtype=torch.float64), x @ B
     values = 0.0 if layer.value_bias is None else layer.value_bias.double()[:, None]
     if layer.norm_position == "pre":
         if layer.norm.beta is not None:
@@ -536,6 +533,9 @@ def _effective(layer: Any, passage: Passage) -> tuple[Tensor, Tensor, Tensor, Te
     if layer.output_bias is not None:
         scale = 1.0 if layer.layer_scale is None else layer.weights.read(layer.layer_scale).double()
         offset = offset + layer.output_bias.double() * scale
+    if layer.norm_position == "post":
+        B = centred_basis(WIDTH)
+        return B.T @ W_V, W_O @ B, offset @ B, x @ B
     return W_V, W_O, offset, x
 
 
@@ -547,9 +547,12 @@ def check_stack(name: str) -> None:
     (entry,) = entries
     assert entry.what == "stack"
     constant = rough = None
-    for layer, passage in zip(anatomy(name), passages(name), strict=True):
-        W_V, W_O, _, _ = _effective(layer, passage)
-        A, d = passage.A[0], W_V.shape[-2]
+    parts = [
+        (passage.A[0], *_effective(layer, passage))
+        for layer, passage in zip(anatomy(name), passages(name), strict=True)
+    ]
+    for A, W_V, W_O, _, _ in parts:
+        d = W_V.shape[-2]
         T = layer_matrix(A, W_V, W_O)
         basis = torch.kron(centred_basis(A.shape[-1]), torch.eye(d, dtype=torch.float64))
         rough = (basis.T @ T @ basis) if rough is None else (basis.T @ T @ basis) @ rough
@@ -557,6 +560,15 @@ def check_stack(name: str) -> None:
         constant = even if constant is None else constant @ even
     near(entry.rho_smooth, radius(constant) ** (1 / len(family.runs)), "rho_smooth of the stack")
     near(entry.rho_rough, radius(rough) ** (1 / len(family.runs)), "rho_rough of the stack")
+    even = max(radius(constant), 1.0 if any(bool(offset.any()) for *_, offset, _ in parts) else 0.0)
+    assert entry.verdict == ("smooth" if even > radius(rough) else "rough")
+    assert entry.simulated is not None
+    course, x = dict(zip(entry.simulated.depth, entry.simulated.log_hfc_lfc, strict=True)), parts[-1][-1]
+    for step in range(2 * len(parts) + 1):
+        if step in course:
+            near(course[step], slow_metrics(x)["log_hfc_lfc"], f"the stack simulated, after {step}", 1e-3)
+        A, W_V, W_O, offset, _ = parts[step % len(parts)]
+        x = apply_layer(x, A, W_V, W_O) + offset
     passes = len(entry.real.depth) // len(family.runs)
     near(entry.real.log_hfc_lfc, real_course(name, family.runs * passes), "the blocks themselves", 1e-3)
 

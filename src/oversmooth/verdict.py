@@ -193,7 +193,7 @@ def _further(entry: Extrapolation) -> str:
         else "smoothing",
         "rough": "no smoothing, HFC/LFC stays above zero",
         "tie": "a tie, which spectra do not decide",
-        "undecided": "nothing definite, as rounding could turn it",
+        "undecided": "neither, the two radii being nearer to one another than they are known",
     }[entry.verdict]
     simulated = {
         "smooth": "agrees" if entry.verdict == "smooth" else "smooths",

@@ -11,7 +11,7 @@ _BLOCK = 1 << 22
 
 
 def cosine(x: Tensor, absolute: bool = False, mask: Tensor | None = None) -> Tensor:
-    """Mean cosine over all pairs of different tokens, or mean absolute cosine. ``(..., n, d) -> (...)``.
+    """Mean cosine over all pairs of different tokens, or mean absolute cosine; 1 at most. ``(..., n, d) -> (...)``.
 
     The two differ when tokens lie on one line but point both ways, as under a sharpening eigenvector of mixed
     signs. A token of length zero has no direction and is in no pair. NaN with fewer than two tokens left, or NaN
@@ -33,7 +33,9 @@ def cosine(x: Tensor, absolute: bool = False, mask: Tensor | None = None) -> Ten
     with_itself = unit.square().sum((-2, -1))
     total = _sum_of_absolute_cosines(unit) if absolute else unit.sum(-2).square().sum(-1)
     pairs = tokens * (tokens - 1)
-    return torch.where(pairs > 0, (total - with_itself) / pairs.clamp(min=1), torch.nan)
+    # A mean of cosines is one too, but its sums round: parallel tokens in float32 come to as much as 1.0000005.
+    mean = ((total - with_itself) / pairs.clamp(min=1)).clamp(0.0 if absolute else -1.0, 1.0)
+    return torch.where(pairs > 0, mean, torch.nan)
 
 
 def _sum_of_absolute_cosines(unit: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Rank collapse: how near tokens are to a rank-one array (THEORY §2, notion 3).
 
 All four numbers come from the singular values, taken from the smaller of the two Gram matrices in float64: in
-float32 a Gram matrix cannot see σ₂/σ₁ below 7e-4. In float64 the limit is `RESOLUTION`; what lies below it counts as
-zero.
+float32 a Gram matrix cannot see σ₂/σ₁ below 7e-4, and in float64 none below 1e-7. Near rank one the others are
+therefore taken from what is left without the first pair of singular vectors, which resolves them to 1e-16 of σ₁.
 """
 
 import torch
@@ -11,7 +11,12 @@ from torch import Tensor
 from oversmooth.metrics._tokens import largest, prepare, safe_sqrt
 
 RESOLUTION = 1e-7
-"""Singular values below this share of the largest cannot be told from zero through a float64 Gram matrix."""
+"""Singular values below this share of the largest, or of the second near rank one, cannot be told from zero through a
+float64 Gram matrix, and count as zero."""
+# σ₂/σ₁ below which the first pair is taken out first. Here a Gram matrix still knows σ₂ to 1e-9 of itself.
+_NEAR_RANK_ONE = 1e-3
+# What float64 cannot hold beside σ₁.
+_ROUNDING = 1e-16
 
 
 def singular_values(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -26,12 +31,54 @@ def singular_values(x: Tensor, mask: Tensor | None = None) -> Tensor:
     x = x.double()
     finite = x.isfinite().all(-1).all(-1)
     x = torch.where(finite[..., None, None], x, 0.0)
-    scale = largest(x, (-2, -1))
+    # A power of two, so that dividing by it rounds nothing away.
+    scale = torch.exp2(torch.log2(largest(x, (-2, -1))).floor())
     x = x / scale
+    squares = _squares(x)
+    if squares.shape[-1] > 1:
+        near = squares[..., 1] < _NEAR_RANK_ONE**2 * squares[..., 0]
+        if bool(near.any()):
+            first = squares[near][..., :1]
+            # What is left has one dimension less, and with it one value that is zero.
+            others = _squares(_without_first_pair(x[near]))[..., :-1]
+            others = torch.where(others > _ROUNDING**2 * first, others, 0.0)
+            squares = squares.clone()
+            squares[near] = torch.cat([first, others], dim=-1)
+    return torch.where(finite[..., None], safe_sqrt(squares) * scale[..., 0], torch.nan)
+
+
+def _squares(x: Tensor) -> Tensor:
+    """Squares of the singular values through the smaller Gram matrix, descending."""
     gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
     squares = torch.linalg.eigvalsh(gram).flip(-1)
-    squares = torch.where(squares > RESOLUTION**2 * squares[..., :1], squares, 0.0)
-    return torch.where(finite[..., None], safe_sqrt(squares) * scale[..., 0], torch.nan)
+    return torch.where(squares > RESOLUTION**2 * squares[..., :1], squares, 0.0)
+
+
+def _without_first_pair(x: Tensor) -> Tensor:
+    """``(I − u uᵀ) X (I − v vᵀ)``, u and v the first singular vectors, of arrays near rank one.
+
+    An error δu of u and δv of v leaves σ₁ δu δv behind, the square of rounding; from one side alone it would be
+    σ₁ δu. No gradient runs through the vectors: those of the other singular values are orthogonal to them.
+    """
+    with torch.no_grad():
+        # Power steps from the longest token: each brings u nearer by (σ₂/σ₁)², 1e-6 at most.
+        token = torch.linalg.vector_norm(x, dim=-1).argmax(-1)
+        v = x.gather(-2, token[..., None, None].expand(*token.shape, 1, x.shape[-1])).mT
+        for _ in range(3):
+            u = _unit(x @ v)
+            v = _unit(x.mT @ u)
+        # Of a product of two float32 numbers float64 loses no digit: so X, less this, is exact, and as small as 1e-7.
+        a, b = u.float().double(), (x.mT @ u).float().double()
+
+    def project(x: Tensor, w: Tensor) -> Tensor:
+        return x - w @ (w.mT @ x)
+
+    rest = project(project(x - a @ b.mT, u).mT, v).mT
+    return rest + project(a, u) @ project(b, v).mT
+
+
+def _unit(v: Tensor) -> Tensor:
+    return v / torch.linalg.vector_norm(v, dim=-2, keepdim=True)
 
 
 def sigma_ratio(x: Tensor, mask: Tensor | None = None) -> Tensor:

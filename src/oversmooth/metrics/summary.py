@@ -72,10 +72,11 @@ def summary(x: Tensor, mask: Tensor | None = None, *, cosines: bool = True) -> S
     pairs = directed * (directed - 1)
     total = unit.sum(-2).square().sum(-1)
 
-    def over_pairs(summed: Tensor) -> Tensor:
-        return torch.where(pairs > 0, (summed - directed) / pairs.clamp(min=1), torch.nan)
+    def over_pairs(summed: Tensor, least: float) -> Tensor:
+        # Within what a cosine can be, which rounding oversteps, as in `cosine`.
+        return torch.where(pairs > 0, ((summed - directed) / pairs.clamp(min=1)).clamp(least, 1.0), torch.nan)
 
-    return Summary(high, low, over_pairs(total), over_pairs(_absolute(unit)), lengths)
+    return Summary(high, low, over_pairs(total, -1.0), over_pairs(_absolute(unit), 0.0), lengths)
 
 
 def _absolute(unit: Tensor) -> Tensor:

@@ -47,18 +47,18 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
         try:
             if change is not None:
                 raise InputError("its attention is steered, which simulation does not know")
-            course, seen = _simulated([block], [A], [(W_V, W_O)], offset)
+            course, seen = _simulated([block], [A], [(W_V, W_O)], [offset])
         except InputError as error:
             note = f"not simulated: {error}"
     (word,) = said.verdict
-    floor = said.rho_smooth.clamp(min=said.smooth_floor)
+    smooth, rough = said.rho_smooth.clamp(min=said.smooth_floor), said.rho_rough.clamp(min=said.rough_floor)
     return Extrapolation(
         what="last block",
         input=0,
         rho_smooth=plain(said.rho_smooth),
         rho_rough=plain(said.rho_rough),
         verdict=word,
-        predicted_rate=plain(said.rho_rough / floor) if word == "smooth" else None,
+        predicted_rate=plain(rough / smooth) if word == "smooth" else None,
         residual=plain(said.residual),
         variant=variant,
         simulated=course,
@@ -77,12 +77,13 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
     operators = [_first(block) for block in blocks]
     with torch.autocast(operators[0].device.type, enabled=False):
         effective = [_effective(block) for block in blocks]
-        biased = any(offset is not None for _, _, offset, _ in effective)
+        offsets = [offset for _, _, offset, _ in effective]
+        biased = any(offset is not None for offset in offsets)
         weights = [(W_V, W_O) for W_V, W_O, _, _ in effective]
         said = stack_dominance(
             operators, [v for v, _ in weights], [o for _, o in weights], bias=biased, tolerance=1e-4, seed=seed
         )
-        course, seen = _simulated(blocks, operators, weights, None)
+        course, seen = _simulated(blocks, operators, weights, offsets)
     entry = Extrapolation(
         what="stack",
         input=0,
@@ -95,7 +96,7 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
         simulated=course,
         simulated_verdict=seen,
         real=_real(blocks, modules, passes * len(blocks)),
-        note="radii are per block: the geometric mean over the stack",
+        note="; ".join(filter(None, ["radii are per block: the geometric mean over the stack", said.reason])),
     )
     return [entry]
 
@@ -117,12 +118,11 @@ def _effective(block: Block) -> tuple[Tensor, Tensor, Tensor | None, str]:
     """(W_V, W_O, what is added to every token or None, variant): the layer as the stream meets it.
 
     Pre-LN: with the norm folded in and the mean 1/σ of this input. Post-LN: on tokens whose features have zero mean.
+    Attention's rows sum to one, so what every value has in common, their bias and the β of a folded norm, passes
+    through it: ``(b_V + β W_V) W_O + b_O`` is added to every token, under the layer scale like all else.
     """
     layer = block.layer
     W_V, W_O = layer.W_V.float(), layer.W_O.float()
-    if block.norm_position == "post":
-        return *centre_features(W_V, W_O), None, "post"
-    offset = torch.zeros(layer.width, device=W_V.device)
     values = torch.zeros(layer.heads, layer.head_dim, device=W_V.device)
     if (bias := layer.value_bias) is not None:
         values = values + bias.float()
@@ -134,10 +134,12 @@ def _effective(block: Block) -> tuple[Tensor, Tensor, Tensor | None, str]:
             values = values + (layer.norm.beta.float() @ W_V)
         W_V = fold_norm(W_V, layer.norm.gamma.float(), kind=layer.norm.kind, inverse_sigma=inverse)
         variant = "observed"
-    offset = offset + torch.einsum("hk,hkd->d", values, W_O)
+    offset = torch.einsum("hk,hkd->d", values, W_O)
     if (bias := layer.output_bias) is not None:
         scale = 1.0 if layer.layer_scale is None else layer.weights.read(layer.layer_scale).float()
         offset = offset + bias.float() * scale
+    if block.norm_position == "post":
+        (W_V, W_O), offset, variant = centre_features(W_V, W_O), _without_mean(offset), "post"
     return W_V, W_O, offset if bool(offset.any()) else None, variant
 
 
@@ -145,7 +147,7 @@ def _simulated(
     blocks: list[Block],
     operators: list[AttentionOperator],
     weights: list[tuple[Tensor, Tensor]],
-    offset: Tensor | None,
+    offsets: list[Tensor | None],
 ) -> tuple[Course, str]:
     X = blocks[-1].y[:1].to(operators[0].device).float()
     if weights[0][0].shape[-2] < X.shape[-1]:  # features of zero mean, in the basis that the weights are in
@@ -155,12 +157,13 @@ def _simulated(
     depth = period * max(8, _SIMULATED // period)
     operators = [A.dense() if period == 1 else A for A in operators]  # one matrix at a time is kept
     values, outputs = [v for v, _ in weights], [o for _, o in weights]
-    run = simulate(X, operators, values, outputs, depth, bias=offset, every=max(period, 4), bands_only=True)
+    run = simulate(X, operators, values, outputs, depth, bias=offsets, every=max(period, 4), bands_only=True)
     course = Course(run.depth.tolist(), [plain(v) for v in run.log_hfc_lfc[:, 0].tolist()])
     return course, _settled(run)
 
 
 def _without_mean(X: Tensor) -> Tensor:
+    """Tokens ``(..., d)`` in the basis of `centre_features`, ``(..., d − 1)``."""
     d = X.shape[-1]
     eye = torch.eye(d, dtype=X.dtype, device=X.device)[None]
     basis, _ = centre_features(eye, eye)

@@ -2,6 +2,16 @@
 
 Each layer keeps constant arrays constant and carries the centred part to the centred part, so their product does, and
 the multi-head theorem holds for it: the radius of ``Π_l (I + W_V^l W_O^l)`` against that of the product of the T_P's.
+
+Constants that layers add to every token make a pass affine, ``X ↦ T(X) + 1c`` with ``c = Σ_l c_l Π_{j>l} (I + W_j)``:
+one more smooth mode, of eigenvalue 1. For generic X₀ and c tokens converge if max(1, ρ_smooth) > ρ_rough, and do not if
+max(1, ρ_smooth) < ρ_rough: the constant part then grows no faster than the centred part that feeds it.
+
+Products of layers are far from normal, so a small residual alone says little: an eigenvalue may be off by its residual
+times its condition number ‖y‖‖x‖/|yᴴx|, y and x its left and right vectors. Both are computed, and where that error is
+larger than the margin the verdict is "undecided". Causal layers are block triangular over tokens, and so is their
+product: its spectrum is that of its diagonal blocks, ``Π_l (I + Σ_h A_h^l[i, i] W_V^h W_O^h)`` for token i, which are
+small and far better conditioned.
 """
 
 from __future__ import annotations
@@ -9,21 +19,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from oversmooth.errors import InputError
-from oversmooth.theory.dominance import TIE, Verdict
-from oversmooth.theory.krylov import extremal, modulus
+from oversmooth.theory.dominance import TIE
+from oversmooth.theory.krylov import LinearSystem, Score, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, as_operator
-from oversmooth.theory.small import eigenvalues
+from oversmooth.theory.radii import real_and_imaginary
+from oversmooth.theory.small import eigenvalue_error, eigenvalues
 from oversmooth.theory.spectrum import DEFAULT_TOLERANCE
-from oversmooth.theory.systems import JoinedHeads
+from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.weights import check_weights, stack_heads
 
+Verdict = Literal["smooth", "rough", "tie", "undecided"]
 # Arnoldi: basis vectors before a restart, and restarts at most.
 _STEPS, _RESTARTS = 48, 12
+# Up to this many entries attention of all layers is kept as matrices (half a GiB): products are then several times
+# faster than from queries and keys.
+_DENSE = 1 << 26
+# Relative residual of a left vector that is good enough for a condition number: what it still has of other left vectors
+# is orthogonal to the right one.
+_LEFT = 1e-2
+# Power steps for the norm of the product, which is needed to its order of magnitude.
+_NORM_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -36,7 +57,15 @@ class StackDominance:
     """Of the Ritz pair behind rho_rough, relative to the modulus of its eigenvalue."""
     layers: int
     tolerance: float
+    """Margins below this are no verdict: the larger of what counts as a tie and of `error`."""
     smooth_floor: float = -math.inf
+    """0 with biases: a constant offset is a smooth mode of eigenvalue 1."""
+    condition: float = 1.0
+    """Of that eigenvalue, ‖y‖‖x‖/|yᴴx|; infinite where its left vector did not converge."""
+    error: float = 0.0
+    """How far off the margin may be: residual and rounding, times the condition number; as a logarithm."""
+    converged: bool = True
+    """Whether no other Ritz value may still turn out larger."""
 
     @property
     def margin(self) -> float:
@@ -45,7 +74,26 @@ class StackDominance:
 
     @property
     def verdict(self) -> Verdict:
-        return "smooth" if self.margin > self.tolerance else "rough" if self.margin < -self.tolerance else "tie"
+        """A "tie" is known to be one; "undecided" are radii that are nearer than they are known."""
+        if self.margin < -self.tolerance:
+            return "rough"  # whatever else may be hidden is larger still
+        if self.margin > self.tolerance:
+            return "smooth" if self.converged else "undecided"
+        return "tie" if self.error < self.tolerance and self.converged else "undecided"
+
+    @property
+    def reason(self) -> str:
+        """Why it is undecided, in words; empty where it is not."""
+        if self.verdict != "undecided":
+            return ""
+        if self.margin > self.tolerance or self.error < self.tolerance:
+            return "undecided: Arnoldi stopped before its Ritz values settled, and a larger one may still be hidden"
+        if math.isinf(self.condition):
+            return "undecided: the left Ritz vector did not converge, so nobody knows how exact the rough radius is"
+        return (
+            f"undecided: the margin of the logarithms is {self.margin:.1e}, and it may be off by {self.error:.1e} "
+            f"(relative residual {self.residual:.1e}, condition number {self.condition:.1e})"
+        )
 
     @property
     def rate(self) -> float:
@@ -54,9 +102,9 @@ class StackDominance:
 
 
 class _Product:
-    """``Z ↦ T_P^L … T_P^1 Z`` on centred arrays, each layer divided by `scale`."""
+    """``v ↦ T_L … T_1 v`` with ``T_l = I + layers[l]``, each layer divided by `scale`."""
 
-    def __init__(self, layers: list[JoinedHeads], scale: float) -> None:
+    def __init__(self, layers: Sequence[LinearSystem], scale: float) -> None:
         self.layers, self.scale = layers, scale
         first = layers[0]
         self.items, self.size, self.rank = first.items, first.size, first.rank
@@ -72,6 +120,34 @@ class _Product:
 
     def select(self, index: Tensor) -> _Product:
         return _Product([layer.select(index) for layer in self.layers], self.scale)
+
+    def transposed(self) -> _Product:
+        """Its right vectors are the left ones of this."""
+        return _Product([_transposed(layer) for layer in reversed(self.layers)], self.scale)
+
+
+class _TransposedHeads(JoinedHeads):
+    """``Z ↦ P Σ_h A_hᵀ Z (W_V^h W_O^h)ᵀ`` on centred arrays."""
+
+    def __init__(self, layer: JoinedHeads) -> None:
+        super().__init__(layer.A, layer.W_O.mT, layer.W_V.mT, layer.shift)
+        self.layer = layer
+
+    def mix(self, Z: Tensor) -> Tensor:
+        values = (Z @ self.V).view(-1, self.n, self.heads, self.k).transpose(1, 2)
+        # Attention as queries and keys has no product with its transpose: one layer at a time becomes a matrix.
+        mixed = self.A.dense().A.mT @ values
+        return mixed.transpose(1, 2).reshape(-1, self.n, self.heads * self.k) @ self.O
+
+    def select(self, index: Tensor) -> JoinedHeads:
+        return _TransposedHeads(self.layer.select(index))
+
+
+def _transposed(layer: LinearSystem) -> LinearSystem:
+    if isinstance(layer, CausalBlocks):
+        return CausalBlocks(layer.diagonal, layer.W_O.mT, layer.W_V.mT)
+    assert isinstance(layer, JoinedHeads)
+    return _TransposedHeads(layer)
 
 
 @torch.no_grad()
@@ -101,7 +177,7 @@ def stack_dominance(
     dtype = operators[0].dtype
     if len({(a.shape[-1], v.shape[-2]) for a, v in zip(operators, W_V, strict=True)}) > 1:
         raise InputError("layers have different numbers of tokens or features; give arrays of one size")
-    systems, product, log_size = [], None, 0.0
+    weights = []
     for operator, v, o in zip(operators, W_V, W_O, strict=True):
         v, o = (W.to(operator.device, dtype) for W in check_weights(v, o))
         if operator.shape[-3:-2] != v.shape[:1] or operator.shape[:-3].numel() != 1 or v.ndim != 3:
@@ -109,32 +185,141 @@ def stack_dominance(
                 f"attention {tuple(operator.shape)} and W_V {tuple(v.shape)} do not fit; give (heads, n, n) and "
                 "(heads, d, k), one array at a time"
             )
-        none = torch.zeros(len(v), dtype=dtype, device=operator.device)
-        systems.append(JoinedHeads(operator.flatten(keep=1), v, o, none))
-        V, O = stack_heads(v, o)  # noqa: E741
-        layer = torch.eye(v.shape[-2], dtype=torch.float64, device=operator.device) + V.double() @ O.double()
-        product = layer if product is None else product @ layer
-        size = float(torch.linalg.matrix_norm(product))
-        product, log_size = product / size, log_size + math.log(size)
-    assert product is not None
-    log_smooth = log_size + _log(float(eigenvalues(product).abs().max()))
+        weights.append((v, o))
+    operators = [operator.flatten(keep=1) for operator in operators]
+    log_smooth, smooth_error = _smooth(weights)
+    systems = _systems(operators, weights)
     tolerance = DEFAULT_TOLERANCE[dtype] if tolerance is None else tolerance
-    rough = residual = 0.0
-    # Residuals are relative to 1 or more, so the product is brought to about that size first.
-    log_scale = max(log_smooth, 0.0) / len(systems)
-    if int(systems[0].rank.max()) > 0:
-        how = dict(tolerance=tolerance, most=_STEPS, restarts=_RESTARTS, seed=seed)
-        found = extremal(_Product(systems, math.exp(log_scale)), modulus(0.0), **how)  # type: ignore[arg-type]
-        rough = float(found.score[0])
-        residual = float(found.residual[0]) / max(rough, 1e-300)
+    rough = _rough(systems, log_smooth, tolerance, seed) if systems else _Rough(-math.inf)
+    floor = 0.0 if bias else -math.inf
+    above = max(log_smooth, floor) > rough.log_radius
+    # The floor is exact.
+    error = (smooth_error if log_smooth > floor else 0.0) + (rough.above if above else rough.below)
     return StackDominance(
         log_rho_smooth=log_smooth,
-        log_rho_rough=log_scale * len(systems) + _log(rough),
-        residual=residual,
-        layers=len(systems),
-        tolerance=max(TIE[dtype], residual),
-        smooth_floor=0.0 if bias else -math.inf,
+        log_rho_rough=rough.log_radius,
+        residual=rough.residual,
+        layers=len(weights),
+        tolerance=max(TIE[dtype], error),
+        smooth_floor=floor,
+        condition=rough.condition,
+        error=error,
+        converged=rough.converged,
     )
+
+
+def _smooth(weights: list[tuple[Tensor, Tensor]]) -> tuple[float, float]:
+    """The logarithm of the radius of ``Π_l (I + W_V^l W_O^l)``, and how far off it may be."""
+    first = weights[0][0]
+    product, log_size = torch.eye(first.shape[-2], dtype=first.dtype, device=first.device), 0.0
+    for v, o in weights:
+        V, O = stack_heads(v, o)  # noqa: E741
+        product = product + product @ V @ O
+        size = float(torch.linalg.matrix_norm(product))
+        if size == 0:
+            return -math.inf, 0.0
+        product, log_size = product / size, log_size + math.log(size)
+    values = eigenvalues(product)
+    largest = values[values.abs().argmax()]
+    radius = float(largest.abs())
+    if radius == 0:
+        return -math.inf, 0.0
+    return log_size + math.log(radius), float(eigenvalue_error(product[None], largest[None])) / radius
+
+
+def _systems(operators: list[AttentionOperator], weights: list[tuple[Tensor, Tensor]]) -> list[LinearSystem]:
+    """The layers without their identity, on what is not constant; none where nothing is."""
+    first = operators[0]
+    counted = torch.ones(1, first.tokens, dtype=torch.bool, device=first.device)
+    counted = counted if first.mask is None else first.mask[:, 0]
+    if int(counted.sum()) < 2:
+        return []
+    if all(operator.causal for operator in operators):
+        rest = counted & (counted.cumsum(-1) > 1)  # the first token sees only itself: its block is the smooth part
+        return [CausalBlocks(A.diagonal().mT[rest], v, o) for A, (v, o) in zip(operators, weights, strict=True)]
+    if sum(operator.shape.numel() for operator in operators) <= _DENSE:
+        operators = [operator.dense() for operator in operators]
+    none = torch.zeros(1, dtype=first.dtype, device=first.device)
+    return [JoinedHeads(A, v, o, none.expand(len(v))) for A, (v, o) in zip(operators, weights, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Rough:
+    """The radius of the product on centred arrays, as a logarithm, and how much it may be above or below that."""
+
+    log_radius: float
+    above: float = 0.0
+    below: float = 0.0
+    residual: float = 0.0
+    condition: float = 1.0
+    converged: bool = True
+
+
+def _rough(systems: list[LinearSystem], log_smooth: float, tolerance: float, seed: int) -> _Rough:
+    layers = len(systems)
+    how = dict(most=_STEPS, restarts=_RESTARTS, vectors=True, seed=seed)
+    # Residuals are relative to 1 or more, so the product is brought to about that size first.
+    log_scale = max(log_smooth, 0.0) / layers
+    product = _Product(systems, math.exp(log_scale))
+    found = extremal(product, modulus(0.0), tolerance=tolerance, **how)  # type: ignore[arg-type]
+    assert found.vector is not None
+    # Of causal blocks the one that dominates.
+    place = found.score.argmax(keepdim=True)
+    radius, value, x = float(found.score[place]), found.value[place], found.vector[place]
+    log_radius = layers * log_scale + _log(radius)
+    converged = bool(found.converged.all())
+    if radius == 0:
+        return _Rough(log_radius, converged=converged)
+    product = product.select(place)
+    x, norm = x / torch.linalg.vector_norm(x), _norm(product, seed)
+    # Arnoldi's own word for its residual leaves out rounding. Where it used all dimensions nothing but that is left.
+    residual = float(found.residual[place])
+    if residual > 0:
+        rest = real_and_imaginary(product.apply, x) - value[:, None] * x
+        residual = max(float(torch.linalg.vector_norm(rest)), residual)
+    rounding = layers * torch.finfo(product.dtype).eps * norm
+    condition = 1.0
+    if radius > rounding:
+        # For its left vector the product is scaled to a radius of one.
+        target = value / radius
+        turned = _Product(product.layers, math.exp(log_radius / layers)).transposed()
+        left = extremal(turned, _near(target), tolerance=_LEFT, **how)  # type: ignore[arg-type]
+        assert left.vector is not None
+        overlap = float((left.vector * x).sum().abs() / torch.linalg.vector_norm(left.vector))
+        condition = 1 / overlap if bool(left.converged[0]) and overlap > 0 else math.inf
+    reach = condition * (residual + rounding)
+    return _Rough(
+        log_radius,
+        # No eigenvalue is larger than the norm, which power steps find to well within a factor of two.
+        above=_log(min(radius + reach, 2 * max(norm, radius))) - _log(radius),
+        below=_log(radius) - _log(max(0.0, radius - reach)),
+        residual=residual / radius,
+        condition=condition,
+        converged=converged,
+    )
+
+
+def _near(target: Tensor) -> Score:
+    """The score that is highest beside a known eigenvalue."""
+
+    def score(theta: Tensor, reach: Tensor, _: Tensor) -> Tensor:
+        return reach - (theta - target[:, None]).abs()
+
+    return score
+
+
+def _norm(product: _Product, seed: int) -> float:
+    """About the spectral norm, by power steps."""
+    generator = torch.Generator(device=product.device).manual_seed(seed)
+    v = torch.randn(1, product.size, dtype=product.dtype, device=product.device, generator=generator)
+    v, turned, size = product.project(v), product.transposed(), 0.0
+    for _ in range(_NORM_STEPS):
+        v = product.apply(v / torch.linalg.vector_norm(v))
+        size = float(torch.linalg.vector_norm(v))
+        if size == 0:
+            break
+        v = turned.apply(v / size)
+    return size
 
 
 def _log(value: float) -> float:
