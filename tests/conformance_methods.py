@@ -93,7 +93,13 @@ TOO_WIDE = (
     "d_kv · heads > d_model, and one where they are equal takes it"
 )
 NOT_SQUARE = "the code's wiring needs as many value features as a token has, and value heads that are not shared"
-REASONS = {CAUSAL: "averages over all tokens", TOO_WIDE: "exceed the", NOT_SQUARE: "wiring='code' needs"}
+LOCAL = "it averages over all tokens, and some layers see only a window of them; those that see all take it (`layers=`)"
+REASONS = {
+    CAUSAL: "averages over all tokens",
+    TOO_WIDE: "exceed the",
+    NOT_SQUARE: "wiring='code' needs",
+    LOCAL: "hides those beyond",
+}
 """Why, and what the message says."""
 
 
@@ -103,6 +109,8 @@ def refused(name: str, method: str) -> str | None:
     inner = family.kv_heads * family.head_dim
     if tested.averages and family.causal:
         return CAUSAL
+    if tested.averages and family.local:
+        return LOCAL
     if tested.spectral and inner > WIDTH:
         return TOO_WIDE
     if tested.spectral and tested.spectral.wiring == "code" and (inner != WIDTH or family.kv_heads != HEADS):

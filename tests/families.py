@@ -49,6 +49,8 @@ class Family:
     head_dim: int = WIDTH // HEADS
     causal: bool | None = False
     """What anatomy says before anything ran."""
+    local: bool = False
+    """Whether some layers have a window."""
     runs: tuple[int, ...] = tuple(range(LAYERS))
     """The number of the layer, run by run."""
     parts: tuple[str, ...] = ("attention", "mlp")
@@ -404,6 +406,7 @@ _ALL = [
         block="layers.{}",
         value="layers.{}.attn.Wqkv",
         output="layers.{}.attn.Wo",
+        local=True,
     ),
     Family(
         "GPT-2",

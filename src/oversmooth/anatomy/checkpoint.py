@@ -117,6 +117,9 @@ class Checkpoint:
     def is_layer_norm(self, module: str) -> bool | None:
         return None
 
+    def window(self, module: str) -> int | None:
+        return None  # a configuration says it of a model, whose layers differ
+
 
 def read_config(folder: Path) -> dict[str, Any]:
     """A folder's config.json; empty where there is none."""

@@ -69,6 +69,8 @@ class AttentionLayer:
     """The name of the per-channel factor on what attention adds; W_O has it folded in."""
     layout: Layout
     weights: Weights = field(repr=False, compare=False)
+    window: int | None = None
+    """The size of the window that a token sees, as the module says it; None: no window, or not known before it runs."""
 
     def __str__(self) -> str:
         return self.name

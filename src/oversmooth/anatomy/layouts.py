@@ -128,3 +128,5 @@ BIDIRECTIONAL_MODELS = (
 HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "heads", "nhead", "num_head")
 ENCODER_HEADS, DECODER_HEADS = "encoder_attention_heads", "decoder_attention_heads"
 HEAD_DIM = ("head_dim", "d_kv", "attention_head_size", "dim_head")
+# Asked of the attention module alone: its model's other layers may look further.
+WINDOW = ("sliding_window", "local_attention")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oversmooth.anatomy import layouts
 from oversmooth.errors import InputError
 from oversmooth.theory.weights import all_finite
 
@@ -57,6 +58,14 @@ class LiveModel:
 
     def is_layer_norm(self, module: str) -> bool | None:
         return isinstance(self.modules[module], nn.LayerNorm) or None
+
+    def window(self, module: str) -> int | None:
+        for name in layouts.WINDOW:
+            said = getattr(self.modules[module], name, None)
+            said = said[0] if isinstance(said, tuple) and said else said  # to the left, and to the right
+            if isinstance(said, int) and not isinstance(said, bool) and said > 0:
+                return said
+        return None
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

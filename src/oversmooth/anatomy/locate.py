@@ -32,6 +32,10 @@ class Source(Weights, Protocol):
         """Whether it is torch's LayerNorm; None where only its weights are known."""
         ...
 
+    def window(self, module: str) -> int | None:
+        """The size of the window that attention looks through; None where it has none, or does not say."""
+        ...
+
 
 @dataclass(frozen=True)
 class _Match:
@@ -197,6 +201,7 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
         layer_scale=_named(source, prefix, block, layouts.LAYER_SCALE, (width,)),
         layout=layout,
         weights=source,
+        window=source.window(prefix),
     )
 
 

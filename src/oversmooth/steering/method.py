@@ -43,7 +43,7 @@ class Method:
 
     place: ClassVar[Place]
     averages: ClassVar[bool] = False
-    """Whether it takes a mean over all tokens, which causal attention forbids."""
+    """Whether it takes a mean over all tokens, which attention that hides some from others forbids."""
     uses_first_values: ClassVar[bool] = False
     why_no_fold: ClassVar[str]
     """What no weight of a stock model does; empty where weights alone can do it."""
@@ -60,6 +60,11 @@ class Method:
         """Why this layer cannot take it, or None."""
         if self.averages and layer.causal:
             return "it averages over all tokens, so with causal attention a token would see later ones"
+        if self.averages and layer.window is not None:
+            return (
+                f"it averages over all tokens, and with a window of {layer.window} this attention hides those beyond "
+                "it; leave such layers out"
+            )
         first = anatomy.layers[0]
         if self.uses_first_values and (first.kv_heads, first.head_dim) != (layer.kv_heads, layer.head_dim):
             return (

@@ -29,7 +29,9 @@ class Pass:
         self.mask = mask
         """The tokens that count, ``(batch, n)``; None for all."""
         self.hides = hides
-        """Whether some tokens are hidden from others, as in causal attention."""
+        """Compiled: whether there is a mask of pairs of tokens, whose entries cannot be asked for."""
+        self.plain_mask: Tensor | None = None
+        """A mask of pairs of tokens that hides the same from all."""
         self.runs = True
         """Until the module that runs the stack is done; blocks may be recomputed afterwards."""
         self.run = -1
@@ -83,15 +85,20 @@ class Passes:
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the module that runs the stack."""
         named = {**dict(zip(self.arguments, args, strict=False)), **kwargs}
-        new = Pass(_token_mask(named), self.averages and _hides(named))
+        compiling = torch.compiler.is_compiling()
+        new = Pass(_token_mask(named), self.averages and compiling and _masks_pairs(named))
         self.prepare(new)
         self._local.active = new
+        if self.averages and not compiling:
+            self._local.block = (module, args, kwargs)
 
     def end(self, module: nn.Module, args: Any, out: Any) -> None:
         active = getattr(self._local, "active", None)
         if active is not None:
             active.over()
         self._local.active = None
+        if self.averages and not torch.compiler.is_compiling():
+            self._local.block = None
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a block."""
@@ -100,6 +107,8 @@ class Passes:
             if active is not None:
                 active.run += 1
             return
+        if self.averages:
+            self._local.block = (module, args, kwargs)
         x = next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()), None)
         if active is None:
             again = None if x is None else self._known.get(x)
@@ -122,6 +131,11 @@ class Passes:
         """After a block."""
         if not torch.compiler.is_compiling():
             self._local.inside = False
+            self._local.block = None
+
+    def block(self) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None:
+        """The block that runs, and what it got; kept where a method averages."""
+        return getattr(self._local, "block", None)
 
     def weights(self, layer: str) -> tuple[Tensor, Tensor] | None:
         """Of the pass that a layer runs in, if it does."""
@@ -186,12 +200,9 @@ def _token_mask(kwargs: dict[str, Any]) -> Tensor | None:
     return None
 
 
-def _hides(kwargs: dict[str, Any]) -> bool:
-    """Whether a mask of pairs of tokens, as torch's encoders take it, hides any."""
+def _masks_pairs(kwargs: dict[str, Any]) -> bool:
+    """Whether there is a mask of pairs of tokens, as torch's encoders take it."""
     if kwargs.get("is_causal"):
         return True
-    for name in ("mask", "src_mask", "attn_mask"):
-        mask = kwargs.get(name)
-        if isinstance(mask, Tensor) and mask.ndim in (2, 3) and mask.shape[-1] == mask.shape[-2]:
-            return torch.compiler.is_compiling() or bool((mask if mask.dtype == torch.bool else mask < 0).any())
-    return False
+    masks = [kwargs.get(name) for name in ("mask", "src_mask", "attn_mask")]
+    return any(isinstance(m, Tensor) and m.ndim in (2, 3) and m.shape[-1] == m.shape[-2] for m in masks)

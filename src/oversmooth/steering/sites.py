@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.errors import InputError
+from oversmooth.steering.guard import Guard
+from oversmooth.steering.hiding import points
 from oversmooth.steering.method import Method, Part
-from oversmooth.steering.opened import VALUES, OpenedAttention
 from oversmooth.steering.passes import Pass, Passes
 from oversmooth.theory.radii import AttentionChange
 
@@ -25,20 +26,21 @@ class Site:
         self.first = first
         """Whether its values, the first time it runs in a pass, are V⁰."""
         self.parts: dict[str, Part] = {}
-        self.averages: set[str] = set()
+        self.guard: Guard | None = None
+        """Where a method averages over all tokens."""
 
     def add(self, method: Method, part: Part) -> None:
         self.parts[method.place] = part
         if method.averages:
-            self.averages.add(type(method).__name__)
+            self.guard = self.guard or Guard(self.index, self.layer, self.passes)
+            self.guard.methods.append(type(method).__name__)
 
     def hook(self, modules: dict[str, nn.Module], remember_values: bool) -> list[Any]:
         """Handles of what was put on. remember_values: V⁰ is wanted by some layer."""
-        attention = modules[self.layer.name]
-        opened = isinstance(attention, OpenedAttention)
-        value = getattr(attention, VALUES) if opened else modules[self.layer.value_module[0]]
-        output = modules[self.layer.output_module[0]]
+        value, output, opened = points(modules, self.layer)
         handles = []
+        if self.guard is not None:
+            handles.append(modules[self.layer.name].register_forward_pre_hook(self.guard.before, with_kwargs=True))
         if "values" in self.parts or "attention" in self.parts or (self.first and remember_values):
             handles.append(value.register_forward_hook(self._opened_values if opened else self._values))
         if "attention" in self.parts:
@@ -112,15 +114,16 @@ class Site:
                 "rearranges its tokens, and methods that act inside it cannot follow"
             )
         V0 = self._first_values(running, V) if part.needs_first_values else None
-        self._check_causal(running)
+        if self.guard is not None:
+            self.guard.check(U.shape[-3])
         return (part(U, V, V0, running.mask).flatten(-2), *args[1:])
 
     def _output(self, module: nn.Module, args: Any, Y: Tensor) -> Tensor:
         running = self.passes.current()
-        if running is None and self.averages and torch._C._current_graph_task_id() != -1:
+        if running is None and self.guard is not None and torch._C._current_graph_task_id() != -1:
             running = self.passes.needed(self.layer.name)  # recomputed: which tokens are padding is not known
-        if running is not None:
-            self._check_causal(running)
+        if self.guard is not None:
+            self.guard.check(Y.shape[-2])
         return self.projected(Y, None if running is None else running.mask)
 
     def _first_values(self, running: Pass, V: Tensor) -> Tensor:
@@ -129,11 +132,3 @@ class Site:
             got = "are not there" if V0 is None else f"have shape {tuple(V0.shape)} and not {tuple(V.shape)}"
             raise InputError(f"{self.layer.name}: the first layer's values {got}; run the whole model in one pass")
         return V0.to(V.device)  # a model may lie on several
-
-    def _check_causal(self, running: Pass) -> None:
-        if running.hides and self.averages:
-            (name, *_) = self.averages
-            raise InputError(
-                f"{name} averages over all tokens, and this pass is causal or hides some from others; "
-                "use NeuTRENO, ValueResidual or Laplacian"
-            )

@@ -1,0 +1,180 @@
+"""Methods that average over all tokens kept off attention that hides some of them from others.
+
+What anatomy knows is refused before anything is changed. The rest is found in the first pass, before attention runs:
+once for each way in which it is called, and again for inputs longer than any before, of which a window hides more.
+Masks that are handed over are looked at in every pass.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.errors import InputError
+from oversmooth.steering import hiding
+from oversmooth.steering.passes import Passes
+
+
+class Guard:
+    """Of one layer. methods: the names of those that average."""
+
+    def __init__(self, index: int, layer: AttentionLayer, passes: Passes) -> None:
+        self.index, self.layer, self.passes = index, layer, passes
+        self.methods: list[str] = []
+        self.open: dict[Any, int] = {}
+        """Ways of calling attention that hide nothing, each with the most tokens that it was tried with."""
+        self.called = False
+        """Whether attention is a module that is called, and not one that only holds projections."""
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A hook: attention is about to run."""
+        if torch.compiler.is_compiling():
+            self._look_while_compiling(module, args, kwargs)
+            return
+        self.called = True
+        self._look(module, self.layer.name, args, kwargs)
+
+    def check(self, n: int) -> None:
+        """Before n tokens are averaged. Where attention is not called as a module, its block is looked at instead."""
+        if n < 2:
+            return
+        if torch.compiler.is_compiling():
+            if not _is_known(self):
+                raise InputError(self._unclear("its attention is no module that is called"))
+        elif not self.called:
+            module, args, kwargs = self.passes.block() or (None, (), {})
+            if module is None:
+                raise InputError(self._unclear("it ran outside its block"))
+            self._look(module, self.layer.block, args, kwargs)
+
+    def _look(self, module: nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            x = hiding.stream(args, kwargs, self.layer.width)
+        except hiding.UnclearError as error:
+            raise InputError(self._unclear(str(error))) from None
+        n = _tokens(module, x)
+        if n < 2 or x.is_meta or isinstance(x, FakeTensor):  # these have shapes, and nothing that could be seen
+            return
+        how = _how_called(module, args, kwargs)
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # nothing can be asked
+            if how not in self.open:
+                raise InputError(self._unclear("it is being captured in a CUDA graph"))
+            return
+        running = self.passes.current()
+        # Most masks are one for all layers.
+        known = None if running is None else running.plain_mask
+        masks = [mask for mask in hiding.pair_masks(args, kwargs, x, n) if mask is not known]
+        telling = any(hiding.tells_apart(mask) for mask in masks)
+        if masks and not telling and running is not None:
+            running.plain_mask = masks[-1]
+        if not telling and self.open.get(how, 0) >= n:
+            return
+        why = self.refusal(module, name, args, kwargs, None if running is None else running.mask)
+        if why is not None:
+            raise InputError(why)
+
+    def _look_while_compiling(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Once, on what is at hand as the code is made: the code cannot ask what later masks hide."""
+        running = self.passes.current()
+        if running is not None and running.hides:
+            raise InputError(self._hidden())
+        if _is_open(self, _how_called(module, args, kwargs)):
+            return
+        arrays: list[Any] = []
+        form = _flat((args, kwargs, None if running is None else running.mask), arrays)
+        why = _refusal_while_compiling(self, module, form, *arrays)
+        if why is not None:
+            raise InputError(why)
+
+    def refusal(
+        self, module: nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], mask: Tensor | None
+    ) -> str | None:
+        """Why this call of the module, attention or its block, cannot be averaged over; None where it can."""
+        hides = hiding.hides
+        if "torch._dynamo" in sys.modules:
+            hides = torch.compiler.disable(hides)  # called from between two compiled graphs it would be compiled, too
+        try:
+            found = hides(module, name, self.layer, args, kwargs, mask)
+        except InputError as error:
+            return str(error)
+        except Exception as error:
+            return self._unclear(str(error) if isinstance(error, hiding.UnclearError) else repr(error))
+        if found:
+            return self._hidden()
+        if found is not None:
+            how, n = _how_called(module, args, kwargs), _tokens(module, hiding.stream(args, kwargs, self.layer.width))
+            self.open[how] = max(n, self.open.get(how, 0))
+        return None
+
+    def _hidden(self) -> str:
+        return (
+            f"{' and '.join(self.methods)} averages over all tokens, and layer {self.index} ({self.layer.name}) hides "
+            "some of them from others, as causal and windowed attention do; use NeuTRENO, ValueResidual or Laplacian, "
+            "or leave such layers out"
+        )
+
+    def _unclear(self, why: str) -> str:
+        return (
+            f"{' and '.join(self.methods)} averages over all tokens, and whether layer {self.index} "
+            f"({self.layer.name}) hides some of them from others could not be found out "
+            f"({' '.join(why.split())[:200]}); run one batch through the model as it is, before it is compiled or "
+            "wrapped, or use NeuTRENO, ValueResidual or Laplacian"
+        )
+
+
+def _tokens(module: nn.Module, x: Tensor) -> int:
+    return x.shape[-2] if getattr(module, "batch_first", True) else x.shape[0]
+
+
+def _how_called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Switches, and which arrays are handed over: a call with others may hide what this one does not."""
+    switches = [_kind(getattr(module, name, None)) for name in ("is_causal", "causal")]
+    return (*map(_kind, args), *((key, _kind(value)) for key, value in kwargs.items()), *switches)
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.ndim, value.is_floating_point()
+    return value if value is None or isinstance(value, (bool, str)) else type(value)
+
+
+def _flat(value: Any, arrays: list[Any]) -> Any:
+    """Nested arguments as a list, and where each belongs; `_whole` undoes it."""
+    if isinstance(value, (tuple, list)):
+        return "tuple", tuple(_flat(one, arrays) for one in value)
+    if isinstance(value, dict):
+        return "dict", tuple((key, _flat(one, arrays)) for key, one in value.items())
+    arrays.append(value)
+    return "one", len(arrays) - 1
+
+
+def _whole(form: Any, arrays: tuple[Any, ...]) -> Any:
+    kind, what = form
+    if kind == "one":
+        return arrays[what]
+    return tuple(_whole(one, arrays) for one in what) if kind == "tuple" else {k: _whole(v, arrays) for k, v in what}
+
+
+def _is_open(guard: Guard, how: Any) -> bool:
+    return how in guard.open
+
+
+def _is_known(guard: Guard) -> bool:
+    return guard.called or bool(guard.open)
+
+
+def _refusal_while_compiling(guard: Guard, module: nn.Module, form: Any, *arrays: Any) -> str | None:
+    guard.called = True
+    args, kwargs, mask = _whole(form, arrays)
+    return guard.refusal(module, guard.layer.name, args, kwargs, mask)
+
+
+# As code is compiled these run at once, on the arrays of the call that it is compiled for, and the code has what they
+# said. This is torch.compiler.assume_constant_result, which would import the compiler for those who do without.
+for _function in (_is_open, _is_known, _refusal_while_compiling):
+    vars(_function)["_dynamo_marked_constant"] = True

@@ -1,0 +1,891 @@
+"""Methods that average over tokens, on attention that hides tokens in whatever way people write it.
+
+The oracle knows nothing of masks: it moves one token and looks whether another one's output moves.
+"""
+
+import copy
+import functools
+import pickle
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conformance_methods import make
+from families import FAMILIES, text
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from oversmooth import InputError, diagnose, steer, unsteer
+from oversmooth.anatomy import locate
+from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale, NeuTRENO, Spectral, guard, steering_of
+
+D, HEADS, N = 32, 4, 9
+METHODS = [Centred(0.5), AttnScale(0.4), ContraNorm(0.3), FeatScale(0.3, 0.2)]
+SAYS = "averages over all tokens"
+
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # processors without bfloat16
+
+
+# Ways to look: each from q, k, v (batch, heads, n, k) to what attention gives
+
+
+def scores(q, k):
+    return q @ k.mT / q.shape[-1] ** 0.5
+
+
+def distance(n):
+    """How far key j comes after query i."""
+    places = torch.arange(n)
+    return places[None, :] - places[:, None]
+
+
+def hand(hidden, by=-torch.inf):
+    """Scores, a mask added by hand where hidden(j − i), softmax."""
+
+    def look(module, q, k, v):
+        far = distance(q.shape[-2])
+        return (scores(q, k) + torch.zeros_like(far, dtype=q.dtype).masked_fill(hidden(far), by)).softmax(-1) @ v
+
+    return look
+
+
+def fused(hidden):
+    return lambda module, q, k, v: F.scaled_dot_product_attention(q, k, v, ~hidden(distance(q.shape[-2])))
+
+
+def fused_causal(module, q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def fused_causal_by_place(module, q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, None, 0.0, True)
+
+
+def causal_with_dropout(module, q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, is_causal=True)
+
+
+def buffer(module, q, k, v):
+    n = q.shape[-2]
+    return scores(q, k).masked_fill(~module.tril[:n, :n], torch.finfo(q.dtype).min).softmax(-1) @ v
+
+
+def blocks_of_four(module, q, k, v):
+    place = torch.arange(q.shape[-2]) // 4
+    return F.scaled_dot_product_attention(q, k, v, place[:, None] == place)
+
+
+def prefix_of_three(module, q, k, v):
+    far = distance(q.shape[-2])
+    return F.scaled_dot_product_attention(q, k, v, (far <= 0) | (torch.arange(len(far)) < 3))
+
+
+def all_but_the_first_two(module, q, k, v):
+    """Two special tokens that do not see each other, as a distillation token and CLS might not."""
+    seen = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool)
+    seen[0, 1] = seen[1, 0] = False
+    return F.scaled_dot_product_attention(q, k, v, seen)
+
+
+def running_sum(module, q, k, v):
+    """Causal linear attention: no softmax, and no mask at all."""
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    mixed = (q[..., None, :] @ (k[..., None] * v[..., None, :]).cumsum(-3))[..., 0, :]
+    return mixed / (q * k.cumsum(-2)).sum(-1, keepdim=True)
+
+
+def a_loop(module, q, k, v):
+    """Token by token, each with those before it."""
+    so_far = [(q[..., i : i + 1, :], k[..., : i + 1, :], v[..., : i + 1, :]) for i in range(q.shape[-2])]
+    return torch.cat([hand_open(module, *part) for part in so_far], -2)
+
+
+def normed_values(module, q, k, v):
+    """A norm with an offset on the values: zero values do not stay zero."""
+    return fused_causal(module, q, k, F.layer_norm(v, v.shape[-1:]) + 0.7)
+
+
+def itself(module, q, k, v):
+    return v.clone()
+
+
+later = lambda far: far > 0  # noqa: E731
+HIDING = {
+    "is_causal": fused_causal,
+    "is_causal by place": fused_causal_by_place,
+    "is_causal with dropout in eval mode": causal_with_dropout,
+    "-1e9 by hand": hand(later, -1e9),
+    "-1e4 by hand": hand(later, -1e4),
+    "-inf by hand": hand(later),
+    "a buffer, filled": buffer,
+    "a bool mask": fused(later),
+    "a window": fused(lambda far: far.abs() > 2),
+    "a window by hand": hand(lambda far: far.abs() > 3, -1e4),
+    "a causal window": fused(lambda far: (far > 0) | (far < -2)),
+    "every other token": hand(lambda far: far % 2 == 1),
+    "earlier tokens": fused(lambda far: far < 0),
+    "texts laid end to end": blocks_of_four,
+    "a prefix": prefix_of_three,
+    "two tokens": all_but_the_first_two,
+    "a running sum": running_sum,
+    "a loop": a_loop,
+    "values with a norm": normed_values,
+    "itself alone": itself,
+}
+
+
+def fused_open(module, q, k, v):
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def hand_open(module, q, k, v):
+    return scores(q, k).softmax(-1) @ v
+
+
+def dropout_in_eval_mode(module, q, k, v):
+    return F.dropout(scores(q, k).softmax(-1), 0.5) @ v
+
+
+def soft_bias(module, q, k, v):
+    """ALiBi: far tokens count for less, and for something."""
+    slopes = 2.0 ** -torch.arange(1, HEADS + 1).to(q.dtype)
+    return (scores(q, k) - slopes[:, None, None] * distance(q.shape[-2]).abs().to(q.dtype)).softmax(-1) @ v
+
+
+def linear(module, q, k, v):
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    return q @ (k.mT @ v) / (q @ k.sum(-2, keepdim=True).mT)
+
+
+def some_heads_causal(module, q, k, v):
+    """What one head hides another shows: the layer as a whole hides nothing."""
+    far = distance(q.shape[-2])
+    seen = (far <= 0) | (torch.arange(HEADS) >= 2)[:, None, None]
+    return F.scaled_dot_product_attention(q, k, v, seen)
+
+
+def normed(module, q, k, v):
+    q, k, v = (F.layer_norm(x, x.shape[-1:]) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v + 0.7)
+
+
+def sharp(module, q, k, v):
+    """Scores hundreds apart: most weights are 0 in float32, and nothing is hidden."""
+    return (300 * scores(q, k)).softmax(-1) @ v
+
+
+def gated(module, q, k, v):
+    return F.scaled_dot_product_attention(q, k, v) * q.sigmoid()
+
+
+OPEN = {
+    "fused": fused_open,
+    "by hand": hand_open,
+    "with dropout in eval mode": dropout_in_eval_mode,
+    "with a soft bias": soft_bias,
+    "linear": linear,
+    "some heads causal": some_heads_causal,
+    "norms": normed,
+    "sharp": sharp,
+    "gated": gated,
+}
+
+
+# Models around them
+
+
+class Attention(nn.Module):
+    """fused: one weight for q, k and v; else three."""
+
+    def __init__(self, look, together=True):
+        super().__init__()
+        self.heads, self.look, self.together = HEADS, look, together
+        if together:
+            self.to_qkv = nn.Linear(D, 3 * D)
+        else:
+            self.to_q, self.to_k, self.to_v = (nn.Linear(D, D) for _ in range(3))
+        self.to_out = nn.Linear(D, D)
+        self.register_buffer("tril", torch.ones(64, 64, dtype=torch.bool).tril())
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x, *given, **named):
+        self.calls += 1
+        self.last = x
+        parts = self.to_qkv(x).chunk(3, -1) if self.together else (self.to_q(x), self.to_k(x), self.to_v(x))
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
+        return self.to_out(self.look(self, q, k, v, *given, **named).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    def __init__(self, attn, sharpness=1.0):
+        super().__init__()
+        self.norm1, self.attn = nn.LayerNorm(D), attn
+        self.norm2, self.mlp = nn.LayerNorm(D), nn.Sequential(nn.Linear(D, 48), nn.GELU(), nn.Linear(48, D))
+
+    def forward(self, x, *given, **named):
+        x = x + self.attn(self.norm1(x), *given, **named)
+        return x + self.mlp(self.norm2(x))
+
+
+class Model(nn.Module):
+    def __init__(self, *blocks):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x, *given, **named):
+        for block in self.blocks:
+            x = block(x, *given, **named)
+        return x
+
+
+def model_of(*looks, together=True, dtype=torch.float32):
+    torch.manual_seed(1)
+    return Model(*[Block(Attention(look, together)) for look in looks]).to(dtype).eval()
+
+
+def tokens(n=N, dtype=torch.float32, batch=2):
+    return torch.randn(batch, n, D, generator=torch.Generator().manual_seed(2)).to(dtype)
+
+
+@torch.no_grad()
+def sees(model, x, i, j, *given, **named):
+    """Whether the output of token i moves with token j."""
+    other = x.clone()
+    other[:, j] = other[:, j].flip(-1) + 1
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        a = model(x, *given, **named)[:, i]
+        torch.manual_seed(5)
+        b = model(other, *given, **named)[:, i]
+    return not torch.equal(a, b)
+
+
+@functools.cache
+def hides_some(look):
+    model, x = model_of(look), tokens(batch=1)
+    return any(not sees(model, x, i, j) for i in range(N) for j in range(N))
+
+
+def check_refused(model, method, x, *given, **named):
+    """Refused before anything comes out, every time, and as it was when unsteered."""
+    with torch.no_grad():
+        torch.manual_seed(4)
+        before = model(x, *given, **named)
+    steer(model, method)
+    for _ in range(2):
+        with pytest.raises(InputError, match=SAYS) as error:
+            model(x, *given, **named)
+        assert "hides some of them from others" in str(error.value)
+        assert "\n" not in str(error.value)
+    unsteer(model)
+    with torch.no_grad():
+        torch.manual_seed(4)
+        assert torch.equal(model(x, *given, **named), before)
+    assert not [m for m in model.modules() if m._forward_hooks or m._forward_pre_hooks]
+    return str(error.value)
+
+
+def do_not_look(patch):
+    for name in ("before", "check"):
+        patch.setattr(guard.Guard, name, lambda *_: None)
+
+
+def outcome(model, method, call):
+    """What a steered model gives in training and in eval mode, its gradients, and the random numbers that follow."""
+    model = steer(copy.deepcopy(model), method)
+    found = []
+    for train in (False, True):
+        model.train(train)
+        torch.manual_seed(3)
+        out = call(model)
+        out.float().sin().sum().backward()
+        found += [out.detach(), torch.rand(3)]
+    found += [p.grad for p in model.parameters()]
+    return found + [b.clone() for b in model.buffers()]
+
+
+def check_same_as_unlooked(model, method, call, monkeypatch):
+    """Bit for bit what comes out where nobody looks whether tokens are hidden."""
+    got = outcome(model, method, call)
+    with monkeypatch.context() as patch:
+        do_not_look(patch)
+        expected = outcome(model, method, call)
+    assert len(got) == len(expected) > 4
+    for a, b in zip(got, expected, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or torch.equal(a, b)
+
+
+by_method = pytest.mark.parametrize("method", METHODS, ids=str)
+
+
+@by_method
+@pytest.mark.parametrize("how", HIDING)
+def test_hidden_tokens_are_found(how, method):
+    assert hides_some(HIDING[how])
+    for together in (True, False):
+        said = check_refused(model_of(HIDING[how], HIDING[how], together=together), method, tokens())
+    assert said.startswith(type(method).__name__)
+    assert "layer 0 (blocks.0.attn)" in said
+    assert "use NeuTRENO" in said
+
+
+@by_method
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("how", ["is_causal", "-1e4 by hand", "a buffer, filled", "a window"])
+def test_hidden_tokens_are_found_in_every_precision(how, dtype, method):
+    check_refused(model_of(HIDING[how], dtype=dtype), method, tokens(dtype=dtype))
+
+
+@by_method
+@pytest.mark.parametrize(("n", "batch"), [(2, 1), (2, 3), (3, 1), (5, 3), (8, 1), (40, 2)])
+def test_hidden_tokens_are_found_at_every_length(n, batch, method):
+    for how in ("is_causal", "-1e9 by hand", "earlier tokens"):
+        check_refused(model_of(HIDING[how]), method, tokens(n, batch=batch))
+
+
+@by_method
+def test_one_layer_of_many(method):
+    said = check_refused(model_of(fused_open, fused_open, fused_causal), method, tokens())
+    assert "layer 2 (blocks.2.attn)" in said
+    model, x = model_of(fused_open, fused_open, fused_causal), tokens()
+    steer(model, method, layers=[0, 1])
+    assert model(x).isfinite().all()
+
+
+@by_method
+def test_what_would_have_leaked(method, monkeypatch):
+    """The oracle on the model that is refused: causal as it is, and not as a method leaves it."""
+    model, x = model_of(fused_causal), tokens()
+    assert not sees(model, x, 0, -1)
+    do_not_look(monkeypatch)
+    assert sees(steer(model, method), x, 0, -1)
+
+
+# What is not hidden is left alone
+
+
+@by_method
+@pytest.mark.parametrize("how", OPEN)
+def test_open_attention_is_taken_and_gives_the_same(how, method, monkeypatch):
+    assert hides_some(OPEN[how]) == (how == "sharp")  # weights of exactly 0 for want of digits, and by no mask
+    for together in (True, False):
+        model = model_of(OPEN[how], OPEN[how], together=together)
+        check_same_as_unlooked(model, method, lambda m: m(tokens()), monkeypatch)
+
+
+@by_method
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_open_attention_in_every_precision(dtype, method, monkeypatch):
+    for how in ("fused", "sharp", "with a soft bias"):
+        model = model_of(OPEN[how], dtype=dtype)
+        check_same_as_unlooked(model, method, lambda m: m(tokens(20, dtype, batch=1)), monkeypatch)
+
+
+@by_method
+@pytest.mark.parametrize("scale", [1e-3, 30.0, 1e3])
+def test_weights_of_any_size(scale, method):
+    """Biases and scores that are huge, or nothing."""
+    for how in ("fused", "by hand"):
+        model = model_of(OPEN[how])
+        with torch.no_grad():
+            for p in model.blocks[0].attn.parameters():
+                p.mul_(scale)
+        steer(model, method)
+        model(scale * tokens(50))
+
+
+# Padding
+
+
+def with_padding(module, q, k, v, hidden):
+    return F.scaled_dot_product_attention(q, k, v, ~hidden[:, None, None, :])
+
+
+def with_padding_added(module, q, k, v, hidden):
+    return (scores(q, k) + hidden[:, None, None, :] * -1e9).softmax(-1) @ v
+
+
+def with_padding_both_ways(module, q, k, v, hidden):
+    """Padding sees nothing either."""
+    return F.scaled_dot_product_attention(q, k, v, ~hidden[:, None, :, None] & ~hidden[:, None, None, :])
+
+
+def with_padding_both_ways_added(module, q, k, v, hidden):
+    """Padding, from which all is hidden alike, sees all alike. Untold it is refused: a causal text's end looks so."""
+    seen = ~hidden[:, None, :, None] & ~hidden[:, None, None, :]
+    return scores(q, k).masked_fill(~seen, -1e9).softmax(-1) @ v
+
+
+def causal_with_padding(module, q, k, v, hidden):
+    far = distance(q.shape[-2])
+    return F.scaled_dot_product_attention(q, k, v, (far <= 0) & ~hidden[:, None, None, :] | (far == 0))
+
+
+def padding(left=False):
+    hidden = torch.zeros(3, N, dtype=torch.bool)
+    hidden[1, 5:] = hidden[2, 2:] = True
+    return hidden.flip(-1) if left else hidden
+
+
+class Padded(Model):
+    """Says which tokens count, as torch's encoders do."""
+
+    def forward(self, x, src_key_padding_mask):
+        return super().forward(x, src_key_padding_mask)
+
+
+PADDED = [with_padding, with_padding_added, with_padding_both_ways]
+TOLD = [(look, True) for look in (*PADDED, with_padding_both_ways_added)]
+
+
+@by_method
+@pytest.mark.parametrize(("look", "told"), [*TOLD, *((look, False) for look in PADDED)])
+def test_padding_is_fine(look, told, method, monkeypatch):
+    for left in (False, True):
+        model, hidden, x = model_of(look, look), padding(left), tokens(batch=3)
+        model = Padded(*model.blocks) if told else model
+        check_same_as_unlooked(model, method, lambda m, x=x, h=hidden: m(x, h)[~h], monkeypatch)
+
+
+@by_method
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+@pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])
+def test_causal_with_padding_is_not(told, left, method):
+    model, hidden = model_of(causal_with_padding), padding(left)
+    check_refused(Padded(*model.blocks) if told else model, method, tokens(batch=3), hidden)
+
+
+# Masks and switches that are handed over: they can be others in the next pass
+
+
+def by_switch(module, q, k, v, causal=False):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+def by_mask(module, q, k, v, mask=None):
+    return F.scaled_dot_product_attention(q, k, v, mask)
+
+
+@by_method
+def test_a_switch_that_is_turned(method):
+    model, x = model_of(by_switch), tokens()
+    steer(model, method)
+    model(x)
+    model(x, causal=False)
+    for _ in range(2):
+        with pytest.raises(InputError, match=SAYS):
+            model(x, causal=True)
+    model(x)
+    unsteer(model)
+    model(x, causal=True)
+
+
+@by_method
+def test_an_attribute_that_is_set(method):
+    look = lambda module, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=module.is_causal)  # noqa: E731
+    model, x = model_of(look), tokens()
+    model.blocks[0].attn.is_causal = False
+    steer(model, method)
+    model(x)
+    model.blocks[0].attn.is_causal = True
+    with pytest.raises(InputError, match=SAYS):
+        model(x)
+
+
+@by_method
+@pytest.mark.parametrize(("n", "shape"), [(2, ()), (3, (2, 1)), (N, ()), (N, (2, 1)), (N, (2, HEADS))])
+@pytest.mark.parametrize("added", [None, -1e9, -torch.inf], ids=["bool", "-1e9", "-inf"])
+def test_a_mask_that_changes(added, shape, n, method):
+    """The first pass hides nothing, padding, or a soft bias; a later one hides the future."""
+
+    def mask_of(seen):
+        seen = seen.expand(*shape, n, n)
+        return seen if added is None else torch.zeros(seen.shape).masked_fill(~seen, added)
+
+    model, x = model_of(by_mask, by_mask), tokens(n)
+    everything = torch.ones(n, n, dtype=torch.bool)
+    padded = everything.clone()
+    padded[:, -1] = False
+    steer(model, method)
+    model(x, mask=mask_of(everything))
+    model(x, mask=mask_of(padded))
+    model(x, mask=-distance(n).abs().float().expand(1, 1, n, n))
+    for seen in (everything.tril(), everything.triu(), everything.tril()):
+        with pytest.raises(InputError, match=SAYS):
+            model(x, mask=mask_of(seen))
+    model(x, mask=mask_of(everything))
+
+
+@by_method
+def test_masks_for_a_bidirectional_model_of_transformers(method):
+    """BERT takes a mask of pairs, and as a decoder makes one itself."""
+    given = text()
+    n = given["input_ids"].shape[1]
+    model = steer(make("BERT"), method)
+    model(**given)
+    seen = torch.ones(2, 1, n, n, dtype=torch.bool).tril()
+    with pytest.raises(InputError, match=SAYS):
+        model(input_ids=given["input_ids"], attention_mask=seen)
+    model(**given)
+
+
+def test_a_decoder_made_of_a_bidirectional_model():
+    from transformers import BertConfig, BertModel
+
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, vocab_size=64)
+    for cache in (True, False):
+        model = BertModel(BertConfig(**sizes, is_decoder=True, use_cache=cache)).eval()
+        with pytest.raises(InputError, match=SAYS):
+            steer(model, Centred(0.5))(**text())
+
+
+@by_method
+def test_windows_that_are_known_are_refused_at_once(method):
+    """ModernBERT: the first layer sees everything, the second what is near."""
+    model, given = make("ModernBERT"), text()
+    assert [layer.window for layer in locate(model)] == [None, 3]
+    with pytest.raises(InputError, match=r"layer 1 \(layers.1.attn\): .*with a window of 3 .*leave such layers out"):
+        steer(model, method)
+    assert steering_of(model) is None
+    steer(model, method, layers=lambda index, layer: layer.window is None)
+    model(**given)
+    unsteer(model)
+    model.layers[1].attn.sliding_window = None  # not said, and found in the first pass
+    steer(model, method)
+    with pytest.raises(InputError, match=r"layer 1 \(layers.1.attn\) hides some of them"):
+        model(**given)
+
+
+@by_method
+def test_a_window_wider_than_the_first_text(method):
+    model = steer(model_of(fused(lambda far: far.abs() > 4)), method)
+    for n in (1, 2, 5, 3, 5):
+        model(tokens(n))
+    with pytest.raises(InputError, match=SAYS):
+        model(tokens(6))
+    model(tokens(5))
+
+
+@by_method
+def test_one_token_says_nothing(method):
+    model = steer(model_of(fused_causal), method)
+    model(tokens(1))
+    with pytest.raises(InputError, match=SAYS):
+        model(tokens(2))
+
+
+# Modules as people write them
+
+
+class HoldsProjections(nn.Module):
+    """Attention in the block's own lines; what holds the projections is never called."""
+
+    def __init__(self, causal):
+        super().__init__()
+        self.norm1, self.causal_mask = nn.LayerNorm(D), causal
+        self.attn = nn.ModuleDict({"to_qkv": nn.Linear(D, 3 * D), "to_out": nn.Linear(D, D)})
+        self.mlp = nn.Linear(D, D)
+
+    def forward(self, x):
+        parts = self.attn["to_qkv"](self.norm1(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal_mask)
+        x = x + self.attn["to_out"](mixed.transpose(1, 2).flatten(2))
+        return x + self.mlp(x)
+
+
+@by_method
+def test_attention_that_is_no_module(method, monkeypatch):
+    x = tokens()
+    model = Model(HoldsProjections(True), HoldsProjections(True)).eval()
+    with pytest.raises(InputError, match=SAYS):
+        steer(model, method, heads=HEADS)(x)
+    unsteer(model)
+    assert not sees(model, x, 0, -1)
+    model = steer(Model(HoldsProjections(False), HoldsProjections(False)), method, heads=HEADS)
+    model(x)
+    with pytest.raises(InputError, match=SAYS):
+        steer(Model(HoldsProjections(False), HoldsProjections(True)), method, heads=HEADS)(x)
+
+
+class AroundTorch(nn.Module):
+    def __init__(self, causal, batch_first):
+        super().__init__()
+        self.norm1, self.mlp, self.causal_mask = nn.LayerNorm(D), nn.Linear(D, D), causal
+        self.attn = nn.MultiheadAttention(D, HEADS, batch_first=batch_first, dropout=0.1)
+
+    def forward(self, x):
+        n = x.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(n) if self.causal_mask else None
+        h = self.norm1(x)
+        h = h if self.attn.batch_first else h.transpose(0, 1)
+        h = self.attn(h, h, h, attn_mask=mask, need_weights=False)[0]
+        x = x + (h if self.attn.batch_first else h.transpose(0, 1))
+        return x + self.mlp(x)
+
+
+@by_method
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_torchs_own_attention(batch_first, method):
+    x = tokens()
+    check_refused(Model(AroundTorch(True, batch_first)).eval(), method, x)
+    for train in (False, True):
+        steer(Model(AroundTorch(False, batch_first)).train(train), method)(x)
+
+
+@by_method
+def test_a_mask_of_torchs_encoder_that_changes(method):
+    name = "torch encoder (Pre-LN)"  # (n, batch, d)
+    model = steer(make(name), method)
+    x = FAMILIES[name].inputs()["src"]
+    n = x.shape[0]
+    seen = torch.ones(n, n, dtype=torch.bool).tril()
+    model(x)
+    for mask in (~seen, torch.zeros(n, n).masked_fill(~seen, -torch.inf), torch.zeros(n, n).masked_fill(~seen, -1e9)):
+        with pytest.raises(InputError, match=SAYS):
+            model(x, mask=mask)
+    model(x, mask=-distance(n).abs().float())  # soft
+    model(**FAMILIES[name].inputs())
+
+
+@by_method
+def test_a_forward_that_was_replaced(method):
+    """On the object itself and calling what was there, as accelerate does."""
+    from accelerate.hooks import ModelHook, add_hook_to_module
+
+    for look, fits in ((fused_open, True), (fused_causal, False)):
+        model = model_of(look)
+        for module in (model.blocks[0].attn, model.blocks[0].attn.to_qkv):
+            add_hook_to_module(module, ModelHook())
+        steer(model, method)
+        if fits:
+            model(tokens())
+        else:
+            with pytest.raises(InputError, match=SAYS):
+                model(tokens())
+
+
+def test_attention_that_cannot_run_twice():
+    """Not found out is refused, with what went wrong."""
+
+    def once(module, q, k, v):
+        if not hasattr(module.to_out, "first"):
+            raise RuntimeError("the sea is rough")
+        return F.scaled_dot_product_attention(q, k, v)
+
+    model = steer(model_of(once), Centred(0.5))
+    with pytest.raises(InputError, match=r"Centred .*could not be found out .*the sea is rough.*; run one batch") as e:
+        model(tokens())
+    assert "\n" not in str(e.value)
+    unsteer(model)
+
+
+# Nothing is left behind
+
+
+@by_method
+def test_looking_leaves_no_trace(method):
+    """Buffers, attributes, hooks that listen, grad mode, and what is handed over."""
+    seen = []
+
+    def cached(module, q, k, v, cache):
+        cache.append(k.shape[-2])
+        return F.scaled_dot_product_attention(q, k, v)
+
+    model, x = steer(model_of(cached, cached), method), tokens()
+    attn = model.blocks[0].attn
+    attn.to_out.register_forward_hook(lambda *_: seen.append(1))
+    attn.register_forward_pre_hook(lambda *_: seen.append(2))
+    cache = []
+    model(x, cache)
+    assert cache == [N, N]
+    assert seen == [2, 1]
+    assert [int(block.attn.calls) for block in model.blocks] == [1, 1]
+    assert attn.last.shape == x.shape
+    assert not torch.equal(attn.last[:, 0], attn.last[:, 1])
+    assert torch.is_grad_enabled()
+    assert not model.training
+
+
+@by_method
+def test_it_looks_once(method, monkeypatch):
+    model, x, looks = steer(model_of(fused_open, fused_open), method), tokens(), []
+    real = guard.hiding.hides
+    monkeypatch.setattr(guard.hiding, "hides", lambda *a: looks.append(a[1]) or real(*a))
+    for _ in range(3):
+        model(x)
+    model.train()(x)
+    model(tokens(4))
+    assert looks == ["blocks.0.attn", "blocks.1.attn"]
+    model(tokens(N + 1))
+    assert len(looks) == 4
+
+
+def test_weights_under_autocast_keep_their_gradients():
+    model = steer(model_of(fused_open, fused_open), Centred(0.5))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(tokens()).float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+
+
+@by_method
+@pytest.mark.parametrize("kind", ["recomputed", "reentrant", "selective"])
+def test_activation_checkpointing(kind, method):
+    class Recomputed(Model):
+        def forward(self, x):
+            keep = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
+            policy = lambda ctx, op, *a, **k: (  # noqa: E731
+                CheckpointPolicy.MUST_SAVE if op in keep else CheckpointPolicy.PREFER_RECOMPUTE
+            )
+            how = dict(use_reentrant=kind == "reentrant")
+            if kind == "selective":
+                how["context_fn"] = lambda: create_selective_checkpoint_contexts(policy)
+            for block in self.blocks:
+                x = checkpoint(block, x, **how)
+            return x
+
+    found = []
+    for cls in (Model, Recomputed):
+        model = steer(cls(*model_of(fused_open, fused_open).blocks).train(), method)
+        x = tokens().requires_grad_()
+        if kind == "reentrant" and cls is Recomputed:
+            with pytest.raises(InputError, match="use_reentrant=False"):
+                model(x).sin().sum().backward()
+            break
+        model(x).sin().sum().backward()
+        found.append([x.grad, *[p.grad for p in model.parameters()]])
+    for a, b in zip(found[0], found[-1], strict=True):
+        torch.testing.assert_close(a, b)
+    model = steer(Recomputed(*model_of(fused_open, fused_causal).blocks).train(), method)
+    with pytest.raises(InputError, match=SAYS):
+        model(tokens().requires_grad_())
+
+
+@by_method
+def test_inference_mode_and_the_meta_device(method):
+    with torch.inference_mode():
+        steer(model_of(fused_open), method)(tokens())
+        with pytest.raises(InputError, match=SAYS):
+            steer(model_of(fused_causal), method)(tokens())
+    model = steer(model_of(fused_causal), method)
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert model(torch.randn(2, N, D)).shape == (2, N, D)
+    model.to("meta")(torch.empty(2, N, D, device="meta"))
+
+
+@by_method
+def test_copies_look_for_themselves(method):
+    model = steer(model_of(by_switch), method)
+    for other in (copy.deepcopy(model), copy.deepcopy(model)):
+        other(tokens())
+        with pytest.raises(InputError, match=SAYS):
+            other(tokens(), causal=True)
+    module = steer(make("attention alone (Pre-LN)"), method)
+    module(tokens(8))
+    again = pickle.loads(pickle.dumps(module))
+    assert torch.equal(again(tokens(8)), module(tokens(8)))
+
+
+def test_two_passes_at_once():
+    model, x = model_of(fused_open, fused_open).train(), tokens(30)
+    expected = steer(copy.deepcopy(model), Centred(0.5))(x)
+    steer(model, Centred(0.5))
+    got = [None] * 4
+    threads = [threading.Thread(target=lambda i=i: got.__setitem__(i, model(x))) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(one, expected) for one in got)
+
+
+@by_method
+def test_together_with_weights_that_are_computed(method):
+    for look, fits in ((fused_open, True), (fused_causal, False)):
+        model = steer(model_of(look, look), [Spectral(), method])
+        if fits:
+            model(tokens()).sum().backward()
+        else:
+            with pytest.raises(InputError, match=SAYS):
+                model(tokens())
+            unsteer(model)
+
+
+def test_methods_that_do_not_average_look_at_nothing(monkeypatch):
+    monkeypatch.setattr(guard.hiding, "hides", None)
+    model, x = steer(model_of(fused_causal, fused_causal), NeuTRENO(0.4)), tokens()
+    assert not sees(model, x, 0, -1)
+
+
+@by_method
+def test_a_diagnosis_is_the_first_pass(method):
+    """Listening, and looking whether anything is hidden, do not meet."""
+    x = tokens()
+    plain, looked = (steer(model_of(fused_open, fused_open), method) for _ in range(2))
+    looked(x)
+    first, second = diagnose(plain, x), diagnose(looked, x)
+    assert first.layers == second.layers
+    with pytest.raises(InputError, match=SAYS):
+        diagnose(steer(model_of(fused_causal, fused_causal), method), x)
+
+
+# torch.compile
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("whole", "method", "how"), [(True, Centred(0.5), "-1e9 by hand"), (False, ContraNorm(0.3), "is_causal")], ids=str
+)
+def test_the_first_pass_is_compiled(whole, method, how):
+    torch._dynamo.reset()
+    x = tokens()
+    model = model_of(fused_open, fused_open).train()
+    expected = steer(copy.deepcopy(model), method)(x)
+    compiled = torch.compile(steer(model, method), backend="aot_eager", fullgraph=whole)
+    torch.manual_seed(6)
+    state = torch.get_rng_state()
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), expected)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch._dynamo.reset()
+    model = steer(model_of(fused_open, HIDING[how]), method)
+    with pytest.raises(torch._dynamo.exc.Unsupported if whole else InputError, match=SAYS):
+        torch.compile(model, backend="aot_eager", fullgraph=whole)(x)
+    unsteer(model)
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("method", [AttnScale(0.4), FeatScale(0.3, 0.2)], ids=str)
+def test_a_compiled_model_of_transformers(method):
+    torch._dynamo.reset()
+    given = text()
+    model = make("BERT")
+    expected = steer(copy.deepcopy(model), method)(**given).last_hidden_state
+    compiled = torch.compile(steer(model, method), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(**given).last_hidden_state, expected)
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_where_attention_is_no_module():
+    torch._dynamo.reset()
+    model, x = steer(Model(HoldsProjections(False)).eval(), Centred(0.5), heads=HEADS), tokens()
+    compiled = torch.compile(model, backend="eager")
+    with pytest.raises(InputError, match="run one batch through the model as it is"):
+        compiled(x)
+    expected = model(x)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(x), expected)
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_exporting_wants_a_pass_first():
+    model, x = steer(model_of(fused_open).requires_grad_(False), Centred(0.5)), tokens()
+    with pytest.raises(Exception, match="run one batch through the model as it is"):
+        torch.export.export(model, (x,), strict=False)
