@@ -19,13 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from oversmooth.errors import InputError
-from oversmooth.theory.dominance import TIE
+from oversmooth.theory.dominance import TIE, Verdict
 from oversmooth.theory.krylov import LinearSystem, Score, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import real_and_imaginary
@@ -34,7 +33,6 @@ from oversmooth.theory.spectrum import DEFAULT_TOLERANCE
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads
 from oversmooth.theory.weights import check_weights, stack_heads
 
-Verdict = Literal["smooth", "rough", "tie", "undecided"]
 # Arnoldi: basis vectors before a restart, and restarts at most.
 _STEPS, _RESTARTS = 48, 12
 # Up to this many entries attention of all layers is kept as matrices (half a GiB): products are then several times
@@ -224,7 +222,8 @@ def _smooth(weights: list[tuple[Tensor, Tensor]]) -> tuple[float, float]:
     radius = float(largest.abs())
     if radius == 0:
         return -math.inf, 0.0
-    return log_size + math.log(radius), float(eigenvalue_error(product[None], largest[None])) / radius
+    eps = torch.finfo(product.dtype).eps
+    return log_size + math.log(radius), float(eigenvalue_error(product[None], largest[None], eps)) / radius
 
 
 def _systems(operators: list[AttentionOperator], weights: list[tuple[Tensor, Tensor]]) -> list[LinearSystem]:
