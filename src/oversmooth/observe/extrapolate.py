@@ -50,7 +50,7 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
             course, seen = _simulated([block], [A], [(W_V, W_O)], [offset])
         except InputError as error:
             note = f"not simulated: {error}"
-    (word,) = said.verdict
+    (word,), (why,) = said.verdict, said.reason
     smooth, rough = said.rho_smooth.clamp(min=said.smooth_floor), said.rho_rough.clamp(min=said.rough_floor)
     return Extrapolation(
         what="last block",
@@ -64,7 +64,7 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
         simulated=course,
         simulated_verdict=seen,
         real=_real([block], modules, depth),
-        note=note,
+        note="; ".join(filter(None, [note, why])),
     )
 
 

@@ -81,7 +81,8 @@ def radii(
             array = _token_vector(flat, rough.t, shift + constant)[..., None] * features
         else:
             mu = _mu(rough.t[:, None], lam_rough[:, None], shift, update.base)[:, 0, 0]
-            array = _scaled_apart(flat, rough.t, features, mu, W_V, W_O * update.constant_gain, update, constant)
+            W = (W_V @ (W_O * update.constant_gain)).expand(*batch, d, d).reshape(-1, d, d)
+            array = _scaled_apart(flat, rough.t, features, mu - update.base, W, constant)
         # Frozen: as many arrays as H has zeros, and none of them the limit.
         array = torch.where((lam_rough == 0)[:, None, None], torch.nan, array)
     found = Radii(
@@ -347,26 +348,16 @@ def _token_vector(flat: AttentionOperator, t: Tensor, one: Tensor) -> Tensor:
 
 
 def _scaled_apart(
-    flat: AttentionOperator,
-    t: Tensor,
-    features: Tensor,
-    mu: Tensor,
-    W_V: Tensor,
-    W_O: Tensor,
-    update: Update,
-    constant: Tensor,
+    flat: AttentionOperator, t: Tensor, features: Tensor, theta: Tensor, W: Tensor, constant: Tensor
 ) -> Tensor:
-    """The eigenarray ``z r + 1 w`` where constant arrays have an output weight W_O of their own: no product of a token
-    and a feature vector. ``w (μ − base − c W_V W_O) = mean(A z) r W_V W_O``, c what attention does to constant arrays.
+    """The eigenarray ``z r + 1 w`` where constant arrays meet weights W of their own, ``(items, d, d)``: no product of a
+    token and a feature vector. ``w (θ − c W) = mean(A z) r W``, θ = μ − base, c what attention does to constant arrays.
     """
-    W = W_V @ W_O
-    W = W.expand(*mu.shape[:-1], *W.shape[-3:]) if W.ndim > 3 else W
-    W = W.expand(len(mu) // W.shape[-3] if W.ndim == 3 else 1, *W.shape[-3:]).reshape(-1, *W.shape[-2:])[: len(mu)]
-    W = W.to(mu.dtype)
+    W = W.to(theta.dtype)
     z = real_and_imaginary(flat.centre, _token_vector(flat, t, torch.ones_like(constant))[..., None])
     mean = token_mean(real_and_imaginary(lambda x: flat @ x, z), flat.mask)
     eye = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-    matrix = (mu - update.base)[:, None, None] * eye - constant[:, None, None] * W
+    matrix = theta[:, None, None] * eye - constant[:, None, None] * W
     w = torch.linalg.solve_ex(matrix, mean * (features @ W), left=False).result
     array = z * features + w
     return array if flat.mask is None else array * flat.mask[..., None]
