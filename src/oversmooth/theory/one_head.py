@@ -350,8 +350,8 @@ def _token_vector(flat: AttentionOperator, t: Tensor, one: Tensor) -> Tensor:
 def _scaled_apart(
     flat: AttentionOperator, t: Tensor, features: Tensor, theta: Tensor, W: Tensor, constant: Tensor
 ) -> Tensor:
-    """The eigenarray ``z r + 1 w`` where constant arrays meet weights W of their own, ``(items, d, d)``: no product of a
-    token and a feature vector. ``w (θ − c W) = mean(A z) r W``, θ = μ − base, c what attention does to constant arrays.
+    """The eigenarray ``z r + 1 w`` where constant arrays meet weights W of their own, ``(items, d, d)``: no product of
+    a token and a feature vector. ``w (θ − c W) = mean(A z) r W``, θ = μ − base, c attention on constant arrays.
     """
     W = W.to(theta.dtype)
     z = real_and_imaginary(flat.centre, _token_vector(flat, t, torch.ones_like(constant))[..., None])
