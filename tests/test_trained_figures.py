@@ -102,10 +102,11 @@ def test_table_1_of_trained_models_against_dense_eigenvalues(monkeypatch, capsys
                 figures = f"{shares[-1]:.2f} | {100 - shares[-1]:.2f} | 0.00 | 0.00 | {len(cases)}"
                 assert f"| {own.title} | {figures} | ours, this run |" in text
         mean, spread = np.mean(shares), np.std(shares, ddof=1)
-        means = f"{mean:.2f} ± {spread:.2f} | {100 - mean:.2f} ± {spread:.2f} | 0.00 ± 0.00 | 0.00 ± 0.00 | {2 * len(cases)}"
+        none = "0.00 ± 0.00 | 0.00 ± 0.00"
+        means = f"{mean:.2f} ± {spread:.2f} | {100 - mean:.2f} ± {spread:.2f} | {none} | {2 * len(cases)}"
         assert f"| {name}, depth 2, 10 % of cifar100, 2 seeds | {means} | ours, mean |" in text
     assert len({line.split("|")[2] for line in text.splitlines() if "ours, this run" in line}) > 2  # not all alike
-    assert "| ViT-Ti, CIFAR-100 | 98.92 | 1.08 | – | – | published |" in text
+    assert "| ViT-Ti, CIFAR-100 | 98.92 | 1.08 | – | – | – | published |" in text
 
 
 def test_table_1_joined_has_a_case_a_layer_and_input(monkeypatch, capsys, kept):
