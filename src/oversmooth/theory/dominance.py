@@ -16,7 +16,7 @@ from torch import Tensor
 
 from oversmooth.errors import InputError
 from oversmooth.theory import one_head, several_heads
-from oversmooth.theory.bounds import DEFECTIVE
+from oversmooth.theory.bounds import DEFECTIVE, SAFETY
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Search, Update
@@ -290,10 +290,10 @@ def _reason(outcome: int, margin: float, error: float, weights_error: float, fro
     if abs(margin) <= weights_error:
         known = f"its eigenvalues are known to {weights_error:.1g}"
         return f"H is nearly defective: {known}, and the radii differ by {abs(margin):.1g}"
-    return (
-        f"rounding of attention could turn it: the radii differ by {abs(margin):.1g}, and rho_rough is known to "
-        f"{error:.1g}, or not proven at all where eigenvalues of A are ill-conditioned"
-    )
+    if abs(margin) > SAFETY * error:
+        return "eigenvalues of A are so ill-conditioned that rounding could turn it, and no proof was found"
+    apart, known = f"the radii differ by {abs(margin):.1g}", f"rho_rough is known to {error:.1g}"
+    return f"rounding of attention could turn it: {apart}, and {known}"
 
 
 def _words(code: Tensor, vocabulary: Sequence[str]) -> Any:
