@@ -116,8 +116,8 @@ def _predicted(diagnosis: Diagnosis, blocks: list[Layer]) -> str:
         said.append(f"{negative:.0%} of the eigenvalues of H have a negative real part")
     if share is not None:
         cases = sum(len(row) for layer in blocks if layer.dominance for row in layer.dominance.verdict_heads)
-        undecided = diagnosis.undecided_share
-        rest = f", {undecided:.1%} undecided" if undecided else ""
+        undecided = diagnosis.undecided_share or 0.0
+        rest = f", {round(undecided * cases):,} undecided" if undecided else ""
         said.append(f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases{rest}")
     judged = [v for layer in blocks if layer.dominance for v in layer.dominance.joined_verdict]
     if judged:

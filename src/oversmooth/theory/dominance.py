@@ -287,7 +287,7 @@ def _reason(outcome: int, margin: float, error: float, weights_error: float, fro
         return "both radii are the same as far as they are known"
     if outcome != _UNDECIDED:
         return ""
-    if abs(margin) <= weights_error:
+    if abs(margin) <= weights_error and error <= weights_error:
         known = f"its eigenvalues are known to {weights_error:.1g}"
         return f"H is nearly defective: {known}, and the radii differ by {abs(margin):.1g}"
     if abs(margin) > SAFETY * error:
