@@ -55,7 +55,7 @@ def radii(
     if zeros and k < d:
         level = level.clamp(min=update.base)
     weights_error = spectra.error(j, rough.which)
-    candidates = rough.settle(candidates, level, spectra, weights_error, search)
+    candidates = rough.settle(candidates, level, spectra, weights_error, search, tie)
     lam_rough = lam.gather(1, rough.which[:, None])[:, 0]
     near = rough.radius - tie * rough.radius.clamp(min=update.base)
     tied = _mu(candidates, lam, shift, update.base).abs() >= near[:, None, None]
@@ -223,7 +223,7 @@ class _Rough:
         return torch.stack([self.t, conjugate], dim=-1)
 
     def settle(
-        self, candidates: Tensor, level: Tensor, spectra: _HeadSpectra, weights_error: Tensor, how: Search
+        self, candidates: Tensor, level: Tensor, spectra: _HeadSpectra, weights_error: Tensor, how: Search, tie: float
     ) -> Tensor:
         """How certain each radius is beside `level`, the smoothing one: estimated, proven, or doubted.
 
@@ -241,7 +241,9 @@ class _Rough:
         gap = (level - self.radius.clamp(min=how.rough_floor)).abs()
         sure = gap > SAFETY * (self.error + weights_error.to(gap))
         self.certified = self.exact & sure
-        suspect = ~self.exact & (~sure | (self.condition > SUSPICIOUS))
+        # A tie, and known as well as one has to be: nothing to prove.
+        tied = torch.maximum(gap, self.error) <= tie * level.clamp(min=self.base)
+        suspect = ~self.exact & ~tied & (~sure | (self.condition > SUSPICIOUS))
         if how.method == "arnoldi" or how.steps is not None:
             self.doubted = suspect & ~sure
             return candidates

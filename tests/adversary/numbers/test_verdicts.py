@@ -444,3 +444,14 @@ def test_flips_of_masked_and_packed_attention():
     assert flip_threshold(A) == -math.inf
     mask = torch.tensor([True] * 3 + [False] * 4)
     assert flip_threshold(DenseAttention(A, mask=mask)) == pytest.approx(float(flip_threshold(soft(3, 1))), rel=1e-9)
+
+
+def test_weights_of_zero_are_ties_without_any_proof(monkeypatch):
+    """As output projections start in many models: thousands of cases, none of which is worth a decomposition."""
+    from oversmooth.theory import one_head as module
+
+    monkeypatch.setattr(module, "certified", lambda *_: pytest.fail("a proof was tried"))
+    A = attention(4, 2, 80, 80).float()
+    for scale in (0.0, 1e-9):
+        found = dominance(A, torch.eye(3).expand(2, 3, 3), scale * torch.ones(2, 3, 3), per_head=True)
+        assert {word for row in found.verdict for word in row} == {"tie"}
