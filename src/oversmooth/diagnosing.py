@@ -329,8 +329,8 @@ def _dominance(found: Found, call: int) -> LayerDominance | None:
         joined_rho_rough=[plain(row[2]) for row in rows],
         joined_verdict=[row[3] for row in rows],
         joined_residual=[plain(row[4]) for row in rows],
-        undecided_share=plain(sum(v == "undecided" for v in cases) / len(cases)),
-        certified_share=plain(found.certified.get(call, 0) / len(cases)),
+        undecided_share=plain(sum(v == "undecided" for v in cases) / len(cases)) if call in found.certified else None,
+        certified_share=plain(found.certified[call] / len(cases)) if call in found.certified else None,
         undecided_because=found.undecided_because.get(call, []),
     )
 

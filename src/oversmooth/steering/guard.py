@@ -44,7 +44,7 @@ class Guard:
         if n < 2:
             return
         if torch.compiler.is_compiling():
-            if not _is_known(self):
+            if not _is_known(self, int(n)):
                 raise InputError(self._unclear("its attention is no module that is called"))
         elif not self.called:
             module, args, kwargs = self.passes.block() or (None, (), {})
@@ -62,7 +62,7 @@ class Guard:
             return
         how = _how_called(module, args, kwargs)
         if x.is_cuda and torch.cuda.is_current_stream_capturing():  # nothing can be asked
-            if how not in self.open:
+            if self.open.get(how, 0) < n:
                 raise InputError(self._unclear("it is being captured in a CUDA graph"))
             return
         running = self.passes.current()
@@ -83,7 +83,8 @@ class Guard:
         running = self.passes.current()
         if running is not None and running.hides:
             raise InputError(self._hidden())
-        if _is_open(self, _how_called(module, args, kwargs)):
+        # As a number: code for any length could not ask what a window hides of longer inputs.
+        if _is_open(self, _how_called(module, args, kwargs), int(_length(module, args, kwargs))):
             return
         arrays: list[Any] = []
         form = _flat((args, kwargs, None if running is None else running.mask), arrays)
@@ -160,12 +161,20 @@ def _whole(form: Any, arrays: tuple[Any, ...]) -> Any:
     return tuple(_whole(one, arrays) for one in what) if kind == "tuple" else {k: _whole(v, arrays) for k, v in what}
 
 
-def _is_open(guard: Guard, how: Any) -> bool:
-    return how in guard.open
+def _length(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many tokens come, by the first array that may be the stream; beyond any number where there is none."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point():
+            return _tokens(module, value)
+    return sys.maxsize
 
 
-def _is_known(guard: Guard) -> bool:
-    return guard.called or bool(guard.open)
+def _is_open(guard: Guard, how: Any, n: int) -> bool:
+    return guard.open.get(how, 0) >= n
+
+
+def _is_known(guard: Guard, n: int) -> bool:
+    return guard.called or any(tried >= n for tried in guard.open.values())
 
 
 def _refusal_while_compiling(guard: Guard, module: nn.Module, form: Any, *arrays: Any) -> str | None:

@@ -20,6 +20,10 @@ from oversmooth.steering.spectral import CONDITION_LIMIT, Spectral
 from oversmooth.steering.warm_start import Start
 
 
+class SingularError(InputError):
+    """V of the general form is about to become singular."""
+
+
 class _ValueWeight(nn.Module):
     """``(queries and keys,) Θ -> weight``, in the layout of the model."""
 
@@ -212,7 +216,7 @@ def check_weights(layers: list[ReparametrizedLayer], weights: list[tuple[Tensor,
     conditions = orthogonal.one_norm_condition(V, orthogonal.left_inverse(V))
     for layer, condition in zip(layers, conditions.tolist(), strict=True):
         if not condition < CONDITION_LIMIT * layer.shape.width:
-            raise InputError(
+            raise SingularError(
                 f"layer {layer.index} ({layer.shape.name}): V is nearly singular (condition number {condition:.1e}); "
                 "go back to the last checkpoint, with a lower learning rate"
             )

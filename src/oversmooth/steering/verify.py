@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from oversmooth.errors import InputError
 from oversmooth.steering.record import Steering
 from oversmooth.steering.reparametrized import ReparametrizedLayer
 from oversmooth.steering.spectral import CONDITION_LIMIT
+from oversmooth.theory.operators import DenseAttention, is_causal
 from oversmooth.theory.spectrum import flip_threshold
 from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
 
@@ -99,27 +101,27 @@ class Verification:
         return "\n".join([head, *rows])
 
     def summary(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return {
-            "ok": self.ok,
-            "problems": self.problems,
-            "doubts": self.doubts,
-            "layers": [
-                {
-                    "layer": c.index,
-                    "promised": [None if abs(end) == torch.inf else end for end in c.promised],
-                    "least": min(low for low, _ in c.heads),
-                    "greatest": max(high for _, high in c.heads),
-                    "joined": list(c.joined),
-                    "folded": None if c.folded is None else list(c.folded),
-                    "coupling": c.coupling,
-                    "condition": c.condition,
-                    "flip": c.flip,
-                    "room": c.room,
-                }
-                for c in self.layers
-            ],
-        }
+        """As JSON takes it: None for what is infinite or not known."""
+        layers = [
+            {
+                "layer": c.index,
+                "promised": [_finite(end) for end in c.promised],
+                "least": _finite(min(low for low, _ in c.heads)),
+                "greatest": _finite(max(high for _, high in c.heads)),
+                "joined": [_finite(end) for end in c.joined],
+                "folded": None if c.folded is None else [_finite(end) for end in c.folded],
+                "coupling": _finite(c.coupling),
+                "condition": _finite(c.condition),
+                "flip": _finite(c.flip),
+                "room": _finite(c.room),
+            }
+            for c in self.layers
+        ]
+        return {"ok": self.ok, "problems": self.problems, "doubts": self.doubts, "layers": layers}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 @torch.no_grad()
@@ -135,6 +137,13 @@ def verify(model: nn.Module, attention: dict[str, Tensor] | None = None) -> Veri
     if steering is None:
         raise InputError(f"this {type(inside).__name__} is not steered; there is nothing to verify")
     problems = _bad_numbers(steering)
+    names = [layer.shape.name for layer in steering.reparametrized]
+    for name, A in (attention or {}).items():
+        if name not in names:
+            raise InputError(f"attention is given for {name}, which is not reparametrized; give {', '.join(names)}")
+        heads = steering.reparametrized[names.index(name)].shape.heads
+        if A.ndim < 3 or A.shape[-3] != heads:
+            raise InputError(f"attention of {name} has shape {tuple(A.shape)}; give (..., {heads}, n, n)")
     checks = []
     if not problems:
         for layer in steering.reparametrized:
@@ -231,8 +240,10 @@ def _room(values: Tensor, attention: Tensor | None) -> tuple[float | None, float
         flips = flip_threshold(A[..., 0, :, :])[..., None].expand(*A.shape[:-4], *sums.shape)
     else:
         # Feature by feature: all mixtures at once would be as many times larger than attention as a head has features.
-        each = [flip_threshold(torch.einsum("gq,...gqij->...gij", share[..., j], A)) for j in range(sums.shape[-1])]
-        flips = torch.stack(each, dim=-1)
+        # Sums of 0, and shares of both signs, make no attention; what is asked of its spectrum has an answer.
+        mixtures = (torch.einsum("gq,...gqij->...gij", share[..., j], A) for j in range(sums.shape[-1]))
+        flips = torch.stack([flip_threshold(DenseAttention.trusted(B, None, is_causal(B))) for B in mixtures], dim=-1)
+        flips = torch.where(sums == 0, -torch.inf, flips)
     room = (sums - flips).flatten()
     least = int(room.argmin())
     return float(flips.flatten()[least]), float(room[least])

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oversmooth.errors import InputError
 from oversmooth.theory.components import components
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.small import eigenvalues
@@ -85,9 +86,8 @@ def _by_discs(B: Tensor, region: Region, eps: float) -> bool | None:
     radius (c + 1) κ_i ε for c of them, and all others' grow. False where an eigenvalue is moved across to first order
     already, None where there is no telling.
     """
-    values, V = torch.linalg.eig(B)
+    values, kappa = _eigenvalues_and_conditions(B)
     m = len(B)
-    kappa = _row_lengths(V)
     if kappa is None:
         return None
     mu = (region.base + region.lam * (values[:, None] - region.shift)).abs()
@@ -114,12 +114,18 @@ def _by_discs(B: Tensor, region: Region, eps: float) -> bool | None:
     return True if any(bool(outside[tokens].all()) for tokens, _ in parts.blocks(0)) else None
 
 
-def _row_lengths(V: Tensor) -> Tensor | None:
-    """Of V⁻¹, with the columns of V of length 1; None where the inverse is not known."""
+def _eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Eigenvalues, and κ_i, the length of row i of V⁻¹, V the eigenvectors of length 1; None where it is not known."""
+    if not bool(M.isfinite().all()):
+        raise InputError("a product of weights is infinite or NaN; scale the weights down, or look for one that is off")
+    try:
+        values, V = torch.linalg.eig(M)
+    except RuntimeError:  # it did not converge
+        return eigenvalues(M), None
     inverse, failed = torch.linalg.inv_ex(V)
     kappa = torch.linalg.vector_norm(inverse, dim=-1)
     unknown = int(failed) or not bool(kappa.isfinite().all()) or float(kappa.norm()) * _EPS > 1e-3 / len(V)
-    return None if unknown else kappa
+    return values, None if unknown else kappa
 
 
 def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
@@ -211,8 +217,5 @@ def _weights_alone(M: Tensor, size: float, has_zeros: bool, causal: bool) -> str
 
 def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Eigenvalues of a matrix in float64, and how far each may be off if M is off by eps; inf if nothing is known."""
-    values, V = torch.linalg.eig(M)
-    kappa = _row_lengths(V)
-    if kappa is None:
-        return eigenvalues(M), torch.full_like(values.real, torch.inf)
-    return values, len(M) * kappa * eps
+    values, kappa = _eigenvalues_and_conditions(M)
+    return values, torch.full_like(values.real, torch.inf) if kappa is None else len(M) * kappa * eps

@@ -227,7 +227,7 @@ def dominance(
         raise InputError("a head's attention is multiplied by 0, so that nothing of it is left; leave the head out")
     W_V = W_V * gain[:, None, None]
     # Without the residual connection there is no 1 to compare sizes with: weights of any size become ordinary ones.
-    size = 1.0 if residual else float(W_V.abs().max() * W_O.abs().max()) or 1.0
+    size = 1.0 if residual else float(W_V.abs().max()) * float(W_O.abs().max()) or 1.0
     if not residual:
         W_V, W_O = (W / W.abs().max().clamp(min=torch.finfo(W.dtype).tiny) for W in (W_V, W_O))
     gains = [None if x is None else x.to(A.device, A.dtype) for x in (change.constant_gain, change.centred_gain)]
@@ -252,6 +252,8 @@ def dominance(
         rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
 
     found = found.scaled(size)
+    if not bool((found.rho_smooth.isfinite() & found.rho_rough.isfinite()).all()):
+        raise InputError(f"a radius leaves the range of {A.dtype}; scale the weights down, or give them in float64")
     scale = torch.maximum(found.rho_smooth, found.rho_rough).clamp(min=update.base)
     array = None
     if found.array is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from oversmooth.errors import InputError
 from oversmooth.theory.bounds import CERTIFY_TOKENS, SAFETY, SUSPICIOUS, Region, certified, moved, rounding
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
@@ -45,6 +46,8 @@ def radii(
     batch, flat = A.batch_shape, A.flatten()
     spectra = _HeadSpectra(W_V, W_O, update.constant_gain, update.centred_gain, batch)
     lam = spectra.centred.to(complex_of(A.dtype))
+    if not bool(lam.isfinite().all()):
+        raise InputError(f"eigenvalues of H leave the range of {A.dtype}; scale the weights down, or give float64")
     shift, constant = (x.expand(batch).reshape(-1) for x in (update.shift, update.constant))
 
     smooth, _, j = _largest((constant + shift)[:, None].to(lam.dtype), spectra.constant.to(lam), shift, update.base)
@@ -192,8 +195,8 @@ class _Rough:
     def search(self, how: Search) -> Tensor:
         """Fill in all items; returns the t that may tie with the best one, ``(items, some)``, NaN for none."""
         A = self.A
+        self.exact |= A.counted() < 2
         if A.tokens == 1:
-            self.exact |= True
             return self.t[:, None] * torch.nan
         if A.causal and how.method == "auto":
             # Real eigenvalues: |μ| is convex in t, so its largest value lies at an end.
@@ -247,19 +250,16 @@ class _Rough:
         if how.method == "arnoldi" or how.steps is not None:
             self.doubted = suspect & ~sure
             return candidates
+        counted, apart = self.A.counted().tolist(), self.parts.which.tolist()
         for i in self.everything[suspect].tolist():
-            if int(self.A.counted()[i]) > CERTIFY_TOKENS or not isinstance(self.A, DenseAttention):
+            if counted[i] > CERTIFY_TOKENS or not isinstance(self.A, DenseAttention):
                 self.doubted[i] = ~sure[i]
                 continue
-            apart = bool(self.parts.which[i])
-            blocks = [block.B for block in self.parts.blocks(i)] if apart else [centred_block(self.A, i)]
+            blocks = [block.B for block in self.parts.blocks(i)] if apart[i] else [centred_block(self.A, i)]
             here = torch.tensor([i], device=self.A.device)
-            values = (
-                self.parts.values(i)
-                if bool(self.parts.which[i])
-                else dense_values(self.A.select(here).to(torch.float64))[0]
-            )
-            self._directly(here, values[None].to(self.t))
+            whole = self.A.select(here).to(torch.float64)
+            values = self.parts.values(i)[None] if apart[i] else dense_values(whole)
+            self._directly(here, values.to(self.t))
             region = Region(
                 lam=spectra.centred[i].cpu(),
                 base=self.base,

@@ -65,14 +65,13 @@ def _first(step: Step) -> tuple[str, str]:
             handles.append(module.register_forward_hook(look(name)))
     try:
         x, targets = step.batch()
-        for parameter in step.parameters:
-            parameter.grad = None
         loss = step.loss(x, targets, step.model)
         if not found:
-            loss.backward()
-            for name, parameter in reversed(step.named.items()):
-                if parameter.grad is not None and (bad := _bad(parameter.grad)):
-                    found.append(f"the gradient of {name} is not finite in {bad:,} of {parameter.numel():,} entries")
+            # Not into .grad: a graph that goes on after a retry writes there.
+            grads = torch.autograd.grad(loss, list(step.named.values()), allow_unused=True)
+            for name, grad in reversed(list(zip(step.named, grads, strict=True))):
+                if grad is not None and (bad := _bad(grad)):
+                    found.append(f"the gradient of {name} is not finite in {bad:,} of {grad.numel():,} entries")
                     break
     finally:
         for handle in handles:

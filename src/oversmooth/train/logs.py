@@ -11,7 +11,7 @@ from typing import Any
 from oversmooth.errors import InputError
 
 EPOCHS, SMOOTHING = "log.jsonl", "smoothing.jsonl"
-"""A line an epoch; a line each time smoothing was looked at."""
+"""A line an epoch, and one each time a run went back; a line each time smoothing was looked at."""
 
 
 class Log:
@@ -70,7 +70,7 @@ class Board:
         check_board()
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)
+        self.writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
 
     def write(self, step: int, row: dict[str, Any]) -> None:
         for name, value in row.items():

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.errors import InputError
+from oversmooth.steering.reparametrized import SingularError
 from oversmooth.train import checkpoint, data, failure, logs
 from oversmooth.train.build import model_of
 from oversmooth.train.evaluate import Evaluator
@@ -42,7 +43,6 @@ class Run:
         on_nan: OnNan = "stop",
     ) -> None:
         self.recipe, self.device, self.folder, self.ranks, self.watch = recipe, device, folder, ranks, watch
-        self.on_nan = on_nan
         self.progress = progress if ranks.first else None
         if folder is not None and ranks.first:
             checkpoint.tidy(folder)
@@ -150,7 +150,8 @@ class Run:
         if self.ranks.agree(bool(stop)) and step.done < step.total:
             self.save()
             return stop or "another process stopped"
-        if time.monotonic() - self.saved_at >= self.watch.save and step.done < step.total:
+        # Together: what one process keeps to go back to is what all keep.
+        if self.ranks.agree(time.monotonic() - self.saved_at >= self.watch.save) and step.done < step.total:
             self.save()
         return ""
 
@@ -163,17 +164,22 @@ class Run:
         if len(self.retries) == _RETRIES:
             raise failure.Diverged(f"{error}; {_RETRIES} times it went back to a checkpoint, with other draws, in vain")
         arrays, facts = self.kept
-        failed, back = int(self.step.failed) + 1, int(arrays["position"])
+        failed, back = int(self.step.failed), int(arrays["position"])
+        failed = 1 + (self.step.done if failed < 0 else failed)
         said = {"retry": len(self.retries) + 1, "failed_at_step": failed, "back_to_step": back, "said": str(error)}
         self.retries.append(said)
         self.step.load(arrays)
         self.step.draw_anew(len(self.retries))
+        self._clock(training=False)  # what was in vain took time, and is no part of an epoch's speed
         self.accuracy, self.epoch_seconds = facts["accuracy"], facts["epoch_seconds"]
         for log in (self.log, self.smoothing):
             if log is not None:
                 log.cut(facts["logs"][log.path.name])
         self.rows = [row for row in self.rows if row["step"] <= back]
         self.looks = [row for row in self.looks if row["step"] <= back]
+        if self.board is not None and self.folder is not None:
+            self.board.close()
+            self.board = logs.Board(self.folder, back)
         if self.log is not None:
             self.log.write(said)
         self.save()  # who resumes it goes on from here, and knows
@@ -184,6 +190,8 @@ class Run:
             self.step.run()
         except torch.OutOfMemoryError:
             full = True
+        except SingularError as error:  # a graph cannot say so, and gives NaN
+            raise failure.Diverged(f"step {self.step.done + 1:,}: {error}") from None
         if full:
             self.model = self.step = self.evaluator = self.monitor = None  # type: ignore[assignment]
             raise failure.too_large(self.recipe, self.device)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import attention, dense_radii, layer_matrix, normal, radius, weights
 
-from oversmooth import steering
+from oversmooth import InputError, steering
 from oversmooth.theory import (
     DenseAttention,
     SoftmaxAttention,
@@ -455,3 +455,44 @@ def test_weights_of_zero_are_ties_without_any_proof(monkeypatch):
     for scale in (0.0, 1e-9):
         found = dominance(A, torch.eye(3).expand(2, 3, 3), scale * torch.ones(2, 3, 3), per_head=True)
         assert {word for row in found.verdict for word in row} == {"tie"}
+
+
+def test_weights_that_leave_the_range_are_refused():
+    A = attention(1, 4, 4).float()
+    for residual in (True, False):
+        with pytest.raises(InputError, match="leave"):
+            dominance(A, torch.full((1, 2, 2), 1e25), torch.full((1, 2, 2), 1e25), residual=residual)
+    tiny = dominance(
+        A.double(), 1e-25 * torch.eye(2).double()[None], 1e-25 * torch.eye(2).double()[None], residual=False
+    )
+    assert float(tiny.rho_smooth) == pytest.approx(1e-50, rel=1e-9)
+    with pytest.raises(InputError, match="infinite or NaN"):
+        head_verdicts(*[1e200 * torch.ones(1, 2, 2, dtype=torch.float64)] * 2)
+
+
+def test_a_single_token_that_counts_is_certain():
+    mask = torch.tensor([True, False, False])
+    A = DenseAttention(torch.block_diag(torch.ones(1, 1), soft(2, 1))[None], mask=mask)
+    found = dominance(A, *one_head([complex(-0.5)]), per_head=True)
+    assert (found.verdict, found.certainty) == (["smooth"], ["certified"])
+
+
+def test_room_with_sums_of_zero_and_of_both_signs():
+    """No mixture of attention: neither is an error."""
+    from families import FAMILIES
+
+    model = steering.steer(FAMILIES["Llama"].make().double(), steering.Spectral(form="general", range=(-1.0, 0.5)))
+    layer = steering.steering_of(model).reparametrized[0]
+    with torch.no_grad():
+        layer.psi.zero_()
+        layer.psi[0, 1], layer.psi[1, 1] = -0.5, 0.2
+    A = attention(layer.shape.heads, 5, 5)
+    found = steering.verify(model, {layer.shape.name: A})
+    assert found.layers[0].still > 0
+    assert found.layers[0].room is not None
+    for bad, words in (({"nobody": A}, "not reparametrized"), ({layer.shape.name: A[:1]}, "has shape")):
+        with pytest.raises(InputError, match=words):
+            steering.verify(model, bad)
+    import json
+
+    json.dumps(found.summary(), allow_nan=False)

@@ -240,7 +240,7 @@ def test_the_general_form_says_so_before_V_is_singular(monkeypatch):
             super().run()
 
     monkeypatch.setattr(run, "Step", Spoiled)
-    with pytest.raises(InputError, match=r"layer 1 \(.*\): V is nearly singular"):
+    with pytest.raises(failure.Diverged, match=r"step 8: layer 1 \(.*\): V is nearly singular"):
         train(recipe, splits(), device="cpu", watch=Watch(monitor=0))
     # As a graph would do it: unasked.
     monkeypatch.setattr(reparametrized, "_cannot_ask", lambda: len(spoiled) == 2)
