@@ -66,14 +66,14 @@ def _unit_columns(theta: Tensor) -> tuple[Tensor, Tensor]:
     return scaled / torch.where(length == 0, 1.0, length), largest * length
 
 
-def _completion(d: int, m: int, like: Tensor) -> Tensor:
+def _completion(d: int, m: int, like: Tensor, seed: int) -> Tensor:
     """Columns ``(d, m)`` of length about 1 that depend on nothing and follow no pattern: digits of sines.
 
     Computed each time, as a CUDA graph takes nothing from the CPU. Anything smoother fails: of cosine transforms, with
     random signs too, few columns tell Vandermonde's from one another.
     """
     row, column = (torch.arange(1, n + 1, dtype=like.dtype, device=like.device) for n in (d, m))
-    digits = torch.sin(12.9898 * row[:, None] + 78.233 * column) * 43758.5453
+    digits = torch.sin(12.9898 * row[:, None] + 78.233 * column + seed) * 43758.5453
     return (digits - digits.floor() - 0.5) * math.sqrt(12 / d)
 
 
@@ -89,8 +89,12 @@ def _factor(theta: Tensor) -> tuple[Tensor, Tensor]:
     # most, and so a Gram matrix of ½ at least; the others are hardly more than rounding.
     dependent = (shift * first.square().sum(-1) > 1 / (2 * m))[..., None, :]
     Q = torch.where(dependent, 0.0, Q)
-    E = _completion(d, m, theta).expand_as(Q)
-    Q = torch.where(dependent, E - Q @ (Q.mT @ E), Q)
+    first_choice, second_choice = (
+        E - Q @ (Q.mT @ E) for E in (_completion(d, m, theta, s).expand_as(Q) for s in (0, 1))
+    )
+    # The others may span a column of the first by chance or by design; hardly of both.
+    short = first_choice.square().sum(-2, keepdim=True) < 1e-3 / d
+    Q = torch.where(dependent, torch.where(short, second_choice, first_choice), Q)
     # The second pass makes them orthonormal to rounding; completed ones to some 1e-7, which the third mends.
     second = _inverse_factor(Q.mT @ Q + shift * eye)
     Q = Q @ second.mT

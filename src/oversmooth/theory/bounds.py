@@ -53,8 +53,8 @@ class Region:
     base: float
     shift: float
     rho: float
-    slack: float
-    """How far ρ and the λ may be off, as a change of |μ|."""
+    slack: Tensor
+    """``(k,)``: how far ρ and each λ may be off, as a change of |μ|."""
 
     def score(self, z: Tensor) -> Tensor:
         """``max_j |base + λ_j (z − shift)|``, of the shape of z."""
@@ -133,11 +133,12 @@ def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
 
     σ_min(z − B) is at least 1/‖(z − B)⁻¹‖ in the Frobenius norm, a tenth of the work of singular values.
     """
-    lam = region.lam[(region.lam.imag >= 0) & (region.lam.abs() > 0)]  # B is real: the other half mirrors this one
+    half = (region.lam.imag >= 0) & (region.lam.abs() > 0)  # B is real: the other half mirrors this one
+    lam, slack = region.lam[half], region.slack[half]
     if region.rho <= 0:
         return False
     centre, radius = region.shift - region.base / lam, region.rho / lam.abs()
-    blur = eps + region.slack / lam.abs()
+    blur = eps + slack / lam.abs()
     # Circles that pass outside the disc of radius ‖B‖ pass all eigenvalues by.
     near = (centre.abs() - radius).abs() <= size + blur
     centre, radius, blur = centre[near], radius[near], blur[near]

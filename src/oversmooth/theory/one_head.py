@@ -10,8 +10,8 @@ from oversmooth.theory.bounds import CERTIFY_TOKENS, SAFETY, SUSPICIOUS, Region,
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
-from oversmooth.theory.reducible import Reducible, centred_block
-from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvalues, eigenvector, eigenvectors
+from oversmooth.theory.reducible import Reducible, centred_block, long_ways
+from oversmooth.theory.small import complex_of, eigenvalues_and_errors, eigenvector, eigenvectors
 from oversmooth.theory.spectrum import (
     DENSE_TOKENS,
     CentredAttention,
@@ -57,7 +57,7 @@ def radii(
     level = smooth.clamp(min=search.smooth_floor)
     if zeros and k < d:
         level = level.clamp(min=update.base)
-    weights_error = spectra.error(j, rough.which)
+    weights_error = spectra.reach(smooth, constant, rough.radius, rough.t - shift, update.base)
     candidates = rough.settle(candidates, level, spectra, weights_error, search, tie)
     lam_rough = lam.gather(1, rough.which[:, None])[:, 0]
     near = rough.radius - tie * rough.radius.clamp(min=update.base)
@@ -116,30 +116,34 @@ class _HeadSpectra:
     def __init__(
         self, W_V: Tensor, W_O: Tensor, constant_gain: Tensor | None, centred_gain: Tensor | None, batch: torch.Size
     ) -> None:
-        self.batch, self._eps = batch, torch.finfo(W_V.dtype).eps
         both = [W_O.double() if gain is None else W_O.double() * gain for gain in (constant_gain, centred_gain)]
         differ = constant_gain is not None
-        self._products = [smaller_product(W_V.double(), W) for W in (both if differ else both[:1])]
-        self._values = [eigenvalues(M) for M in self._products]
+        products = [smaller_product(W_V.double(), W) for W in (both if differ else both[:1])]
+        eps = torch.finfo(W_V.dtype).eps
+        self._values, self._errors = zip(*(eigenvalues_and_errors(M, eps) for M in products), strict=True)
         lead = self._values[0].shape[:-1]
         # Which of the weights each item has: there are fewer of them than items.
         self._place = torch.arange(lead.numel(), device=W_V.device).reshape(lead).expand(batch).reshape(-1)
-        self.constant, self.centred = self._expanded(0), self._expanded(-1)
+        self.constant, self.centred = (
+            values.flatten(0, -2)[self._place] for values in (self._values[0], self._values[-1])
+        )
+        self.constant_error, self.centred_error = (
+            e.flatten(0, -2)[self._place] for e in (self._errors[0], self._errors[-1])
+        )
 
-    def _expanded(self, which: int) -> Tensor:
-        return self._values[which].flatten(0, -2)[self._place]
+    def reach(self, smooth: Tensor, constant: Tensor, rough: Tensor, t: Tensor, base: float) -> Tensor:
+        """How much larger either radius may be, ``(items,)``, as every eigenvalue of H may be off by its error.
 
-    def error(self, smooth: Tensor, rough: Tensor) -> Tensor:
-        """How far rounding may move either chosen eigenvalue, by place ``(items,)`` each: large for a defective H."""
-        worst = torch.zeros(len(smooth), dtype=torch.float64, device=smooth.device)
-        for which, chosen in ((0, smooth), (-1, rough)):
-            values, matrices = self._values[which].flatten(0, -2), self._products[which].flatten(0, -3)
-            k = values.shape[-1]
-            pairs, back = torch.unique(self._place * k + chosen, return_inverse=True)
-            head = pairs // k
-            found = eigenvalue_error(matrices[head], values[head, pairs % k], self._eps)
-            worst = torch.maximum(worst, found[back])
-        return worst
+        smooth, rough: the radii; constant, t: what attention multiplies λ by where they are taken.
+        """
+        found = torch.zeros_like(self.constant_error[:, 0])
+        for lam, error, radius, factor in (
+            (self.constant, self.constant_error, smooth, constant.to(self.constant)),
+            (self.centred, self.centred_error, rough, t.to(self.centred)),
+        ):
+            highest = ((base + lam * factor[:, None]).abs() + error * factor.abs()[:, None]).amax(-1)
+            found = torch.maximum(found, torch.where(radius > 0, highest - radius.double(), 0.0))
+        return found.clamp(min=0)
 
 
 def _mu(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> Tensor:
@@ -191,6 +195,7 @@ class _Rough:
         # Eigenvalues that stand on a diagonal are exact; those of larger blocks are not.
         self.exact = torch.zeros_like(self.repeated)
         self.parts = Reducible.of(flat)
+        self._far = long_ways(flat)
 
     def search(self, how: Search) -> Tensor:
         """Fill in all items; returns the t that may tie with the best one, ``(items, some)``, NaN for none."""
@@ -218,6 +223,7 @@ class _Rough:
         self._by_arnoldi(self.everything[~(small | apart)], how)
         lost = self.everything[~self.converged]
         if len(lost) and self._can_rescue(how):
+            self.condition[lost] = 1.0  # what Arnoldi said of a value that it did not find says nothing
             self._directly(lost, self._all_values(lost))
         return self._pair()
 
@@ -236,6 +242,10 @@ class _Rough:
         if self.A.tokens == 1:
             self.certified |= True
             return candidates
+        # What a Krylov space says of condition is not believed where ways are long.
+        far = self.everything[self._far & ~self.exact]
+        if len(far) and how.method != "arnoldi":
+            self.condition[far] = torch.maximum(self.condition[far], self._conditions(far))
         slope = self.lam.gather(1, self.which[:, None])[:, 0].abs()
         blur = rounding(self.A).to(self.radius)
         change = self.residual + slope * blur
@@ -265,7 +275,7 @@ class _Rough:
                 base=self.base,
                 shift=float(self.shift[i]),
                 rho=float(level[i]),
-                slack=float(weights_error[i]) + self.A.rounding * float(level[i]),
+                slack=(weights_error[i] + 2 * spectra.centred_error[i] + self.A.rounding * float(level[i])).cpu(),
             )
             proven = all(certified(B.cpu(), region, float(blur[i])) for B in blocks)
             self.certified[i], self.doubted[i] = proven, not proven

@@ -12,6 +12,8 @@ from oversmooth.theory.components import Components, components
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix
 from oversmooth.theory.small import eigenvalues, eigenvectors
 
+_LINK = 1e-6
+
 
 class Reducible:
     """Which of some attention arrays ``(items, n, n)`` are reducible, and their parts."""
@@ -123,6 +125,20 @@ class Block:
         if self.closed:
             values[(values - 1).abs().argmin()] = 1
         return values
+
+
+def long_ways(flat: AttentionOperator) -> Tensor:
+    """Where somebody does not see somebody within two steps over links of 1e-6 or more, ``(items,)``.
+
+    Bands, chains and the nearly causal: there eigenvalues can be ill-conditioned beyond what a Krylov space shows.
+    """
+    if not isinstance(flat, DenseAttention) or flat.causal:
+        return torch.zeros(flat.shape[0], dtype=torch.bool, device=flat.device)
+    links = (flat.A > _LINK).float()
+    near = (links @ links > 0) | (links > 0)
+    if flat.mask is not None:
+        near = near | ~flat.mask[:, None, :] | ~flat.mask[:, :, None]
+    return ~near.flatten(1).all(-1)
 
 
 def centred_block(A: DenseAttention, item: int) -> Tensor:

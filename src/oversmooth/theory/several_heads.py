@@ -11,9 +11,9 @@ from oversmooth.theory.bounds import SAFETY, moved, rounding
 from oversmooth.theory.krylov import Extremal, LinearSystem, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
-from oversmooth.theory.reducible import Reducible
-from oversmooth.theory.small import complex_of, eigenvalue_error, eigenvalues, eigenvector, eigenvectors
-from oversmooth.theory.systems import CausalBlocks, JoinedHeads
+from oversmooth.theory.reducible import Reducible, long_ways
+from oversmooth.theory.small import complex_of, eigenvalues, eigenvalues_and_errors, eigenvector, eigenvectors
+from oversmooth.theory.systems import CausalBlocks, JoinedHeads, TransposedHeads
 from oversmooth.theory.tokens import centre_tokens, token_mean
 from oversmooth.theory.weights import smaller_product, stack_heads
 
@@ -66,10 +66,10 @@ def _shared(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, sear
 
 
 def _union(A: AttentionOperator) -> AttentionOperator:
-    """The mean over heads: zero where every head is."""
+    """The largest over heads: zero where every head is."""
     assert isinstance(A, DenseAttention)
     mask = None if A.mask is None else A.mask[:, 0]
-    return DenseAttention.trusted(A.A.mean(1), mask, A.causal, A.rounding)
+    return DenseAttention.trusted(A.A.amax(1), mask, A.causal, A.rounding)
 
 
 def _in_parts(
@@ -235,10 +235,10 @@ class _SharedWeights:
             self.weights_error = (found.condition * found.residual)[0]
             return found.score[0]
         small = small.double()
-        values = eigenvalues(small)
-        best = values[(base + values).abs().argmax()]
-        self.weights_error = eigenvalue_error(small[None], best[None], torch.finfo(V.dtype).eps)[0].to(self.residual)
-        return (base + best).abs().to(self.residual)
+        values, errors = eigenvalues_and_errors(small, torch.finfo(V.dtype).eps)
+        size = (base + values).abs()
+        self.weights_error = ((size + errors).max() - size.max()).to(self.residual)
+        return size.max().to(self.residual)
 
     def _extremal(self, system: LinearSystem, vectors: bool = False) -> Extremal:
         how = self.how
@@ -256,14 +256,37 @@ class _SharedWeights:
     def _by_arnoldi(self) -> None:
         # A token without company has no centred arrays.
         index = (self.system.rank > 0).nonzero()[:, 0]
-        found = self._extremal(self.system.select(index), vectors=self.how.limit is not False)
+        far = long_ways(_union(self.A))[index] if isinstance(self.A, DenseAttention) else torch.zeros_like(index) > 0
+        wanted = self.how.limit is not False
+        found = self._extremal(self.system.select(index), vectors=wanted or bool(far.any()))
         self.mu[index] = self.update.base + found.value
         self.residual[index] = found.residual
         self.error[index] = self._error(found.condition, found.residual, rounding(self.A)[index])
+        if bool(far.any()):
+            self._check_from_the_left(index[far], found, far)
+        if not wanted:
+            found.vector = None
         if found.vector is not None:
             arrays = torch.zeros(len(self.mu), self.A.tokens, self.d, dtype=self.mu.dtype, device=self.A.device)
             arrays[index] = found.vector.view(-1, self.A.tokens, self.d)
             self.array = self._with_constant_part(arrays)
+
+    def _check_from_the_left(self, index: Tensor, right: Extremal, which: Tensor) -> None:
+        """The same eigenvalue from the transposed update: another start, and the condition number in all dimensions.
+
+        Where the two do not meet, nothing was found.
+        """
+        assert right.vector is not None
+        left = self._extremal(TransposedHeads(self.system.select(index)), vectors=True)
+        assert left.vector is not None
+        theta, x, y = right.value[which], right.vector[which], left.vector
+        mirrored = (left.value - theta.conj()).abs() < (left.value - theta).abs()
+        y = torch.where(mirrored[:, None], y.conj(), y)
+        apart = torch.minimum((left.value - theta).abs(), (left.value - theta.conj()).abs())
+        overlap = (y * x).sum(-1).abs().clamp(min=torch.finfo(x.real.dtype).tiny)
+        error = self._error(1 / overlap, right.residual[which] + left.residual, rounding(self.A)[index])
+        met = apart <= SAFETY * error + 1e-3 * theta.abs().clamp(min=1)
+        self.error[index] = torch.where(met, torch.maximum(self.error[index], error), torch.inf)
 
     def _directly(self) -> None:
         """All eigenvalues of T_P, item by item, over the tokens that count."""

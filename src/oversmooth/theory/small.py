@@ -109,9 +109,20 @@ def _eigvals(M: Tensor) -> Tensor:
     return torch.full(M.shape[:-1], torch.nan, dtype=complex_of(M.dtype))
 
 
+def _eig(M: Tensor) -> tuple[Tensor, Tensor]:
+    """LAPACK's, with the same care; vectors are NaN where it does not converge."""
+    if not bool(M.isfinite().all()):
+        _eigvals(M)  # says what is wrong
+    try:
+        return torch.linalg.eig(M)
+    except RuntimeError:
+        values = _eigvals(M)
+        return values, torch.full(M.shape, torch.nan, dtype=values.dtype)
+
+
 def eigenpairs(M: Tensor) -> tuple[Tensor, Tensor]:
     """All eigenvalues and unit right eigenvectors (columns) of each matrix, on M's device."""
-    values, vectors = zip(*_shared(torch.linalg.eig, M), strict=True)
+    values, vectors = zip(*_shared(_eig, M), strict=True)
     return torch.cat(values).reshape(M.shape[:-1]).to(M.device), torch.cat(vectors).reshape(M.shape).to(M.device)
 
 
@@ -171,6 +182,17 @@ def eigenvalue_error(M: Tensor, value: Tensor, eps: float) -> Tensor:
     """
     _, condition = eigenvectors(M, value)
     return torch.linalg.matrix_norm(M) * (eps * condition).clamp(max=eps ** (1 / M.shape[-1]))
+
+
+def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """All eigenvalues of each matrix, ``(..., m)``, and about how far rounding to ε of M's norm moves each.
+
+    Of all, since an ill-conditioned one that does not count as computed may count in truth.
+    """
+    values, vectors = eigenpairs(M)
+    lengths = torch.linalg.vector_norm(torch.linalg.inv_ex(vectors).inverse, dim=-1)
+    lengths = torch.where(lengths.isfinite(), lengths, 1 / eps)
+    return values, torch.linalg.matrix_norm(M)[..., None] * (eps * lengths).clamp(max=eps ** (1 / M.shape[-1]))
 
 
 def complex_of(dtype: torch.dtype) -> torch.dtype:

@@ -30,7 +30,7 @@ from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import real_and_imaginary
 from oversmooth.theory.small import eigenvalue_error, eigenvalues
 from oversmooth.theory.spectrum import DEFAULT_TOLERANCE
-from oversmooth.theory.systems import CausalBlocks, JoinedHeads
+from oversmooth.theory.systems import CausalBlocks, JoinedHeads, TransposedHeads
 from oversmooth.theory.weights import check_weights, stack_heads
 
 # Arnoldi: basis vectors before a restart, and restarts at most.
@@ -124,28 +124,11 @@ class _Product:
         return _Product([_transposed(layer) for layer in reversed(self.layers)], self.scale)
 
 
-class _TransposedHeads(JoinedHeads):
-    """``Z ↦ P Σ_h A_hᵀ Z (W_V^h W_O^h)ᵀ`` on centred arrays."""
-
-    def __init__(self, layer: JoinedHeads) -> None:
-        super().__init__(layer.A, layer.W_O.mT, layer.W_V.mT, layer.shift)
-        self.layer = layer
-
-    def mix(self, Z: Tensor) -> Tensor:
-        values = (Z @ self.V).view(-1, self.n, self.heads, self.k).transpose(1, 2)
-        # Attention as queries and keys has no product with its transpose: one layer at a time becomes a matrix.
-        mixed = self.A.dense().A.mT @ values
-        return mixed.transpose(1, 2).reshape(-1, self.n, self.heads * self.k) @ self.O
-
-    def select(self, index: Tensor) -> JoinedHeads:
-        return _TransposedHeads(self.layer.select(index))
-
-
 def _transposed(layer: LinearSystem) -> LinearSystem:
     if isinstance(layer, CausalBlocks):
         return CausalBlocks(layer.diagonal, layer.W_O.mT, layer.W_V.mT)
     assert isinstance(layer, JoinedHeads)
-    return _TransposedHeads(layer)
+    return TransposedHeads(layer)
 
 
 @torch.no_grad()

@@ -55,6 +55,25 @@ class JoinedHeads:
         return JoinedHeads(self.A.select(index), self.W_V, self.W_O, self.shift, centred=self.centred)
 
 
+class TransposedHeads(JoinedHeads):
+    """``Z ↦ P Σ_h (A_h − s_h)ᵀ Z (W_V^h W_O^h)ᵀ`` on centred arrays: its right vectors are the other's left ones."""
+
+    def __init__(self, layer: JoinedHeads) -> None:
+        super().__init__(layer.A, layer.W_O.mT, layer.W_V.mT, layer.shift, centred=layer.centred)
+        self.layer = layer
+
+    def mix(self, Z: Tensor) -> Tensor:
+        values = (Z @ self.V).view(-1, self.n, self.heads, self.k).transpose(1, 2)
+        # Attention as queries and keys has no product with its transpose: one layer at a time becomes a matrix.
+        mixed = self.A.dense().A.mT @ values
+        if self.shift.any():
+            mixed = mixed - self.shift[:, None, None] * values
+        return mixed.transpose(1, 2).reshape(-1, self.n, self.heads * self.k) @ self.O
+
+    def select(self, index: Tensor) -> JoinedHeads:
+        return TransposedHeads(self.layer.select(index))
+
+
 class CausalBlocks:
     """``x ↦ Σ_h (a_h − s_h) x W_V^h W_O^h`` on d features, one item a token: the diagonal blocks of causal attention.
 

@@ -889,3 +889,15 @@ def test_exporting_wants_a_pass_first():
     model, x = steer(model_of(fused_open).requires_grad_(False), Centred(0.5)), tokens()
     with pytest.raises(Exception, match="run one batch through the model as it is"):
         torch.export.export(model, (x,), strict=False)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_window_wider_than_the_first_text_compiled(dynamic):
+    """Code for short texts, or for texts of any length, has not seen what a window hides of longer ones."""
+    torch._dynamo.reset()
+    model = steer(model_of(fused(lambda far: far.abs() > 8)), FeatScale(0.1, 0.2, learned=False))
+    run = torch.compile(model, backend="eager", dynamic=dynamic)
+    with torch.no_grad():
+        assert (model if dynamic is None else run)(tokens(5)).isfinite().all()
+        with pytest.raises(Exception, match="averages over all tokens"):
+            run(tokens(40))

@@ -496,3 +496,65 @@ def test_room_with_sums_of_zero_and_of_both_signs():
     import json
 
     json.dumps(found.summary(), allow_nan=False)
+
+
+@pytest.mark.parametrize("size", [5, 8])
+def test_a_defective_cluster_that_does_not_count_as_computed(size):
+    """Its true eigenvalues may be the largest: −0.5 eight times, a superdiagonal of 9, and −0.1 beside it."""
+    block = torch.diag(torch.full((size,), -0.5)) + torch.diag(torch.full((size - 1,), 9.0), 1)
+    Q = torch.linalg.qr(normal(size + 1, size + 1, seed=size)).Q
+    H = Q @ torch.block_diag(block.double(), torch.tensor([[-0.1]]).double()) @ Q.T
+    exact = enclosed(H.numpy())
+    A = attention(1, 4, 4, causal=True)
+    found = dominance(A, torch.eye(size + 1).double()[None], H[None], per_head=True)
+    smooth = max(abs(1 + z) for z in exact)
+    rough = max(abs(1 + z * t) for z in exact for t in np.diag(A[0].numpy())[1:])
+    (said,) = found.verdict
+    assert said == "undecided" or (said == "smooth") == (smooth > rough)
+    assert float(found.weights_error) >= abs(smooth - float(found.rho_smooth)) * 0.3
+
+
+@pytest.mark.parametrize(("link", "dtype"), [(1e-38, torch.float32), (1e-100, torch.float64), (1e-300, torch.float64)])
+def test_a_long_cycle_that_arnoldi_does_not_find(link, dtype):
+    """What is computed directly after it must not be believed by Arnoldi's condition number."""
+    found = dominance(cycle(100, link).to(dtype)[None], *one_head([complex(-2.2)]), per_head=True)
+    assert found.verdict == ["undecided"]
+    assert float(found.error) > 0.1
+
+
+def drift(n, up, down, corner, seed):
+    """A walk that mostly goes one way, and a weak link back."""
+    noise = 1 + 0.3 * torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    A = torch.diag(torch.full((n - 1,), up).double(), 1) + torch.diag(torch.full((n - 1,), down).double(), -1)
+    A = (A + 0.1 * torch.eye(n).double()) * noise
+    A[-1, 0] = corner
+    return rows(A)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_heads_that_drift_are_checked_from_the_left(dtype):
+    """Pseudo-eigenvalues pass for eigenvalues in a Krylov space; the transposed update does not find them again."""
+    wrong = []
+    for seed in range(2):
+        A = torch.stack([drift(70, 0.8, 0.05, 1e-9, seed), drift(70, 0.7, 0.1, 1e-9, seed + 9)]).to(dtype)
+        lam = torch.tensor([[-1.2, -2.1], [-1.0, 0.3]], dtype=torch.float64)
+        W = torch.diag_embed(lam)
+        found = dominance(A, torch.eye(2).double().expand(2, 2, 2), W, limit=False)
+        smooth = float((1 + lam.sum(0)).abs().max())
+        rough = 0.0
+        for j in range(2):
+            t = enclosed((A.double() * lam[:, j, None, None]).sum(0).numpy())
+            t.remove(min(t, key=lambda z, j=j: abs(z - float(lam[:, j].sum()))))
+            rough = max(rough, *(abs(1 + z) for z in t))
+        if found.verdict in ("smooth", "rough") and (found.verdict == "smooth") != (smooth > rough):
+            wrong.append((seed, found.verdict, smooth, rough, float(found.rho_rough)))
+    assert not wrong
+
+
+def test_a_link_in_one_head_of_many_is_a_link():
+    """The smallest float there is: a mean over heads would lose it."""
+    A = cycle(30, 0.0).float().expand(4, 30, 30).clone()
+    A[2, -1, 0] = 1.4e-45
+    lam = torch.full((4,), -0.55)
+    found = dominance(A, torch.ones(4, 1, 1), lam[:, None, None], limit=False)
+    assert found.verdict in ("rough", "undecided")

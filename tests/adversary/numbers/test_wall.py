@@ -352,3 +352,13 @@ def test_a_steered_model_with_dependent_columns_runs_and_verifies():
         layer.theta[:, 1] = layer.theta[:, 0]
     assert verify(model).layers[0].condition < 1 + 1e-6
     assert model(torch.randn(2, 3, 8, 8)).isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (8, 8), (30, 10)])
+def test_columns_that_are_the_completions_own(shape):
+    """What dependent columns get must not be what the others span already."""
+    theta = normal(*shape, seed=1)
+    theta[:, 0] = 0
+    theta[:, 1] = orthogonal._completion(*shape, theta, 0)[:, 0]
+    assert excess(orthogonal.orthonormal(theta)) < BOUND
+    assert excess(orthogonal.orthonormal(theta.float())) < BOUND
