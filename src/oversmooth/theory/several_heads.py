@@ -103,9 +103,11 @@ def _in_parts(
         struck = struck or closed
     if singles:
         worst.append(whole.largest_of_blocks(A.diagonal()[0][:, singles].mT - update.shift))
-    sizes = torch.stack([mu.abs() for mu, _, _ in worst])
+    sizes, errors = torch.stack([mu.abs() for mu, _, _ in worst]), torch.stack([error for _, _, error in worst])
     best = int(sizes.argmax())
-    whole.mu, whole.residual, whole.error = (x.reshape(1) for x in worst[best])
+    whole.mu, whole.residual, _ = (x.reshape(1) for x in worst[best])
+    # Another component may be the largest, within its own error.
+    whole.error = torch.maximum((sizes + errors).max() - sizes[best], errors[best]).reshape(1)
     whole.repeated |= True  # what X tends to is not looked for
     return whole.result(smooth.expand(1))
 
@@ -296,7 +298,7 @@ class _SharedWeights:
             keep = torch.ones_like(A.A[0, 0, 0], dtype=torch.bool) if A.mask is None else A.mask[i, 0]
             if keep.sum() < 2:
                 continue
-            counted = DenseAttention.trusted(A.A[i][:, keep][:, :, keep], None, A.causal)
+            counted = DenseAttention.trusted(A.A[i][:, keep][:, :, keep], None, A.causal, A.rounding)
             heads = centred_matrix(counted) if self.centred else counted.A
             heads = heads - self.update.shift[:, None, None] * torch.eye(heads.shape[-1]).to(heads)
             # Σ_h B_h ⊗ W_hᵀ, acting on the rows of an array laid end to end.

@@ -419,6 +419,9 @@ def test_half_precision_is_known_to_fewer_digits():
         dominance(A.to(t)[None], *one_head([complex(-1.3)]), per_head=True) for t in (torch.float32, torch.bfloat16)
     ]
     assert float(found[1].error) > 1e4 * float(found[0].error)
+    W_V, W_O = weights(2, 3, 3)
+    single, half = (dominance(A.to(t).expand(2, 9, 9), W_V, W_O) for t in (torch.float32, torch.bfloat16))
+    assert float(half.error) > 1e3 * float(single.error)
 
 
 def test_what_is_certified_survives_changes_as_large_as_rounding():
