@@ -30,7 +30,8 @@ CERTIFY_TOKENS = 512
 """Up to here a proof is tried."""
 DEFECTIVE = 0.05
 """Weights whose eigenvalues are known no better than this, relative to the radius, leave the verdict undecided."""
-_ROUNDINGS = 4.0  # units in the last place of a softmax: of its exponentials, their sum and the quotient
+ROUNDINGS = 4.0
+"""Units in the last place of a softmax: of its exponentials, their sum and the quotient."""
 _POINTS = 128  # inverses at most, for one proof
 _CRITICAL = 16  # eigenvalues near the edge at most, for discs to be scaled
 _EPS = torch.finfo(torch.float64).eps
@@ -38,7 +39,7 @@ _EPS = torch.finfo(torch.float64).eps
 
 def rounding(A: AttentionOperator) -> Tensor:
     """The norm of what rounding may have done to each A, ``(items,)``."""
-    unit = _ROUNDINGS * A.rounding
+    unit = ROUNDINGS * A.rounding
     if isinstance(A, DenseAttention):
         return unit * torch.linalg.matrix_norm(A.A)
     return torch.full(A.batch_shape, unit * math.sqrt(A.tokens), dtype=A.dtype, device=A.device)
@@ -198,7 +199,10 @@ def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False) -> Any:
 
 
 def _weights_alone(M: Tensor, size: float, has_zeros: bool, causal: bool) -> str:
-    lam, error = eigenvalues_and_errors(M, 8 * len(M) * _EPS * size)
+    lam, kappa = _eigenvalues_and_conditions(M)
+    if kappa is None:
+        return "open"
+    error = len(M) * kappa * (8 * len(M) * _EPS * size)  # Gershgorin's discs, as above
     growth = (1 + lam).abs()
     if causal and bool((growth - error > 1).any()):
         return "smooth"
@@ -214,9 +218,3 @@ def _weights_alone(M: Tensor, size: float, has_zeros: bool, causal: bool) -> str
     if leads and float(lam.real[first]) > float(error[first]):
         return "smooth"
     return "open"
-
-
-def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Eigenvalues of a matrix in float64, and how far each may be off if M is off by eps; inf if nothing is known."""
-    values, kappa = _eigenvalues_and_conditions(M)
-    return values, torch.full_like(values.real, torch.inf) if kappa is None else len(M) * kappa * eps

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.errors import InputError
-from oversmooth.theory.bounds import CERTIFY_TOKENS, SAFETY, SUSPICIOUS, Region, certified, moved, rounding
+from oversmooth.theory.bounds import CERTIFY_TOKENS, ROUNDINGS, SAFETY, SUSPICIOUS, Region, certified, moved, rounding
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
@@ -249,7 +249,8 @@ class _Rough:
         slope = self.lam.gather(1, self.which[:, None])[:, 0].abs()
         blur = rounding(self.A).to(self.radius)
         change = self.residual + slope * blur
-        estimate = moved(self.condition, change, slope * blur / (4 * self.A.rounding), self.A.tokens - 1)
+        size = slope * blur / (ROUNDINGS * self.A.rounding)  # |λ| ‖A‖
+        estimate = moved(self.condition, change, size, self.A.tokens - 1)
         self.error = torch.where(self.exact, slope * self.A.rounding, estimate)
         gap = (level - self.radius.clamp(min=how.rough_floor)).abs()
         sure = gap > SAFETY * (self.error + weights_error.to(gap))
