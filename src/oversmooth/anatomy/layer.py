@@ -71,6 +71,12 @@ class AttentionLayer:
     weights: Weights = field(repr=False, compare=False)
     window: int | None = None
     """The size of the window that a token sees, as the module says it; None: no window, or not known before it runs."""
+    factor: float | Tensor | None = field(default=None, compare=False)
+    """What multiplies attention's output on its way into the stream, beside the layer scale: a number of the
+    configuration, or, once the model ran, what was seen, ``()`` or ``(d,)``. W_O has it folded in.
+    """
+    keep: float = 1.0
+    """What multiplies the stream that attention adds to: 1 almost everywhere; 0 where it replaces the stream."""
 
     def __str__(self) -> str:
         return self.name
@@ -91,14 +97,23 @@ class AttentionLayer:
 
     @property
     def W_O(self) -> Tensor:
-        W = self.raw_W_O
-        if self.layer_scale is None:
-            return W
-        return W * _finite(self.weights.read(self.layer_scale), self.name, "layer scale").to(W.dtype)
+        W, scale = self.raw_W_O, self.scale
+        return W if scale is None else W * scale.to(W)
+
+    @property
+    def scale(self) -> Tensor | None:
+        """All that multiplies attention's output on its way into the stream, ``()`` or ``(d,)``; None: nothing."""
+        scale = None
+        if self.layer_scale is not None:
+            scale = _finite(self.weights.read(self.layer_scale), self.name, "layer scale")
+        if self.factor is not None:
+            factor = torch.as_tensor(self.factor, device=None if scale is None else scale.device)
+            scale = factor if scale is None else scale * factor.to(scale)
+        return scale
 
     @property
     def raw_W_O(self) -> Tensor:
-        """Without the layer scale."""
+        """Without the layer scale and other factors."""
         name = f"{self.name}.{self.layout.output}"
         W = _finite(self.weights.read(name), self.name, "output weight")
         return (W if self.layout.transposed else W.mT).unflatten(0, (self.heads, self.head_dim))

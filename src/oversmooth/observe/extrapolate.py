@@ -136,8 +136,8 @@ def _effective(block: Block) -> tuple[Tensor, Tensor, Tensor | None, str]:
         variant = "observed"
     offset = torch.einsum("hk,hkd->d", values, W_O)
     if (bias := layer.output_bias) is not None:
-        scale = 1.0 if layer.layer_scale is None else layer.weights.read(layer.layer_scale).float()
-        offset = offset + bias.float() * scale
+        scale = layer.scale
+        offset = offset + (bias.float() if scale is None else bias.float() * scale.to(bias).float())
     if block.norm_position == "post":
         (W_V, W_O), offset, variant = centre_features(W_V, W_O), _without_mean(offset), "post"
     return W_V, W_O, offset if bool(offset.any()) else None, variant
