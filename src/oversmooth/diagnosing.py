@@ -266,14 +266,15 @@ def _layers(blocks: list[Block], found: Found) -> list[Layer]:
     ]
     spectra: dict[str, Spectrum] = {}
     for call, block in enumerate(blocks):
-        end, middle = (call, len(block.stages) - 1), (call, block.attention_stage)
-        tokens, attention_out = found.tokens[end], found.tokens.get(middle)
+        end, middle = (call, len(block.stages) - 1), block.attention_stage
+        tokens, attention_out = found.tokens[end], None if middle is None else found.tokens[(call, middle)]
         sigma = found.inverse_sigma.get(call)
         inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
         key = block.layer.name
         if key not in spectra or inverse is not None:
             seen = block.norm_position if block.norm_agrees else "none"
-            spectra = {key: layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)}
+            spectrum = layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)
+            spectra = {key: _without_radii(spectrum) if block.undecided else spectrum}
         layers.append(
             Layer(
                 name=block.layer.block,
@@ -289,6 +290,14 @@ def _layers(blocks: list[Block], found: Found) -> list[Layer]:
             )
         )
     return layers
+
+
+def _without_radii(spectrum: Spectrum) -> Spectrum:
+    """Eigenvalues as weights have them, where what stands between them and the stream is not one factor."""
+    for entry in (*spectrum.joined.values(), *(e for row in spectrum.heads.values() for e in row)):
+        entry.rho_smooth = None
+    spectrum.rho_smooth = None
+    return spectrum
 
 
 def _changes(blocks: list[Block], found: Found, call: int) -> list[Change]:
@@ -379,6 +388,9 @@ def _doubts(blocks: list[Block], anatomy: Anatomy) -> list[str]:
             f"{len(differs)} norms stand elsewhere than names suggest, {differs[0].layer.name} first: taken as seen, "
             f"{differs[0].norm_position}"
         )
+    for why in dict.fromkeys(block.undecided for block in blocks if block.undecided):
+        places = [block.layer.name for block in blocks if block.undecided == why]
+        said.append(f"{len(places)} attention layers are undecided, {places[0]} first: {why}")
     if any(not block.norm_agrees for block in blocks if block.norm_position == "pre"):
         said.append("the norm before attention is not a LayerNorm or RMSNorm as known: H is raw only")
     return said

@@ -56,7 +56,7 @@ class Eigenvalues:
     """Share of eigenvalues with negative real part."""
     mean_real: Number
     rho_smooth: Number
-    """The largest |1 + λ|."""
+    """The largest |1 + λ|; None where a factor that varies by token stands between H and the stream."""
     real: list[float] = field(default_factory=list)
     imag: list[float] = field(default_factory=list)
 

@@ -42,18 +42,20 @@ def layer_spectrum(
     variants = {"raw": W_V}
     if layer.norm is not None and layer.norm_position == "pre":
         variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
+    keep = layer.keep
     by_head = {
-        name: [_eigenvalues(row) for row in head_spectrum(V, W_O)] if heads else [] for name, V in variants.items()
+        name: [_eigenvalues(row, keep) for row in head_spectrum(V, W_O)] if heads else []
+        for name, V in variants.items()
     }
     together = {
-        name: _eigenvalues(_all(V, W_O, layer, centred=name == "folded"), layer.width) if joined else _nothing()
+        name: _eigenvalues(_all(V, W_O, layer, centred=name == "folded"), keep, layer.width) if joined else _nothing()
         for name, V in variants.items()
     }
     if inverse_sigma is not None and "folded" in variants:
         # A factor on W_V is a factor on every eigenvalue.
-        by_head["observed"] = [_scaled(e, inverse_sigma) for e in by_head["folded"]]
+        by_head["observed"] = [_scaled(e, inverse_sigma, keep) for e in by_head["folded"]]
         zeros = layer.kv_heads * layer.head_dim < layer.width
-        together["observed"] = _scaled(together["folded"], inverse_sigma, floor=1.0 if zeros else 0.0)
+        together["observed"] = _scaled(together["folded"], inverse_sigma, keep, floor=abs(keep) if zeros else 0.0)
     raw = together["raw"]
     return Spectrum(
         negative_share=raw.negative_share,
@@ -62,7 +64,8 @@ def layer_spectrum(
         joined=together,
         heads=by_head,
         inverse_sigma=None if inverse_sigma is None else plain(inverse_sigma),
-        verdicts=head_verdicts(W_V, W_O, bool(layer.causal)) if verdicts else [],
+        # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
+        verdicts=head_verdicts(W_V, W_O / (keep or 1.0), bool(layer.causal)) if verdicts and keep else [],
     )
 
 
@@ -77,8 +80,8 @@ def _all(W_V: Tensor, W_O: Tensor, layer: AttentionLayer, *, centred: bool) -> T
     return torch.cat([values, values.new_zeros(missing)])
 
 
-def _eigenvalues(values: Tensor, size: int = 0) -> Eigenvalues:
-    """size: of H, where its other eigenvalues are zeros that count in ρ_smooth."""
+def _eigenvalues(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:
+    """keep: what multiplies the stream itself; size: of H, where its other eigenvalues are zeros that count in ρ_smooth."""
     values = values.cpu()
     order = values.real.argsort()
     values = values[order]
@@ -86,15 +89,15 @@ def _eigenvalues(values: Tensor, size: int = 0) -> Eigenvalues:
     return Eigenvalues(
         negative_share=plain((real < -_ZERO * values.abs().max()).double().mean()),
         mean_real=plain(real.mean()),
-        rho_smooth=plain((1 + values).abs().max().clamp(min=1.0 if len(values) < size else 0.0)),
+        rho_smooth=plain((keep + values).abs().max().clamp(min=abs(keep) if len(values) < size else 0.0)),
         real=[_rounded(v) for v in real.tolist()],
         imag=[_rounded(v) for v in imag.tolist()],
     )
 
 
-def _scaled(spectrum: Eigenvalues, factor: float, floor: float = 0.0) -> Eigenvalues:
+def _scaled(spectrum: Eigenvalues, factor: float, keep: float, floor: float = 0.0) -> Eigenvalues:
     real, imag = (torch.tensor(part, dtype=torch.float64) * factor for part in (spectrum.real, spectrum.imag))
-    largest: Number = plain(torch.complex(1 + real, imag).abs().max().clamp(min=floor)) if len(real) else None
+    largest: Number = plain(torch.complex(keep + real, imag).abs().max().clamp(min=floor)) if len(real) else None
     mean = None if spectrum.mean_real is None else plain(spectrum.mean_real * factor)
     return Eigenvalues(
         spectrum.negative_share,

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.live import steering_of
+from oversmooth.observe.account import Stage
 from oversmooth.observe.collect import MASSIVE_RATIO, Collect, Found, Settings
-from oversmooth.observe.study import Block, Stage, Study
+from oversmooth.observe.study import Block, Study
 from oversmooth.observe.watch import Watch
 
 __all__ = ["MASSIVE_RATIO", "Block", "Found", "Observer", "Settings", "Stage", "study"]
@@ -27,8 +28,6 @@ def study(
     attention: False where only tokens matter; attention is then neither caught nor checked.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    # torch's own attention is also where its output is read.
-    attention = attention or any(isinstance(modules[layer.name], nn.MultiheadAttention) for layer in anatomy)
     return Study.of(modules, list(anatomy), run, mask, attention=attention)
 
 
@@ -53,15 +52,8 @@ class Observer:
         self._collect = Collect(blocks, settings, steering_of(model))
         layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in blocks}.values())
         modules = dict(model.named_modules(remove_duplicate=False))
-        self._watch = Watch(
-            modules, layers, self._collect, self._collect.parts, attention=self._needs_attention(blocks, settings)
-        )
+        self._watch = Watch(modules, layers, self._collect, self._collect.parts, attention=settings.spectra)
         self.found: Found = self._collect.found
-
-    @staticmethod
-    def _needs_attention(blocks: list[Block], settings: Settings) -> bool:
-        # torch's own attention is also where its output is read.
-        return settings.spectra or any(stage.module == block.layer.name for block in blocks for stage in block.stages)
 
     def __enter__(self) -> Observer:
         self._watch.__enter__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.errors import InputError
+from oversmooth.observe.account import Stage
 from oversmooth.observe.study import Block, inverse_sigma
 from oversmooth.theory.dominance import TIE, Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
@@ -80,11 +81,12 @@ class Collect:
         self._rows: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         self._without: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         self._lists: dict[str, dict[int, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
-        self._weights: dict[str, tuple[Tensor, Tensor]] = {}
+        self._weights: tuple[AttentionLayer, Tensor, Tensor] | None = None
         self._mask: Tensor | None = None
         self._counted: Tensor | None = None
         self._start = 0
         self._x: Tensor | None = None
+        self._ran: Counter[str] = Counter()
         self._sigma: Tensor | None = None
 
     def parts(self, layer: AttentionLayer) -> list[str]:
@@ -115,6 +117,7 @@ class Collect:
         if call == 0 or not block.continues:
             self._site((call, -1), x, cosines=True)
         self._x = x
+        self._ran.clear()
         kind = layer.norm.kind if layer.norm is not None else "layer"
         self._sigma = inverse_sigma(x, kind, self._mask_for(x)) if block.norm_position == "pre" else None
         if self._sigma is not None:
@@ -122,11 +125,17 @@ class Collect:
 
     def part(self, call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
         call %= len(self.blocks)
+        nth = self._ran[name]
+        self._ran[name] += 1
         for place, stage in enumerate(self.blocks[call].stages):
-            if stage.module == name:
-                assert self._x is not None
-                state = {"input": x, "output": y, "sum": self._x + y if stage.where == "sum" else y}[stage.where]
+            if stage.module == name and stage.nth == nth:
+                state = self._added(stage, y) if stage.where == "sum" else x if stage.where == "input" else y
                 self._site((call, place), state, cosines=place == self.blocks[call].attention_stage)
+
+    def _added(self, stage: Stage, branch: Tensor) -> Tensor:
+        assert self._x is not None
+        before = self._x if stage.keep == 1.0 else self._x * stage.keep
+        return before + (branch if stage.factor is None else branch * stage.factor.to(branch))
 
     def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
         call %= len(self.blocks)
@@ -135,24 +144,26 @@ class Collect:
 
     def attention(self, call: int, layer: AttentionLayer, A: AttentionOperator, x: Tensor | None, y: Tensor) -> None:
         call %= len(self.blocks)
-        stage = self.blocks[call].stages[0]
-        if stage.where == "sum" and stage.module == layer.name:  # torch's own attention, whose output is no module's
-            assert self._x is not None
-            self._site((call, 0), self._x + y, cosines=self.blocks[call].attention_stage == 0)
-        if not self.settings.spectra:
-            return
         self.found.causal = A.causal
+        block = self.blocks[call]
+        if block.undecided:
+            self._undecided(call, A, block)
+            return
+        # As it was seen: with its factors.
+        layer = block.layer
         W_V, W_O = self._layer_weights(layer)
-        W_V = self._with_norm(W_V, layer, self.blocks[call])
+        W_V = self._with_norm(W_V, layer, block)
         site = None if self.steering is None else self.steering.site(layer.name)
         change = None if site is None else site.change(call)
         try:
             if self.settings.rule == "real":
                 if change is not None:
                     raise InputError("rule='real' knows plain attention only, and this model is steered; use 'complex'")
-                smooth, rough, verdicts = _real_rule(A, W_V, W_O)
+                smooth, rough, verdicts = _real_rule(A, W_V, W_O, layer.keep)
             else:
-                found = dominance(A, W_V, W_O, per_head=True, change=change, seed=self.settings.seed)
+                found = dominance(
+                    A, W_V, W_O, per_head=True, residual=layer.keep, change=change, seed=self.settings.seed
+                )
                 smooth, rough, verdicts = found.rho_smooth, found.rho_rough, found.verdict
                 self._note_certainty(call, found)
             self._lists["rho_smooth"][call].append(smooth)
@@ -162,7 +173,15 @@ class Collect:
             if few > 0:
                 some = torch.arange(min(few, A.shape[0]), device=A.device)
                 V = W_V[some] if W_V.ndim == 4 else W_V
-                all_heads = dominance(A.select(some), V, W_O, change=change, limit=False, seed=self.settings.seed)
+                all_heads = dominance(
+                    A.select(some),
+                    V,
+                    W_O,
+                    residual=layer.keep,
+                    change=change,
+                    limit=False,
+                    seed=self.settings.seed,
+                )
                 rows = zip(
                     (some + self._start).tolist(),
                     all_heads.rho_smooth.tolist(),
@@ -175,6 +194,15 @@ class Collect:
         except InputError as error:
             raise InputError(f"{layer.name}: {error}") from error
 
+    def _undecided(self, call: int, A: AttentionOperator, block: Block) -> None:
+        """Cases that no theorem decides: counted, with their reason."""
+        unknown = torch.full(A.shape[:2], torch.nan)
+        self._lists["rho_smooth"][call].append(unknown)
+        self._lists["rho_rough"][call].append(unknown)
+        self.found.verdict.setdefault(call, []).extend([["undecided"] * A.shape[1]] * A.shape[0])
+        self.found.certified.setdefault(call, 0)
+        self.found.undecided_because[call] = [f"undecided: {block.undecided}"]
+
     def _note_certainty(self, call: int, said: Dominance) -> None:
         proven = sum(word == "certified" for row in said.certainty for word in row)
         self.found.certified[call] = self.found.certified.get(call, 0) + proven
@@ -185,9 +213,9 @@ class Collect:
             kept += new[: _REASONS - len(kept)]
 
     def _layer_weights(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
-        if layer.name not in self._weights:
-            self._weights = {layer.name: (layer.W_V.float(), layer.W_O.float())}  # one layer at a time
-        return self._weights[layer.name]
+        if self._weights is None or self._weights[0] is not layer:
+            self._weights = (layer, layer.W_V.float(), layer.W_O.float())  # one layer at a time
+        return self._weights[1:]
 
     def _with_norm(self, W_V: Tensor, layer: AttentionLayer, block: Block) -> Tensor:
         if (
@@ -261,13 +289,13 @@ class Collect:
         return found
 
 
-def _real_rule(A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor, list[list[str]]]:
+def _real_rule(A: AttentionOperator, W_V: Tensor, W_O: Tensor, keep: float) -> tuple[Tensor, Tensor, list[list[str]]]:
     """Radii per head as if both spectra were real: ``|1 + λ t|`` is convex in t, so its ends decide (THEORY §3)."""
     t = attention_spectrum(A, method="dense").values.real
     lam = head_spectrum(W_V, W_O).real.to(t).expand(*t.shape[:-1], -1)
     low, high = t.nan_to_num(nan=torch.inf).amin(-1, keepdim=True), t.nan_to_num(nan=-torch.inf).amax(-1, keepdim=True)
-    smooth = (1 + lam).abs().amax(-1)
-    rough = torch.maximum((1 + lam * low).abs(), (1 + lam * high).abs()).amax(-1)
+    smooth = (keep + lam).abs().amax(-1)
+    rough = torch.maximum((keep + lam * low).abs(), (keep + lam * high).abs()).amax(-1)
     tie = TIE[t.dtype] * torch.maximum(smooth, rough).clamp(min=1)
     words = [
         ["tie" if abs(m) <= few else "smooth" if m > 0 else "rough" for m, few in zip(row, near, strict=True)]

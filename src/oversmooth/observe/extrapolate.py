@@ -38,16 +38,18 @@ _FALL = 0.1
 def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
     """The last block, repeated `depth` times."""
     block = blocks[-1]
-    A = _first(block)
+    if block.undecided:
+        return _undecided("last block", block.undecided, _real([block], modules, depth))
+    A, keep = _first(block), block.layer.keep
     course, seen, note = None, "open", ""
     change = _change(modules, block, len(blocks))
     with torch.autocast(A.device.type, enabled=False):
         W_V, W_O, offset, variant = _effective(block)
-        said = dominance(A, W_V, W_O, bias=offset is not None, change=change, limit=False, seed=seed)
+        said = dominance(A, W_V, W_O, residual=keep, bias=offset is not None, change=change, limit=False, seed=seed)
         try:
             if change is not None:
                 raise InputError("its attention is steered, which simulation does not know")
-            course, seen = _simulated([block], [A], [(W_V, W_O)], [offset])
+            course, seen = _simulated([block], [A], *_per_kept([block], [(W_V, W_O)], [offset]), residual=bool(keep))
         except InputError as error:
             note = f"not simulated: {error}"
     (word,), (why,) = said.verdict, said.reason
@@ -70,6 +72,11 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
 
 def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int, seed: int) -> list[Extrapolation]:
     """The whole stack, `passes` more times."""
+    why = next((block.undecided for block in blocks if block.undecided), "")
+    if why:
+        return [_undecided("stack", why, _real(blocks, modules, passes * len(blocks)))]
+    if not all(block.layer.keep for block in blocks):
+        raise InputError("attention replaces the stream in some of its layers")
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
         raise InputError("it needs attention of all layers at once, as q and k; matrices are not kept")
     if any(_change(modules, block, place) is not None for place, block in enumerate(blocks)):
@@ -79,7 +86,8 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
         effective = [_effective(block) for block in blocks]
         offsets = [offset for _, _, offset, _ in effective]
         biased = any(offset is not None for offset in offsets)
-        weights = [(W_V, W_O) for W_V, W_O, _, _ in effective]
+        weights, offsets = _per_kept(blocks, [(W_V, W_O) for W_V, W_O, _, _ in effective], offsets)
+        kept = sum(math.log(abs(block.layer.keep)) for block in blocks)
         said = stack_dominance(
             operators, [v for v, _ in weights], [o for _, o in weights], bias=biased, tolerance=1e-4, seed=seed
         )
@@ -87,8 +95,8 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
     entry = Extrapolation(
         what="stack",
         input=0,
-        rho_smooth=plain(math.exp(min(700.0, said.log_rho_smooth / len(blocks)))),
-        rho_rough=plain(math.exp(min(700.0, said.log_rho_rough / len(blocks)))),
+        rho_smooth=plain(math.exp(min(700.0, (said.log_rho_smooth + kept) / len(blocks)))),
+        rho_rough=plain(math.exp(min(700.0, (said.log_rho_rough + kept) / len(blocks)))),
         verdict=said.verdict,
         predicted_rate=plain(said.rate) if said.verdict == "smooth" else None,
         residual=plain(said.residual),
@@ -99,6 +107,22 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
         note="; ".join(filter(None, ["radii are per block: the geometric mean over the stack", said.reason])),
     )
     return [entry]
+
+
+def _undecided(what: str, why: str, real: Course | None) -> Extrapolation:
+    """Where neither spectra nor simulation know what the block does: the blocks themselves still run."""
+    return Extrapolation(
+        what, 0, None, None, "undecided", None, None, "raw", None, "open", real, note=f"undecided: {why}"
+    )
+
+
+def _per_kept(
+    blocks: list[Block], weights: list[tuple[Tensor, Tensor]], offsets: list[Tensor | None]
+) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor | None]]:
+    """What is added for each unit of the stream that is kept; as it is where nothing is kept."""
+    keeps = [block.layer.keep or 1.0 for block in blocks]
+    shares = [(W_V, W_O / keep) for (W_V, W_O), keep in zip(weights, keeps, strict=True)]
+    return shares, [None if offset is None else offset / keep for offset, keep in zip(offsets, keeps, strict=True)]
 
 
 def _change(modules: dict[str, nn.Module], block: Block, run: int) -> AttentionChange | None:
@@ -148,6 +172,7 @@ def _simulated(
     operators: list[AttentionOperator],
     weights: list[tuple[Tensor, Tensor]],
     offsets: list[Tensor | None],
+    residual: bool = True,
 ) -> tuple[Course, str]:
     X = blocks[-1].y[:1].to(operators[0].device).float()
     if weights[0][0].shape[-2] < X.shape[-1]:  # features of zero mean, in the basis that the weights are in
@@ -157,7 +182,8 @@ def _simulated(
     depth = period * max(8, _SIMULATED // period)
     operators = [A.dense() if period == 1 else A for A in operators]  # one matrix at a time is kept
     values, outputs = [v for v, _ in weights], [o for _, o in weights]
-    run = simulate(X, operators, values, outputs, depth, bias=offsets, every=max(period, 4), bands_only=True)
+    every = max(period, 4)
+    run = simulate(X, operators, values, outputs, depth, residual=residual, bias=offsets, every=every, bands_only=True)
     course = Course(run.depth.tolist(), [plain(v) for v in run.log_hfc_lfc[:, 0].tolist()])
     return course, _settled(run)
 

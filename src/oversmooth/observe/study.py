@@ -7,10 +7,11 @@ each layer returned.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,18 +20,10 @@ from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
 from oversmooth.anatomy.live import STEERING_PARTS, steering_of
 from oversmooth.errors import InputError
+from oversmooth.observe.account import Account, Event, Stage, account
+from oversmooth.observe.sums import same
 from oversmooth.observe.watch import Watch
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A place where the stream can be read, and the part of the block that brought it there."""
-
-    part: str
-    where: Literal["input", "output", "sum", "end"]
-    """Of the module: what it got, what it gave, what it gave added to what entered the block; or the block's end."""
-    module: str = ""
 
 
 @dataclass
@@ -38,7 +31,10 @@ class Block:
     """What was learned about one call of one block."""
 
     layer: AttentionLayer
+    """With the factors that were seen."""
     stages: list[Stage]
+    attention_stage: int | None
+    """The stage after the attention sub-layer, its norm included where that stands on the stream; None: not known."""
     norm_position: NormPosition
     norm_agrees: bool
     """Whether the norm before attention is what anatomy says it is."""
@@ -51,16 +47,13 @@ class Block:
     kwargs: Any = field(repr=False)
     running: Any = field(default=None, repr=False)
     """The steered pass it was part of, where the model is steered."""
+    undecided: str = ""
+    """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
 
     def forget(self) -> None:
         """Let go of everything of the size of an input."""
         self.A = self.args = self.kwargs = self.running = None
         self.x = self.y = self.x.new_empty(0)
-
-    @property
-    def attention_stage(self) -> int:
-        """The stage after the attention sub-layer, its norm included where that stands on the stream."""
-        return 1 if self.norm_position == "post" and len(self.stages) > 1 else 0
 
 
 @dataclass
@@ -68,8 +61,8 @@ class _Heard:
     x: Tensor
     args: Any
     kwargs: Any
-    parts: list[tuple[str, Tensor, Tensor, bool]] = field(default_factory=list)
-    """Module, its input, its output, whether attention had run before."""
+    events: list[Event] = field(default_factory=list)
+    values_in: Tensor | None = None
     A: AttentionOperator | None = None
     attention_in: Tensor | None = None
     attention_out: Tensor | None = None
@@ -84,6 +77,7 @@ class Study:
         self._first_values: Tensor | None = None
         self.blocks: list[Block] = []
         self._heard: _Heard | None = None
+        self._arrays: dict[Any, tuple[Tensor, Tensor]] = {}
 
     @classmethod
     def of(
@@ -106,32 +100,53 @@ class Study:
         return study.blocks
 
     def parts(self, layer: AttentionLayer) -> list[str]:
-        """Norms and scales of the block, and the projections of values and outputs."""
-        inside = [name for name in self.modules if name.startswith(layer.block + ".") or not layer.block]
+        """Every module of the block, but for what methods keep there and the insides of torch's own attention."""
+        inside = [name for name in self.modules if name.startswith(layer.block + ".") or (not layer.block and name)]
         inside = [name for name in inside if f".{STEERING_PARTS}." not in name]
-        found = [name for name in inside if _acts_on_features(self.modules[name], layer.width)]
         if isinstance(self.modules[layer.name], nn.MultiheadAttention):
-            return found  # its projections are no modules that run, or, opened, run with their axes in another order
-        return found + [name for name in (_value(layer), _output(layer)) if name in self.modules and name not in found]
+            # Its projections are no modules that run, or, opened, run with their axes in another order.
+            return [name for name in inside if not name.startswith(layer.name + ".")]
+        return inside
 
     def enter(self, call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None:
         if x.ndim != 3 or x.shape[-1] != layer.width:
             raise InputError(
                 f"{layer.block} gets an array of shape {tuple(x.shape)}; tokens must be (batch, n, {layer.width})"
             )
-        self._heard = _Heard(x, args, kwargs)
+        self._heard = _Heard(self._kept(x), args, kwargs)
 
     def part(self, call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
-        assert self._heard is not None
-        self._heard.parts.append((name, x, y, self._heard.attention_out is not None))
-        if name == _output(layer):
-            self._heard.attention_out = y
+        heard = self._heard
+        assert heard is not None
+        if name == _value(layer):
+            heard.values_in = self._kept(x)
+        own = isinstance(self.modules[name], nn.MultiheadAttention) and name == layer.name
+        if name == _output(layer) or (own and heard.attention_out is None):
+            heard.attention_out = self._kept(y)
+        shape = heard.x.shape
+        heard.events.append(
+            Event(
+                name,
+                sum(event.name == name for event in heard.events),
+                self._kept(x) if x.shape == shape else None,
+                self._kept(y) if y.shape == shape else None,
+                _acts_on_features(self.modules[name], layer.width),
+                later=heard.attention_out is not None,
+            )
+        )
 
     def attention(self, call: int, layer: AttentionLayer, A: AttentionOperator, x: Tensor | None, y: Tensor) -> None:
         assert self._heard is not None
         self._heard.A, self._heard.attention_in = A, x
         if self._heard.attention_out is None:
-            self._heard.attention_out = y
+            self._heard.attention_out = self._kept(y)
+
+    def _kept(self, x: Tensor) -> Tensor:
+        """A copy that later in-place arithmetic leaves alone; the same one for the same array."""
+        key = (x.data_ptr(), x._version, x.shape, x.stride())
+        if key not in self._arrays:
+            self._arrays[key] = (x, x.clone())  # the original too, so that its address is not given to another
+        return self._arrays[key][1]
 
     def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
         heard, self._heard = self._heard, None
@@ -140,50 +155,35 @@ class Study:
             raise InputError(f"{layer.block} ran without its attention {layer.name}; it cannot be observed")
         if heard.A is not None:
             self._check_attention(call, layer, heard)
-        stages, position = self._stages(layer, heard, y)
+        values_in = heard.attention_in if heard.values_in is None else heard.values_in
+        found = account(layer, heard.events, heard.x, heard.attention_out, values_in, self._kept(y), self._rest(layer))
+        self._arrays.clear()
         before = self.blocks[-1].y if self.blocks else None
-        continues = before is not None and before.shape == heard.x.shape and _same(before, heard.x)
-        agrees = self._norm_agrees(layer, heard) if position == "pre" else True
+        continues = before is not None and same(before, heard.x)
+        agrees = self._norm_agrees(layer, heard) if found.norm_position == "pre" else True
         running = None if self.steering is None else self.steering.passes.hold()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
         self.blocks.append(
-            Block(layer, stages, position, agrees, continues, heard.A, heard.x, y, heard.args, heard.kwargs, running)
+            Block(
+                _as_seen(layer, found),
+                found.stages,
+                found.attention_stage,
+                found.norm_position,
+                agrees,
+                continues,
+                heard.A,
+                heard.x,
+                y,
+                heard.args,
+                heard.kwargs,
+                running,
+                found.undecided,
+            )
         )
 
-    def _stages(self, layer: AttentionLayer, heard: _Heard, y: Tensor) -> tuple[list[Stage], NormPosition]:
-        x, out = heard.x, heard.attention_out
-        assert out is not None
-        norms = [part for part in heard.parts if part[0] not in (_value(layer), _output(layer))]
-        has_pre = any(_same(given, x) for name, given, _, later in norms if not later)
-        # What attention adds may be scaled or normed on its way; follow it.
-        branch, source = out, _output(layer)
-        for name, given, gave, _ in norms:
-            if _same(given, branch) and not _same(given, x):
-                branch, source = gave, name
-        if layer.layer_scale is not None and source == _output(layer):
-            branch = branch * layer.weights.read(layer.layer_scale).to(branch)
-        total = x + branch
-        summing = [(name, gave) for name, given, gave, later in norms if later and _same(given, total)]
-        rest = "cross-attention and mlp" if self._has_cross_attention(layer) else "mlp"
-        if _same(y, total):
-            return [Stage("attention", "end")], "pre" if has_pre else "none"
-        if has_pre and summing:
-            return [Stage("attention", "input", summing[0][0]), Stage(rest, "end")], "pre"
-        if summing:
-            first, after = summing[0]
-            if _same(y, after):
-                return [Stage("attention", "input", first), Stage("norm", "end")], "post"
-            last = [name for name, _, gave, later in norms if later and name != first and _same(gave, y)]
-            if last:
-                stages = [Stage("attention", "input", first), Stage("norm", "output", first)]
-                return [*stages, Stage(rest, "input", last[0]), Stage("norm", "end")], "post"
-            # The norm is the MLP's own, and attention has none.
-            return [Stage("attention", "input", first), Stage(rest, "end")], "none"
-        if source == _output(layer) and isinstance(self.modules[layer.name], nn.MultiheadAttention):
-            source = layer.name
-        # No one reads the sum: attention and MLP run side by side, or what follows has no norm.
-        return [Stage("attention", "sum", source), Stage(rest, "end")], "pre" if has_pre else "none"
+    def _rest(self, layer: AttentionLayer) -> str:
+        return "cross-attention and mlp" if self._has_cross_attention(layer) else "mlp"
 
     def _has_cross_attention(self, layer: AttentionLayer) -> bool:
         inside = (name[len(layer.block) :].lower() for name in self.modules if name.startswith(layer.block + "."))
@@ -191,10 +191,7 @@ class Study:
 
     def _check_attention(self, call: int, layer: AttentionLayer, heard: _Heard) -> None:
         """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, steered as the model is, against what the layer returned."""
-        values_in = heard.attention_in
-        for name, given, _, _ in heard.parts:
-            if name == _value(layer):
-                values_in = given
+        values_in = heard.attention_in if heard.values_in is None else heard.values_in
         assert heard.A is not None
         assert heard.attention_out is not None
         if heard.A.shape[-3] != layer.heads:
@@ -238,8 +235,9 @@ class Study:
     def _norm_agrees(self, layer: AttentionLayer, heard: _Heard) -> bool:
         if layer.norm is None:
             return False
-        for name, given, gave, _ in heard.parts:
-            if name == layer.norm.name and _same(given, heard.x):
+        for event in heard.events:
+            if event.name == layer.norm.name and event.given is not None and event.gave is not None:
+                given, gave = event.given, event.gave
                 z = given.float()
                 if layer.norm.kind == "layer":
                     z = z - z.mean(-1, keepdim=True)
@@ -298,11 +296,11 @@ def _acts_on_features(module: nn.Module, width: int) -> bool:
     return "norm" in type(module).__name__.lower()
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    if a is b:
-        return True
-    if a.shape != b.shape:
-        return False
-    scale = b.float().norm()
-    tolerance = 1e-5 if a.dtype in (torch.float32, torch.float64) else 1e-2
-    return bool((a.float() - b.to(a.device).float()).norm() <= tolerance * scale)
+def _as_seen(layer: AttentionLayer, found: Account) -> AttentionLayer:
+    """The layer with the factors that the arrays show, which include what its weights say of them."""
+    if found.undecided:
+        return layer
+    factor = found.factor
+    if found.values_factor != 1.0:
+        factor = torch.as_tensor(found.values_factor) if factor is None else factor * found.values_factor
+    return dataclasses.replace(layer, layer_scale=None, factor=factor, keep=found.keep)

@@ -152,7 +152,7 @@ def dominance(
     W_O: Tensor,
     *,
     per_head: bool = False,
-    residual: bool = True,
+    residual: bool | float = True,
     bias: bool | Tensor = False,
     neutreno: float | Tensor = 0.0,
     change: AttentionChange | None = None,
@@ -171,7 +171,7 @@ def dominance(
 
     Args:
         per_head: treat each head as if it were the only one, as the first paper does.
-        residual: False for an update without X itself.
+        residual: False for an update without X itself; a number for one with so many times X.
         bias: whether values or outputs have a bias (a folded norm's β is one): a smooth mode of eigenvalue 1.
         neutreno: λ̃, one number or one a head: shifts A's eigenvalues by −λ̃ and adds a source that keeps tokens apart.
         change: any other change of attention that is linear in A; in place of neutreno.
@@ -227,8 +227,10 @@ def dominance(
         raise InputError("a head's attention is multiplied by 0, so that nothing of it is left; leave the head out")
     W_V = W_V * gain[:, None, None]
     # Without the residual connection there is no 1 to compare sizes with: weights of any size become ordinary ones.
-    size = 1.0 if residual else float(W_V.abs().max()) * float(W_O.abs().max()) or 1.0
-    if not residual:
+    size = abs(float(residual)) if residual else float(W_V.abs().max()) * float(W_O.abs().max()) or 1.0
+    if residual:
+        W_O = W_O / float(residual)
+    else:
         W_V, W_O = (W / W.abs().max().clamp(min=torch.finfo(W.dtype).tiny) for W in (W_V, W_O))
     gains = [None if x is None else x.to(A.device, A.dtype) for x in (change.constant_gain, change.centred_gain)]
     update = Update(1.0 if residual else 0.0, shift / gain, constant / gain, *gains)

@@ -1,0 +1,327 @@
+"""The stream through one block, accounted for: what enters, what each part adds and with which factor, what leaves.
+
+Names say little about what is added to what; arrays do. Everything that a module of the block got or gave while one
+input went through is kept, and the sums that lead from what entered to what left are looked for among them. A part
+that no sum explains is said not to be, and gets no number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer, NormPosition
+from oversmooth.observe.sums import Sum, explain, same
+
+BY_TOKEN = "gated per token"
+BY_CHANNEL = "the stream is scaled channel by channel"
+UNEXPLAINED = "what attention adds to the stream could not be told apart from the rest"
+# Mixers that run beside attention, by the names of their modules; what else runs beside it is an MLP.
+_MIXERS = ("mamba", "ssm", "conv", "rnn", "recurrent")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A place where the stream can be read, and the part of the block that brought it there."""
+
+    part: str
+    where: Literal["input", "output", "sum", "end"]
+    """Of the module: what it got, what it gave, what it gave times factor added to keep times what was there before; or
+    the block's end.
+    """
+    module: str = ""
+    nth: int = 0
+    """Which of the module's calls in this block."""
+    keep: float = 1.0
+    factor: Tensor | None = field(default=None, compare=False)
+
+
+@dataclass
+class Account:
+    """How attention enters the stream, and where the stream can be read."""
+
+    stages: list[Stage]
+    norm_position: NormPosition
+    values_factor: float = 1.0
+    """What multiplies tokens between the norm, or the stream, and the values."""
+    keep: float = 1.0
+    factor: Tensor | None = None
+    undecided: str = ""
+    """Why this block has no H, or none that acts on the stream alone."""
+
+    @property
+    def attention_stage(self) -> int | None:
+        """The stage after attention, its norm included where that stands on the stream; None: it cannot be read."""
+        places = [place for place, stage in enumerate(self.stages) if stage.part == "attention"]
+        if not places:
+            return None
+        after = places[0] + 1
+        normed = after < len(self.stages) and self.stages[after].part == "norm" and self.norm_position == "post"
+        return after if normed else places[0]
+
+
+@dataclass
+class Event:
+    """A module of the block ran. All arrays are tokens ``(b, n, d)``, or None where they are something else."""
+
+    name: str
+    nth: int
+    given: Tensor | None
+    gave: Tensor | None
+    acts_on_features: bool
+    """A norm or a scale: a leaf with nothing but one number a feature."""
+    later: bool
+    """Whether attention had given its output when this one had run."""
+
+
+@dataclass
+class _Seen:
+    """One array, where it was met first."""
+
+    x: Tensor
+    where: Literal["input", "output"]
+    event: Event
+    later: bool
+
+
+@dataclass
+class _Found:
+    state: _Seen | None
+    """None: the block's end."""
+    base: _Seen | None
+    """None: what entered the block."""
+    branch: Tensor
+    source: Event | None
+    total: Sum
+    beside: Event | None = None
+
+
+def account(
+    layer: AttentionLayer, events: list[Event], x: Tensor, out: Tensor, values_in: Tensor | None, y: Tensor, rest: str
+) -> Account:
+    """x entered the block, y left it; out is what attention's output projection gave. rest: what the other part is."""
+    return _Accountant(layer, events, x, out, values_in, y, rest).close()
+
+
+class _Accountant:
+    def __init__(
+        self,
+        layer: AttentionLayer,
+        events: list[Event],
+        x: Tensor,
+        out: Tensor,
+        values_in: Tensor | None,
+        y: Tensor,
+        rest: str,
+    ) -> None:
+        self.layer, self.events, self.x, self.out, self.y, self.rest = layer, events, x, out, y, rest
+        self.values_in = values_in
+        self.seen = self._distinct()
+        self.before = [s for s in self.seen if not s.later]
+        self.branches = self._branches()
+        known = [x, *(s.x for s in self.before), *(branch for branch, _ in self.branches)]
+        self.after = [s for s in self.seen if s.later and not any(same(s.x, k) for k in known)]
+        self.scale = None if layer.scale is None else layer.scale.detach()
+
+    def close(self) -> Account:
+        found = self._attention()
+        if found is None:
+            return Account([Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=UNEXPLAINED)
+        keep, factor, why = self._factors(found)
+        stages = self._stages_before(found)
+        if found.beside is None:
+            stages.append(_stage("attention", found.state))
+        else:
+            name, nth = self._source(found.source)
+            kept = float(found.total.factors[0].mean())
+            stages.append(Stage("attention", "sum", name, nth, kept, _last(found.total)))
+            stages.append(_stage(self._label(found.beside), found.state))
+        normed = False
+        if found.state is not None:
+            following, normed = self._stages_after(found.state)
+            stages += following
+        position, values_factor = self._before_values(found)
+        if normed or (position == "none" and stages[0].part == "norm"):
+            position = "post"
+        return Account(stages, position, values_factor, keep, factor, why)
+
+    def _distinct(self) -> list[_Seen]:
+        """Every array once, in the order they were met; where a norm reads it, there: norms get whole tokens."""
+        found: list[_Seen] = []
+        for event in self.events:
+            # What a module around attention got was there before attention gave anything.
+            around = (self.layer.name + ".").startswith(event.name + ".")
+            given = None if event.given is None else _Seen(event.given, "input", event, event.later and not around)
+            gave = None if event.gave is None else _Seen(event.gave, "output", event, event.later)
+            for new in (given, gave):
+                if new is None or new.x is self.x:
+                    continue
+                old = next((s for s in found if s.x is new.x), None)
+                if old is None:
+                    found.append(new)
+                elif new.where == "input" and event.acts_on_features and not old.event.acts_on_features:
+                    old.where, old.event = "input", event
+        return found
+
+    # What attention adds
+
+    def _branches(self) -> list[tuple[Tensor, Event | None]]:
+        """Attention's output, and what modules on its way to the stream made of it."""
+        found: list[tuple[Tensor, Event | None]] = [(self.out, None)]
+        for event in self.events:
+            given, gave = event.given, event.gave
+            if not event.later or gave is None or any(gave is branch for branch, _ in found):
+                continue
+            follows = event.name == self.layer.name or (given is not None and any(same(given, b) for b, _ in found))
+            if follows and not any(same(gave, branch) for branch, _ in found):
+                found.append((gave, event))
+        return found
+
+    def _attention(self) -> _Found | None:
+        targets: list[_Seen | None] = [*self.after, None]
+        bases: list[_Seen | None] = [None, *reversed(self.before)]
+        for by_token in (False, True):
+            for target in targets:
+                for branch, source in self.branches:
+                    for base in bases:
+                        total = self._explained(target, [self._of(base), branch], source is None, by_token)
+                        if total is not None and bool(_last(total).any()):
+                            return _Found(target, base, branch, source, total)
+        for target in targets:
+            for beside in self._beside():
+                assert beside.gave is not None
+                for branch, source in self.branches:
+                    total = self._explained(target, [self.x, beside.gave, branch], source is None, False)
+                    if total is not None and all(bool(f.any()) for f in total.factors[1:]):
+                        return _Found(target, None, branch, source, total, beside)
+        # A gate that is shut: what follows attention is what came before it.
+        for target in self.after:
+            if same(target.x, self.x):
+                return _Found(target, None, self.out, None, Sum((_one(self.x), 0 * _one(self.x)), "no"))
+        return None
+
+    def _explained(self, target: _Seen | None, terms: list[Tensor], plain: bool, by_token: bool) -> Sum | None:
+        array = self.y if target is None else target.x
+        expected = [*[None] * (len(terms) - 1), self.scale if plain else None]
+        return explain(array, terms, expected, by_token=by_token)
+
+    def _beside(self) -> Iterator[Event]:
+        """Modules that may run beside attention: those next to it first, then those inside them."""
+        prefix = len(self.layer.block) + 1 if self.layer.block else 0
+        taken = [branch for branch, _ in self.branches]
+        for event in sorted(self.events, key=lambda e: e.name[prefix:].count(".")):
+            if event.gave is None or event.acts_on_features or event.name.startswith(self.layer.name):
+                continue
+            if self.layer.name.startswith(event.name + ".") or any(event.gave is t for t in taken):
+                continue
+            yield event
+
+    def _of(self, base: _Seen | None) -> Tensor:
+        return self.x if base is None else base.x
+
+    def _factors(self, found: _Found) -> tuple[float, Tensor | None, str]:
+        """(keep, factor on attention's output, why there is none of them that acts alike on all tokens)."""
+        keep, factor = found.total.factors[0], _last(found.total)
+        if found.total.varies == "by token":
+            return 1.0, None, BY_TOKEN
+        if keep.ndim > 0:
+            return 1.0, None, BY_CHANNEL
+        if found.source is not None:
+            made = explain(found.branch, [self.out], [self.scale])
+            if made is None:
+                return float(keep), None, BY_TOKEN
+            factor = factor * made.factors[0]
+        one = factor.ndim == 0 and float(factor) == 1.0
+        return float(keep), None if one else factor, ""
+
+    # The way from what entered, and the way to what left
+
+    def _stages_before(self, found: _Found) -> list[Stage]:
+        base = found.base
+        if base is None:
+            return []
+        if base.where == "output" and base.event.acts_on_features:
+            given = base.event.given
+            if given is not None and not same(given, self.x):
+                return [Stage(self.rest, "input", base.event.name, base.event.nth), _stage("norm", base)]
+            return [_stage("norm", base)]
+        return [_stage(self.rest, base)]
+
+    def _stages_after(self, state: _Seen) -> tuple[list[Stage], bool]:
+        """What follows the state after attention, and whether a norm stands on the stream there."""
+        norms = [e for e in self.events if e.acts_on_features and e.later]
+        reading = [e for e in norms if e.given is not None and same(e.given, state.x)]
+        ending = [e for e in norms if e.gave is not None and same(e.gave, self.y)]
+        for first in reading:
+            assert first.gave is not None
+            normed = _Seen(first.gave, "output", first, True)
+            if first in ending:
+                return [Stage("norm", "end")], True
+            for last in ending:
+                assert last.given is not None
+                if self._adds(last.given, normed.x) or not self._adds(last.given, state.x):
+                    between = Stage(self.rest, "input", last.name, last.nth)
+                    return [_stage("norm", normed), between, Stage("norm", "end")], True
+            if not ending and not self._adds(self.y, state.x) and self._adds(self.y, normed.x):
+                return [_stage("norm", normed), Stage(self.rest, "end")], True
+        for last in ending:
+            if last.given is not None and self._adds(last.given, state.x):
+                return [Stage(self.rest, "input", last.name, last.nth), Stage("norm", "end")], False
+        return [Stage(self.rest, "end")], False
+
+    def _adds(self, target: Tensor, base: Tensor) -> bool:
+        """Whether target is base, times a factor, plus something that a module gave, times another."""
+        for event in self.events:
+            if event.later and event.gave is not None and event.gave is not target and event.gave is not base:
+                total = explain(target, [base, event.gave])
+                if total is not None and all(bool(f.any()) for f in total.factors):
+                    return True
+        return False
+
+    # The norm before attention
+
+    def _before_values(self, found: _Found) -> tuple[NormPosition, float]:
+        base = self._of(found.base)
+        if self.values_in is None:
+            return self._position(base), 1.0
+        for event in self.events:
+            if event.later or not event.acts_on_features or event.given is None or event.gave is None:
+                continue
+            if not same(event.given, base):
+                continue
+            total = explain(self.values_in, [event.gave])
+            if total is not None and total.varies == "no":
+                return "pre", float(total.factors[0])
+        total = explain(self.values_in, [base])
+        return "none", float(total.factors[0]) if total is not None and total.varies == "no" else 1.0
+
+    def _position(self, base: Tensor | None) -> NormPosition:
+        start = self.x if base is None else base
+        norms = (e for e in self.events if e.acts_on_features and not e.later and e.given is not None)
+        return "pre" if any(same(e.given, start) for e in norms if e.given is not None) else "none"
+
+    def _label(self, event: Event) -> str:
+        own = event.name.rpartition(".")[2]
+        return own if any(word in own.lower() for word in _MIXERS) else self.rest
+
+    def _source(self, event: Event | None) -> tuple[str, int]:
+        """Where the branch can be heard: the module, and which of its calls."""
+        if event is None:
+            event = next((e for e in self.events if e.gave is self.out), None)
+        return (self.layer.name, 0) if event is None else (event.name, event.nth)
+
+
+def _stage(part: str, seen: _Seen | None) -> Stage:
+    return Stage(part, "end") if seen is None else Stage(part, seen.where, seen.event.name, seen.event.nth)
+
+
+def _last(total: Sum) -> Tensor:
+    return total.factors[-1]
+
+
+def _one(like: Tensor) -> Tensor:
+    return torch.ones((), dtype=torch.float64, device=like.device)

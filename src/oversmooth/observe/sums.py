@@ -1,0 +1,181 @@
+"""What an array of tokens is the sum of: ``target = keep · base + factor · branch``, with the factors found from them.
+
+Models add entry by entry, so their rounding is relative to each entry. Everything is compared so too: a token a
+thousand times larger than the others hides nothing of theirs, in any precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+# Roundings of an entry that a sum may be off by: of its terms, their products with factors, and itself.
+_ROUNDINGS = 8.0
+# How far from a plain value (1, or what the weights say) a fitted factor may be and still be it, in standard errors.
+_ERRORS = 6.0
+# What our own arithmetic, in float64, may be off by.
+_OURS = 1e-13
+_SINGULAR = 1e-12
+# Tokens on which a sum is tried before all of them are asked.
+_SAMPLE = 16
+
+
+@dataclass(frozen=True)
+class Sum:
+    """How the terms enter. By channel and constant over tokens, they are weights; by token, they are a gate."""
+
+    factors: tuple[Tensor, ...]
+    """Of each term, in float64: ``()``, by channel ``(d,)``, or by token ``(b, n, 1)``."""
+    varies: Literal["no", "by channel", "by token"]
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two arrays hold the same tokens, but for a cast to a coarser type."""
+    if a is b:
+        return True
+    if a.shape != b.shape:
+        return False
+    unit = max(_unit(a), _unit(b))
+
+    def agree(a: Tensor, b: Tensor) -> bool:
+        a, b = a.double(), b.to(a.device).double()
+        return bool(((a - b).abs() <= 2 * unit * torch.maximum(a.abs(), b.abs())).all())
+
+    few = _sample(a)
+    return agree(a[:, few], b[:, few]) and (len(few) == a.shape[1] or agree(a, b))
+
+
+def explain(
+    target: Tensor, terms: Sequence[Tensor], expected: Sequence[Tensor | None] | None = None, *, by_token: bool = False
+) -> Sum | None:
+    """The factors with which target is the sum of the terms, or None. All are tokens ``(b, n, d)``.
+
+    expected: for each term the factor that weights suggest, taken where it does. by_token: also try one factor a token.
+    """
+    if any(term.shape != target.shape for term in terms):
+        return None
+    sample = _sample(target)
+    few = _Fit([t[:, sample] for t in (target, *terms)])
+    kinds = [_constant, _by_channel] + ([_by_token] if by_token else [])
+    for kind in kinds:
+        if kind(few, None) is not None:
+            all_of_it = few if len(sample) == target.shape[1] else _Fit([target, *terms])
+            found = kind(all_of_it, expected)
+            if found is not None:
+                return found
+    return None
+
+
+def _sample(target: Tensor) -> Tensor:
+    n = target.shape[1]
+    if n <= _SAMPLE:
+        return torch.arange(n, device=target.device)
+    return torch.linspace(0, n - 1, _SAMPLE, device=target.device).long()
+
+
+def _unit(x: Tensor) -> float:
+    return max(torch.finfo(x.dtype).eps, _OURS)
+
+
+class _Fit:
+    """Least squares in which every entry counts by its own rounding."""
+
+    def __init__(self, arrays: list[Tensor]) -> None:
+        self.units = [_unit(x) for x in arrays]
+        self.target, *self.terms = (x.to(arrays[0].device).double() for x in arrays)
+        rounding = sum(u * x.abs() for u, x in zip(self.units, (self.target, *self.terms), strict=True))
+        assert isinstance(rounding, Tensor)
+        tiny = torch.finfo(torch.float64).tiny
+        self.weight = 1 / rounding.clamp(min=tiny**0.5)
+
+    def solve(self, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """(factors, their standard errors), ``(terms, ...)``, with entries pooled along dims."""
+        X = torch.stack([term * self.weight for term in self.terms])
+        y = self.target * self.weight
+        gram = (X[:, None] * X[None]).sum([d + 2 for d in dims], keepdim=True)
+        moment = (X * y).sum([d + 1 for d in dims], keepdim=True)
+        gram, moment = gram.movedim((0, 1), (-2, -1)), moment.movedim(0, -1)
+        scale = gram.diagonal(dim1=-2, dim2=-1).clamp(min=1e-300).rsqrt()
+        gram = gram * scale[..., :, None] * scale[..., None, :]
+        inverse = torch.linalg.pinv(gram, rtol=_SINGULAR, hermitian=True)
+        factors = (inverse @ (moment * scale)[..., None])[..., 0] * scale
+        errors = inverse.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt() * scale
+        # A term that is zero, or a multiple of another, leaves its factor open.
+        known = torch.linalg.eigvalsh(gram)[..., :1] > _SINGULAR
+        return factors.movedim(-1, 0), torch.where(known, errors, torch.inf).movedim(-1, 0)
+
+    def holds(self, factors: Sequence[Tensor]) -> bool:
+        """Whether every entry is explained up to rounding."""
+        parts = [f * term for f, term in zip(factors, self.terms, strict=True)]
+        room = self.units[0] * self.target.abs() + sum(
+            u * part.abs() for u, part in zip(self.units[1:], parts, strict=True)
+        )
+        rest = (self.target - sum(parts)).abs()
+        return bool((rest <= _ROUNDINGS * room).all())
+
+
+def _constant(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None:
+    factors, errors = fit.solve((0, 1, 2))
+    chosen = [
+        _plain(f.reshape(()), e.reshape(()), None if expected is None else expected[i])
+        for i, (f, e) in enumerate(zip(factors, errors, strict=True))
+    ]
+    for candidate in (chosen, [f.reshape(()) for f in factors]):
+        if fit.holds(candidate):
+            return Sum(tuple(candidate), "no")
+    return None
+
+
+def _by_channel(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None:
+    """A factor a channel on the last term; the others have one number each, or one a channel too."""
+    suggested = None if expected is None else expected[-1]
+    if suggested is not None and suggested.ndim == 1:
+        plain = [torch.ones((), dtype=torch.float64, device=fit.target.device)] * (len(fit.terms) - 1)
+        known = [*plain, suggested.to(fit.target)]
+        if fit.holds(known):
+            return Sum(tuple(known), "by channel")
+    tokens = fit.target.shape[0] * fit.target.shape[1]
+    if tokens <= len(fit.terms) + 1:
+        return None  # as many unknowns as entries explain anything
+    factors, errors = (x.flatten(1) for x in fit.solve((0, 1)))
+    candidate = [_one_number(f, e) for f, e in zip(factors[:-1], errors[:-1], strict=True)] + [factors[-1]]
+    for choice in (candidate, list(factors)):
+        if fit.holds(choice):
+            return Sum(tuple(choice), "by channel")
+    return None
+
+
+def _by_token(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None:
+    del expected
+    if fit.target.shape[-1] <= len(fit.terms) + 1:
+        return None
+    factors, errors = fit.solve((2,))
+    candidate = [_one_number(f, e) for f, e in zip(factors[:-1], errors[:-1], strict=True)] + [factors[-1]]
+    for choice in (candidate, list(factors)):
+        if fit.holds(choice):
+            return Sum(tuple(choice), "by token")
+    return None
+
+
+def _plain(factor: Tensor, error: Tensor, expected: Tensor | None) -> Tensor:
+    """The number it stands for: what was expected, or 1 or 0, where the fit cannot tell it from that."""
+    known = [torch.ones_like(factor), torch.zeros_like(factor)]
+    if expected is not None and expected.ndim == 0:
+        known.insert(0, expected.to(factor))
+    for value in known:
+        if (factor - value).abs() <= _ERRORS * error:
+            return value
+    return factor
+
+
+def _one_number(factors: Tensor, errors: Tensor) -> Tensor:
+    """Factors that agree within their errors, as the one they stand for."""
+    weight = errors.clamp(min=1e-300) ** -2
+    mean = (factors * weight).sum() / weight.sum()
+    if bool(((factors - mean).abs() <= _ERRORS * errors).all()):
+        return _plain(mean, weight.sum().rsqrt(), None)
+    return factors
