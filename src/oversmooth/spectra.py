@@ -81,7 +81,7 @@ def _all(W_V: Tensor, W_O: Tensor, layer: AttentionLayer, *, centred: bool) -> T
 
 
 def _eigenvalues(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:
-    """keep: what multiplies the stream itself; size: of H, where its other eigenvalues are zeros that count in ρ_smooth."""
+    """keep: what multiplies the stream. size: of H, where its other eigenvalues are zeros that count in ρ_smooth."""
     values = values.cpu()
     order = values.real.argsort()
     values = values[order]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
-from oversmooth.observe.sums import Sum, explain, same
+from oversmooth.observe.sums import CONSTANT, Sum, Varies, explain, same
 
 BY_TOKEN = "gated per token"
 BY_CHANNEL = "the stream is scaled channel by channel"
@@ -184,30 +184,41 @@ class _Accountant:
     def _attention(self) -> _Found | None:
         targets: list[_Seen | None] = [*self.after, None]
         bases: list[_Seen | None] = [None, *reversed(self.before)]
-        for by_token in (False, True):
+        # The plainest sum first: arrays that have little in them are explained by many.
+        for varies in CONSTANT:
             for target in targets:
                 for branch, source in self.branches:
                     for base in bases:
-                        total = self._explained(target, [self._of(base), branch], source is None, by_token)
+                        total = self._explained(target, [self._of(base), branch], source is None, varies)
                         if total is not None and bool(_last(total).any()):
                             return _Found(target, base, branch, source, total)
+            for target in targets:
+                for beside in self._beside():
+                    assert beside.gave is not None
+                    for branch, source in self.branches:
+                        total = self._explained(target, [self.x, beside.gave, branch], source is None, varies)
+                        if total is not None and all(bool(f.any()) for f in total.factors[1:]):
+                            return _Found(target, None, branch, source, total, beside)
+        for branch, source in self.branches:
+            if same(self.y, branch) or self._adds(self.y, branch):
+                # Attention replaces the stream: what it gave is what goes on.
+                total = Sum((0 * _one(self.x), _one(self.x)), "no")
+                return _Found(None if same(self.y, branch) else self._met(branch), None, branch, source, total)
         for target in targets:
-            for beside in self._beside():
-                assert beside.gave is not None
-                for branch, source in self.branches:
-                    total = self._explained(target, [self.x, beside.gave, branch], source is None, False)
-                    if total is not None and all(bool(f.any()) for f in total.factors[1:]):
-                        return _Found(target, None, branch, source, total, beside)
+            for branch, source in self.branches:
+                for base in bases:
+                    total = self._explained(target, [self._of(base), branch], source is None, "by token")
+                    if total is not None and bool(_last(total).any()):
+                        return _Found(target, base, branch, source, total)
         # A gate that is shut: what follows attention is what came before it.
         for target in self.after:
             if same(target.x, self.x):
                 return _Found(target, None, self.out, None, Sum((_one(self.x), 0 * _one(self.x)), "no"))
         return None
 
-    def _explained(self, target: _Seen | None, terms: list[Tensor], plain: bool, by_token: bool) -> Sum | None:
+    def _explained(self, target: _Seen | None, terms: list[Tensor], plain: bool, varies: Varies) -> Sum | None:
         array = self.y if target is None else target.x
-        expected = [*[None] * (len(terms) - 1), self.scale if plain else None]
-        return explain(array, terms, expected, by_token=by_token)
+        return explain(array, terms, [*[None] * (len(terms) - 1), self.scale if plain else None], (varies,))
 
     def _beside(self) -> Iterator[Event]:
         """Modules that may run beside attention: those next to it first, then those inside them."""
@@ -219,6 +230,9 @@ class _Accountant:
             if self.layer.name.startswith(event.name + ".") or any(event.gave is t for t in taken):
                 continue
             yield event
+
+    def _met(self, array: Tensor) -> _Seen:
+        return next(seen for seen in self.seen if seen.x is array)
 
     def _of(self, base: _Seen | None) -> Tensor:
         return self.x if base is None else base.x

@@ -162,7 +162,8 @@ def _effective(block: Block) -> tuple[Tensor, Tensor, Tensor | None, str]:
     if (bias := layer.output_bias) is not None:
         scale = layer.scale
         offset = offset + (bias.float() if scale is None else bias.float() * scale.to(bias).float())
-    if block.norm_position == "post":
+    # An RMSNorm on the stream leaves features' mean alone.
+    if block.norm_position == "post" and (layer.norm is None or layer.norm.kind == "layer"):
         (W_V, W_O), offset, variant = centre_features(W_V, W_O), _without_mean(offset), "post"
     return W_V, W_O, offset if bool(offset.any()) else None, variant
 

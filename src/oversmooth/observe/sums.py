@@ -17,11 +17,17 @@ from torch import Tensor
 _ROUNDINGS = 8.0
 # How far from a plain value (1, or what the weights say) a fitted factor may be and still be it, in standard errors.
 _ERRORS = 6.0
+# How well the factors must be known, relative to the largest, to explain anything.
+_KNOWN = 0.1
 # What our own arithmetic, in float64, may be off by.
 _OURS = 1e-13
 _SINGULAR = 1e-12
 # Tokens on which a sum is tried before all of them are asked.
 _SAMPLE = 16
+
+
+Varies = Literal["no", "by channel", "by token"]
+CONSTANT: tuple[Varies, ...] = ("no", "by channel")
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Sum:
 
     factors: tuple[Tensor, ...]
     """Of each term, in float64: ``()``, by channel ``(d,)``, or by token ``(b, n, 1)``."""
-    varies: Literal["no", "by channel", "by token"]
+    varies: Varies
 
 
 def same(a: Tensor, b: Tensor) -> bool:
@@ -50,18 +56,20 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def explain(
-    target: Tensor, terms: Sequence[Tensor], expected: Sequence[Tensor | None] | None = None, *, by_token: bool = False
+    target: Tensor,
+    terms: Sequence[Tensor],
+    expected: Sequence[Tensor | None] | None = None,
+    varies: Sequence[Varies] = CONSTANT,
 ) -> Sum | None:
     """The factors with which target is the sum of the terms, or None. All are tokens ``(b, n, d)``.
 
-    expected: for each term the factor that weights suggest, taken where it does. by_token: also try one factor a token.
+    expected: for each term the factor that weights suggest, taken where it does. varies: what may vary, tried in turn.
     """
     if any(term.shape != target.shape for term in terms):
         return None
     sample = _sample(target)
     few = _Fit([t[:, sample] for t in (target, *terms)])
-    kinds = [_constant, _by_channel] + ([_by_token] if by_token else [])
-    for kind in kinds:
+    for kind in (_KINDS[name] for name in varies):
         if kind(few, None) is not None:
             all_of_it = few if len(sample) == target.shape[1] else _Fit([target, *terms])
             found = kind(all_of_it, expected)
@@ -142,6 +150,9 @@ def _by_channel(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | No
     if tokens <= len(fit.terms) + 1:
         return None  # as many unknowns as entries explain anything
     factors, errors = (x.flatten(1) for x in fit.solve((0, 1)))
+    # Tokens that are all alike are explained by any two arrays: what they leave open explains nothing.
+    if not bool((errors <= _KNOWN * factors.abs().amax(-1, keepdim=True)).all()):
+        return None
     candidate = [_one_number(f, e) for f, e in zip(factors[:-1], errors[:-1], strict=True)] + [factors[-1]]
     for choice in (candidate, list(factors)):
         if fit.holds(choice):
@@ -159,6 +170,9 @@ def _by_token(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None
         if fit.holds(choice):
             return Sum(tuple(choice), "by token")
     return None
+
+
+_KINDS = {"no": _constant, "by channel": _by_channel, "by token": _by_token}
 
 
 def _plain(factor: Tensor, error: Tensor, expected: Tensor | None) -> Tensor:
