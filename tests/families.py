@@ -39,6 +39,8 @@ class Family:
     library: str = "transformers"
     branch: str = ""
     """The module that gives what is added to the stream, if other than output."""
+    gated: bool = False
+    """Whether what is added is scaled token by token, so that no theorem applies."""
     after: str = ""
     """Post-LN: the norm after the addition."""
     last: str = ""
@@ -435,12 +437,12 @@ _ALL = [
     Family(
         "Gemma 2",
         _hf("Gemma2Model", "Gemma2Config", **_GQA, head_dim=12, sliding_window=4, attn_implementation="eager"),
-        **_LLAMA | dict(head_dim=12, branch="layers.{}.post_attention_layernorm"),
+        **_LLAMA | dict(head_dim=12, branch="layers.{}.post_attention_layernorm", gated=True),
     ),
     Family(
         "Gemma 3",
         _hf("Gemma3TextModel", "Gemma3TextConfig", **_GQA, head_dim=12, sliding_window=4),
-        **_LLAMA | dict(head_dim=12, branch="layers.{}.post_attention_layernorm"),
+        **_LLAMA | dict(head_dim=12, branch="layers.{}.post_attention_layernorm", gated=True),
     ),
     Family("SmolLM3", _hf("SmolLM3Model", "SmolLM3Config", **_GQA), **_LLAMA),
     Family("Phi-3", _hf("Phi3Model", "Phi3Config", **_GQA), **_LLAMA | dict(value="layers.{}.self_attn.qkv_proj")),

@@ -266,7 +266,7 @@ def observed(model: nn.Module, given: Any, mask: Tensor | None, seed: int | None
     with torch.no_grad():
         blocks = study(model, found, lambda: run(model, given), mask)
     with Observer(model, blocks) as observer:
-        observer.begin(inputs=2, mask=mask)
+        observer.begin(mask=mask)
         if seed is not None:
             torch.manual_seed(seed)
         return run(model, given)
@@ -320,8 +320,8 @@ class _Caught:
     def __init__(self) -> None:
         self.attentions: list[tuple[Any, Any]] = []
 
-    def attention(self, call, layer, A, x, y) -> None:
-        self.attentions.append((layer, A))
+    def attention(self, call, layer, caught, x, y) -> None:
+        self.attentions.append((layer, caught.A))
 
     def enter(self, *_) -> None: ...
 
@@ -407,12 +407,13 @@ def check_spectra(name: str) -> None:
             near(found.spectrum.inverse_sigma, observed_sigma, f"{layer}: mean 1/σ")
             variants["observed"] = variants["folded"] * observed_sigma
         assert set(found.spectrum.joined) == set(variants)
+        gated = FAMILIES[name].gated
         for variant, V in variants.items():
             whole = largest((V @ W_O).sum(0), layer.kv_heads * layer.head_dim)
-            _same_eigenvalues(found.spectrum.joined[variant], whole, f"{layer}: joined, {variant}")
+            _same_eigenvalues(found.spectrum.joined[variant], whole, f"{layer}: joined, {variant}", gated=gated)
             for h, head in enumerate(found.spectrum.heads[variant]):
                 values = largest(V[h] @ W_O[h], layer.head_dim)
-                _same_eigenvalues(head, values, f"{layer}: head {h}, {variant}", zeros=False)
+                _same_eigenvalues(head, values, f"{layer}: head {h}, {variant}", zeros=False, gated=gated)
         assert found.spectrum.negative_share == found.spectrum.joined["raw"].negative_share
 
 
@@ -450,8 +451,8 @@ def _inverse_sigma(family: Family, x: Tensor, kind: str) -> float:
     return sum(rows) / len(rows)
 
 
-def _same_eigenvalues(found: Any, expected: Tensor, what: str, zeros: bool = True) -> None:
-    """zeros: whether those that make up for a smaller rank count in rho_smooth."""
+def _same_eigenvalues(found: Any, expected: Tensor, what: str, zeros: bool = True, gated: bool = False) -> None:
+    """zeros: whether those that make up for a smaller rank count in rho_smooth; gated: there is no rho_smooth."""
     got = torch.complex(torch.tensor(found.real, dtype=torch.float64), torch.tensor(found.imag, dtype=torch.float64))
     assert len(got) == len(expected), f"{what}: {len(got)} eigenvalues"
     distance = (got[:, None] - expected).abs()
@@ -459,6 +460,9 @@ def _same_eigenvalues(found: Any, expected: Tensor, what: str, zeros: bool = Tru
     for a in (0, 1):  # each has a partner within reach, from both sides
         assert distance.amin(a).max() <= 1e-4 * scale, f"{what}: off by {distance.amin(a).max() / scale:.2g}"
     near(found.mean_real, expected.real.mean(), f"{what}: mean")
+    if gated:
+        assert found.rho_smooth is None
+        return
     floor = 1.0 if zeros and len(expected) < WIDTH else 0.0
     near(found.rho_smooth, (1 + expected).abs().max().clamp(min=floor), f"{what}: rho_smooth")
 
@@ -470,6 +474,12 @@ def check_dominance(name: str) -> None:
     for place, (layer, found, passage) in enumerate(layers):
         W_V, W_O = layer.W_V.double(), layer.W_O.double()
         assert found.dominance is not None
+        if family.gated:
+            assert found.dominance.verdict_heads == [["undecided"] * HEADS] * 2
+            assert found.dominance.undecided_because == ["undecided: gated per token"]
+            assert found.dominance.rho_smooth_heads == [None] * HEADS
+            assert not found.dominance.joined_inputs
+            continue
         smooth = 0
         for i, keep in enumerate(family.rows()):
             A = passage.A[i] if isinstance(keep, slice) else passage.A[i][:, keep][:, :, keep]
@@ -498,6 +508,11 @@ def check_extrapolation(name: str) -> None:
     entry = found.extrapolation[0]
     assert entry.what == "last block"
     passage, layer = passages(name)[-1], anatomy(name).layers[-1]
+    last = family.runs[-1:] * 4
+    near(entry.real.log_hfc_lfc, real_course(name, last), "the last block itself", 1e-3)
+    if family.gated:
+        assert (entry.verdict, entry.rho_rough, entry.simulated) == ("undecided", None, None)
+        return
     W_V, W_O, offset, x = _effective(layer, passage)
     A = passage.A[0]  # the first input has no padding
     smooth, rough = dense_radii(A, W_V, W_O)
@@ -511,8 +526,6 @@ def check_extrapolation(name: str) -> None:
         if step in course:
             near(course[step], slow_metrics(x)["log_hfc_lfc"], f"simulated, after {step}", 1e-3)
         x = apply_layer(x, A, W_V, W_O) + offset
-    last = family.runs[-1:] * 4
-    near(entry.real.log_hfc_lfc, real_course(name, last), "the last block itself", 1e-3)
 
 
 def _effective(layer: Any, passage: Passage) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -546,6 +559,11 @@ def check_stack(name: str) -> None:
         return
     (entry,) = entries
     assert entry.what == "stack"
+    passes = len(entry.real.depth) // len(family.runs)
+    near(entry.real.log_hfc_lfc, real_course(name, family.runs * passes), "the blocks themselves", 1e-3)
+    if family.gated:
+        assert (entry.verdict, entry.rho_rough, entry.simulated) == ("undecided", None, None)
+        return
     constant = rough = None
     parts = [
         (passage.A[0], *_effective(layer, passage))
@@ -569,8 +587,6 @@ def check_stack(name: str) -> None:
             near(course[step], slow_metrics(x)["log_hfc_lfc"], f"the stack simulated, after {step}", 1e-3)
         A, W_V, W_O, offset, _ = parts[step % len(parts)]
         x = apply_layer(x, A, W_V, W_O) + offset
-    passes = len(entry.real.depth) // len(family.runs)
-    near(entry.real.log_hfc_lfc, real_course(name, family.runs * passes), "the blocks themselves", 1e-3)
 
 
 def real_course(name: str, places: tuple[int, ...]) -> list[float]:

@@ -130,8 +130,11 @@ def diagnose(
         found, accuracy = _observe(inside, blocks, settings, run, first, batches, inputs, progress)
     if found.short:
         remarks.append(
-            f"{found.short} of {found.inputs} inputs have fewer than two tokens that count: not in the means"
+            f"{found.short} of {found.inputs} inputs have fewer than two tokens that count: they are in no figure"
         )
+    if found.packed:
+        remarks.append(f"{found.packed} texts came packed with others in one input: each is measured by itself")
+    remarks += sorted(found.unread)
     if isinstance(inputs, Inputs):
         remarks += inputs.skipped[:8]
         if len(inputs.skipped) > 8:
@@ -211,7 +214,7 @@ def _observe(
             special = batch.special if isinstance(batch, Batch) else None
             mask = run.mask(batch)
             special = special.to(mask.device) if special is not None and mask is not None else special
-            observer.begin(inputs=run.size(batch), mask=mask, special=special)
+            observer.begin(mask=mask, special=special)
             out = run(batch)
             labels = batch.labels if isinstance(batch, Batch) else None
             logits = getattr(out, "logits", out)
@@ -339,7 +342,7 @@ def _dominance(found: Found, call: int) -> LayerDominance | None:
         joined_verdict=[row[3] for row in rows],
         joined_residual=[plain(row[4]) for row in rows],
         undecided_share=plain(sum(v == "undecided" for v in cases) / len(cases)) if call in found.certified else None,
-        certified_share=plain(found.certified[call] / len(cases)) if call in found.certified else None,
+        certified_share=plain(sum(found.certified[call]) / len(cases)) if call in found.certified else None,
         undecided_because=found.undecided_because.get(call, []),
     )
 

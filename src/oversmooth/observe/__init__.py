@@ -41,7 +41,7 @@ class Observer:
     >>> with torch.no_grad():
     ...     blocks = study(model, locate(model), lambda: model(x[:1]))
     ...     with Observer(model, blocks) as observer:
-    ...         observer.begin(inputs=3)
+    ...         observer.begin()
     ...         y = model(x)
     >>> observer.found.rho_rough[1].shape
     torch.Size([3, 2])
@@ -63,7 +63,10 @@ class Observer:
         self._watch.__exit__(*error)
         self._collect.finish()
 
-    def begin(self, *, inputs: int, mask: Tensor | None = None, special: Tensor | None = None) -> None:
-        """Say what the next call gets: how many inputs; which tokens are not padding, and which special, (batch, n)."""
+    def begin(self, *, mask: Tensor | None = None, special: Tensor | None = None) -> None:
+        """Say what the next call gets: which tokens are not padding, and which special, ``(batch, n)``.
+
+        The mask that attention uses decides who counts; this one is asked where that leaves it open.
+        """
         self._watch.mask = mask
-        self._collect.begin(mask, special, inputs)
+        self._collect.begin(mask, special)

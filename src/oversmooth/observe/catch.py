@@ -1,11 +1,13 @@
 """Attention caught where it is computed, as an operator: q, k and mask of a fused call, or the weights of a softmax.
 
-Fused attention stays fused: its arguments are read, and the call goes on as it would have.
+Fused attention stays fused: its arguments are read, and the call goes on as it would have. Which tokens count is read
+off the mask that is used there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,19 +16,36 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from oversmooth.errors import InputError
+from oversmooth.observe.tokens import counted, may_see
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
 
 _SOFTMAX: tuple[Callable[..., Any], ...] = (F.softmax, torch.softmax, Tensor.softmax)
 
 
+@dataclass
+class Caught:
+    """Attention of one call."""
+
+    A: AttentionOperator | None
+    """None where only the tokens were asked for."""
+    allowed: Tensor | None
+    """Who may see whom, ``(b, h, n, n)`` or broadcastable; None: all see all, or all that came before."""
+    tokens: Tensor | None
+    """The tokens that count, ``(b, n)``; None: all."""
+    row_sums: Tensor | None = None
+    """Where something that is no token takes a share of attention: what is left, ``(b, h, n)``."""
+
+
 class CatchAttention(TorchFunctionMode):
     """While active, remembers the attention of every call that mixes tokens."""
 
-    def __init__(self, heads: int, mask: Tensor | None) -> None:
-        """mask: the tokens that count, ``(batch, n)``."""
+    def __init__(self, heads: int, named: Tensor | None, *, operators: bool = True) -> None:
+        """named: tokens that are not padding by an argument's name, ``(batch, n)``, for what the rows leave open.
+        operators: False to learn of tokens alone.
+        """
         super().__init__()
-        self.heads, self.tokens_mask = heads, mask
-        self.found: list[AttentionOperator] = []
+        self.heads, self.named, self.operators = heads, named, operators
+        self.found: list[Caught] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -35,8 +54,8 @@ class CatchAttention(TorchFunctionMode):
             self._fused(*args, **kwargs)
         elif func is F.multi_head_attention_forward:
             self._multi_head(*args, **kwargs)
-        elif func in _SOFTMAX and isinstance(out, Tensor):
-            self._weights(out)
+        elif func in _SOFTMAX and isinstance(out, Tensor) and isinstance(args[0], Tensor):
+            self._weights(args[0], out)
         return out
 
     @torch.no_grad()
@@ -54,7 +73,7 @@ class CatchAttention(TorchFunctionMode):
         if query.shape[-2] != key.shape[-2]:
             return  # reads another sequence: cross-attention, or a cache
         query, key = (x if x.ndim == 4 else x.unflatten(0, (-1, self.heads)) for x in (query, key))
-        self.found.append(self._softmax(query, key, attn_mask, is_causal, scale))
+        self._softmax(query, key, attn_mask, is_causal, scale)
 
     @torch.no_grad()
     def _multi_head(
@@ -100,31 +119,47 @@ class CatchAttention(TorchFunctionMode):
             visible = visible.unflatten(0, (-1, num_heads)) if visible.ndim == 3 else visible
         if key_padding_mask is not None:
             hidden = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == -torch.inf
-            self.tokens_mask = hidden.logical_not().reshape(q.shape[0], -1)
-        self.found.append(self._softmax(q, k, visible, is_causal and attn_mask is None, None))
+            shown = hidden.logical_not().reshape(q.shape[0], 1, 1, -1)
+            if visible is None or visible.dtype == torch.bool:
+                visible = shown if visible is None else visible & shown
+            else:
+                visible = torch.where(shown, visible, -torch.inf)
+            if is_causal and attn_mask is None:
+                visible = visible & torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
+                is_causal = False
+        self._softmax(q, k, visible, is_causal and attn_mask is None, None)
 
     @torch.no_grad()
-    def _weights(self, A: Tensor) -> None:
+    def _weights(self, scores: Tensor, A: Tensor) -> None:
         if A.ndim == 3 and A.shape[0] % self.heads == 0:
-            A = A.unflatten(0, (-1, self.heads))
-        if A.ndim == 4 and A.shape[1] == self.heads and A.shape[-1] == A.shape[-2]:
-            self.found.append(DenseAttention(A.detach(), mask=self._mask(A)))
+            A, scores = (x.unflatten(0, (-1, self.heads)) for x in (A, scores))
+        if A.ndim != 4 or A.shape[1] != self.heads or A.shape[-1] - A.shape[-2] not in (0, 1):
+            return
+        sink = A.shape[-1] > A.shape[-2]  # a column for a share that no token gets
+        A, scores = (x[..., : A.shape[-2]].detach() for x in (A, scores))
+        visible = may_see(scores)
+        allowed = None if bool(visible.all()) else visible
+        tokens = None if allowed is None else self._tokens(allowed, A)
+        sums = A.sum(-1) if sink else None
+        if sink:
+            A = A / A.sum(-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
+        self.found.append(Caught(DenseAttention(A, mask=tokens) if self.operators else None, allowed, tokens, sums))
 
-    def _mask(self, like: Tensor) -> Tensor | None:
-        mask = self.tokens_mask
-        if mask is None or bool(mask.all()) or mask.shape != (like.shape[0], like.shape[-2]):
-            return None
-        return mask.to(like.device)
+    def _tokens(self, allowed: Tensor, like: Tensor) -> Tensor | None:
+        found = counted(allowed, self.named).expand(like.shape[0], like.shape[-2])
+        if not bool(found.any(-1).all()):
+            return None  # nobody sees anybody: no mask that can be read
+        return None if bool(found.all()) else found.to(like.device)
 
-    def _softmax(
-        self, q: Tensor, k: Tensor, visible: Tensor | None, causal: bool, scale: float | None
-    ) -> AttentionOperator:
-        mask, bias = self._mask(q), None
+    def _softmax(self, q: Tensor, k: Tensor, visible: Tensor | None, causal: bool, scale: float | None) -> None:
+        mask = bias = seen = None
         if visible is not None:
             n = q.shape[-2]
             allowed, extra = _visible(visible)
-            tokens = mask if mask is not None else allowed.any(-2).any(1).expand(q.shape[0], n)
-            tokens = tokens.to(q.device)
+            seen = allowed if visible.dtype == torch.bool else may_see(visible.reshape(allowed.shape))
+            seen = seen.expand(*seen.shape[:-2], n, n)
+            mask = self._tokens(seen.to(q.device), q)
+            tokens = mask if mask is not None else torch.ones(q.shape[0], n, dtype=torch.bool, device=q.device)
             plain = _explains(allowed, tokens, causal=False)
             if extra is None and (plain or _explains(allowed, tokens, causal=True)):
                 causal, mask = not plain, None if bool(tokens.all()) else tokens
@@ -135,7 +170,10 @@ class CatchAttention(TorchFunctionMode):
                 bias = bias.expand(q.shape[0], q.shape[1], n, n)
                 mask = None if bool(tokens.all()) else tokens
                 causal = causal or not bool(torch.triu(allowed, diagonal=1).any())
-        return SoftmaxAttention(q.detach(), k.detach(), scale=scale, mask=mask, bias=bias, causal=causal)
+        A = None
+        if self.operators:
+            A = SoftmaxAttention(q.detach(), k.detach(), scale=scale, mask=mask, bias=bias, causal=causal)
+        self.found.append(Caught(A, seen, mask))
 
 
 def _visible(mask: Tensor) -> tuple[Tensor, Tensor | None]:

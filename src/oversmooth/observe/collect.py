@@ -14,7 +14,9 @@ from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.errors import InputError
 from oversmooth.observe.account import Stage
+from oversmooth.observe.catch import Caught
 from oversmooth.observe.study import Block, inverse_sigma
+from oversmooth.observe.tokens import Tokens, tokens_of
 from oversmooth.theory.dominance import TIE, Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.spectrum import attention_spectrum
@@ -45,14 +47,19 @@ class Found:
     verdict: dict[int, list[list[str]]] = field(default_factory=dict)
     joined: dict[int, list[tuple[int, float, float, str, float]]] = field(default_factory=dict)
     """By call: (input, rho_smooth, rho_rough, verdict, residual)."""
-    certified: dict[int, int] = field(default_factory=dict)
-    """By call: cases of heads whose verdict is proven."""
+    certified: dict[int, list[int]] = field(default_factory=dict)
+    """By call and input: heads whose verdict is proven."""
     undecided_because: dict[int, list[str]] = field(default_factory=dict)
     """By call: of the first few undecided cases."""
     causal: bool | None = None
     inputs: int = 0
+    """As the stream has them; packed texts are one each."""
+    packed: int = 0
+    """How many of them came packed with others."""
     short: int = 0
-    """Inputs with fewer than two tokens that count: they have no part in the numbers of tokens."""
+    """Inputs with fewer than two tokens that count: they have no part in any number."""
+    unread: set[str] = field(default_factory=set)
+    """What was given about tokens and could not be used."""
     tokens_seen: list[int] = field(default_factory=list)
     """How many tokens count, input by input."""
 
@@ -82,8 +89,10 @@ class Collect:
         self._without: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         self._lists: dict[str, dict[int, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         self._weights: tuple[AttentionLayer, Tensor, Tensor] | None = None
-        self._mask: Tensor | None = None
-        self._counted: Tensor | None = None
+        self._named: Tensor | None = None
+        self._special: Tensor | None = None
+        self._tokens: Tokens | None = None
+        self._waiting: list[tuple[tuple[int, int], Tensor, bool]] = []
         self._start = 0
         self._x: Tensor | None = None
         self._ran: Counter[str] = Counter()
@@ -92,16 +101,9 @@ class Collect:
     def parts(self, layer: AttentionLayer) -> list[str]:
         return sorted({s.module for b in self.blocks if b.layer.block == layer.block for s in b.stages if s.module})
 
-    def begin(self, mask: Tensor | None, special: Tensor | None, size: int) -> None:
-        """A batch of so many inputs comes. mask: tokens that count in attention; special: not counted as tokens."""
-        counted = mask
-        if special is not None:
-            counted = ~special if mask is None else mask & ~special
-            # An input of nothing but special tokens is measured with them: no number says less.
-            counted = counted | ~counted.any(-1, keepdim=True) & (torch.ones_like(special) if mask is None else mask)
-        self._mask = counted
-        self._counted = None if counted is None or bool(counted.all()) else counted
-        self._start, self.found.inputs = self.found.inputs, self.found.inputs + size
+    def begin(self, named: Tensor | None, special: Tensor | None) -> None:
+        """A batch comes. named: not padding, by an argument's name; special: not counted as tokens; both ``(b, n)``."""
+        self._named, self._special = named, special
 
     def enter(self, call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None:
         call %= len(self.blocks)
@@ -111,17 +113,47 @@ class Collect:
                 f"{layer.block} ran where {block.layer.block} did for the first input; give inputs that take one way"
             )
         if call == 0:
-            counted = self._mask_for(x)
-            n = [x.shape[1]] * x.shape[0] if counted is None else counted.sum(-1).tolist()
-            self.found.tokens_seen += n
+            self._tokens, self._waiting = None, []
+        self._x, self._sigma = x, None
+        self._ran.clear()
         if call == 0 or not block.continues:
             self._site((call, -1), x, cosines=True)
-        self._x = x
-        self._ran.clear()
-        kind = layer.norm.kind if layer.norm is not None else "layer"
-        self._sigma = inverse_sigma(x, kind, self._mask_for(x)) if block.norm_position == "pre" else None
-        if self._sigma is not None:
+
+    def _know(self, caught: Caught | None) -> None:
+        """Which tokens count, now that attention has shown its mask; what was met before is measured."""
+        assert self._x is not None
+        shape, named, special = self._x.shape, self._named, self._special
+        tokens = None if caught is None else caught.tokens
+        if caught is None and named is not None:
+            if named.shape == shape[:2]:
+                tokens = named.to(self._x.device)
+            else:
+                self.found.unread.add("the mask does not fit the tokens and was not read: all of them count")
+        if special is not None and special.shape != shape[:2]:
+            self.found.unread.add("special tokens count too: the stream has other tokens than the text")
+            special = None
+        allowed = None if caught is None else caught.allowed
+        self._tokens = tokens_of(shape, tokens, allowed, special, packed=not self.blocks[0].windows)
+        counted = self._tokens.counted
+        here = shape[0] if self._tokens.rows is None else len(self._tokens.rows)
+        self.found.packed += here if self._tokens.rows is not None else 0
+        self.found.tokens_seen += [shape[1]] * here if counted is None else counted.sum(-1).tolist()
+        self._start, self.found.inputs = self.found.inputs, self.found.inputs + here
+        for site, x, cosines in self._waiting:
+            self._site(site, x, cosines)
+        self._waiting = []
+
+    def _inverse_sigma(self, call: int) -> Tensor | None:
+        """Mean 1/σ of what entered the block, where a norm stands before attention; noted once."""
+        block = self.blocks[call]
+        if self._sigma is None and block.norm_position == "pre":
+            assert self._x is not None
+            assert self._tokens is not None
+            kind = block.layer.norm.kind if block.layer.norm is not None else "layer"
+            x = self._tokens.apart(self._x)
+            self._sigma = inverse_sigma(x, kind, self._counted(x))
             self._lists["sigma"][call].append(self._sigma)
+        return self._sigma
 
     def part(self, call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
         call %= len(self.blocks)
@@ -139,11 +171,22 @@ class Collect:
 
     def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
         call %= len(self.blocks)
+        if self._tokens is None:
+            self._know(None)
+        self._inverse_sigma(call)
         self._site((call, len(self.blocks[call].stages) - 1), y, cosines=True)
         self._x = None
 
-    def attention(self, call: int, layer: AttentionLayer, A: AttentionOperator, x: Tensor | None, y: Tensor) -> None:
+    def attention(self, call: int, layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
         call %= len(self.blocks)
+        if self._tokens is None:
+            self._know(caught)
+        self._inverse_sigma(call)
+        if caught.A is None:
+            return
+        assert self._tokens is not None
+        self._check_apart(layer, caught)
+        A = self._tokens.operators(caught.A)
         self.found.causal = A.causal
         block = self.blocks[call]
         if block.undecided:
@@ -200,12 +243,12 @@ class Collect:
         self._lists["rho_smooth"][call].append(unknown)
         self._lists["rho_rough"][call].append(unknown)
         self.found.verdict.setdefault(call, []).extend([["undecided"] * A.shape[1]] * A.shape[0])
-        self.found.certified.setdefault(call, 0)
+        self.found.certified.setdefault(call, []).extend([0] * A.shape[0])
         self.found.undecided_because[call] = [f"undecided: {block.undecided}"]
 
     def _note_certainty(self, call: int, said: Dominance) -> None:
-        proven = sum(word == "certified" for row in said.certainty for word in row)
-        self.found.certified[call] = self.found.certified.get(call, 0) + proven
+        proven = [sum(word == "certified" for word in row) for row in said.certainty]
+        self.found.certified.setdefault(call, []).extend(proven)
         if bool(said.undecided.any()):
             words = zip(said.verdict, said.reason, strict=True)
             new = [why for v, r in words for word, why in zip(v, r, strict=True) if word == "undecided"]
@@ -230,13 +273,35 @@ class Collect:
             folded = folded * self._sigma.to(folded)[:, None, None, None]
         return folded
 
-    def _mask_for(self, x: Tensor) -> Tensor | None:
-        if self._counted is None or self._counted.shape != x.shape[:2]:
-            return None
-        return self._counted.to(x.device)
+    def _check_apart(self, layer: AttentionLayer, caught: Caught) -> None:
+        """Texts that are packed stay apart in every layer."""
+        tokens = self._tokens
+        if tokens is None or tokens.rows is None or tokens.places is None or tokens.inside is None:
+            return
+        b, n = tokens.rows.max() + 1, caught.A.tokens if caught.A is not None else 0
+        text = torch.full((int(b), n), -1, device=tokens.places.device)
+        text[tokens.rows[:, None].expand_as(tokens.places)[tokens.inside], tokens.places[tokens.inside]] = torch.arange(
+            len(tokens.rows), device=text.device
+        )[:, None].expand_as(tokens.places)[tokens.inside]
+        known = (text >= 0)[:, :, None] & (text >= 0)[:, None]
+        across = known & (text[:, :, None] != text[:, None])
+        seen = across if caught.allowed is None else across & caught.allowed.any(1).to(across.device)
+        if bool(seen.any()):
+            raise InputError(
+                f"{layer.name} lets tokens see each other that the first layer keeps apart as different texts; "
+                "give it texts one by one"
+            )
+
+    def _counted(self, x: Tensor) -> Tensor | None:
+        assert self._tokens is not None
+        return None if self._tokens.counted is None else self._tokens.counted.to(x.device)
 
     def _site(self, site: tuple[int, int], x: Tensor, cosines: bool) -> None:
-        mask = self._mask_for(x)
+        if self._tokens is None:  # measured as soon as it is known who counts; a copy, for blocks that add in place
+            self._waiting.append((site, x.clone(), cosines))
+            return
+        x = self._tokens.apart(x)
+        mask = self._counted(x)
         found = metrics.summary(x, mask, cosines=cosines)
         self._write(self._rows[site], found, cosines)
         if cosines and self._start < self.settings.ranks:
@@ -285,7 +350,17 @@ class Collect:
             ("rho_smooth", found.rho_smooth),
             ("rho_rough", found.rho_rough),
         ):
-            values.update({call: _joined(parts) for call, parts in self._lists[name].items()})
+            values.update({call: _joined(parts)[keep] for call, parts in self._lists[name].items()})
+        kept = keep.tolist()
+
+        def stay(entries: list[Any]) -> list[Any]:
+            return [entry for entry, stays in zip(entries, kept, strict=True) if stays]
+
+        found.verdict = {call: stay(rows) for call, rows in found.verdict.items()}
+        found.certified = {call: stay(counts) for call, counts in found.certified.items()}
+        found.joined = {call: [row for row in rows if kept[row[0]]] for call, rows in found.joined.items()}
+        found.massive = {site: [row for row in rows if kept[row[0]]] for site, rows in found.massive.items()}
+        found.massive = {site: rows for site, rows in found.massive.items() if rows}
         return found
 
 

@@ -21,7 +21,9 @@ from oversmooth.anatomy.layer import AttentionLayer, NormPosition
 from oversmooth.anatomy.live import STEERING_PARTS, steering_of
 from oversmooth.errors import InputError
 from oversmooth.observe.account import Account, Event, Stage, account
+from oversmooth.observe.catch import Caught
 from oversmooth.observe.sums import same
+from oversmooth.observe.tokens import sequences
 from oversmooth.observe.watch import Watch
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 
@@ -47,6 +49,8 @@ class Block:
     kwargs: Any = field(repr=False)
     running: Any = field(default=None, repr=False)
     """The steered pass it was part of, where the model is steered."""
+    windows: bool = False
+    """Whether some layers of the stack keep tokens apart that others connect: windows, and not packed texts."""
     undecided: str = ""
     """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
 
@@ -64,6 +68,7 @@ class _Heard:
     events: list[Event] = field(default_factory=list)
     values_in: Tensor | None = None
     A: AttentionOperator | None = None
+    row_sums: Tensor | None = None
     attention_in: Tensor | None = None
     attention_out: Tensor | None = None
 
@@ -77,6 +82,7 @@ class Study:
         self._first_values: Tensor | None = None
         self.blocks: list[Block] = []
         self._heard: _Heard | None = None
+        self._apart: list[bool] = []
         self._arrays: dict[Any, tuple[Tensor, Tensor]] = {}
 
     @classmethod
@@ -97,6 +103,8 @@ class Study:
             raise InputError(
                 f"the model ran without running {distinct[0].block}; give inputs that pass through its layers"
             )
+        for block in study.blocks:
+            block.windows = any(study._apart) and not all(study._apart)
         return study.blocks
 
     def parts(self, layer: AttentionLayer) -> list[str]:
@@ -135,11 +143,22 @@ class Study:
             )
         )
 
-    def attention(self, call: int, layer: AttentionLayer, A: AttentionOperator, x: Tensor | None, y: Tensor) -> None:
+    def attention(self, call: int, layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
         assert self._heard is not None
-        self._heard.A, self._heard.attention_in = A, x
+        self._heard.A, self._heard.row_sums, self._heard.attention_in = caught.A, caught.row_sums, x
+        self._note_links(caught)
         if self._heard.attention_out is None:
             self._heard.attention_out = self._kept(y)
+
+    def _note_links(self, caught: Caught) -> None:
+        """Whether this layer keeps some tokens apart from others."""
+        texts = None
+        if caught.allowed is not None:
+            n = caught.allowed.shape[-1]
+            tokens = torch.ones(n, dtype=torch.bool, device=caught.allowed.device)
+            tokens = tokens if caught.tokens is None else caught.tokens[0]
+            texts = sequences(caught.allowed[0], tokens)
+        self._apart.append(texts is not None)
 
     def _kept(self, x: Tensor) -> Tensor:
         """A copy that later in-place arithmetic leaves alone; the same one for the same array."""
@@ -160,7 +179,9 @@ class Study:
         self._arrays.clear()
         before = self.blocks[-1].y if self.blocks else None
         continues = before is not None and same(before, heard.x)
-        agrees = self._norm_agrees(layer, heard) if found.norm_position == "pre" else True
+        # A norm that reads something else than what entered the block is known by name only.
+        first = found.stages[0].part.startswith("attention")
+        agrees = first and self._norm_agrees(layer, heard) if found.norm_position == "pre" else True
         running = None if self.steering is None else self.steering.passes.hold()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
@@ -178,7 +199,7 @@ class Study:
                 heard.args,
                 heard.kwargs,
                 running,
-                found.undecided,
+                undecided=found.undecided,
             )
         )
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.errors import InputError
-from oversmooth.observe.catch import CatchAttention
-from oversmooth.theory.operators import AttentionOperator
+from oversmooth.observe.catch import CatchAttention, Caught
 
 
 class Listener(Protocol):
@@ -29,8 +28,11 @@ class Listener(Protocol):
         """A module inside the block ran."""
         ...
 
-    def attention(self, call: int, layer: AttentionLayer, A: AttentionOperator, x: Tensor | None, y: Tensor) -> None:
-        """x: what torch's own attention got, whose projections are not modules; else None. y: what it returned."""
+    def attention(self, call: int, layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
+        """x: what torch's own attention got, whose projections are not modules; else None. y: what it returned.
+
+        Where attention is not watched, of the first layer alone, and caught has no operator.
+        """
         ...
 
     def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None: ...
@@ -52,7 +54,7 @@ class Watch:
         self.modules, self.layers, self.listener, self.parts = modules, layers, listener, parts
         self.catches = attention
         self.mask = mask
-        """The tokens that count in the batch that comes next, ``(b, n)``."""
+        """The tokens that are not padding in the batch that comes next, ``(b, n)``, by an argument's name."""
         self.calls = 0
         self._block: AttentionLayer | None = None
         self._shape = torch.Size()
@@ -64,7 +66,8 @@ class Watch:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             for layer in self.layers:
                 block, attention = self.modules[layer.block], self.modules[layer.name]
-                if self.catches:  # first, so that the block's lies around it where they are one module
+                # First, so that the block's lies around it where they are one module.
+                if self.catches or layer is self.layers[0]:
                     stack.enter_context(_replaced(attention, functools.partial(self._run_attention, layer)))
                 stack.enter_context(_replaced(block, functools.partial(self._run_block, layer)))
                 if not _has_fast_path(block):
@@ -115,7 +118,7 @@ class Watch:
     def _run_attention(self, layer: AttentionLayer, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._block is None:  # the fast path itself, or not one of our blocks
             return original(*args, **kwargs)
-        catch = CatchAttention(layer.heads, self.mask)
+        catch = CatchAttention(layer.heads, self.mask, operators=self.catches)
         own = isinstance(self.modules[layer.name], nn.MultiheadAttention)
         fast = own and not self.modules[layer.name].training and not _has_fast_path(self.modules[layer.block])
         if fast:
@@ -125,6 +128,8 @@ class Watch:
         else:
             with catch:
                 out = original(*args, **kwargs)
+        if not self.catches:
+            catch.found = catch.found[:1] or [Caught(None, None, None)]
         if len(catch.found) != 1:
             raise InputError(
                 f"{layer.name} computed attention over its own tokens {len(catch.found)} times where one call of "

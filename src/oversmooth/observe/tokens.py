@@ -1,0 +1,136 @@
+"""Who counts as a token, and which tokens belong together: what the mask says that attention itself used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
+
+# Scores so far below the largest of their row are hidden, however the mask was written: nothing of them is left.
+_HIDDEN = 1e3
+
+
+def may_see(scores: Tensor) -> Tensor:
+    """Which pairs a mask that was added to scores leaves, ``(..., n, n)``; also of the mask itself.
+
+    Libraries hide with −inf, with the most negative number of some type, or with −1e9 or −1e4 by hand. A row that is
+    hidden whole stays hidden in the first two ways.
+    """
+    low = torch.finfo(scores.dtype).min / 2
+    top = scores.amax(-1, keepdim=True)
+    return (scores > low) & (scores >= top - _HIDDEN)
+
+
+def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
+    """The tokens that a counted query may see, ``(b, n)``. allowed ``(b, h, n, n)`` or broadcastable; True: sees.
+
+    Queries that see nothing do not vote, nor do those whose row was hidden whole and opened again, as some kernels
+    need: they see everything, and nobody whose row is as the mask meant it sees them. named: a mask ``(b, n)`` that
+    came under its usual name, asked where the rows leave it open.
+    """
+    allowed = allowed.any(-3) if allowed.ndim == 4 else allowed  # seen in any head
+    n = allowed.shape[-1]
+    sees_all = allowed.all(-1)
+    votes = allowed.any(-1) & ~sees_all
+    seen = (allowed & votes[..., None]).any(-2)
+    strangers = sees_all & ~seen
+    # The last of a causal text sees everything, and is seen by itself alone.
+    last = torch.zeros_like(strangers)
+    last[..., n - 1] = strangers[..., n - 1] & (strangers.sum(-1) == 1)
+    if named is not None and named.shape == strangers.shape:
+        last &= named.to(last.device)
+    plain = ~votes.any(-1, keepdim=True)  # nobody's view is narrowed: all who see anything count
+    return torch.where(plain, sees_all, seen | last)
+
+
+def sequences(allowed: Tensor, tokens: Tensor) -> list[Tensor] | None:
+    """Texts packed into one input, as places ``(length,)`` of each, or None where all tokens are connected.
+
+    allowed ``(h, n, n)`` or broadcastable and tokens ``(n,)``, of one input.
+    """
+    places = tokens.nonzero()[:, 0]
+    linked = allowed.any(0)[places][:, places]
+    if bool(linked.all(-1).any()) or len(places) < 2:
+        return None  # someone sees all
+    linked = linked | linked.mT | torch.eye(len(places), dtype=torch.bool, device=linked.device)
+    labels = torch.arange(len(places), device=linked.device)
+    while True:
+        reached = torch.where(linked, labels, len(places)).amin(-1)
+        reached = reached[reached]
+        if torch.equal(reached, labels):
+            break
+        labels = reached
+    parts = [places[labels == label] for label in labels.unique()]
+    return parts if len(parts) > 1 else None
+
+
+@dataclass
+class Tokens:
+    """The tokens of one batch: which count, and how to take packed texts apart so that each is measured by itself."""
+
+    counted: Tensor | None
+    """``(inputs, n)``; None: all."""
+    rows: Tensor | None = None
+    """Where texts are packed: the place in the batch of each, ``(texts,)``."""
+    places: Tensor | None = None
+    """And of its tokens there, ``(texts, longest)``, padded with 0."""
+    inside: Tensor | None = None
+    """Which of those are no padding, ``(texts, longest)``."""
+
+    def apart(self, x: Tensor) -> Tensor:
+        """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: themselves, or one row a text."""
+        if self.rows is None or self.places is None:
+            return x
+        return x[self.rows[:, None].to(x.device), self.places.to(x.device)]
+
+    def operators(self, A: AttentionOperator) -> AttentionOperator:
+        """Attention of each text by itself."""
+        if self.rows is None or self.places is None:
+            return A
+        rows, places, mask = (t.to(A.device) for t in (self.rows, self.places, self.inside) if t is not None)
+
+        def pairs(M: Tensor) -> Tensor:  # (b, h, n, n)
+            return M[rows[:, None, None, None], torch.arange(M.shape[1], device=A.device)[:, None, None],
+                     places[:, None, :, None], places[:, None, None, :]]  # fmt: skip
+
+        if isinstance(A, SoftmaxAttention):
+            q, k = (x.transpose(1, 2)[rows[:, None], places].transpose(1, 2) for x in (A.q, A.k))
+            bias = None if A.bias is None else pairs(A.bias)
+            # What pads a text sees itself, so that its row is no empty one.
+            bias = None if bias is None else bias.masked_fill(~mask[:, None, :, None], 0.0)
+            return SoftmaxAttention(q, k, scale=A.scale, mask=mask, bias=bias, causal=A.causal)
+        return DenseAttention(pairs(A.dense().A), mask=mask)
+
+
+def tokens_of(
+    shape: torch.Size, tokens: Tensor | None, allowed: Tensor | None, special: Tensor | None, *, packed: bool
+) -> Tokens:
+    """shape ``(b, n, ...)``: of the stream; tokens and special ``(b, n)``; packed: whether to look for packed texts."""
+    b, n = shape[:2]
+    shown = tokens
+    if special is not None:
+        every = torch.ones(b, n, dtype=torch.bool, device=special.device) if tokens is None else tokens
+        shown = every & ~special.to(every.device)
+        # An input of nothing but special tokens is measured with them: no number says less.
+        shown = shown | (~shown.any(-1, keepdim=True) & every)
+    if shown is not None and bool(shown.all()):
+        shown = None
+    if not packed or allowed is None:
+        return Tokens(shown)
+    allowed = allowed.expand(b, *allowed.shape[1:])
+    every = torch.ones(b, n, dtype=torch.bool, device=allowed.device) if tokens is None else tokens.to(allowed.device)
+    texts = [
+        (row, part) for row in range(b) for part in sequences(allowed[row], every[row]) or [every[row].nonzero()[:, 0]]
+    ]
+    if len(texts) == b:
+        return Tokens(shown)
+    longest = max(len(part) for _, part in texts)
+    places = torch.stack([pad(part, (0, longest - len(part))) for _, part in texts])
+    inside = torch.stack([torch.arange(longest, device=places.device) < len(part) for _, part in texts])
+    rows = torch.tensor([row for row, _ in texts], device=places.device)
+    show = inside if shown is None else inside & shown.to(places.device)[rows[:, None], places]
+    return Tokens(show, rows, places, inside)
