@@ -70,10 +70,13 @@ class Runner:
         return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
 
     def first_input(self, batch: Batch | Tensor) -> Batch | Tensor:
+        """The first of a batch, or all of it where there is no telling which axis is the batch."""
         axis = 0 if self.batch_first else 1
         if isinstance(batch, Tensor):
             return batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
-        size = self.size(batch)
+        if not batch.inputs:
+            raise InputError("an input is an empty dict; give the model's arguments")
+        size = self._size(batch)
 
         def first(name: str, v: Tensor) -> Tensor:
             if name in ("mask", "src_mask", "attn_mask"):  # (n, n): who sees whom, the same for all inputs
@@ -83,12 +86,11 @@ class Runner:
 
         return Batch({k: first(k, v) for k, v in batch.inputs.items()})
 
-    def size(self, batch: Batch | Tensor) -> int:
+    def _size(self, batch: Batch) -> int | None:
+        """How many inputs, where the arguments show it: float arrays of two axes may be one input's tokens, too."""
         axis = 0 if self.batch_first else 1
-        if not isinstance(batch, Tensor) and not batch.inputs:
-            raise InputError("an input is an empty dict; give the model's arguments")
-        x = batch if isinstance(batch, Tensor) else next(iter(batch.inputs.values()))
-        return 1 if x.ndim <= 2 and x.is_floating_point() else x.shape[axis]
+        sure = (x for x in batch.inputs.values() if x.ndim > 2 or (x.ndim == 2 and not x.is_floating_point()))
+        return next((x.shape[axis if x.ndim > 2 else 0] for x in sure), None)
 
     @staticmethod
     def mask(batch: Batch | Tensor) -> Tensor | None:
