@@ -30,6 +30,7 @@ from oversmooth.diagnosis import (
     Numbers,
     Spectrum,
     plain,
+    share_of_smoothing,
 )
 from oversmooth.errors import InputError
 from oversmooth.inputs import Batch, Inputs
@@ -331,7 +332,7 @@ def _dominance(found: Found, call: int) -> LayerDominance | None:
     cases = [v for row in verdicts for v in row]
     rows = found.joined.get(call, [])
     return LayerDominance(
-        smoothing_share=plain(sum(v == "smooth" for v in cases) / len(cases)),
+        smoothing_share=None if (share := share_of_smoothing(cases)) is None else plain(share),
         rho_rough=plain(sum(row[2] for row in rows) / len(rows)) if rows else None,
         rho_smooth_heads=[plain(v) for v in found.rho_smooth[call].mean(0).tolist()],
         rho_rough_heads=[[plain(v, 6) for v in row] for row in found.rho_rough[call].tolist()],

@@ -86,7 +86,7 @@ class LayerDominance:
     """Which eigenvalue dominates, in one layer."""
 
     smoothing_share: Number
-    """Share of (input, head) cases in which the smoothing eigenvalue dominates."""
+    """Share of (input, head) cases in which the smoothing eigenvalue dominates; None where none is decided."""
     rho_rough: Number
     """Of all heads together, mean over the sample of inputs; compare with joined_rho_smooth."""
     rho_smooth_heads: list[Number]
@@ -101,11 +101,20 @@ class LayerDominance:
     joined_verdict: list[str] = field(default_factory=list)
     joined_residual: list[Number] = field(default_factory=list)
     undecided_share: Number = None
-    """Share of (input, head) cases that rounding could turn either way: neither smooth nor rough."""
+    """Share of (input, head) cases that rounding could turn either way or that no theorem covers: neither smooth nor
+    rough.
+    """
     certified_share: Number = None
     """Share of (input, head) cases whose verdict is proven, rounding included; the other decided ones are estimated."""
     undecided_because: list[str] = field(default_factory=list)
     """Why, of the first few such cases."""
+
+
+def share_of_smoothing(verdicts: list[str]) -> Number:
+    """Undecided cases are cases too; where there is no other, there is no share."""
+    if all(v == "undecided" for v in verdicts):
+        return None
+    return sum(v == "smooth" for v in verdicts) / len(verdicts)
 
 
 @dataclass
@@ -215,11 +224,11 @@ class Diagnosis:
     def smoothing_share(self) -> Number:
         """Over all inputs, layers and heads (the first paper's table 1)."""
         verdicts = [v for layer in self.layers if layer.dominance for row in layer.dominance.verdict_heads for v in row]
-        return sum(v == "smooth" for v in verdicts) / len(verdicts) if verdicts else None
+        return share_of_smoothing(verdicts)
 
     @property
     def undecided_share(self) -> Number:
-        """Of the same cases, those that rounding could turn; None where that was not asked."""
+        """Of the same cases, those that rounding could turn or no theorem covers; None where that was not asked."""
         layers = [layer.dominance for layer in self.layers if layer.dominance]
         counts = [(d.undecided_share, sum(len(row) for row in d.verdict_heads)) for d in layers]
         known = [(share * count, count) for share, count in counts if share is not None]

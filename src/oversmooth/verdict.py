@@ -114,9 +114,12 @@ def _predicted(diagnosis: Diagnosis, blocks: list[Layer]) -> str:
     negative, share = diagnosis.negative_share, diagnosis.smoothing_share
     if negative is not None:
         said.append(f"{negative:.0%} of the eigenvalues of H have a negative real part")
+    undecided = diagnosis.undecided_share or 0.0
+    if share is None and undecided:
+        reasons = [why for layer in blocks if layer.dominance for why in layer.dominance.undecided_because]
+        said.append(f"head by head no case is decided ({reasons[0].removeprefix('undecided: ')})")
     if share is not None:
         cases = sum(len(row) for layer in blocks if layer.dominance for row in layer.dominance.verdict_heads)
-        undecided = diagnosis.undecided_share or 0.0
         rest = f", {round(undecided * cases):,} undecided" if undecided else ""
         said.append(f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases{rest}")
     judged = [v for layer in blocks if layer.dominance for v in layer.dominance.joined_verdict]
@@ -193,7 +196,9 @@ def _further(entry: Extrapolation) -> str:
         else "smoothing",
         "rough": "no smoothing, HFC/LFC stays above zero",
         "tie": "a tie, which spectra do not decide",
-        "undecided": "neither, the two radii being nearer to one another than they are known",
+        "undecided": "neither, the two radii being nearer to one another than they are known"
+        if entry.rho_rough is not None
+        else f"nothing ({entry.note.removeprefix('undecided: ').split('; ')[0]})",
     }[entry.verdict]
     simulated = {
         "smooth": "agrees" if entry.verdict == "smooth" else "smooths",

@@ -116,6 +116,13 @@ class _Fit:
         known = torch.linalg.eigvalsh(gram)[..., :1] > _SINGULAR
         return factors.movedim(-1, 0), torch.where(known, errors, torch.inf).movedim(-1, 0)
 
+    def different_tokens(self) -> int:
+        """How many tokens of the target are not the same as another, of a sample."""
+        tokens = self.target[:, _sample(self.target)].flatten(0, 1)[: 2 * _SAMPLE]
+        near = 100 * self.units[0] * torch.maximum(tokens[:, None].abs(), tokens[None].abs())
+        alike = ((tokens[:, None] - tokens[None]).abs() <= near).all(-1)
+        return int((~alike.tril(-1).any(-1)).sum())
+
     def holds(self, factors: Sequence[Tensor]) -> bool:
         """Whether every entry is explained up to rounding."""
         parts = [f * term for f, term in zip(factors, self.terms, strict=True)]
@@ -146,11 +153,10 @@ def _by_channel(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | No
         known = [*plain, suggested.to(fit.target)]
         if fit.holds(known):
             return Sum(tuple(known), "by channel")
-    tokens = fit.target.shape[0] * fit.target.shape[1]
-    if tokens <= len(fit.terms) + 1:
+    if fit.different_tokens() <= len(fit.terms) + 1:
         return None  # as many unknowns as entries explain anything
     factors, errors = (x.flatten(1) for x in fit.solve((0, 1)))
-    # Tokens that are all alike are explained by any two arrays: what they leave open explains nothing.
+    # What the tokens leave open explains nothing.
     if not bool((errors <= _KNOWN * factors.abs().amax(-1, keepdim=True)).all()):
         return None
     candidate = [_one_number(f, e) for f, e in zip(factors[:-1], errors[:-1], strict=True)] + [factors[-1]]
