@@ -32,6 +32,7 @@ from oversmooth.errors import InputError
 from oversmooth.files import whole_folder
 from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
 from oversmooth.inputs.libraries import borrow
+from oversmooth.inputs.processor_files import FILES
 from oversmooth.train.saved import load_model, save_model, trained_file
 
 Kind = Literal["vision", "text", "other"]
@@ -59,6 +60,8 @@ class Loaded:
     remarks: list[str] = field(default_factory=list)
     folder: Path | None = None
     """Where it was loaded from, if from files of the user's."""
+    processor: Path | None = None
+    """Where the files of a hub id's processor are, if it has any."""
     recipe: Any = None
     """The `train.recipe.Recipe` it was trained by, if `oversmooth train` wrote it."""
 
@@ -152,6 +155,10 @@ def save(loaded: Loaded, path: Path) -> None:
                     loaded.tokenizer.save_pretrained(temporary)
         else:
             _save_timm(loaded.model, temporary)
+        if loaded.processor is not None:
+            for file in (loaded.processor / name for name in FILES):
+                if file.is_file() and not (temporary / file.name).exists():
+                    shutil.copyfile(file, temporary / file.name)
         for file in sorted(loaded.folder.iterdir()) if loaded.folder is not None else ():
             weights = file.suffix in _WEIGHTS or file.name.endswith(".index.json")
             if file.is_file() and not weights and not (temporary / file.name).exists():
@@ -324,7 +331,10 @@ def _from_transformers(
                 tokenizer = transformers.AutoTokenizer.from_pretrained(name)
             except Exception as error:  # some checkpoints come without one; who needs it says so
                 without = _first_words(error)
-    loaded = _described(model, name, folder, tokenizer)
+    vision = getattr(model, "main_input_name", "") == "pixel_values"
+    beside = _processor_folder(name) if folder is None and vision else folder
+    loaded = _described(model, name, beside, tokenizer)
+    loaded.processor = None if folder is not None else beside
     loaded.no_tokenizer = without
     loaded.remarks += remarks
     return loaded
@@ -334,27 +344,20 @@ def _described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any)
     """What a live model says about the inputs it takes."""
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", None)
-    timm_config = getattr(model, "pretrained_cfg", None)
-    if isinstance(timm_config, dict) and timm_config.get("input_size"):
-        height, width = timm_config["input_size"][1:]
-        preprocessing = Preprocessing(
-            size=(height, width),
-            resize="shortest",
-            resize_size=tuple(round(side / (timm_config.get("crop_pct") or 1.0)) for side in (height, width)),
-            interpolation=timm_config.get("interpolation") or "bicubic",
-            mean=tuple(timm_config.get("mean", (0.5,) * 3)),
-            std=tuple(timm_config.get("std", (0.5,) * 3)),
-        )
-        return Loaded(model, name, "vision", preprocessing=preprocessing, argument="x")
+    if (timm_settings := _timm_settings(model)) is not None:
+        # What lies beside the weights is theirs; a live model of the same architecture may have another's.
+        stated = read_config(folder).get("pretrained_cfg") if folder is not None else None
+        preprocessing = Preprocessing.from_timm(stated if isinstance(stated, dict) else timm_settings, name)
+        remarks = [preprocessing.note] if preprocessing.note else []
+        return Loaded(model, name, "vision", preprocessing=preprocessing, argument="x", remarks=remarks)
     if main == "pixel_values":
         part = getattr(config, "vision_config", config)
         size = getattr(part, "image_size", 224)
         size = tuple(size) if isinstance(size, (list, tuple)) else int(size)
         if folder is not None:
-            preprocessing = Preprocessing.from_folder(folder, image_size=size)
+            preprocessing = Preprocessing.from_folder(folder, image_size=size, name=name)
         else:
-            side = (size, size) if isinstance(size, int) else size
-            preprocessing = Preprocessing(size=side, note="no image processor's file was given: mean and std are 0.5")
+            preprocessing = Preprocessing.unstated(name, image_size=size)
         remarks = [preprocessing.note] if preprocessing.note else []
         return Loaded(model, name, "vision", preprocessing=preprocessing, remarks=remarks)
     if main == "input_ids" or tokenizer is not None:
@@ -363,6 +366,28 @@ def _described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any)
             longest -= 2  # its positions start at 2
         return Loaded(model, name, "text", tokenizer=tokenizer, longest=longest)
     return Loaded(model, name, "other")
+
+
+def _timm_settings(model: nn.Module) -> dict[str, Any] | None:
+    """The pretrained_cfg of a timm model (default_cfg, in old versions); None for any other model."""
+    for key in ("pretrained_cfg", "default_cfg"):
+        found = getattr(model, key, None)
+        if dataclasses.is_dataclass(found) and not isinstance(found, type):
+            found = dataclasses.asdict(found)
+        if isinstance(found, dict) and found:
+            return found
+    return None
+
+
+def _processor_folder(name: str) -> Path | None:
+    """Where the cache has what states a hub id's preprocessing, fetched if need be; None where nothing does."""
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    found = None
+    for file in FILES:
+        with contextlib.suppress(Exception):  # not in the repository, or not in the cache and no network
+            kept = hub.try_to_load_from_cache(name, file)
+            found = Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, file)).parent
+    return found
 
 
 def _check_reachable(name: str) -> None:
