@@ -100,6 +100,8 @@ def diagnose(
     inside = unwrapped(check_is_module(model))
     if inside is not model:
         remarks.append(f"{type(model).__name__}: observed the module inside, whose outputs these are")
+    if heads is None and (steering := steering_of(inside)) is not None:
+        heads = steering.heads  # told when it was steered
     anatomy = locate(inside, stack=stack, heads=heads, norm=norm)
     remarks += anatomy.remarks
     check_finite(inside)

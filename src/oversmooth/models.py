@@ -33,6 +33,8 @@ from oversmooth.files import whole_folder
 from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
 from oversmooth.inputs.libraries import borrow
 from oversmooth.inputs.processor_files import FILES
+from oversmooth.steering.apply import MARKER
+from oversmooth.steering.saving import STEERED, WEIGHTS, read_file, rename_weights, restore_into, steered_class
 from oversmooth.train.saved import load_model, save_model, trained_file
 
 Kind = Literal["vision", "text", "other"]
@@ -155,6 +157,8 @@ def save(loaded: Loaded, path: Path) -> None:
                     loaded.tokenizer.save_pretrained(temporary)
         else:
             _save_timm(loaded.model, temporary)
+        if loaded.recipe is None and steering_of(loaded.model) is not None:
+            rename_weights(temporary)
         if loaded.processor is not None:
             for file in (loaded.processor / name for name in FILES):
                 if file.is_file() and not (temporary / file.name).exists():
@@ -265,12 +269,11 @@ def _from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loade
         if random and folder is not None:
             model = _seeded(seed, lambda: timm.create_model(read_config(folder)["architecture"], pretrained=False))
         elif folder is not None and (settings := read_config(folder).get("oversmooth")):
-            from oversmooth.steering.saving import read_file, restore_into
-
+            (file,) = Checkpoint(folder).files
             config = read_config(folder)
             made = {k: config[k] for k in ("num_classes", "global_pool") if k in config} | config.get("model_args", {})
             model = timm.create_model(config["architecture"], pretrained=False, **made)
-            arrays, _ = read_file(folder / "model.safetensors")
+            arrays, _ = read_file(file)
             restore_into(model, settings, arrays, folder)
         else:
             model = _seeded(seed, lambda: timm.create_model(hub, pretrained=not random))
@@ -297,9 +300,9 @@ def _from_transformers(
         settings = getattr(config, "oversmooth", None)  # of a model that was saved steered
         load = cls
         if settings and not random:
-            from oversmooth.steering.saving import steered_class
-
             load = steered_class(cls, settings)
+            if (weights := _steered_weights(name, folder)) is not None:
+                config.transformers_weights = weights  # how from_pretrained is told another name
         remarks = []
         if dtype is None and device in (None, "cpu"):
             # Half precision on a CPU is slow, or refused; what is stored in it is exact in float32.
@@ -309,10 +312,13 @@ def _from_transformers(
                 make = getattr(cls, "from_config", cls)
                 model = _seeded(seed, lambda: make(config))
             else:
-                model, info = load.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True)
+                model, info = load.from_pretrained(name, config=config, dtype=dtype or "auto", output_loading_info=True)
+                missing = sorted(set(info.get("missing_keys", ())) - {MARKER})
                 if load is not cls:
                     model.__class__ = cls
-                missing = sorted(info.get("missing_keys", ()))
+                    getattr(model, MARKER).zero_()  # not in files of earlier versions
+                    if hasattr(model.config, "transformers_weights"):
+                        del model.config.transformers_weights  # what is saved may have the usual name
                 inside = tuple(f"{layer.block}." for layer in locate(model))
                 if lost := [key for key in missing if key.startswith(inside)]:
                     raise InputError(f"{name} lacks {len(lost)} weights of its blocks, {lost[0]} first; fetch it again")
@@ -376,6 +382,21 @@ def _timm_settings(model: nn.Module) -> dict[str, Any] | None:
             found = dataclasses.asdict(found)
         if isinstance(found, dict) and found:
             return found
+    return None
+
+
+def _steered_weights(name: str, folder: Path | None) -> str | None:
+    """The file of a steered model's weights where it is not the one that transformers looks for."""
+    if folder is not None:
+        # save_pretrained into the same directory since, as a Trainer does it, leaves newer ones under the usual name.
+        newer = not Checkpoint(folder).files[0].name.startswith(STEERED)
+        return None if newer else next(file for file in WEIGHTS if (folder / file).is_file())
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    for file in WEIGHTS:
+        with contextlib.suppress(Exception):  # it is not there
+            kept = hub.try_to_load_from_cache(name, file)
+            if isinstance(kept, str) or hub.hf_hub_download(name, file):
+                return file
     return None
 
 
