@@ -22,7 +22,9 @@ def test_the_command_line_imports_no_model_library_and_no_chart_library_until_it
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["diagnose", "--help"], ["reproduce", "table2", "-h"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["diagnose", "--help"], ["reproduce", "table2", "-h"]]
+)
 def test_help_and_version_do_without_torch(arguments):
     code = f"""
 import sys
