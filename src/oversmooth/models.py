@@ -31,7 +31,7 @@ from oversmooth.anatomy.live import steering_of
 from oversmooth.errors import InputError
 from oversmooth.files import whole_folder
 from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
-from oversmooth.inputs.libraries import borrow
+from oversmooth.inputs.libraries import borrow, unusable
 from oversmooth.inputs.processor_files import FILES
 from oversmooth.steering.apply import MARKER
 from oversmooth.steering.saving import STEERED, WEIGHTS, read_file, rename_weights, restore_into, steered_class
@@ -123,7 +123,12 @@ def load(
     elif is_timm_name(name):
         loaded = _from_timm(name, None, random, seed)
     else:
-        loaded = _from_transformers(name, None, random, seed, dtype, device)
+        try:
+            loaded = _from_transformers(name, None, random, seed, dtype, device)
+        except InputError as error:
+            if "/" not in name and (without := _why_no_timm()):  # it may be one of timm's
+                raise InputError(f"{error}; {without}") from error
+            raise
     if random:
         loaded.name = f"{loaded.name} (random)"
     if dtype is not None:
@@ -188,6 +193,14 @@ def is_timm_name(name: str) -> bool:
     with contextlib.suppress(InputError):
         return bool(borrow("timm", "a timm model").is_model(name))
     return False
+
+
+def _why_no_timm() -> str:
+    try:
+        borrow("timm", "a timm name")
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def fetch(name: str) -> Path:
@@ -296,7 +309,10 @@ def _from_transformers(
         if folder is not None and not random:
             Checkpoint(folder)  # refuses what is missing, cut off, or more than arrays, in a sentence of its own
         architecture = (config.architectures or [""])[0]
-        cls = getattr(transformers, architecture, None) or transformers.AutoModel
+        try:
+            cls = getattr(transformers, architecture, None) or transformers.AutoModel
+        except (ImportError, RuntimeError) as error:  # classes are imported as they are asked for
+            raise unusable("transformers", f"loading {name}", error) from error
         settings = getattr(config, "oversmooth", None)  # of a model that was saved steered
         load = cls
         if settings and not random:

@@ -161,6 +161,7 @@ def train(
 
     For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
     """
+    from oversmooth import files
     from oversmooth.train import loop
     from oversmooth.train.recipe import PAPER, QUICK, Recipe
 
@@ -184,6 +185,7 @@ def train(
     size = dict(patch=patch, depth=depth, width=width, heads=heads)
     changed = begun.changed(given, size, augment)
     retry = on_nan_named(on_nan)
+    files.check_folder(output)  # before the data is read, which takes a while
     began = time.monotonic()
     splits = load(data)
     if minutes is not None:
