@@ -39,10 +39,10 @@ def cache(tmp_path):
     return tmp_path / "hub", snapshot
 
 
-def asked(hub, *arguments):
+def asked(hub, *arguments, ask=ASK):
     environment = os.environ | {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", ASK, *arguments], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", ask, *arguments], capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -63,3 +63,30 @@ def test_a_hub_id_without_one_is_told_by_its_name(cache):
     assert (size, mean) == ([20, 20], [0.5] * 3)
     assert note.startswith("someone/vit has no preprocessor_config.json")
     assert remarks == [note]
+
+
+STEERED = """
+import json
+from oversmooth.steering import steering_of
+from oversmooth import models
+loaded = models.load("someone/vit")
+print(json.dumps([steering_of(loaded.model).settings()["methods"][0]["strength"], loaded.remarks]))
+"""
+
+
+@pytest.mark.parametrize("shards", ["10KB", "1GB"])
+def test_a_steered_model_by_its_hub_id(cache, shards):
+    """Its weights have a name that transformers does not look for."""
+    from transformers import ViTForImageClassification
+
+    from oversmooth.steering import NeuTRENO, steer
+    from oversmooth.steering.saving import rename_weights
+
+    hub, snapshot = cache
+    model = steer(ViTForImageClassification.from_pretrained(snapshot), NeuTRENO(0.35))
+    for file in snapshot.iterdir():
+        file.unlink()
+    model.save_pretrained(snapshot, max_shard_size=shards)
+    rename_weights(snapshot)
+    (snapshot / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    assert asked(hub, ask=STEERED) == [0.35, []]
