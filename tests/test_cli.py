@@ -1,6 +1,8 @@
 """The command line as a user meets it: what it prints, writes and refuses."""
 
 import errno
+import importlib
+import io
 import json
 import os
 import re
@@ -11,9 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.markup import escape
 
 from oversmooth import cli, files
 from oversmooth.report import simulation
+
+app_module = importlib.import_module("oversmooth.cli.app")  # the package has the application under that name
 
 SMALL = ["simulate", "--layers", "8", "--tokens", "6", "--width", "4"]
 SIGNATURE = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF", ".html": b"<!DOCTYPE html>", ".json": b"{"}
@@ -76,7 +82,6 @@ def test_own_settings(monkeypatch, capsys, tmp_path):
         (["--heads", "3"], "width 4 cannot be split among 3 heads"),
         (["--tokens", "1"], "tokens is 1"),
         (["-o", "chart.bmp"], "'.bmp'"),
-        (["-o", "no/such/place/chart.png"], "no directory"),
         (["-o", "folder.png"], "is a directory"),
         (["--layers", "many"], "many"),
         (["--seed", "99999999999999999999999"], "seed is 9999"),
@@ -160,3 +165,40 @@ def test_version_and_help(monkeypatch, capsys):
     assert "simulate" in capsys.readouterr().out
     assert run(monkeypatch, "simulate", "--help") == 0
     assert "--eigenvalues" in capsys.readouterr().out
+
+
+def wait_for(wanted, buffer):
+    until = time.monotonic() + 60
+    while wanted not in buffer.getvalue():
+        assert time.monotonic() < until, buffer.getvalue()
+        time.sleep(0.01)
+
+
+def test_without_a_terminal_progress_is_told_in_lines(monkeypatch):
+    buffer = io.StringIO()
+    monkeypatch.setattr(app_module, "err", Console(file=buffer, width=40))
+    monkeypatch.setattr(app_module, "SECONDS_BETWEEN_LINES", 0.01)
+    with app_module.progress_bar("inputs") as bars:
+        task = bars.add_task(escape("a [model] with a name longer than a line"), total=None)
+        wait_for("a [model] with a name longer than a line, 0:00 so far\n", buffer)
+        bars.update(task, completed=3, total=1200)
+        wait_for("longer than a line, 3 of 1,200 inputs, 0:0", buffer)
+        bars.update(task, completed=1200)
+    before = buffer.getvalue()
+    assert not before.endswith("\n\n")
+    with app_module.status("reading [data]"):
+        wait_for("reading [data], 0:0", buffer)
+    after = buffer.getvalue()
+    time.sleep(0.1)
+    assert buffer.getvalue() == after  # nothing speaks once it is over
+
+
+def test_on_a_terminal_there_is_a_bar_and_no_line(monkeypatch):
+    buffer = io.StringIO()
+    monkeypatch.setattr(app_module, "err", Console(file=buffer, width=120, force_terminal=True))
+    monkeypatch.setattr(app_module, "SECONDS_BETWEEN_LINES", 0.01)
+    with app_module.progress_bar("inputs") as bars:
+        bars.add_task("a model", total=10)
+        time.sleep(0.1)
+    assert "so far, left" in buffer.getvalue()
+    assert "0 of 10 inputs" not in buffer.getvalue()

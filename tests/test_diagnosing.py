@@ -394,10 +394,22 @@ def test_train_mode_is_said_and_kept():
     model.layers[0].eval()
     torch.manual_seed(0)
     found = diagnose(model, text(), **QUICK)
-    assert any("train mode" in remark for remark in found.remarks)
+    assert "the model is in train mode: dropout is active and part of what was measured" in found.remarks
     assert found.model["training"]
     assert [model.training, model.layers[0].training, model.layers[1].training] == [True, False, True]
     checks.check_untouched(model)
+
+
+@pytest.mark.parametrize("family", ["Llama", "ViT", "torch encoder (Pre-LN)"])
+def test_train_mode_without_dropout_is_not_said_to_drop(family):
+    model = FAMILIES[family].make().train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, nn.MultiheadAttention):
+            module.dropout = 0.0
+    found = diagnose(model, FAMILIES[family].inputs(), **QUICK)
+    assert "the model is in train mode, without dropout" in found.remarks
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")

@@ -6,8 +6,10 @@ import json
 import family_checks as checks
 import pytest
 from families import usable
+from report_example import example
 
 from oversmooth import Diagnosis, InputError
+from oversmooth.diagnosis import METRICS, Course
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 SOME = [name for name in ("ViT", "Llama", "BERT", "T5 (encoder)", "attention alone (no norm)") if name in usable()]
@@ -166,3 +168,18 @@ def test_curves():
     assert found.curve("cos", without_massive=True) == [
         (layer.without_massive or layer.tokens)["cos"] for layer in found.layers
     ]
+    with pytest.raises(InputError, match="there is no metric 'nonsense'; choose one of hfc_lfc, "):
+        found.curve("nonsense")
+    assert all(set(layer.tokens) <= set(METRICS) for layer in found.layers)
+
+
+def test_a_diagnosis_and_its_parts_have_a_short_repr():
+    found = example("tiny", layers=12, heads=12)
+    assert len(found.to_json()) > 100_000
+    assert repr(found).startswith("<Diagnosis of tiny: 12 blocks, 8 inputs, HFC/LFC ")
+    assert len(repr(found)) < 200
+    first, last = found.layers[0], found.layers[-1]
+    for part in (first, last, last.spectrum, last.dominance, *found.extrapolation):
+        assert len(repr(part)) < 2000, type(part)
+    assert repr(Course([0.0, 1.0, 4.0], [0.0, 0.5, -1.0])) == "Course(log HFC/LFC 0 → -1, 3 depths)"
+    assert repr(Course([0.0], [None])) == "Course(log HFC/LFC unknown → unknown, 1 depths)"

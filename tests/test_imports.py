@@ -20,3 +20,31 @@ def test_the_command_line_imports_no_model_library_and_no_chart_library_until_it
     code = f"import oversmooth.cli, sys; print(sorted({libraries} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["diagnose", "--help"], ["reproduce", "table2", "-h"]]
+)
+def test_help_and_version_do_without_torch(arguments):
+    code = f"""
+import sys
+sys.argv = ["oversmooth", *{arguments}]
+from oversmooth.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+sys.stderr.write(str(sorted({{"torch", "numpy", "altair"}} & set(sys.modules))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_what_is_loaded_when_asked_for_is_listed_before():
+    code = "import oversmooth; print(sorted(set(oversmooth.__all__) - set(dir(oversmooth))), hasattr(oversmooth, 'no'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] False"
+    import oversmooth
+
+    for name in oversmooth.__all__:
+        assert getattr(oversmooth, name) is not None

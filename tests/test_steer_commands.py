@@ -31,8 +31,8 @@ def test_steer_diagnose_fold_and_load_with_plain_transformers(monkeypatch, capsy
     assert run(monkeypatch, "steer", vit, "-m", "spectral:mode=sharpen,bounded", "-o", steered) == 0
     said = capsys.readouterr().out
     assert "verified: every eigenvalue lies where it was promised" in said
-    assert {p.name for p in steered.iterdir()} == {"config.json", "model.safetensors", "preprocessor_config.json"}
-    assert os.stat(steered / "model.safetensors").st_mode & 0o044  # others may read it, as any file of the user's
+    assert {p.name for p in steered.iterdir()} == {"config.json", "steered.safetensors", "preprocessor_config.json"}
+    assert os.stat(steered / "steered.safetensors").st_mode & 0o044  # others may read it, as any file of the user's
     assert run(monkeypatch, "diagnose", steered, "--inputs", 2, "--json", tmp_path / "d.json") == 0
     found = Diagnosis.load(tmp_path / "d.json")
     assert found.smoothing_share == 0
@@ -68,8 +68,83 @@ def test_a_timm_model_is_steered_saved_and_folded(tmp_path):
         assert torch.equal(loaded.model(x), expected)
         oversmooth.fold(loaded.model)
         models.save(loaded, tmp_path / "folded")
+        with pytest.raises(RuntimeError, match="oversmooth_steered_open_with_oversmooth"):  # timm takes any file
+            timm.create_model(f"local-dir:{tmp_path / 'steered'}", pretrained=True)
         again = timm.create_model(f"local-dir:{tmp_path / 'folded'}", pretrained=True).eval()
         torch.testing.assert_close(again(x), expected, atol=1e-5, rtol=0)
+
+
+def test_a_checkpoint_that_only_we_can_open_stops_everyone_else(monkeypatch, capsys, tmp_path, vit):  # noqa: F811
+    """NeuTRENO's weights are the stock model's: only the name of the file can say that they are not all."""
+    import transformers
+
+    steered = tmp_path / "steered"
+    assert run(monkeypatch, "steer", vit, "-m", "neutreno:strength=0.6", "-o", steered) == 0
+    assert not (steered / "model.safetensors").exists()
+    for cls in (transformers.AutoModel, transformers.ViTForImageClassification, transformers.ViTModel):
+        with pytest.raises(OSError, match=r"model\.safetensors"):
+            cls.from_pretrained(steered)
+    stock = transformers.ViTForImageClassification.from_pretrained(vit)
+    expected = logits(oversmooth.steer(stock, NeuTRENO(0.6)))
+    live = oversmooth.load_steered(steered)
+    assert torch.equal(logits(live), expected)
+    assert not hasattr(live.config, "transformers_weights")
+    for command in ("diagnose", "spectrum"):
+        for path in (steered, steered / "steered.safetensors"):
+            assert run(monkeypatch, command, path, *(("--inputs", 1) if command == "diagnose" else ())) == 0
+    assert "steered by NeuTRENO(strength=0.6)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_sharded_steered_checkpoint_is_renamed_whole(tmp_path, vit, monkeypatch):  # noqa: F811
+    import transformers
+
+    model = oversmooth.steer(transformers.ViTForImageClassification.from_pretrained(vit), NeuTRENO(0.6))
+    whole = model.save_pretrained
+    monkeypatch.setattr(model, "save_pretrained", lambda folder: whole(folder, max_shard_size="10KB"))
+    oversmooth.save_steered(model, tmp_path / "s")
+    names = {p.name for p in (tmp_path / "s").iterdir()}
+    assert "steered.safetensors.index.json" in names
+    assert not any(name.startswith("model") for name in names)
+    with pytest.raises(OSError, match=r"model\.safetensors"):
+        transformers.AutoModel.from_pretrained(tmp_path / "s")
+    assert torch.equal(logits(oversmooth.load_steered(tmp_path / "s")), logits(model))
+
+
+def test_what_a_trainer_saves_is_named_in_transformers_report(tmp_path, vit):  # noqa: F811
+    """A Trainer calls save_pretrained, whose file name is not ours to choose: a weight says what it is."""
+    import transformers
+
+    model = oversmooth.steer(transformers.ViTForImageClassification.from_pretrained(vit), NeuTRENO(0.6))
+    model.save_pretrained(tmp_path / "s")
+    _, info = transformers.ViTForImageClassification.from_pretrained(tmp_path / "s", output_loading_info=True)
+    assert set(info["unexpected_keys"]) == {"oversmooth_steered_open_with_oversmooth"}
+    assert torch.equal(logits(oversmooth.load_steered(tmp_path / "s")), logits(model))
+    oversmooth.unsteer(model)
+    assert not any("oversmooth" in name for name in model.state_dict())
+
+
+def test_saves_of_earlier_versions_are_read(tmp_path, vit):  # noqa: F811
+    """They have the usual name and no marker."""
+    import transformers
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    from oversmooth import models
+
+    model = oversmooth.steer(transformers.ViTForImageClassification.from_pretrained(vit), NeuTRENO(0.6))
+    model.save_pretrained(tmp_path / "s")
+    oversmooth.save_steered(model, tmp_path / "m.safetensors")
+    stock = transformers.ViTForImageClassification.from_pretrained(vit)
+    for file in (tmp_path / "s" / "model.safetensors", tmp_path / "m.safetensors"):
+        with safe_open(file, "pt") as opened:
+            metadata = opened.metadata()
+        arrays = load_file(file)
+        del arrays["oversmooth_steered_open_with_oversmooth"]
+        save_file(arrays, file, metadata)
+    loaded = models.load(str(tmp_path / "s"))
+    assert not any("at random" in remark for remark in loaded.remarks)
+    assert torch.equal(logits(loaded.model), logits(model))
+    assert torch.equal(logits(oversmooth.load_steered(tmp_path / "m.safetensors", stock)), logits(model))
 
 
 @pytest.mark.parametrize(

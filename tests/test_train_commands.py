@@ -150,6 +150,7 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
     given = ("reproduce", "table3", "--quick", "--data", cifar, "--results", results, "--device", "cpu")
     assert run(monkeypatch, *given, "-o", tmp_path / "table3.md", "-o", tmp_path / "table3.png") == 0
     assert "published, 100" not in (tmp_path / "table3.md").read_text()
+    assert "whose weights are in bf16" in (tmp_path / "table3.md").read_text()
     cell = json.loads(next((results / "table3-quick").glob("*.json")).read_text())
     assert list(cell["kinds"]) == ["brightness", "contrast"]
     assert len(cell["mean"]) == 5
@@ -187,6 +188,36 @@ def test_a_damaged_cell_is_refused(tmp_path):
     path.write_text(json.dumps({"recipe": replace(RECIPE, seed=1).to_dict(), **whole}))
     with pytest.raises(InputError, match="not the one it is named by"):
         cells.read(path)
+
+
+def test_directories_on_the_way_are_made(monkeypatch, tmp_path, cifar):
+    monkeypatch.chdir(tmp_path)
+    given = ("--data", cifar, *SMALL, "--epochs", 1, "--warmup", 0, "--share", 0.2)
+    assert run(monkeypatch, "train", *given, "-o", "runs/deep/one") == 0
+    assert (tmp_path / "runs" / "deep" / "one" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("command", ["train", "table2", "table3", "depth"])
+def test_what_cannot_be_written_is_said_before_the_data_is_read(monkeypatch, capsys, tmp_path, command):
+    def read(_):
+        raise AssertionError("the data was read first")
+
+    monkeypatch.setattr("oversmooth.cli.train.load", read)
+    monkeypatch.setattr("oversmooth.cli.cells.load", read)
+    (tmp_path / "file").touch()
+    given = ["train", "-o"] if command == "train" else ["reproduce", command, "--results"]
+    assert run(monkeypatch, *given, tmp_path / "file" / "in") == 2
+    assert "is a file, not a directory; choose another place" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_recommended_is_not_refused(monkeypatch, capsys, tmp_path):
+    """The quick table has another share than the paper's columns."""
+    given = ("reproduce", "table2", "--quick", "--results", tmp_path, "--cells")
+    assert run(monkeypatch, *given, "10%", "--data", tmp_path) == 2  # before the data is looked for
+    said = " ".join(capsys.readouterr().err.split())
+    (example,) = re.findall(r"such as (\S+)$", said)
+    every = table2.recipes(1, quick=True)
+    assert len(cells.chosen(every, [example])) == 1
 
 
 def test_cells_are_chosen_by_words():

@@ -3,10 +3,11 @@
 from typing import get_args
 
 import pytest
+from report_example import example
 
 from oversmooth.diagnosis import Course, Extrapolation
 from oversmooth.theory.stack import Verdict
-from oversmooth.verdict import _further
+from oversmooth.verdict import _further, _steered
 
 WORDS = ("smooth", "rough", "tie", "undecided")
 
@@ -25,3 +26,17 @@ def test_every_verdict_has_words(said, seen):
 
 def test_these_are_all():
     assert get_args(Verdict) == WORDS
+
+
+def steered_as(least, greatest, room):
+    found = example("m", layers=2)
+    layers = [{"least": least, "greatest": greatest, "room": room}] * 2
+    found.steering = {"verified": {"ok": True, "problems": [], "layers": layers, "doubts": []}}
+    return _steered(found)
+
+
+def test_a_smoothing_model_is_not_told_about_sharpening_for_a_rounding_error():
+    said = steered_as(-3.86e-18, 0.886, 1.0)
+    assert "from 0 to 0.886 in 2 layers, none below zero, so none sharpens." in said
+    assert "from -0.9 to 0 in 2 layers, 0.1 from where sharpening could turn" in steered_as(-0.9, 2e-19, 0.1)
+    assert "sharpen" not in steered_as(-0.5, 0.5, None)

@@ -14,7 +14,12 @@ _kept: list[torch.library.Library] = []
 
 
 def available() -> bool:
-    return FOLDER.is_dir() or find_spec("timm") is not None
+    return FOLDER.is_dir() or installed()
+
+
+def installed() -> bool:
+    """Whether any interpreter finds it, without being shown where it is."""
+    return find_spec("timm") is not None
 
 
 def timm() -> ModuleType:

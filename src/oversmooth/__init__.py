@@ -1,9 +1,14 @@
 """oversmooth: diagnose, predict and steer how transformers mix their tokens with depth."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oversmooth import metrics, theory
 from oversmooth.errors import InputError
+
+if TYPE_CHECKING:
+    from oversmooth import anatomy, metrics, steering, theory
+    from oversmooth.diagnosing import diagnose
+    from oversmooth.diagnosis import Diagnosis
+    from oversmooth.steering import fold, load_steered, save_steered, steer, unsteer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -20,18 +25,24 @@ __all__ = [
     "theory",
     "unsteer",
 ]
+_PARTS = ("anatomy", "metrics", "steering", "theory")
+_HOMES = {
+    "Diagnosis": "oversmooth.diagnosis",
+    "diagnose": "oversmooth.diagnosing",
+    **dict.fromkeys(("fold", "load_steered", "save_steered", "steer", "unsteer"), "oversmooth.steering"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: the mathematics alone needs torch alone.
+    # Loaded when asked for: the command line's help needs no torch, and the mathematics alone torch alone.
     import importlib
 
-    if name == "diagnose":
-        return importlib.import_module("oversmooth.diagnosing").diagnose
-    if name == "Diagnosis":
-        return importlib.import_module("oversmooth.diagnosis").Diagnosis
-    if name in ("anatomy", "steering"):
+    if name in _PARTS:
         return importlib.import_module(f"oversmooth.{name}")
-    if name in ("fold", "load_steered", "save_steered", "steer", "unsteer"):
-        return getattr(importlib.import_module("oversmooth.steering"), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'oversmooth' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -101,11 +101,14 @@ def diagnose(
     inside = unwrapped(check_is_module(model))
     if inside is not model:
         remarks.append(f"{type(model).__name__}: observed the module inside, whose outputs these are")
+    if heads is None and (steering := steering_of(inside)) is not None:
+        heads = steering.heads  # told when it was steered
     anatomy = locate(inside, stack=stack, heads=heads, norm=norm)
     remarks += anatomy.remarks
     check_finite(inside)
     if inside.training:
-        remarks.append("the model is in train mode: dropout is active and part of what was measured")
+        drops = ": dropout is active and part of what was measured" if _has_dropout(inside) else ", without dropout"
+        remarks.append(f"the model is in train mode{drops}")
     if inputs is None:
         from oversmooth import models
 
@@ -398,6 +401,13 @@ def _doubts(blocks: list[Block], anatomy: Anatomy) -> list[str]:
     if any(not block.norm_agrees for block in blocks if block.norm_position == "pre"):
         said.append("the norm before attention is not a LayerNorm or RMSNorm as known: H is raw only")
     return said
+
+
+def _has_dropout(model: nn.Module) -> bool:
+    """Whether training drops anything: modules that do, or a share that a module keeps for a function that does."""
+    shares = [m.p for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+    shares += [v for m in model.modules() for k, v in vars(m).items() if "drop" in k and isinstance(v, float)]
+    return any(share > 0 for share in shares)
 
 
 def _name(model: nn.Module) -> str:

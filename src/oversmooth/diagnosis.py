@@ -29,9 +29,11 @@ SPECIAL_COUNTED = "special tokens counted"
 
 Number = float | None
 Numbers = dict[str, Number]
-"""Metrics by name: hfc_lfc, log_hfc_lfc, log_hfc, log_lfc, cos, abs_cos for all inputs; effective_rank, stable_rank,
-sigma_ratio and rank_one_distance for the inputs whose ranks were taken.
-"""
+"""Metrics by name, those of `METRICS`."""
+METRICS = (
+    *("hfc_lfc", "log_hfc_lfc", "log_hfc", "log_lfc", "cos", "abs_cos"),  # of all inputs
+    *("effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance"),  # of those whose ranks were taken
+)
 
 
 @dataclass
@@ -57,8 +59,8 @@ class Eigenvalues:
     mean_real: Number
     rho_smooth: Number
     """The largest |1 + λ|; None where a factor that varies by token stands between H and the stream."""
-    real: list[float] = field(default_factory=list)
-    imag: list[float] = field(default_factory=list)
+    real: list[float] = field(default_factory=list, repr=False)
+    imag: list[float] = field(default_factory=list, repr=False)
 
 
 @dataclass
@@ -69,11 +71,11 @@ class Spectrum:
     """Of the joined H, as are the next two."""
     mean_real: Number
     rho_smooth: Number
-    joined: dict[str, Eigenvalues]
+    joined: dict[str, Eigenvalues] = field(repr=False)
     """By how the norm before the layer enters: raw (not at all, as in the papers), folded (its γ and centring),
     observed (also the mean 1/σ of the tokens that were seen).
     """
-    heads: dict[str, list[Eigenvalues]]
+    heads: dict[str, list[Eigenvalues]] = field(repr=False)
     inverse_sigma: Number = None
     verdicts: list[str] = field(default_factory=list)
     """Per head, of raw H and for whatever attention: smooth, rough, or open where weights alone do not decide. Empty
@@ -90,16 +92,16 @@ class LayerDominance:
     rho_rough: Number
     """Of all heads together, mean over the sample of inputs; compare with joined_rho_smooth."""
     rho_smooth_heads: list[Number]
-    rho_rough_heads: list[list[Number]]
+    rho_rough_heads: list[list[Number]] = field(repr=False)
     """One row an input, one column a head."""
-    verdict_heads: list[list[str]]
+    verdict_heads: list[list[str]] = field(repr=False)
     """smooth, rough, tie or undecided, in the same places."""
-    joined_inputs: list[int] = field(default_factory=list)
+    joined_inputs: list[int] = field(default_factory=list, repr=False)
     """The inputs of the sample, counted from 0."""
-    joined_rho_smooth: list[Number] = field(default_factory=list)
-    joined_rho_rough: list[Number] = field(default_factory=list)
-    joined_verdict: list[str] = field(default_factory=list)
-    joined_residual: list[Number] = field(default_factory=list)
+    joined_rho_smooth: list[Number] = field(default_factory=list, repr=False)
+    joined_rho_rough: list[Number] = field(default_factory=list, repr=False)
+    joined_verdict: list[str] = field(default_factory=list, repr=False)
+    joined_residual: list[Number] = field(default_factory=list, repr=False)
     undecided_share: Number = None
     """Share of (input, head) cases that rounding could turn either way or that no theorem covers: neither smooth nor
     rough.
@@ -124,12 +126,12 @@ class Layer:
     name: str
     tokens: Numbers
     """After the block."""
-    spread: Numbers = field(default_factory=dict)
+    spread: Numbers = field(default_factory=dict, repr=False)
     """Standard deviation over inputs."""
-    attention_out: Numbers | None = None
+    attention_out: Numbers | None = field(default=None, repr=False)
     """After the attention sub-layer (and, in Post-LN, the norm that follows it)."""
-    attention_out_spread: Numbers | None = None
-    without_massive: Numbers | None = None
+    attention_out_spread: Numbers | None = field(default=None, repr=False)
+    without_massive: Numbers | None = field(default=None, repr=False)
     """tokens, without massive-activation tokens; None if there were none."""
     massive: dict[str, Any] | None = None
     """share of inputs that have such tokens, the positions seen most, the largest norm over the median."""
@@ -158,6 +160,11 @@ class Course:
 
     depth: list[float]
     log_hfc_lfc: list[Number]
+
+    def __repr__(self) -> str:
+        ends = [self.log_hfc_lfc[place] for place in (0, -1)] if self.log_hfc_lfc else []
+        course = " → ".join("unknown" if v is None else f"{v:.3g}" for v in ends)
+        return f"Course(log HFC/LFC {course}, {len(self.depth)} depths)"
 
 
 @dataclass
@@ -199,7 +206,7 @@ class Accuracy:
     """On the whole test set, as it was noted after training."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Diagnosis:
     """Everything `diagnose` found."""
 
@@ -215,6 +222,16 @@ class Diagnosis:
     """Of a steered model: the methods, how far a warm start moved its layers, and whether the promise holds."""
     accuracy: Accuracy | None = None
     """Of a classifier that was tested as well."""
+
+    def __repr__(self) -> str:
+        """One line: the whole is what `to_dict` gives."""
+        said = [f"{len(self.layers) - 1} blocks", f"{self.provenance.get('inputs', 0)} inputs"]
+        known = [value for value in self.curve("hfc_lfc") if value is not None]
+        if known:
+            said.append(f"HFC/LFC {known[0]:.3g} → {known[-1]:.3g}")
+        if self.smoothing_share is not None:
+            said.append(f"{self.smoothing_share:.1%} smoothing cases")
+        return f"<Diagnosis of {self.model.get('name')}: {', '.join(said)}>"
 
     @property
     def name(self) -> str:
@@ -254,7 +271,9 @@ class Diagnosis:
         return found
 
     def curve(self, metric: str, *, without_massive: bool = False) -> list[Number]:
-        """A metric after every block, what enters the first block included."""
+        """A metric after every block, what enters the first block included; None where it was not taken."""
+        if metric not in METRICS:
+            raise InputError(f"there is no metric {metric!r}; choose one of {', '.join(METRICS)}")
         return [
             (layer.without_massive if without_massive and layer.without_massive else layer.tokens).get(metric)
             for layer in self.layers

@@ -18,28 +18,33 @@ def check_writable(path: Path, endings: tuple[str, ...]) -> None:
         raise InputError(f"{path} is a directory; name a file")
     if path.suffix.lower() not in endings:
         raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}; choose one of {', '.join(endings)}")
-    folder = path.parent
-    if not folder.is_dir():
-        raise InputError(f"{path} cannot be written: there is no directory {folder}; make it first")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"{path} cannot be written: no permission in {folder}; choose another place")
+    _check_can_be_made(path.parent, path)
 
 
 def check_folder(folder: Path) -> None:
     """Refuse a directory that is not there and cannot be made, or cannot be written to."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a directory")
-    there = folder if folder.exists() else folder.parent
+    _check_can_be_made(folder, folder)
+
+
+def _check_can_be_made(folder: Path, wanted: Path) -> None:
+    """What is not there of a directory is made when something is written: look at the nearest one that is."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
-        raise InputError(f"{folder} cannot be made: there is no directory {there}; make it first")
+        raise InputError(f"{wanted} cannot be written: {there} is a file, not a directory; choose another place")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"{folder} cannot be written: no permission in {there}; choose another place")
+        raise InputError(f"{wanted} cannot be written: no permission in {there}; choose another place")
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary name beside path, renamed to it when the block succeeds and removed when it does not."""
+    """A temporary name beside path, renamed to it when the block succeeds and removed when it does not.
+
+    Directories on the way that are not there are made, here and in `whole_folder`.
+    """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
         os.close(handle)
     except OSError as error:
@@ -60,6 +65,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """A temporary directory beside path, renamed to it when the block succeeds and removed when it does not."""
     check_new_folder(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.resolve().parent))
     except OSError as error:
         raise InputError(f"{path} cannot be made: {error.strerror}; choose another place") from error

@@ -31,7 +31,10 @@ from oversmooth.anatomy.live import steering_of
 from oversmooth.errors import InputError
 from oversmooth.files import whole_folder
 from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
-from oversmooth.inputs.libraries import borrow
+from oversmooth.inputs.libraries import borrow, unusable
+from oversmooth.inputs.processor_files import FILES
+from oversmooth.steering.apply import MARKER
+from oversmooth.steering.saving import STEERED, WEIGHTS, read_file, rename_weights, restore_into, steered_class
 from oversmooth.train.saved import load_model, save_model, trained_file
 
 Kind = Literal["vision", "text", "other"]
@@ -59,6 +62,8 @@ class Loaded:
     remarks: list[str] = field(default_factory=list)
     folder: Path | None = None
     """Where it was loaded from, if from files of the user's."""
+    processor: Path | None = None
+    """Where the files of a hub id's processor are, if it has any."""
     recipe: Any = None
     """The `train.recipe.Recipe` it was trained by, if `oversmooth train` wrote it."""
 
@@ -118,7 +123,12 @@ def load(
     elif is_timm_name(name):
         loaded = _from_timm(name, None, random, seed)
     else:
-        loaded = _from_transformers(name, None, random, seed, dtype, device)
+        try:
+            loaded = _from_transformers(name, None, random, seed, dtype, device)
+        except InputError as error:
+            if "/" not in name and (without := _why_no_timm()):  # it may be one of timm's
+                raise InputError(f"{error}; {without}") from error
+            raise
     if random:
         loaded.name = f"{loaded.name} (random)"
     if dtype is not None:
@@ -152,6 +162,12 @@ def save(loaded: Loaded, path: Path) -> None:
                     loaded.tokenizer.save_pretrained(temporary)
         else:
             _save_timm(loaded.model, temporary)
+        if loaded.recipe is None and steering_of(loaded.model) is not None:
+            rename_weights(temporary)
+        if loaded.processor is not None:
+            for file in (loaded.processor / name for name in FILES):
+                if file.is_file() and not (temporary / file.name).exists():
+                    shutil.copyfile(file, temporary / file.name)
         for file in sorted(loaded.folder.iterdir()) if loaded.folder is not None else ():
             weights = file.suffix in _WEIGHTS or file.name.endswith(".index.json")
             if file.is_file() and not weights and not (temporary / file.name).exists():
@@ -177,6 +193,14 @@ def is_timm_name(name: str) -> bool:
     with contextlib.suppress(InputError):
         return bool(borrow("timm", "a timm model").is_model(name))
     return False
+
+
+def _why_no_timm() -> str:
+    try:
+        borrow("timm", "a timm name")
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def fetch(name: str) -> Path:
@@ -258,12 +282,11 @@ def _from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loade
         if random and folder is not None:
             model = _seeded(seed, lambda: timm.create_model(read_config(folder)["architecture"], pretrained=False))
         elif folder is not None and (settings := read_config(folder).get("oversmooth")):
-            from oversmooth.steering.saving import read_file, restore_into
-
+            (file,) = Checkpoint(folder).files
             config = read_config(folder)
             made = {k: config[k] for k in ("num_classes", "global_pool") if k in config} | config.get("model_args", {})
             model = timm.create_model(config["architecture"], pretrained=False, **made)
-            arrays, _ = read_file(folder / "model.safetensors")
+            arrays, _ = read_file(file)
             restore_into(model, settings, arrays, folder)
         else:
             model = _seeded(seed, lambda: timm.create_model(hub, pretrained=not random))
@@ -286,13 +309,16 @@ def _from_transformers(
         if folder is not None and not random:
             Checkpoint(folder)  # refuses what is missing, cut off, or more than arrays, in a sentence of its own
         architecture = (config.architectures or [""])[0]
-        cls = getattr(transformers, architecture, None) or transformers.AutoModel
+        try:
+            cls = getattr(transformers, architecture, None) or transformers.AutoModel
+        except (ImportError, RuntimeError) as error:  # classes are imported as they are asked for
+            raise unusable("transformers", f"loading {name}", error) from error
         settings = getattr(config, "oversmooth", None)  # of a model that was saved steered
         load = cls
         if settings and not random:
-            from oversmooth.steering.saving import steered_class
-
             load = steered_class(cls, settings)
+            if (weights := _steered_weights(name, folder)) is not None:
+                config.transformers_weights = weights  # how from_pretrained is told another name
         remarks = []
         if dtype is None and device in (None, "cpu"):
             # Half precision on a CPU is slow, or refused; what is stored in it is exact in float32.
@@ -302,10 +328,13 @@ def _from_transformers(
                 make = getattr(cls, "from_config", cls)
                 model = _seeded(seed, lambda: make(config))
             else:
-                model, info = load.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True)
+                model, info = load.from_pretrained(name, config=config, dtype=dtype or "auto", output_loading_info=True)
+                missing = sorted(set(info.get("missing_keys", ())) - {MARKER})
                 if load is not cls:
                     model.__class__ = cls
-                missing = sorted(info.get("missing_keys", ()))
+                    getattr(model, MARKER).zero_()  # not in files of earlier versions
+                    if hasattr(model.config, "transformers_weights"):
+                        del model.config.transformers_weights  # what is saved may have the usual name
                 inside = tuple(f"{layer.block}." for layer in locate(model))
                 if lost := [key for key in missing if key.startswith(inside)]:
                     raise InputError(f"{name} lacks {len(lost)} weights of its blocks, {lost[0]} first; fetch it again")
@@ -324,7 +353,10 @@ def _from_transformers(
                 tokenizer = transformers.AutoTokenizer.from_pretrained(name)
             except Exception as error:  # some checkpoints come without one; who needs it says so
                 without = _first_words(error)
-    loaded = _described(model, name, folder, tokenizer)
+    vision = getattr(model, "main_input_name", "") == "pixel_values"
+    beside = _processor_folder(name) if folder is None and vision else folder
+    loaded = _described(model, name, beside, tokenizer)
+    loaded.processor = None if folder is not None else beside
     loaded.no_tokenizer = without
     loaded.remarks += remarks
     return loaded
@@ -334,27 +366,20 @@ def _described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any)
     """What a live model says about the inputs it takes."""
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", None)
-    timm_config = getattr(model, "pretrained_cfg", None)
-    if isinstance(timm_config, dict) and timm_config.get("input_size"):
-        height, width = timm_config["input_size"][1:]
-        preprocessing = Preprocessing(
-            size=(height, width),
-            resize="shortest",
-            resize_size=tuple(round(side / (timm_config.get("crop_pct") or 1.0)) for side in (height, width)),
-            interpolation=timm_config.get("interpolation") or "bicubic",
-            mean=tuple(timm_config.get("mean", (0.5,) * 3)),
-            std=tuple(timm_config.get("std", (0.5,) * 3)),
-        )
-        return Loaded(model, name, "vision", preprocessing=preprocessing, argument="x")
+    if (timm_settings := _timm_settings(model)) is not None:
+        # What lies beside the weights is theirs; a live model of the same architecture may have another's.
+        stated = read_config(folder).get("pretrained_cfg") if folder is not None else None
+        preprocessing = Preprocessing.from_timm(stated if isinstance(stated, dict) else timm_settings, name)
+        remarks = [preprocessing.note] if preprocessing.note else []
+        return Loaded(model, name, "vision", preprocessing=preprocessing, argument="x", remarks=remarks)
     if main == "pixel_values":
         part = getattr(config, "vision_config", config)
         size = getattr(part, "image_size", 224)
         size = tuple(size) if isinstance(size, (list, tuple)) else int(size)
         if folder is not None:
-            preprocessing = Preprocessing.from_folder(folder, image_size=size)
+            preprocessing = Preprocessing.from_folder(folder, image_size=size, name=name)
         else:
-            side = (size, size) if isinstance(size, int) else size
-            preprocessing = Preprocessing(size=side, note="no image processor's file was given: mean and std are 0.5")
+            preprocessing = Preprocessing.unstated(name, image_size=size)
         remarks = [preprocessing.note] if preprocessing.note else []
         return Loaded(model, name, "vision", preprocessing=preprocessing, remarks=remarks)
     if main == "input_ids" or tokenizer is not None:
@@ -363,6 +388,43 @@ def _described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any)
             longest -= 2  # its positions start at 2
         return Loaded(model, name, "text", tokenizer=tokenizer, longest=longest)
     return Loaded(model, name, "other")
+
+
+def _timm_settings(model: nn.Module) -> dict[str, Any] | None:
+    """The pretrained_cfg of a timm model (default_cfg, in old versions); None for any other model."""
+    for key in ("pretrained_cfg", "default_cfg"):
+        found = getattr(model, key, None)
+        if dataclasses.is_dataclass(found) and not isinstance(found, type):
+            found = dataclasses.asdict(found)
+        if isinstance(found, dict) and found:
+            return found
+    return None
+
+
+def _steered_weights(name: str, folder: Path | None) -> str | None:
+    """The file of a steered model's weights where it is not the one that transformers looks for."""
+    if folder is not None:
+        # save_pretrained into the same directory since, as a Trainer does it, leaves newer ones under the usual name.
+        newer = not Checkpoint(folder).files[0].name.startswith(STEERED)
+        return None if newer else next(file for file in WEIGHTS if (folder / file).is_file())
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    for file in WEIGHTS:
+        with contextlib.suppress(Exception):  # it is not there
+            kept = hub.try_to_load_from_cache(name, file)
+            if isinstance(kept, str) or hub.hf_hub_download(name, file):
+                return file
+    return None
+
+
+def _processor_folder(name: str) -> Path | None:
+    """Where the cache has what states a hub id's preprocessing, fetched if need be; None where nothing does."""
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    found = None
+    for file in FILES:
+        with contextlib.suppress(Exception):  # not in the repository, or not in the cache and no network
+            kept = hub.try_to_load_from_cache(name, file)
+            found = Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, file)).parent
+    return found
 
 
 def _check_reachable(name: str) -> None:

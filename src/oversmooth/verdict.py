@@ -9,6 +9,8 @@ import math
 
 from oversmooth.diagnosis import SPECIAL_COUNTED, Diagnosis, Extrapolation, Layer, Number
 
+_ROUNDING = 1e-6  # of the largest eigenvalue: what is nearer to zero is zero, computed
+
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
     blocks = diagnosis.layers[1:]
@@ -57,10 +59,14 @@ def _steered(diagnosis: Diagnosis) -> str:
         return f"Steered, but not as promised: {'; '.join(verified['problems'])}."
     layers = verified["layers"]
     low, high = min(c["least"] for c in layers), max(c["greatest"] for c in layers)
+    noise = _ROUNDING * max(abs(low), abs(high))
+    low, high = (0.0 if abs(end) <= noise else end for end in (low, high))
     said = f"Steered as promised: the eigenvalues of H lie from {low:.3g} to {high:.3g} in {len(layers)} layers"
     rooms = [c["room"] for c in layers if c["room"] is not None]
     if low < 0 and rooms:
         said += f", {min(rooms):.2g} from where sharpening could turn into smoothing"
+    elif low >= 0:
+        said += ", none below zero, so none sharpens"
     if verified["doubts"]:
         said += f"; with norms and layer scales folded in, {len(verified['doubts'])} of them have others too"
     return said + "."

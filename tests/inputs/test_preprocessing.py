@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import timm_models
 import torch
 from PIL import Image
 
@@ -58,18 +59,73 @@ def test_it_is_what_transformers_does(case, shape, tmp_path):
     torch.testing.assert_close(mine(image), expected.float(), rtol=1e-6, atol=1e-6)
 
 
-def test_a_processor_inside_a_larger_one_is_read(tmp_path):
+def test_a_processor_inside_a_larger_one_is_read_first_as_transformers_does(tmp_path):
     stated(tmp_path, "processor_config.json", image_processor={"image_processor_type": "CLIPImageProcessor"})
+    stated(tmp_path, image_processor_type="ViTImageProcessor")
     assert Preprocessing.from_folder(tmp_path).mean[0] == pytest.approx(0.48145466)
 
 
 TIMM = dict(input_size=[3, 224, 224], mean=[0.5, 0.4, 0.3], std=[0.1, 0.2, 0.3], interpolation="bicubic", crop_pct=0.9)
 
 
+TIMM_SAYS = {
+    "all": TIMM,
+    "nothing but a size": dict(input_size=[3, 96, 96]),
+    "None wherever it can be": dict(input_size=[3, 64, 64], mean=None, std=None, interpolation="", crop_pct=None),
+    "an odd rest, down": dict(input_size=[3, 64, 64], crop_pct=64 / 69),
+    "an odd rest, up": dict(input_size=[3, 64, 64], crop_pct=64 / 67),
+    "whole": dict(input_size=[3, 64, 64], crop_pct=1.0, interpolation="bilinear"),
+    "squashed": dict(input_size=[3, 64, 64], crop_pct=0.95, crop_mode="squash"),
+    "not square": dict(input_size=[3, 48, 80], crop_pct=0.9),
+    "crop above": dict(input_size=[3, 64, 64], crop_pct=1.1, mean=[0.1, 0.2, 0.3]),
+}
+
+
+@pytest.mark.skipif(not timm_models.available(), reason="no timm here")
+@pytest.mark.parametrize("case", TIMM_SAYS)
+@pytest.mark.parametrize("shape", [(90, 131), (140, 75), (64, 64)])
+def test_it_is_what_timm_does(case, shape, tmp_path):
+    timm_models.timm()
+    from timm.data import create_transform, resolve_data_config
+
+    settings = TIMM_SAYS[case]
+    image = Image.fromarray(picture(2, shape))
+    expected = create_transform(**resolve_data_config(pretrained_cfg=settings))(image)
+
+    from_file = Preprocessing.from_folder(stated(tmp_path, "config.json", architecture="vit", pretrained_cfg=settings))
+    live = Preprocessing.from_timm(settings, "vit")
+
+    assert from_file == live
+    assert live.note == ""
+    torch.testing.assert_close(live(image), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.skipif(not timm_models.available(), reason="no timm here")
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_tiny_patch16_224", "vit_base_patch16_clip_224"])
+def test_a_live_timm_model_gets_its_own_transform(name):
+    timm = timm_models.timm()
+    from timm.data import create_transform, resolve_model_data_config
+
+    from oversmooth import models
+
+    model = timm.create_model(name, depth=1)
+    image = Image.fromarray(picture(1, (301, 250)))
+    expected = create_transform(**resolve_model_data_config(model))(image)
+    torch.testing.assert_close(
+        models._described(model, name, None, None).preprocessing(image), expected, rtol=1e-6, atol=1e-6
+    )
+
+
 def test_timm_resizes_the_shorter_side_and_cuts_out_the_middle(tmp_path):
     found = Preprocessing.from_folder(stated(tmp_path, "config.json", architecture="vit", pretrained_cfg=TIMM))
     assert found == Preprocessing(
-        (224, 224), "shortest", (248, 248), "bicubic", mean=(0.5, 0.4, 0.3), std=(0.1, 0.2, 0.3)
+        (224, 224),
+        "shortest",
+        (248, 248),
+        "bicubic",
+        mean=(0.5, 0.4, 0.3),
+        std=(0.1, 0.2, 0.3),
+        centring="torchvision",
     )
     assert found(Image.fromarray(picture(0, (300, 500)))).shape == (3, 224, 224)
 

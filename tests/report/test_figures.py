@@ -61,8 +61,8 @@ def test_what_is_refused(small, tmp_path):
         figures.save(small, tmp_path, "gif")
     with pytest.raises(InputError, match="give at least one"):
         figures.save([], tmp_path, "svg")
-    with pytest.raises(InputError, match=r"there is no directory .*; make it first"):
-        figures.save(small, tmp_path / "no" / "such", "svg")
     (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file is a file, not a directory; choose another place"):
+        figures.save(small, tmp_path / "file" / "such", "svg")
     with pytest.raises(InputError, match="name a directory"):
         figures.save(small, tmp_path / "file", "svg")

@@ -136,8 +136,10 @@ def test_a_page_is_written_whole_or_not_at_all(small, tmp_path):
     page.save([small], tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     with pytest.raises(InputError, match="cannot be written"):
-        page.save([small], tmp_path / "missing" / "page.html")
+        page.save([small], tmp_path / "page.html" / "page.html")
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
+    page.save([small], tmp_path / "new" / "deep" / "page.html")
+    assert (tmp_path / "new" / "deep" / "page.html").is_file()
 
 
 needs_browser = pytest.mark.skipif(browser.executable() is None, reason="no Chromium; set OVERSMOOTH_CHROMIUM to one")

@@ -18,3 +18,14 @@ def test_models_side_by_side_fit_a_narrow_terminal():
     for diagnosis in found:
         assert f"{diagnosis.smoothing_share:.1%}" in text
     assert "…" not in text
+
+
+def test_the_middle_of_a_histogram_is_labelled_zero():
+    """15 bins of floats from -size on do not meet zero exactly; whatever the size is, the label has to."""
+    for scale in (1.0, 0.1, 0.886, 1 / 3, 7e-3):
+        found = example("m", layers=2, heads=2, head_dim=8)
+        for layer in found.layers[1:]:
+            layer.spectrum.joined["raw"].real = [scale * v for v in (-1.0, -0.4, 0.0, 0.2, 1.0)]
+        labels = list(terminal.histogram(found).columns[0].cells)
+        assert labels[7] == "0"
+        assert labels[0] == f"-{labels[-1].removeprefix('+')}"

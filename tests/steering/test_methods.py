@@ -8,6 +8,7 @@ from families import FAMILIES, HEADS, TRANSFORMERS, run, text
 from oracles import attention, normal
 from torch import nn
 
+import oversmooth
 from oversmooth import InputError
 from oversmooth.anatomy import locate
 from oversmooth.steering import (
@@ -385,3 +386,54 @@ def test_attention_that_cannot_be_opened(settings):
     with pytest.raises(InputError):
         steer(model, NeuTRENO(0.5))
     conformance.same_snapshot(conformance.snapshot(model), before)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (NeuTRENO(), "NeuTRENO(strength=0.6)"),
+        (NeuTRENO(0.4, learned=True), "NeuTRENO(strength=0.4, learned=True)"),
+        (Laplacian(), "Laplacian(strength=1.0)"),
+        (Centred(), "Centred(strength=1.0)"),
+        (ValueResidual(), "ValueResidual(strength=0.5)"),
+        (ContraNorm(), "ContraNorm(strength=0.1)"),
+        (AttnScale(), "AttnScale(strength=0.0, learned=True)"),
+        (AttnScale(0.1, learned=False), "AttnScale(strength=0.1, learned=False)"),
+        (FeatScale(), "FeatScale(low=0.0, high=0.0, learned=True)"),
+        (Spectral(), "Spectral(mode='sharpen')"),
+        (Spectral(form="general", range=(-0.5, 0.5)), "Spectral(form='general', range=(-0.5, 0.5))"),
+    ],
+)
+def test_the_name_in_words_has_what_the_method_depends_on(method, said):
+    assert str(method) == said
+
+
+def test_a_steered_model_remembers_the_heads_it_was_told():
+    class Attention(nn.Module):
+        """Two heads, which nothing but its code says."""
+
+        def __init__(self):
+            super().__init__()
+            self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(8, 8) for _ in range(4))
+
+        def forward(self, x):
+            q, k, v = (p(x).unflatten(-1, (2, 4)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+            return self.out_proj(mixed.transpose(1, 2).flatten(2))
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.self_attn, self.mlp = Attention(), nn.Linear(8, 8)
+
+        def forward(self, x):
+            x = x + self.self_attn(x)
+            return x + self.mlp(x)
+
+    model, x = nn.Sequential(Block(), Block()).eval(), torch.randn(2, 5, 8)
+    with pytest.raises(InputError, match="give heads="):
+        oversmooth.diagnose(model, x)
+    told = oversmooth.diagnose(steer(model, Laplacian(0.5), heads=2), x, heads=2)
+    found = oversmooth.diagnose(model, x)
+    assert found.model["heads"] == 2
+    assert [layer.dominance for layer in found.layers] == [layer.dominance for layer in told.layers]

@@ -147,8 +147,11 @@ def test_names_that_will_not_do(tmp_path):
     model = steered("torch encoder (Pre-LN)", "NeuTRENO")
     with pytest.raises(InputError, match=r"give NAME\.safetensors"):
         save_steered(model, tmp_path / "folder")
+    (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
-        save_steered(model, tmp_path / "none" / "a.safetensors")
+        save_steered(model, tmp_path / "file" / "a.safetensors")
+    save_steered(model, tmp_path / "new" / "a.safetensors")
+    assert (tmp_path / "new" / "a.safetensors").is_file()
     bert = steered("BERT", "NeuTRENO")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")

@@ -18,8 +18,8 @@ from oversmooth.anatomy.live import config_value
 from oversmooth.errors import InputError
 
 _TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
-_SINGLE = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin")
-_INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_SINGLE = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "steered.safetensors")
+_INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "steered.safetensors.index.json")
 
 
 class Checkpoint:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 import oversmooth
 
@@ -16,6 +30,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 out, err = Console(), Console(stderr=True)
+SECONDS_BETWEEN_LINES = 10.0
+"""Where progress is told in lines, as there is no terminal."""
 
 
 def _version(asked: bool) -> None:
@@ -36,9 +52,59 @@ def options(
         out.print(context.get_help(), highlight=False)
 
 
+class _Lines:
+    """A line on stderr now and then while the block runs, where there is no terminal for a bar: for logs."""
+
+    def __init__(self, say: Callable[[], str]) -> None:
+        self.say = say
+        self.over = threading.Event()
+        # A thread, since what takes long does not always come back to tell.
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self.over.wait(SECONDS_BETWEEN_LINES):
+            if line := self.say():
+                err.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def start(self) -> None:
+        if not err.is_terminal:
+            self.thread.start()
+
+    def stop(self) -> None:
+        self.over.set()
+        if self.thread.is_alive():
+            self.thread.join()
+
+
+class _Bars(Progress):
+    """Bars on a terminal, lines elsewhere."""
+
+    def __init__(self, unit: str, *columns: ProgressColumn) -> None:
+        super().__init__(*columns, console=err, transient=True, disable=not err.is_terminal)
+        self.unit, self.lines = unit, _Lines(self._line)
+
+    def start(self) -> None:
+        super().start()
+        self.lines.start()
+
+    def stop(self) -> None:
+        self.lines.stop()
+        if not self.disable:  # it would leave an empty line
+            super().stop()
+
+    def _line(self) -> str:
+        begun = [task for task in self.tasks if not task.finished]
+        if not begun:
+            return ""
+        task = begun[-1]
+        done = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f} {self.unit}"
+        return f"{Text.from_markup(task.description).plain}{done}, {duration(task.elapsed or 0.0)} so far"
+
+
 def progress_bar(unit: str) -> Progress:
-    """On stderr, gone when done: what, how far, how long, how much longer."""
-    return Progress(
+    """On stderr, gone when done: what, how far, how long, how much longer. Without a terminal a line now and then."""
+    return _Bars(
+        unit,
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -46,6 +112,23 @@ def progress_bar(unit: str) -> Progress:
         TimeElapsedColumn(),
         TextColumn("so far, left"),
         TimeRemainingColumn(),
-        console=err,
-        transient=True,
     )
+
+
+@contextlib.contextmanager
+def status(what: str) -> Iterator[None]:
+    """What is going on, for steps that cannot say how far they are; gone when done."""
+    began = time.monotonic()
+    lines = _Lines(lambda: f"{what}, {duration(time.monotonic() - began)} so far")
+    lines.start()
+    try:
+        with err.status(escape(what)):
+            yield
+    finally:
+        lines.stop()
+
+
+def duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -99,11 +99,15 @@ def _filled(
 
     tested: so many test images for a quick version, which is fitted to the data; None for the paper's.
     """
+    from oversmooth import files
     from oversmooth.reproduce import cells as kept
     from oversmooth.train.runs import first_of_test
 
     if show:
         return (every if tested is None else kept.like_those_there(every, results, str(table))), True
+    files.check_folder(results)  # what can be refused is, before the data is read, which takes a while
+    retry = on_nan_named(on_nan)
+    kept.chosen(every, words or [])
     splits = load(data)
     if tested is not None:
         every = [one.fitted(splits.train) for one in every]
@@ -121,7 +125,7 @@ def _filled(
             at_once=at_once,
             minutes=minutes,
             device=device,
-            on_nan=on_nan_named(on_nan),
+            on_nan=retry,
             told=_say,
             progress=told,
         )
@@ -192,6 +196,7 @@ def table3(
     device: Device = None,
 ) -> None:
     """The first paper's table 3: accuracy of table 2's models against the intensity of corruption."""
+    from oversmooth import files
     from oversmooth.errors import InputError
     from oversmooth.reproduce import cells as kept
     from oversmooth.reproduce import table2, table3
@@ -207,6 +212,7 @@ def table3(
     if official is not None:
         name += "-official"  # other pictures, and so other cells
     if not show:
+        files.check_folder(results)
         splits = load(data)
         if quick:
             every = [one.fitted(splits.train) for one in every]

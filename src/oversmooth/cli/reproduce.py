@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oversmooth.cli.app import app, err, out, progress_bar
+from oversmooth.cli.app import app, out, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, Seed, Variant, diagnose_all
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def steering(
     count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
     loaded = load(model, device=device)
     found = []
-    with err.status("reading the inputs"):
+    with status("reading the inputs"):
         whole, few = (loaded.inputs(data, count=n, batch=batch).kept() for n in (count, min(spectra, count)))
     with progress_bar("inputs") as bars:
         for name, method, layers in recipe.METHODS:

@@ -78,6 +78,7 @@ def spectra_of(name: str, joined: bool = True, heads: int | None = None, stack: 
 def _anatomy(name: str, joined: bool, heads: int | None, stack: str | None) -> tuple[str, Anatomy, Memory | None]:
     from oversmooth.anatomy import locate
     from oversmooth.anatomy.checkpoint import Checkpoint
+    from oversmooth.anatomy.live import steering_of
     from oversmooth.anatomy.locate import find
     from oversmooth.spectra import Memory
     from oversmooth.train.saved import trained_file
@@ -99,6 +100,8 @@ def _anatomy(name: str, joined: bool, heads: int | None, stack: str | None) -> t
         from oversmooth import models
 
         loaded = models.load(str(path))
+        if heads is None and (steering := steering_of(loaded.model)) is not None:
+            heads = steering.heads  # told when it was steered
         return loaded.name if ours else title, locate(loaded.model, stack=stack, heads=heads), None
     memory = Memory.of(checkpoint.files, joined, heads, stack, sorted(checkpoint.config.items(), key=str))
     return title, find(checkpoint, stack=stack, heads=heads), memory

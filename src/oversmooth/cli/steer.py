@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oversmooth.cli.app import app, err, out
+from oversmooth.cli.app import app, out, status
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Directory to write; new or empty.")]
 Dtype = Annotated[str | None, typer.Option(help="Such as bfloat16; by default float32.")]
@@ -39,9 +39,9 @@ def steer(
 
     methods = [method_named(text) for text in method]
     files.check_new_folder(output)
-    with err.status(f"loading {Path(model).name}"):
+    with status(f"loading {Path(model).name}"):
         loaded = models.load(model, dtype=dtype)
-    with err.status("steering"):
+    with status("steering"):
         put_on(loaded.model, methods, layers_named(layers), stack=stack)
     steering = steering_of(loaded.model)
     if steering.moved:
@@ -69,7 +69,7 @@ def fold(
     from oversmooth.steering import steering_of
 
     files.check_new_folder(output)
-    with err.status(f"loading {Path(model).name}"):
+    with status(f"loading {Path(model).name}"):
         loaded = models.load(model)
     if steering_of(loaded.model) is None:
         raise InputError(f"{model} holds no steered model, so there is nothing to fold; give what steer wrote")

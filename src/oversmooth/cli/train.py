@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oversmooth.cli.app import app, err, out
+from oversmooth.cli.app import SECONDS_BETWEEN_LINES, app, duration, err, out, status
 
 if TYPE_CHECKING:
     from oversmooth.train.runs import OnNan, Progress, Splits
 
 _RECIPE, _MODEL, _RUN = "The recipe (defaults: the first paper's)", "The model", "The run"
-_SECONDS_BETWEEN_LINES = 20.0
 Data = Annotated[
     str, typer.Option(help="cifar100, cifar10, fashion-mnist or mnist, wherever it lies; or the folder that holds one.")
 ]
@@ -161,6 +160,7 @@ def train(
 
     For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
     """
+    from oversmooth import files
     from oversmooth.train import loop
     from oversmooth.train.recipe import PAPER, QUICK, Recipe
 
@@ -184,6 +184,7 @@ def train(
     size = dict(patch=patch, depth=depth, width=width, heads=heads)
     changed = begun.changed(given, size, augment)
     retry = on_nan_named(on_nan)
+    files.check_folder(output)  # before the data is read, which takes a while
     began = time.monotonic()
     splits = load(data)
     if minutes is not None:
@@ -244,7 +245,7 @@ def load(data: str) -> Splits:
     """Both splits, with a bar while images are decoded for the first time."""
     from oversmooth.train.runs import load_splits
 
-    with err.status(f"reading {data}"):
+    with status(f"reading {data}"):
         return load_splits(data)
 
 
@@ -269,14 +270,14 @@ class progress:
         return self.tell
 
     def tell(self, now: Progress) -> None:
-        said = f"{now.images_per_s:,.0f} images/s, {_duration(now.seconds_left)} left"
+        said = f"{now.images_per_s:,.0f} images/s, {duration(now.seconds_left)} left"
         if now.loss is not None:
             said += f", loss {now.loss:.3f}"
         if now.accuracy is not None:
             said += f", accuracy {now.accuracy:.1%}"
         title = f"epoch {now.epoch} of {now.epochs}"
         if not err.is_terminal:  # a line now and then, for logs
-            if time.monotonic() - self.said_at >= _SECONDS_BETWEEN_LINES:
+            if time.monotonic() - self.said_at >= SECONDS_BETWEEN_LINES:
                 self.said_at = time.monotonic()
                 err.print(f"{title}: {said}", highlight=False, markup=False, soft_wrap=True)
             return
@@ -284,9 +285,3 @@ class progress:
 
     def __exit__(self, *error: object) -> None:
         self.bars.stop()
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import traceback
 from typing import Any
 
 from oversmooth.errors import InputError
 
+_PACKAGES = {"PIL": "pillow"}
+_EXTRAS = {"timm": "timm"}
+"""Those that are not in oversmooth[models]."""
+
 
 def borrow(module: str, purpose: str) -> Any:
     """The module, or one sentence that says what it was wanted for and how to get it."""
+    top = module.split(".")[0]
     try:
         return importlib.import_module(module)
-    except ImportError as error:
-        package = {"PIL": "pillow"}.get(module.split(".")[0], module.split(".")[0])
-        raise InputError(f"{purpose} needs {package}, which is not installed; install oversmooth[models]") from error
+    except Exception as error:  # a library that does not fit another fails as it likes
+        if isinstance(error, ModuleNotFoundError) and (error.name or top).split(".")[0] == top:
+            extra = _EXTRAS.get(top, "models")
+            raise InputError(
+                f"{purpose} needs {_PACKAGES.get(top, top)}, which is not installed; install oversmooth[{extra}]"
+            ) from error
+        raise unusable(top, purpose, error) from error
+
+
+def unusable(module: str, purpose: str, error: BaseException) -> InputError:
+    """For a library that is there and cannot be imported: the innermost reason, and the remedy."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    said = " ".join(str(error).split())[:160].rstrip(". ")
+    places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    remedy = f"mend or reinstall {_PACKAGES.get(module, module)}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        remedy = f"install {error.name.split('.')[0]}"
+    elif "torchvision" in said or any("torchvision" in place for place in places):
+        remedy = f"install the torchvision that belongs to torch {importlib.metadata.version('torch')}, or remove it"
+    return InputError(
+        f"{purpose} needs {_PACKAGES.get(module, module)}, which cannot be imported "
+        f"({type(error).__name__}: {said}); {remedy}"
+    )

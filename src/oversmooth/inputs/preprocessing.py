@@ -1,29 +1,28 @@
 """How a picture becomes what a vision model was trained on: resize, centre crop, rescale, normalise.
 
 The steps are those of the Hugging Face image processors (their PIL form) and of timm's evaluation transform, so a
-model sees what it would see there. How a model's folder states them is read in processor_files.py. Not for
-augmentation, and not for finding pictures: that is images.py.
+model sees what it would see there. How a model states them is read in processor_files.py. Not for augmentation, and
+not for finding pictures: that is images.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oversmooth.inputs import processor_files
 from oversmooth.inputs.libraries import borrow
+from oversmooth.inputs.processor_files import HALF, Centring, Channels, Interpolation, Resize
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
-Channels = tuple[float, ...]
-HALF: Channels = (0.5, 0.5, 0.5)
 LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey, as PIL and television have it
 
 
@@ -35,23 +34,39 @@ class Preprocessing:
     kept until both sides are covered, ``"none"`` not at all. Then the middle of ``size`` (h, w) is cut out (with black
     where the picture is smaller), multiplied by ``rescale`` and normalised by ``mean`` and ``std`` of each channel: of
     one, if the model takes grey pictures. ``note`` is one sentence on what the model's files did not say, or empty.
+    ``centring`` says where the middle of an odd rest is: a pixel further left and up, as Hugging Face's PIL form has
+    it, or where torchvision, and so timm, rounds to.
     """
 
     size: tuple[int, int] = (224, 224)
-    resize: Literal["exact", "shortest", "none"] = "exact"
+    resize: Resize = "exact"
     resize_size: tuple[int, int] | None = None  # None: as size
     interpolation: Interpolation = "bilinear"
     rescale: float = 1 / 255
     mean: Channels = HALF
     std: Channels = HALF
     note: str = ""
+    centring: Centring = "down"
 
     @classmethod
-    def from_folder(cls, path: Path, *, image_size: int | tuple[int, int] = 224) -> Preprocessing:
-        """What the files of a model's folder say; ``image_size`` and one half where they do not (see ``note``)."""
-        from oversmooth.inputs.processor_files import read  # it builds this class
+    def from_folder(
+        cls, path: Path, *, image_size: int | tuple[int, int] = 224, name: str | None = None
+    ) -> Preprocessing:
+        """What the files of a model's folder say; ``image_size`` and one half where they do not (see ``note``).
 
-        return read(path, (image_size, image_size) if isinstance(image_size, int) else image_size)
+        name: of the model, where the folder's is not what the user knows it by.
+        """
+        return cls(*processor_files.read(path, _sides(image_size), name or str(path)))
+
+    @classmethod
+    def from_timm(cls, settings: dict[str, Any], name: str) -> Preprocessing:
+        """What a live timm model's pretrained_cfg says."""
+        return cls(*processor_files.read_timm(settings, f"{name}'s pretrained_cfg"))
+
+    @classmethod
+    def unstated(cls, name: str, *, image_size: int | tuple[int, int] = 224) -> Preprocessing:
+        """For a model that comes without any statement."""
+        return cls(*processor_files.unstated(_sides(image_size), name))
 
     def __call__(self, image: Image) -> Tensor:
         """A picture to (channels, h, w)."""
@@ -81,8 +96,18 @@ class Preprocessing:
 
     def _cropped(self, image: Image) -> Image:
         height, width = self.size
-        left, top = (image.width - width) // 2, (image.height - height) // 2
+        left, top = self._start(image.width - width), self._start(image.height - height)
         return image.crop((left, top, left + width, top + height))
+
+    def _start(self, rest: int) -> int:
+        """Where the middle begins, if rest pixels are too many, or too few: below zero then."""
+        if self.centring == "down":
+            return rest // 2
+        return round(rest / 2) if rest > 0 else -(-rest // 2)
+
+
+def _sides(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
 
 
 def rgb(image: Image) -> Image:

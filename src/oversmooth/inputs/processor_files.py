@@ -1,18 +1,24 @@
-"""The preprocessing a model's folder states: Hugging Face's preprocessor_config.json, or timm's config.json.
+"""The preprocessing that a model states: Hugging Face's preprocessor_config.json or processor_config.json, or timm's
+configuration, in config.json or on a live model.
 
-Keys that a file leaves out have the default of the image processor it names, as in transformers. Not for doing any
-of it: that is preprocessing.py.
+Keys that are left out have the default of the image processor that is named, as in transformers, or timm's. Not for
+doing any of it: that is preprocessing.py.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from oversmooth.errors import InputError
-from oversmooth.inputs.preprocessing import HALF, Channels, Interpolation, Preprocessing
 
+Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
+Resize = Literal["exact", "shortest", "none"]
+Centring = Literal["down", "torchvision"]
+Channels = tuple[float, ...]
+HALF: Channels = (0.5, 0.5, 0.5)
 _IMAGENET: tuple[Channels, Channels] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CLIP: tuple[Channels, Channels] = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 _RESAMPLE: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # PIL's codes
@@ -29,32 +35,54 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "Pvt": dict(size=224, resample=3, mean_std=_IMAGENET),
 }
 _WHOLE_NUMBER_IS_SHORTEST_EDGE = ("CLIP", "Bit", "ChineseCLIP")
+_COUNTS = {1: "one channel", 3: "three channels"}
 # Steps of other processors that are not done here; said, never silently left out.
 _NOT_DONE = ("do_flip_channel_order", "do_pad", "do_thumbnail", "do_align_long_axis", "crop_pct")
 
 
-def read(path: Path, image_size: tuple[int, int]) -> Preprocessing:
-    """See ``Preprocessing.from_folder``."""
-    file = path / "preprocessor_config.json"
-    found = _json(file)
-    if found is None:  # where models of several senses keep it
-        file = path / "processor_config.json"
-        found = (_json(file) or {}).get("image_processor")
-    if found is not None:
-        return _hugging_face(file, found, image_size)
-    config = _json(path / "config.json") or {}
-    timm = config.get("pretrained_cfg", config)
+class Stated(NamedTuple):
+    """The fields of `preprocessing.Preprocessing`, whose description says what they mean."""
+
+    size: tuple[int, int]
+    resize: Resize = "exact"
+    resize_size: tuple[int, int] | None = None
+    interpolation: Interpolation = "bilinear"
+    rescale: float = 1 / 255
+    mean: Channels = HALF
+    std: Channels = HALF
+    note: str = ""
+    centring: Centring = "down"
+
+
+FILES = ("processor_config.json", "preprocessor_config.json", "config.json")
+"""Where it may be stated, in the order in which transformers looks; models of several senses keep it in the first."""
+
+
+def read(path: Path, image_size: tuple[int, int], name: str) -> Stated:
+    """What the files of a folder say. name: of the model, for the note where they say nothing."""
+    several, one, config = (path / file for file in FILES)
+    if isinstance(nested := (_json(several) or {}).get("image_processor"), dict):
+        return _hugging_face(several, nested, image_size)
+    if (found := _json(one)) is not None:
+        return _hugging_face(one, found, image_size)
+    settings = _json(config) or {}
+    timm = settings.get("pretrained_cfg", settings)
     if isinstance(timm, dict) and "input_size" in timm:
-        return _timm(path / "config.json", timm)
+        return read_timm(timm, str(config))
+    return unstated(image_size, name)
+
+
+def unstated(image_size: tuple[int, int], name: str) -> Stated:
+    """Where nothing says how pictures are to be made ready."""
     height, width = image_size
     note = (
-        f"{path} has no preprocessor_config.json: pictures are resized to {height} by {width} "
+        f"{name} has no preprocessor_config.json: pictures are resized to {height} by {width} "
         "and normalised with mean 0.5 and deviation 0.5"
     )
-    return Preprocessing(size=image_size, note=note)
+    return Stated(image_size, note=note)
 
 
-def _hugging_face(file: Path, given: dict[str, Any], image_size: tuple[int, int]) -> Preprocessing:
+def _hugging_face(file: Path, given: dict[str, Any], image_size: tuple[int, int]) -> Stated:
     named = given.get("image_processor_type") or given.get("feature_extractor_type") or "ViTImageProcessor"
     kind = str(named)
     for ending in ("Pil", "Fast", "ImageProcessor", "FeatureExtractor"):
@@ -85,12 +113,12 @@ def _hugging_face(file: Path, given: dict[str, Any], image_size: tuple[int, int]
         raise InputError(f"{file}: resample is {code!r}; it must be one of PIL's codes, 0 to {len(_RESAMPLE) - 1}")
     mean, std = defaults["mean_std"]
     if values.get("do_normalize", True):
-        mean = _triple(file, "image_mean", values.get("image_mean", mean))
-        std = _triple(file, "image_std", values.get("image_std", std))
+        mean = _channels(file, "image_mean", values.get("image_mean", mean))
+        std = _channels(file, "image_std", values.get("image_std", std))
     else:
         mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     rescale = _number(file, "rescale_factor", values.get("rescale_factor", 1 / 255))
-    return Preprocessing(
+    return Stated(
         size=size,
         resize="shortest" if rule == "shortest" else "exact" if rule == "exact" else "none",
         resize_size=resized,
@@ -102,32 +130,36 @@ def _hugging_face(file: Path, given: dict[str, Any], image_size: tuple[int, int]
     )
 
 
-def _timm(file: Path, given: dict[str, Any]) -> Preprocessing:
+def read_timm(given: dict[str, Any], where: str) -> Stated:
+    """timm's pretrained_cfg, as its own evaluation transform takes it. where: what holds it, for sentences."""
+    input_size, percent = given.get("input_size") or (3, 224, 224), given.get("crop_pct") or 0.875
     try:
-        _, height, width = (int(side) for side in given["input_size"])
-        percent = float(given.get("crop_pct") or 0.875)  # timm's own default
-        scaled = int(height / percent), int(width / percent)
+        channels, height, width = (int(side) for side in input_size)
+        scaled = math.floor(height / float(percent)), math.floor(width / float(percent))
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise InputError(
-            f"{file}: input_size is {given['input_size']!r} and crop_pct {given.get('crop_pct')!r}; "
+            f"{where}: input_size is {input_size!r} and crop_pct {percent!r}; "
             "they must be three whole numbers and a share above 0"
         ) from error
     notes = []
-    name = given.get("interpolation", "bilinear")
+    name: Any = given.get("interpolation") or "bicubic"
     if name not in _RESAMPLE:
         notes.append(f"interpolation {name!r} is taken for 'bicubic'")
         name = "bicubic"
     mode = given.get("crop_mode") or "center"
     if mode not in ("center", "squash"):
         notes.append(f"crop_mode {mode!r} is taken for 'center'")
-    return Preprocessing(
+    if mode != "squash" and scaled[0] != scaled[1]:
+        name = "bilinear"  # timm does not pass the interpolation on to the resizing of such sizes
+    return Stated(
         size=(height, width),
         resize="exact" if mode == "squash" else "shortest",
         resize_size=scaled,
         interpolation=name,
-        mean=_triple(file, "mean", given.get("mean", _IMAGENET[0])),
-        std=_triple(file, "std", given.get("std", _IMAGENET[1])),
-        note=f"{file}: " + "; ".join(notes) if notes else "",
+        mean=_channels(where, "mean", given.get("mean") or _IMAGENET[0], channels),
+        std=_channels(where, "std", given.get("std") or _IMAGENET[1], channels),
+        note=f"{where}: " + "; ".join(notes) if notes else "",
+        centring="torchvision",
     )
 
 
@@ -147,19 +179,19 @@ def _size(file: Path, key: str, value: Any, shortest: bool) -> tuple[str, tuple[
     raise InputError(f"{file}: {key} is {value!r}; it must be a whole number, a height and width, or a shortest_edge")
 
 
-def _triple(file: Path, key: str, value: Any) -> Channels:
-    numbers = value if isinstance(value, (list, tuple)) else [value] * 3
-    if len(numbers) != 3 or (key.endswith("std") and 0 in numbers):
+def _channels(where: str | Path, key: str, value: Any, count: int = 3) -> Channels:
+    numbers = value if isinstance(value, (list, tuple)) else [value] * count
+    if len(numbers) != count or (key.endswith("std") and 0 in numbers):
         raise InputError(
-            f"{file}: {key} is {value!r}; pictures have three channels, so it must be three numbers, std not 0"
+            f"{where}: {key} is {value!r}; pictures have {_COUNTS.get(count, count)}, so it must be as many numbers, "
+            "std not 0"
         )
-    red, green, blue = (_number(file, key, number) for number in numbers)
-    return red, green, blue
+    return tuple(_number(where, key, number) for number in numbers)
 
 
-def _number(file: Path, key: str, value: Any) -> float:
+def _number(where: str | Path, key: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"{file}: {key} has {value!r}; it must be a number")
+        raise InputError(f"{where}: {key} has {value!r}; it must be a number")
     return float(value)
 
 

@@ -132,11 +132,13 @@ def histogram(diagnosis: Diagnosis, rows: int = 15) -> Table:
     for value in values:
         counts[min(rows - 1, max(0, int((value + size) / width)))] += 1
     for place, count in enumerate(counts):
-        middle = -size + (place + 0.5) * width
+        middle = (place - (rows - 1) / 2) * width  # from the middle: the one at zero is exactly there
         eighths = round(count / max(counts) * 40 * 8)
         bar = "█" * (eighths // 8) + (_BAR[eighths % 8 - 1] if eighths % 8 else "")
         table.add_row(
-            f"{middle:+.2g}", f"[{'magenta' if middle < 0 else 'cyan'}]{bar}[/]", f"{count / len(values):.1%}"
+            f"{middle:+.2g}" if middle else "0",
+            f"[{'magenta' if middle < 0 else 'cyan'}]{bar}[/]",
+            f"{count / len(values):.1%}",
         )
     return table
 

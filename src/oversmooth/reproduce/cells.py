@@ -68,7 +68,6 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as temporary:
         temporary.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -142,7 +141,6 @@ def _keep(job: Job, splits: Splits, results: Path, table: Home, device: str | No
     """The finished run as a cell and a model, and no run any more."""
     result = loop.train(job.recipe, splits, folder=job.folder, device=device, resume=True)  # over: read from its files
     model = model_path(results, job.recipe)
-    model.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(model) as temporary:
         shutil.copyfile(job.folder / loop.MODEL, temporary)
     speeds = [row["images_per_s"] for row in result.epochs]
@@ -206,7 +204,7 @@ def chosen(recipes: Sequence[Recipe], words: Sequence[str]) -> list[Recipe]:
             more = f", depths ({', '.join(depths)})" if len(depths) > 1 else ""
             raise InputError(
                 f"no cell is called {word!r}; name variants ({', '.join(variants)}), shares ({', '.join(shares)}){more}"
-                f", or several of them, such as plain:{depths[-1] if more else '10%'}"
+                f", or several of them, such as {recipes[0].variant}:{depths[-1] if more else shares[0]}"
             )
         found += [recipe for recipe in fits if recipe not in found]
     return found

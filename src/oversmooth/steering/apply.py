@@ -23,6 +23,10 @@ from oversmooth.steering.sites import Site
 from oversmooth.steering.spectral import Spectral
 from oversmooth.steering.warm_start import placeholder, start
 
+MARKER = "oversmooth_steered_open_with_oversmooth"
+"""A weight that a stock model does not have. Whoever opens a steered checkpoint without this package has transformers
+name it in its report, and timm refuse it; without it weights alone would fit, and nothing would be said.
+"""
 Layers = str | Iterable[int] | Callable[[int, AttentionLayer], bool]
 
 
@@ -93,6 +97,9 @@ def _apply(model: nn.Module, steering: Steering) -> None:
         _take_off(model, steering, fold=False)
         raise
     model.__dict__[STEERED] = steering
+    if hasattr(model, "save_pretrained") or hasattr(model, "pretrained_cfg"):
+        device = next((p.device for p in model.parameters()), None)
+        model.register_buffer(MARKER, torch.zeros((), device=device))
     _recompile()
     _write_config(model, steering.settings())
 
@@ -139,6 +146,7 @@ def _steered(model: nn.Module) -> tuple[nn.Module, Steering]:
 
 def _forget(model: nn.Module) -> None:
     del model.__dict__[STEERED]
+    model._buffers.pop(MARKER, None)
     _write_config(model, None)
 
 

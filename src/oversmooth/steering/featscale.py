@@ -32,6 +32,9 @@ class FeatScale(Method):
     def off(self) -> bool:
         return self.low == self.high == 0 and not self.learned
 
+    def always_said(self) -> tuple[str, ...]:
+        return "low", "high"
+
     def part(self, layer: AttentionLayer) -> Part:
         return _FeatScale(self, layer.width)
 

@@ -73,6 +73,10 @@ class Method:
             )
         return None
 
+    def always_said(self) -> tuple[str, ...]:
+        """Settings that its name in words has even where they are the default: what it does depends on them."""
+        return ()
+
     def settings(self) -> dict[str, Any]:
         """As JSON takes it; `from_settings` reads it back."""
         assert dataclasses.is_dataclass(self)
@@ -80,7 +84,8 @@ class Method:
 
     def __str__(self) -> str:
         assert dataclasses.is_dataclass(self)
-        given = [f for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        said = (*self.always_said(), *(["learned"] if getattr(self, "learned", False) else []))
+        given = [f for f in dataclasses.fields(self) if f.name in said or getattr(self, f.name) != f.default]
         return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in given)})"
 
 
@@ -96,6 +101,9 @@ class MethodWithStrength(Method):
 
     def off(self) -> bool:
         return self.strength == 0 and not self.learned
+
+    def always_said(self) -> tuple[str, ...]:
+        return ("strength",)
 
 
 def check_number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> None:

@@ -12,15 +12,22 @@ from torch import Tensor, nn
 from oversmooth.anatomy.live import check_is_module, steering_of, unwrapped
 from oversmooth.errors import InputError
 from oversmooth.files import whole_file, whole_folder
-from oversmooth.steering.apply import restore, take_off
+from oversmooth.steering.apply import MARKER, restore, take_off
 from oversmooth.steering.method import Method
 
 KEY = "oversmooth"
 """Of the settings, in a safetensors file's metadata and in a configuration."""
+STOCK, STEERED = "model", "steered"
+"""How the names of weight files begin. transformers looks for the first alone, and would open a steered checkpoint as
+the unsteered model; under the second name it says that there are no weights.
+"""
+WEIGHTS = (f"{STEERED}.safetensors", f"{STEERED}.safetensors.index.json")
 
 
 def save_steered(model: nn.Module, path: str | Path) -> None:
-    """To a file NAME.safetensors, or, for a Hugging Face model, to a directory, as save_pretrained does it."""
+    """To a file NAME.safetensors, or, for a Hugging Face model, to a directory, as save_pretrained does it but with the
+    weights in steered.safetensors, which only this package opens.
+    """
     path, inside = Path(path), unwrapped(check_is_module(model))
     steering = steering_of(inside)
     if steering is None:
@@ -31,6 +38,7 @@ def save_steered(model: nn.Module, path: str | Path) -> None:
             raise InputError(f"{path} is no file name and this model is not Hugging Face's; give NAME.safetensors")
         with whole_folder(path) as temporary:
             save(temporary)
+            rename_weights(temporary)
         return
     from safetensors.torch import save_file
 
@@ -40,10 +48,22 @@ def save_steered(model: nn.Module, path: str | Path) -> None:
         save_file(arrays, temporary, metadata)
 
 
+def rename_weights(folder: Path) -> None:
+    """The weights that save_pretrained or timm wrote, under the name of steered ones."""
+    for file in sorted(folder.glob(f"{STOCK}[.-]*safetensors*")):
+        renamed = folder / (STEERED + file.name.removeprefix(STOCK))
+        if file.name.endswith(".index.json"):
+            index = json.loads(file.read_text(encoding="utf-8"))
+            shards = index["weight_map"]
+            index["weight_map"] = {name: STEERED + shard.removeprefix(STOCK) for name, shard in shards.items()}
+            file.write_text(json.dumps(index, indent=2), encoding="utf-8")
+        file.rename(renamed)
+
+
 def load_steered(path: str | Path, model: nn.Module | None = None) -> nn.Module:
     """What `save_steered` or save_pretrained wrote. model: a stock one, for a file that has weights alone."""
     path = Path(path)
-    if path.suffix != ".safetensors":
+    if path.suffix != ".safetensors" or (model is None and (path.parent / "config.json").is_file()):
         from oversmooth import models  # borrows transformers or timm
 
         loaded = models.load(str(path)).model
@@ -83,6 +103,8 @@ def restore_into(model: nn.Module, settings: dict[str, Any], arrays: dict[str, T
     """Steer a stock model as settings say, and load its parameters; it is left as it was if they do not fit."""
     restore_structure(model, settings)
     expected = model.state_dict()
+    if MARKER in expected:
+        arrays = {MARKER: expected[MARKER], **arrays}  # files of earlier versions do not have it
     wrong = [n for n in expected if n not in arrays or arrays[n].shape != expected[n].shape]
     wrong += [name for name in arrays if name not in expected]
     if wrong:

@@ -91,6 +91,9 @@ class Spectral(Method):
         top = 1.0 if self.bounded or self.form == "general" else torch.inf
         return (-top, 0.0) if self.mode == "sharpen" else (0.0, top)
 
+    def always_said(self) -> tuple[str, ...]:
+        return () if self.range is not None else ("mode",)  # a range stands in place of it
+
     def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:
         inner = layer.kv_heads * layer.head_dim
         if inner > layer.width:

@@ -56,7 +56,7 @@ def train(
     where = None if folder is None else Path(folder)
     if where is not None:
         check_folder(where)
-        where.mkdir(exist_ok=True)
+        where.mkdir(parents=True, exist_ok=True)
         if (finished := finished_run(recipe, where, resume)) is not None:
             return finished
     for images in (splits.train, splits.test):
