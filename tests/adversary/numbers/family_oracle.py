@@ -3,8 +3,8 @@
 Each case is a small random model with a description written by hand from the family's own source: where the stream can
 be read, what attention adds with which factor, and where W_V and W_O lie. `passages` runs the model once in float64
 with eager attention and hooks of its own, and *proves* the description on what it heard: the state after attention is
-``keep · stream + factor · attention`` and attention is ``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, to 1e-9. A description
-that is wrong fails here, before anything is held against it.
+``keep · stream + factor · attention`` and attention is ``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, to 1e-9. A
+description that is wrong fails here, before anything is held against it.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class Passage:
     A: Tensor = field(default_factory=lambda: torch.empty(0))
     states: list[Tensor] = field(default_factory=list)
     """Entering, then after each part of the case's course."""
+    other_states: list[Tensor] = field(default_factory=list)
+    """The same by the case's other course, if it has one."""
     heads: Heads | None = None
 
 
@@ -134,8 +136,7 @@ class Case:
     """Whether a remark and no number is right as well."""
     batch_first: bool = True
     norm: str = "pre"
-    """Where attention's norm stands: pre, post or none."""
-    norm_module: str = ""
+    """Where attention's norm stands: pre, post or none; "" where none of the words fits."""
     tokens_of: Callable[[Any], Tensor | None] | None = field(default=None, repr=False)
     """What counts, (batch, n), where the mask given is not of the stream's tokens."""
 
@@ -324,6 +325,12 @@ def _states(case: Case, modules: Modules, passage: Passage, course: tuple[Step, 
     return states
 
 
+def tell(case: Case, modules: Modules, passage: Passage) -> None:
+    """The stream after each part, from what was heard."""
+    passage.states = _states(case, modules, passage, case.course)
+    passage.other_states = _states(case, modules, passage, case.other_course) if case.other_course else []
+
+
 @functools.cache
 def passages(name: str, how: str = "padded") -> list[Passage]:
     """In float64, with attention computed step by step, and the description proven."""
@@ -345,10 +352,22 @@ def passages(name: str, how: str = "padded") -> list[Passage]:
     assert len(weights) == len(case.runs), f"{name}: {len(weights)} attentions"
     for passage, A in zip(found, weights, strict=True):
         passage.A = A.detach().double()
-        passage.states = _states(case, modules, passage, case.course)
+        tell(case, modules, passage)
         passage.heads = heads_of(case, modules, passage.place)
         _prove(case, modules, passage, case.counted(how))
+    _prove_it_is_what_runs(case, how, found)
     return found
+
+
+def _prove_it_is_what_runs(case: Case, how: str, found: list[Passage]) -> None:
+    """Eager attention in float64 must give what the model gives as people run it."""
+    model, counted = case.make(), case.counted(how)
+    as_run = listen(case, model)
+    run(model, case.inputs(how))
+    for a, b in zip(as_run, found, strict=True):
+        keep = torch.ones(a.end.shape[:2], dtype=torch.bool) if counted is None else counted
+        off = float((a.end.double() - b.end.double())[keep].abs().max() / b.end[keep].abs().max())
+        assert off < 1e-4, f"the oracle's {case.name} is not the model that runs: off by {off:.2g} after {a.place}"
 
 
 @contextmanager
@@ -376,6 +395,7 @@ def _weights_of_attention(
 
     if case.library == "transformers":
         model.set_attn_implementation("eager")
+        model.config._attn_implementation = "eager"  # Falcon would make a mask for the fused kernel
     for place in sorted(set(case.runs)):
         if case.library == "timm":
             attention = modules[f"blocks.{place}.attn"]
@@ -449,8 +469,8 @@ def metrics(X: Tensor) -> dict[str, float]:
     X = X.double()
     low = X.mean(0).expand_as(X)
     high = X - low
-    pairs = [F.cosine_similarity(X[i], X[j], dim=0, eps=0.0) for i in range(len(X)) for j in range(i)]
-    cos = torch.stack(pairs)
+    unit = X / X.norm(dim=-1, keepdim=True)
+    cos = (unit @ unit.T)[~torch.eye(len(X), dtype=torch.bool)]
     s = torch.linalg.svdvals(X)
     p = s[s > 0] / s.sum()
     return {
@@ -600,7 +620,6 @@ def _known(family: Family) -> Case:
         massive=_MASSIVE.get(name, ""),
         batch_first=family.batch_first,
         norm=family.norm,
-        settings={} if family.library == "transformers" else {"heads": HEADS},
     )
 
 
@@ -703,7 +722,7 @@ _IN_MINIMAX = _LLAMA | dict(
     keep=3.5,
     base=1,
     factor=lambda modules, place: 0.8,
-    norm="post",
+    norm="",  # before attention, and on the stream
 )
 _WAV = dict(
     **_SIZES,
@@ -730,7 +749,7 @@ _WAV_POST = _IN_WAV | dict(
 _WAV_PRE = _IN_WAV | dict(course=_then_mlp("encoder.layers.{}.final_layer_norm"))
 _MLLAMA = dict(
     hidden_size=WIDTH,
-    num_hidden_layers=2,
+    num_hidden_layers=3,
     num_global_layers=2,
     attention_heads=HEADS,
     intermediate_size=48,
@@ -752,7 +771,7 @@ def _mllama(stack: str) -> dict[str, Any]:
         weights_of=stack + ".layers.{}.self_attn",
         course=_then_mlp(stack + ".layers.{}.post_attention_layernorm"),
         packing=SEPARATE,
-        settings={"stack": stack + "."} if stack == "transformer" else {"stack": stack},
+        settings={"stack": "global"} if "global" in stack else {},  # the other one is deeper
     )
 
 
@@ -889,7 +908,12 @@ _DESCRIBED = [
         factor=lambda modules, place: 0.3,
         beside=(("layers.{}.mamba", 0.4),),
     ),
-    Case("Mllama vision", hf("MllamaVisionModel", "MllamaVisionConfig", **_MLLAMA), **_mllama("transformer")),
+    Case(
+        "Mllama vision",
+        hf("MllamaVisionModel", "MllamaVisionConfig", **_MLLAMA),
+        **_mllama("transformer"),
+        runs=(0, 1, 2),
+    ),
     Case(
         "Mllama vision (global, gated)",
         hf("MllamaVisionModel", "MllamaVisionConfig", **_MLLAMA),
@@ -1172,7 +1196,6 @@ def _own(name: str, block: type[nn.Module], *course: Step, **more: Any) -> Case:
         output="blocks.{}.attn.to_out",
         packing=STACKED,
         library="toy",
-        settings={"heads": HEADS},
         on_disk=False,  # the factor is in no weight of a known name
     )
     return Case(
