@@ -324,13 +324,13 @@ def _through_latent(case: Case, modules: Modules, passage: Passage) -> Tensor:
     """Values are x W_V over the size of the token's latent: one number a token."""
     attention = modules[f"layers.{passage.place}.self_attn"]
     x = passage.heard["in:" + case.value].double()
-    latent = x @ attention.kv_a_proj_with_mqa.weight[:16].T.double()
+    latent = x @ attention.kv_a_proj_with_mqa.weight[:16].detach().double().T
     scale = (latent.square().mean(-1, keepdim=True) + attention.kv_a_layernorm.variance_epsilon).rsqrt()
     W_V, _ = _latent_values(modules, passage.place)
     # The norm computes in float32, whatever it is given; what it gave is heard at the next module.
     exact = x[:, None] @ W_V * scale[:, None]
     heard = passage.heard["in:layers.{}.self_attn.kv_b_proj"].double()
-    up = attention.kv_b_proj.weight.double().reshape(HEADS, 16, 16)[:, 8:]
+    up = attention.kv_b_proj.weight.detach().double().reshape(HEADS, 16, 16)[:, 8:]
     values = heard[:, None] @ up.mT
     assert float((values - exact).abs().max() / exact.abs().max()) < 1e-5, "the latent's norm is not as described"
     return project(case, modules, passage.place, passage.A @ values)

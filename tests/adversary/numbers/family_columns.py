@@ -258,7 +258,7 @@ def check_padding(name: str) -> str:
     if not case.takes_padding():
         return NO_PADDING
     check_tokens(name)
-    for how in ("plain",) if case.tokens_of else ("plain", "left"):
+    for how in case.other_ways():
         try:
             check_tokens(name, how)
             check_changes(name, how)
