@@ -203,13 +203,17 @@ def check_rho(name: str, how: str = "padded") -> str:
 
 
 def _same_inverse_sigma(layer: Any, passage: Passage, which: list[oracle.Sequence]) -> None:
-    """The mean of 1/σ, over the same inputs as everything: σ about the mean of features, or about zero."""
+    """The mean of 1/σ over the same inputs as everything, σ about the mean of features or about zero.
+
+    With what norms add to σ² where tokens are all zeros (Mllama's padding patches): without it the mean is infinite.
+    """
     got, ways = layer.spectrum.inverse_sigma, []
-    for centred in (True, False):
-        x = passage.enter - passage.enter.mean(-1, keepdim=True) if centred else passage.enter
-        inverse = x.square().mean(-1).rsqrt()
-        ways.append(float(torch.stack([inverse[i, places].mean() for i, places in which]).mean()))
-    assert got is None or min(abs(got - way) for way in ways) < 1e-3, f"{layer.name}: 1/σ is {got}, not one of {ways}"
+    for x in (passage.enter, passage.enter - passage.enter.mean(-1, keepdim=True)):
+        for epsilon in (0.0, 1e-6, 1e-5):
+            inverse = (x.square().mean(-1) + epsilon).rsqrt()
+            ways.append(float(torch.stack([inverse[i, places].mean() for i, places in which]).mean()))
+    off = 0.0 if got is None else min(abs(got - way) / way for way in ways)
+    assert off < 1e-3, f"{layer.name}: mean 1/σ: {got:.6g}, and one of {', '.join(f'{w:.6g}' for w in ways)} is true"
 
 
 def _same_heads(case: Case, layer: Any, passage: Passage) -> None:
@@ -283,13 +287,31 @@ def check_bf16(name: str) -> str:
         which = case.together("padded", passages[0].enter)
         found = diagnose(model, given, joined=0, depth=0, ranks=0, **case.settings)
         try:
-            same_tokens(found, [passages[0].enter, *(p.end for p in passages)], which, 1e-2)
+            arrays = [passages[0].enter, *(p.end for p in passages)]
+            same_tokens(found, arrays, which, 1e-2)
+            if massive:
+                _same_without_massive(found, arrays, which)
             declined = any(c.log_hfc_lfc is None for layer in found.layers[1:] for c in layer.changes)
             if not (case.may_decline and declined):
                 _same_parts(case, found, passages, which, 1e-2)
         except AssertionError as error:
             raise AssertionError(("with a massive token: " if massive else "") + str(error)) from error
     return ""
+
+
+def _same_without_massive(found: Diagnosis, arrays: list[Tensor], which: list[oracle.Sequence]) -> None:
+    """The metrics of the rest, which a massive token would hide; massive: over five times the median norm."""
+    for layer, X in zip(found.layers, arrays, strict=True):
+        rest = []
+        for i, places in which:
+            norms = X[i, places].double().norm(dim=-1)
+            rest.append((i, places[norms <= 5 * norms.median()]))
+        if all(len(a) == len(b) for (_, a), (_, b) in zip(rest, which, strict=True)):
+            continue
+        assert layer.without_massive is not None, f"{layer.name}: a massive token is not seen"
+        for metric in ("log_hfc_lfc", "cos"):
+            true = oracle.over_sequences(X, rest)[metric].mean()
+            near(layer.without_massive[metric], true, f"{layer.name}: {metric} without massive tokens", 1e-2)
 
 
 @torch.no_grad()
