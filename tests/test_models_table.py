@@ -35,7 +35,7 @@ def test_every_family_is_listed_once():
 
 
 def test_nothing_is_wrong():
-    assert not [line for line in WRITTEN if line.startswith("| ") and "| wrong |" in line]
+    assert not [line for line in WRITTEN if "| wrong |" in line]
 
 
 @pytest.mark.parametrize("name", usable())
