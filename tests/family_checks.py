@@ -1,7 +1,7 @@
 """What must hold for a model of every family, by routes that share nothing with what is checked.
 
-The tests run these one by one, and `families_table.py` writes docs/models.md from the same functions. Each raises
-AssertionError with what is wrong.
+The tests run these one by one; each raises AssertionError with what is wrong. docs/models.md is made from the oracle of
+tests/adversary/numbers, which knows more families and takes nothing from the package, not even where weights lie.
 """
 
 from __future__ import annotations
@@ -622,19 +622,9 @@ def real_course(name: str, places: tuple[int, ...]) -> list[float]:
     return out
 
 
-COLUMNS: dict[str, tuple[Callable[[str], None], ...]] = {
-    "located": (check_located, check_weights),
-    "outputs identical": (check_identical,),
-    "numbers of tokens": (check_attention, check_tokens, check_stages),
-    "spectra equal the dense route": (check_spectra, check_negative_share, check_dominance),
-    "live equal disk": (check_disk,),
-}
-"""The columns of docs/models.md, and what must hold for a yes."""
-
-
 @functools.cache
 def outcome(check: Callable[[str], None], name: str) -> Exception | None:
-    """What came of a check, which is run once for the tests and for the table."""
+    """What came of a check, which is run once."""
     try:
         check(name)
     except Exception as error:

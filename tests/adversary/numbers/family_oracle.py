@@ -1,0 +1,548 @@
+"""What the diagnosis of every family must say, by routes that share no code with the package.
+
+Each case (`family_cases`) is a small random model with a description written by hand from the family's own source:
+where the stream can be read, what attention adds with which factor, and where W_V and W_O lie. `passages` runs the
+model once in float64 with eager attention and hooks of its own, and *proves* the description on what it heard: the
+state after attention is ``keep · stream + factor · attention``, and attention is ``Σ_h A_h (x W_V^h + b_V^h) W_O^h +
+b_O``, to 1e-9. A description that is wrong fails here, before anything is held against it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from families import HEADS, LAYERS, WIDTH, randomise, run
+from torch import Tensor, nn
+
+PROOF = 1e-9
+
+Modules = dict[str, nn.Module]
+
+
+Sequence = tuple[int, Tensor]
+"""A row of the batch, and the places in it of the tokens that are measured together."""
+
+
+# The nouns
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How one layer acts on the stream, in float64, the factor of what is added folded into W_O."""
+
+    W_V: Tensor
+    """(heads, d, k)"""
+    W_O: Tensor
+    """(heads, k, d), with the factor."""
+    keep: float = 1.0
+    """What multiplies the stream that attention adds to."""
+
+    @property
+    def H(self) -> Tensor:
+        return self.W_V @ self.W_O
+
+
+@dataclass
+class Passage:
+    """One run through one block."""
+
+    place: int
+    enter: Tensor
+    end: Tensor = field(default_factory=lambda: torch.empty(0))
+    heard: dict[str, Tensor] = field(default_factory=dict)
+    """By "in:module" and "out:module", the module's name as the case has it."""
+    A: Tensor = field(default_factory=lambda: torch.empty(0))
+    states: list[Tensor] = field(default_factory=list)
+    """Entering, then after each part of the case's course."""
+    other_states: list[Tensor] = field(default_factory=list)
+    """The same by the case's other course, if it has one."""
+    heads: Heads | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of the block, and where the stream can be read after it.
+
+    read: "in:module" (what a reader gets), "out:module" (what a norm on the stream gives), "end" of the block, "sum"
+    (nobody reads it: what it added to, with the factor), or "note:key" of a module written here.
+    """
+
+    part: str
+    read: str
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where values lie in the rows of the weight that makes them: (rows, …) -> (kv_heads, k, …)."""
+
+    name: str
+    rows: Callable[[Tensor, int, int, int], Tensor] = field(repr=False)
+    transposed: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and its description. Names of modules have {} for the number of the layer."""
+
+    name: str
+    build: Callable[[], nn.Module] = field(repr=False)
+    given: Callable[[str], Any] = field(repr=False)
+    """How ("padded", "plain", "left") -> what the model gets; None where it cannot be had."""
+    block: str
+    value: str
+    """The module whose input values are made of."""
+    output: str
+    """The module whose output is what W_O and its bias gave."""
+    course: tuple[Step, ...]
+    packing: Packing
+    branch: str = ""
+    """The module whose output is added, if a norm or the like stands between."""
+    factor: Callable[[Modules, int], float | Tensor] = field(default=lambda modules, place: 1.0, repr=False)
+    keep: float = 1.0
+    base: int = 0
+    """Which state attention adds to: 0 what enters, 1 what the first part left, and so on."""
+    beside: tuple[tuple[str, float], ...] = ()
+    """Modules whose outputs, so often, are added together with attention's (a Mamba, a parallel MLP)."""
+    other_course: tuple[Step, ...] = ()
+    """Another way to tell the parts apart that is as right."""
+    kv_heads: int = HEADS
+    head_dim: int = WIDTH // HEADS
+    runs: tuple[int, ...] = tuple(range(LAYERS))
+    library: str = "transformers"
+    weights_of: str = ""
+    """The module that returns the weights of eager attention, where the model does not."""
+    mix: Callable[[Case, Modules, Passage], Tensor] | None = field(default=None, repr=False)
+    """Attention's output where it is more than A times values: a gate, a norm on the values."""
+    also: tuple[str, ...] = ()
+    """Modules that `mix` wants to hear."""
+    product: Callable[[Modules, int], list[Tensor]] | None = field(default=None, repr=False)
+    """W_V where it is no single weight: all that may be called so."""
+    gated: str = ""
+    """Why there is no verdict: "token" (a factor by token) or "sink" (rows sum to less than one)."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """For `diagnose` and `locate`."""
+    on_disk: bool = True
+    """Whether a checkpoint holds all that is needed."""
+    massive: str = ""
+    """The weight whose first row, times 1e3, makes a massive token of the stream."""
+    may_decline: bool = False
+    """Whether a remark and no number is right as well."""
+    batch_first: bool = True
+    norm: str = "pre"
+    """Where attention's norm stands: pre, post or none; "" where none of the words fits."""
+    tokens_of: Callable[[Any], Tensor | None] | None = field(default=None, repr=False)
+    """What counts, (batch, n), where the mask given is not of the stream's tokens."""
+    sequences_of: Callable[[Any], list[Sequence]] | None = field(default=None, repr=False)
+    """What is measured together, where it is not a row of the batch."""
+
+    def make(self, dtype: torch.dtype = torch.float32) -> nn.Module:
+        return copy.deepcopy(_made(self.name)).to(dtype)
+
+    def inputs(self, how: str = "padded", dtype: torch.dtype = torch.float32) -> Any:
+        return _cast(self.given(how), dtype)
+
+    def counted(self, how: str = "padded") -> Tensor | None:
+        """The tokens that count, (batch, n); None: all."""
+        given = self.given(how)
+        if self.tokens_of is not None:
+            return self.tokens_of(given)
+        if isinstance(given, Tensor):
+            return None
+        if "src_key_padding_mask" in given:
+            return ~given["src_key_padding_mask"]
+        return given["attention_mask"].bool() if "attention_mask" in given else None
+
+    def together(self, how: str, like: Tensor) -> list[Sequence]:
+        """What is measured together; whoever is alone is left out. like: an array of the stream."""
+        if self.sequences_of is not None:
+            return self.sequences_of(self.given(how))
+        counted = self.counted(how)
+        keep = torch.ones(like.shape[:2], dtype=torch.bool) if counted is None else counted
+        return [(i, row.nonzero()[:, 0]) for i, row in enumerate(keep) if int(row.sum()) > 1]
+
+    @property
+    def attention_step(self) -> int:
+        return next(i for i, step in enumerate(self.course) if step.part.startswith("attention"))
+
+    def takes_padding(self) -> bool:
+        return self.counted() is not None
+
+    def other_ways(self) -> list[str]:
+        """To give inputs, beside the usual one."""
+        left = self.takes_padding() and self.tokens_of is None and self.sequences_of is None
+        return ["plain", "left"] if left and len(self.runs) < 9 else ["plain"]  # ALBERT's twelve take long
+
+
+CASES: dict[str, Case] = {}
+"""All that must be right, by name; `family_cases` fills it."""
+
+
+def _cast(given: Any, dtype: torch.dtype) -> Any:
+    if isinstance(given, Tensor):
+        return given.to(dtype) if given.is_floating_point() else given.clone()
+    return {name: _cast(value, dtype) for name, value in given.items()}
+
+
+@functools.cache
+def _made(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    model = randomise(CASES[name].build()).eval()
+    if hasattr(getattr(model, "config", None), "use_cache"):
+        model.config.use_cache = False  # with a cache, Llama does not see that sequences are packed
+    with torch.no_grad():
+        for parameter, p in model.named_parameters():
+            if parameter.rpartition(".")[2] in ("gate_attn", "gate_ffn", "sinks", "zeta"):
+                p.copy_(torch.linspace(0.7, -0.5, p.numel()).reshape(p.shape))  # neither shut nor all alike
+    return model
+
+
+# Where values lie
+
+
+def _separate(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
+    return W.reshape(kv, k, *W.shape[1:])
+
+
+def _stacked(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
+    return W[(heads + kv) * k :].reshape(kv, k, *W.shape[1:])
+
+
+def _per_head(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
+    return W.reshape(heads, 3, k, *W.shape[1:])[:, 2]
+
+
+def _per_group(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
+    return W.reshape(kv, heads // kv + 2, k, *W.shape[1:])[:, -1]
+
+
+def _codegen(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
+    """Four parts, each with its queries, then its values, then its keys."""
+    return W.reshape(4, 3, heads * k // 4, *W.shape[1:])[:, 1].reshape(heads, k, *W.shape[1:])
+
+
+SEPARATE = Packing("separate", _separate)
+STACKED = Packing("stacked", _stacked)
+CONV = Packing("stacked, (in, out)", _stacked, transposed=True)
+PER_HEAD = Packing("per head", _per_head)
+PER_GROUP = Packing("per group", _per_group)
+CODEGEN = Packing("codegen", _codegen)
+
+
+def value_weight(case: Case, modules: Modules, place: int) -> tuple[Tensor, Tensor | None]:
+    """(W_V, b_V) by query head, (heads, d, k) and (heads, k)."""
+    module = modules[case.value.format(place)]
+    if isinstance(module, nn.MultiheadAttention):
+        W, b = module.in_proj_weight, module.in_proj_bias
+    else:
+        module = getattr(module, "v_proj", module)  # WavLM hands the weights to a function
+        W, b = module.weight, getattr(module, "bias", None)
+    b_V = None if b is None else _by_query_head(case, b, bias=True)
+    around = modules[case.value.format(place).rpartition(".")[0]]
+    if isinstance(getattr(around, "v_bias", None), Tensor):  # DeBERTa has it beside the weight
+        b_V = around.v_bias.detach().double().reshape(HEADS, case.head_dim)
+    return _by_query_head(case, W).mT, b_V
+
+
+def _by_query_head(case: Case, W: Tensor, bias: bool = False) -> Tensor:
+    W = W.detach().double()
+    W = W.mT if case.packing.transposed and not bias else W
+    values = case.packing.rows(W, HEADS, case.kv_heads, case.head_dim)
+    return values.repeat_interleave(HEADS // len(values), 0)
+
+
+def _output_weight(case: Case, modules: Modules, place: int) -> tuple[Tensor, Tensor | None]:
+    module = modules[case.output.format(place)]
+    module = getattr(module, "out_proj", module)
+    W = module.weight.detach().double()
+    W = W if case.packing.transposed else W.mT
+    bias = getattr(module, "bias", None)
+    return W.reshape(HEADS, case.head_dim, WIDTH), None if bias is None else bias.detach().double()
+
+
+def heads_of(case: Case, modules: Modules, place: int) -> Heads:
+    W_O = _output_weight(case, modules, place)[0] * case.factor(modules, place)
+    W_V = case.product(modules, place)[0] if case.product else value_weight(case, modules, place)[0]
+    return Heads(W_V, W_O, case.keep)
+
+
+# One run, heard and proven
+
+
+def _stream(value: Any) -> Tensor | None:
+    """The first array of the stream's width."""
+    if isinstance(value, Tensor):
+        return value.detach() if value.is_floating_point() and value.shape[-1:] == (WIDTH,) else None
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ():
+        if (found := _stream(part)) is not None:
+            return found
+    return None
+
+
+def listen(case: Case, model: nn.Module) -> list[Passage]:
+    """Hooks on everything the description names; what the model then does is added to the list that comes back."""
+    modules, found = dict(model.named_modules()), []
+
+    def order(x: Tensor) -> Tensor:
+        x = x if case.batch_first else x.transpose(0, 1)
+        return x.reshape(len(found[-1].enter), -1, x.shape[-1]) if found else x  # OPT's norms see all texts in a row
+
+    def enter(place: int, _: nn.Module, args: Any, kwargs: Any) -> None:
+        x = _stream((args, kwargs))
+        found.append(Passage(place, (x if case.batch_first else x.transpose(0, 1)).clone()))
+
+    def leave(_: nn.Module, args: Any, out: Any) -> None:
+        found[-1].end = order(_stream(out)).clone()
+
+    def hear(name: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        given, gave = _any((args, kwargs)), _any(out)
+        found[-1].heard["in:" + name], found[-1].heard["out:" + name] = order(given).clone(), order(gave).clone()
+
+    names = {
+        step.read.partition(":")[2] for step in (*case.course, *case.other_course) if step.read[:2] in ("in", "ou")
+    }
+    names |= {case.value, case.output, case.branch, *case.also, *(name for name, _ in case.beside)} - {""}
+    for place in sorted(set(case.runs)):
+        block = modules[case.block.format(place)]
+        block.register_forward_pre_hook(functools.partial(enter, place), with_kwargs=True)
+        for name in names:
+            modules[name.format(place)].register_forward_hook(functools.partial(hear, name), with_kwargs=True)
+        block.register_forward_hook(leave)
+    return found
+
+
+def _any(value: Any) -> Tensor:
+    """The first floating array."""
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.detach()
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ():
+        try:
+            return _any(part)
+        except AssertionError:
+            continue
+    raise AssertionError("a module got no array")
+
+
+def _states(case: Case, modules: Modules, passage: Passage, course: tuple[Step, ...]) -> list[Tensor]:
+    """Entering, and after each part. In the precision the model runs in, widened."""
+    states, block = [passage.enter.double()], modules[case.block.format(passage.place)]
+    for step in course:
+        if step.read == "end":
+            states.append(passage.end.double())
+        elif step.read == "sum":
+            added = passage.heard["out:" + (case.branch or case.output)].double()
+            factor = 1.0 if case.branch else case.factor(modules, passage.place)
+            states.append(case.keep * states[case.base] + factor * added)
+        elif step.read.startswith("note:"):
+            states.append(block.notes[step.read[5:]].double())
+        else:
+            states.append(passage.heard[step.read].double())
+    return states
+
+
+def tell(case: Case, modules: Modules, passage: Passage) -> None:
+    """The stream after each part, from what was heard."""
+    passage.states = _states(case, modules, passage, case.course)
+    passage.other_states = _states(case, modules, passage, case.other_course) if case.other_course else []
+
+
+@functools.cache
+def passages(name: str, how: str = "padded") -> list[Passage]:
+    """In float64, with attention computed step by step, and the description proven."""
+    case = CASES[name]
+    # In float64 eager attention turns rows that are masked whole, as padding on the left has them, into NaN.
+    dtype = torch.float32 if how == "left" else torch.float64
+    model = case.make(dtype)
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # the grouped kernel has no float64
+    found = listen(case, model)
+    modules = dict(model.named_modules())
+    with _weights_of_attention(case, model, modules, case.counted(how)) as weights:
+        more = {"output_attentions": True} if case.library == "transformers" and not case.weights_of else {}
+        # With gradients: torch's encoders would take a fast path that calls none of their parts.
+        out = run(model, case.inputs(how, dtype), **more)
+    if more:
+        weights = [A for A in out.attentions if A is not None and A.ndim == 4]
+    assert len(found) == len(case.runs), f"{name}: {len(found)} passages"
+    assert len(weights) == len(case.runs), f"{name}: {len(weights)} attentions"
+    for passage, A in zip(found, weights, strict=True):
+        passage.A = A.detach().double()
+        tell(case, modules, passage)
+        passage.heads = heads_of(case, modules, passage.place)
+        _prove(case, modules, passage, case.counted(how))
+    if how == "padded":
+        _prove_it_is_what_runs(case, how, found)
+    return found
+
+
+def _prove_it_is_what_runs(case: Case, how: str, found: list[Passage]) -> None:
+    """Eager attention in float64 must give what the model gives as people run it."""
+    model, counted = case.make(), case.counted(how)
+    as_run = listen(case, model)
+    run(model, case.inputs(how))
+    for a, b in zip(as_run, found, strict=True):
+        keep = torch.ones(a.end.shape[:2], dtype=torch.bool) if counted is None else counted
+        off = float((a.end.double() - b.end.double())[keep].abs().max() / b.end[keep].abs().max())
+        assert off < 1e-4, f"the oracle's {case.name} is not the model that runs: off by {off:.2g} after {a.place}"
+
+
+@contextmanager
+def _weights_of_attention(
+    case: Case, model: nn.Module, modules: Modules, counted: Tensor | None
+) -> Iterator[list[Tensor]]:
+    """Attention, where the library does not give it away; the list fills as the model runs."""
+    weights: list[Tensor] = []
+    original = F.multi_head_attention_forward
+
+    def all_heads(*args: Any, **kwargs: Any) -> Any:
+        out, A = original(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
+        weights.append(A)
+        return out, A.mean(1)
+
+    def keep_square(_: nn.Module, __: Any, out: Any) -> None:
+        weights.extend(x for x in out if isinstance(x, Tensor) and x.ndim == 4 and x.shape[-1] == x.shape[-2])
+
+    def softmax(_: nn.Module, __: Any, out: Tensor) -> None:
+        q, k, _v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in out.chunk(3, -1))
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if counted is not None:
+            scores = scores.masked_fill(~counted[:, None, None], -torch.inf)
+        weights.append(scores.softmax(-1))
+
+    if case.library == "transformers":
+        model.set_attn_implementation("eager")
+        model.config._attn_implementation = "eager"  # Falcon would make a mask for the fused kernel
+    for place in sorted(set(case.runs)):
+        if case.library == "timm":
+            attention = modules[f"blocks.{place}.attn"]
+            attention.fused_attn = False
+            attention.attn_drop.register_forward_pre_hook(lambda _, args: weights.append(args[0]))
+        elif case.library == "toy":
+            modules[case.value.format(place)].register_forward_hook(softmax)
+        elif case.weights_of and case.weights_of != "multi_head_attention_forward":
+            modules[case.weights_of.format(place)].register_forward_hook(keep_square)
+    if case.library == "torch" or case.weights_of == "multi_head_attention_forward":
+        F.multi_head_attention_forward = all_heads
+    try:
+        yield weights
+    finally:
+        F.multi_head_attention_forward = original
+
+
+def _prove(case: Case, modules: Modules, passage: Passage, counted: Tensor | None) -> None:
+    """The description against what the model did, on the tokens that count."""
+    rounding = PROOF if passage.enter.dtype == torch.float64 else 1e-5
+
+    def agree(what: str, got: Tensor, expected: Tensor) -> None:
+        off = float((got[keep] - expected[keep]).abs().max() / expected[keep].abs().max())
+        assert off < rounding, f"the oracle's description of {case.name} is wrong: {what}: off by {off:.2g}"
+
+    keep = torch.ones(passage.enter.shape[:2], dtype=torch.bool) if counted is None else counted
+    out = passage.heard["out:" + case.output].double()
+    if case.mix is not None:
+        attended = case.mix(case, modules, passage)
+    else:
+        W_V, b_V = value_weight(case, modules, passage.place)
+        values = passage.heard["in:" + case.value].double()[:, None] @ W_V
+        values = values if b_V is None else values + b_V[:, None]
+        attended = project(case, modules, passage.place, passage.A @ values)
+    agree("attention is A times values", attended, out)
+    added = case.factor(modules, passage.place) * out
+    if case.branch:
+        if not case.gated:
+            agree("the branch is scaled", added, passage.heard["out:" + case.branch].double())
+        added = passage.heard["out:" + case.branch].double()
+    total = case.keep * passage.states[case.base] + added
+    for name, times in case.beside:
+        total = total + times * passage.heard["out:" + name].double()
+    step = case.course[case.attention_step]
+    if case.gated == "token" and step.read.startswith("note:"):
+        return  # the module's own notes are the truth
+    after = passage.end.double() if step.read == "sum" else passage.states[case.attention_step + 1]
+    agree(f"the state after attention, {step.read}", total, after)
+
+
+def project(case: Case, modules: Modules, place: int, mixed: Tensor) -> Tensor:
+    W_O, b_O = _output_weight(case, modules, place)
+    out = (mixed @ W_O).sum(1)
+    return out if b_O is None else out + b_O
+
+
+# Numbers of tokens, from the definitions
+
+
+def metrics(X: Tensor) -> dict[str, float]:
+    """Of one array (n, d): the mean over tokens is the low frequency, the rest the high one."""
+    X = X.double()
+    low = X.mean(0).expand_as(X)
+    high = X - low
+    unit = X / X.norm(dim=-1, keepdim=True)
+    cos = (unit @ unit.T)[~torch.eye(len(X), dtype=torch.bool)]
+    s = torch.linalg.svdvals(X)
+    p = s[s > 0] / s.sum()
+    return {
+        "log_hfc": math.log(high.norm()),
+        "log_lfc": math.log(low.norm()),
+        "log_hfc_lfc": math.log(high.norm() / low.norm()),
+        "hfc_lfc": float(high.norm() / low.norm()),
+        "cos": float(cos.mean()),
+        "abs_cos": float(cos.abs().mean()),
+        "effective_rank": math.exp(-float((p * p.log()).sum())),
+        "stable_rank": float(s.square().sum() / s[0] ** 2),
+        "sigma_ratio": float(s[1] / s[0]),
+        "rank_one_distance": float((s[1:].square().sum() / s.square().sum()).sqrt()),
+    }
+
+
+def over_sequences(X: Tensor, which: list[Sequence]) -> dict[str, Tensor]:
+    rows = [metrics(X[i, places]) for i, places in which]
+    return {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]}
+
+
+def changes(states: list[Tensor], which: list[Sequence]) -> list[dict[str, float]]:
+    """What each part changed, mean over sequences."""
+    course = [over_sequences(X, which) for X in states]
+    names = ("log_hfc_lfc", "log_hfc", "log_lfc")
+    return [{m: float((b[m] - a[m]).mean()) for m in names} for a, b in itertools.pairwise(course)]
+
+
+# Spectra, from dense matrices
+
+
+def _quotient(n: int) -> Tensor:
+    """An orthonormal basis of the vectors that sum to zero, (n, n − 1): cosines."""
+    i, j = torch.arange(n, dtype=torch.float64)[:, None], torch.arange(1, n, dtype=torch.float64)[None]
+    return (2 / n) ** 0.5 * torch.cos(math.pi * (i + 0.5) * j / n)
+
+
+def head_radii(heads: Heads, A: Tensor) -> tuple[Tensor, Tensor]:
+    """(ρ_smooth, ρ_rough) of each head, over all pairs of eigenvalues; A is (heads, n, n) of the tokens that count."""
+    Q, smooth, rough = _quotient(A.shape[-1]), [], []
+    for a, V, out in zip(A, heads.W_V, heads.W_O, strict=True):
+        lam, t = torch.linalg.eigvals(out @ V), torch.linalg.eigvals(Q.T @ a @ Q)
+        smooth.append((heads.keep + lam).abs().max())
+        rough.append((heads.keep + lam[:, None] * t[None]).abs().max())
+    return torch.stack(smooth), torch.stack(rough)
+
+
+def joined_radii(heads: Heads, A: Tensor) -> tuple[float, float]:
+    n, d = A.shape[-1], heads.W_V.shape[-2]
+    Q, eye = _quotient(n), torch.eye(d, dtype=torch.float64)
+    rough = heads.keep * torch.eye((n - 1) * d, dtype=torch.float64)
+    for a, H in zip(A, heads.H, strict=True):
+        rough = rough + torch.kron((Q.T @ a @ Q).contiguous(), H.T.contiguous())
+    smooth = heads.keep * eye + heads.H.sum(0)
+    return float(torch.linalg.eigvals(smooth).abs().max()), float(torch.linalg.eigvals(rough).abs().max())
+
+
+def attention_among(passage: Passage, sequence: Sequence) -> Tensor:
+    i, places = sequence
+    return passage.A[i][:, places][:, :, places]

@@ -1,0 +1,50 @@
+"""Every family against the oracle, column by column: right, or refused in one sentence that says why."""
+
+import pytest
+from adversary.numbers import family_columns, family_oracle
+from adversary.numbers.family_cases import CASES, REFUSED
+from adversary.numbers.family_columns import COLUMNS, outcome, usable
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
+    pytest.mark.filterwarnings("ignore:mkldnn_matmul"),  # processors without bfloat16
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),  # DeBERTa
+    pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask"),  # WavLM
+]
+
+
+@pytest.mark.parametrize(("name", "column"), [(name, column) for name in usable() for column in COLUMNS])
+def test_a_cell(name, column):
+    came = outcome(column, name)
+    if isinstance(came, Exception):
+        raise came
+    if came:
+        one_sentence(came)
+
+
+@pytest.mark.parametrize("name", usable())
+def test_the_oracle_proves_its_own_description(name):
+    for how in ("padded", *CASES[name].other_ways()):
+        family_oracle.passages(name, how)
+
+
+@pytest.mark.parametrize("model", REFUSED, ids=lambda model: model.name)
+def test_what_is_refused_says_why(model):
+    one_sentence(family_columns.refusal(model.name))
+
+
+def test_a_wrong_description_is_found_out():
+    """The proof is one: a factor a thousandth off does not pass."""
+    case = CASES["Granite"]
+    wrong = {**vars(case), "name": "wrong", "factor": lambda modules, place: 0.2202}
+    CASES["wrong"] = family_oracle.Case(**wrong)
+    try:
+        with pytest.raises(AssertionError, match="the state after attention"):
+            family_oracle.passages("wrong")
+    finally:
+        del CASES["wrong"]
+
+
+def one_sentence(text: str) -> None:
+    assert "\n" not in text
+    assert 10 < len(text) < 400, f"{len(text)} letters"
