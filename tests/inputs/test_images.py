@@ -219,7 +219,7 @@ def test_a_missing_library_is_asked_for_by_name(library, package, name, folder, 
 
     def missing(module):
         if module.split(".")[0] == library:
-            raise ImportError(module)
+            raise ModuleNotFoundError(module)
         return builtins.__import__(module)
 
     monkeypatch.setattr(importlib, "import_module", missing)
