@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from oversmooth.anatomy.live import config_value
+from oversmooth.anatomy.live import NormForm, config_parts, config_value
 from oversmooth.errors import InputError
 
 _TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
@@ -24,6 +24,8 @@ _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 class Checkpoint:
     """Names and shapes of a directory's or a file's weights."""
+
+    runs = False
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -114,7 +116,12 @@ class Checkpoint:
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         return config_value(self.config, module, names)
 
-    def is_layer_norm(self, module: str) -> bool | None:
+    def model_type(self, module: str) -> str | None:
+        own, rest = config_parts(self.config, module)
+        said = [part.get("model_type") for part in (*own, rest[0])]
+        return next((each for each in said if isinstance(each, str)), None)
+
+    def norm_form(self, module: str) -> NormForm | None:
         return None
 
     def window(self, module: str) -> int | None:

@@ -12,7 +12,8 @@ from typing import Literal
 
 from oversmooth.errors import InputError
 
-Packing = Literal["separate", "stacked", "per head"]
+Packing = Literal["separate", "stacked", "per head", "quarters", "latent"]
+Role = Literal["factor", "keep", "feed"]
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,23 @@ class Layout:
     """The value weight, or the fused weight that holds it, such as ``v_proj.weight`` or ``in_proj_weight``."""
     output: str
     packing: Packing = "separate"
-    """Fused weights: stacked is all queries, all keys, all values; per head is q, k, v of the first head, then of the
-    next.
+    """Fused weights: stacked is all queries, all keys, all values; per head is q, k, v of the first value head, then
+    of the next, where every query head that shares the values has its q; quarters is four times q, v, k of a quarter
+    of the heads. Latent is a product: the weight's first rows, a norm and what expands it.
     """
     transposed: bool = False
     """Weights stored (in, out), as GPT-2's Conv1D does; torch's Linear has (out, in)."""
+    models: tuple[str, ...] = ()
+    """The model_types that it holds for, where the same names mean another packing elsewhere; empty: all."""
+    own_bias: str = ""
+    """The values' bias, where it is a parameter by itself and not part of the value module."""
+    latent_norm: str = ""
+    expand: str = ""
+    """Latent: the weights of the norm and of the projection after it, which holds keys and values of every head."""
 
     @property
     def value_bias(self) -> str:
-        return _bias(self.value)
+        return self.own_bias or _bias(self.value)
 
     @property
     def output_bias(self) -> str:
@@ -52,13 +61,33 @@ LAYOUTS: list[Layout] = [
     ),
     Layout("value, dense (ALBERT)", "value.weight", "dense.weight"),
     Layout("v_lin, out_lin (DistilBERT)", "v_lin.weight", "out_lin.weight"),
+    Layout("v_proj, dense (Phi)", "v_proj.weight", "dense.weight"),
+    Layout("v_proj, Wo (ModernBERT's decoder)", "v_proj.weight", "Wo.weight"),
+    Layout("c_attn, c_proj (GPTBigCode)", "c_attn.weight", "c_proj.weight", "per head", models=("gpt_bigcode",)),
     Layout("c_attn, c_proj (GPT-2)", "c_attn.weight", "c_proj.weight", "stacked", transposed=True),
-    Layout("query_key_value, dense (GPT-NeoX, BLOOM)", "query_key_value.weight", "dense.weight", "per head"),
+    Layout("query_key_value, dense (GPT-NeoX, BLOOM, Falcon)", "query_key_value.weight", "dense.weight", "per head"),
     Layout("v, o (T5)", "v.weight", "o.weight"),
     Layout("qkv, proj (timm)", "qkv.weight", "proj.weight", "stacked"),
     Layout("in_proj, out_proj (torch.nn.MultiheadAttention)", "in_proj_weight", "out_proj.weight", "stacked"),
     Layout("qkv_proj, o_proj (Phi-3)", "qkv_proj.weight", "o_proj.weight", "stacked"),
+    Layout("qkv_proj, out_proj (CodeGen)", "qkv_proj.weight", "out_proj.weight", "quarters", models=("codegen",)),
     Layout("Wqkv, Wo (ModernBERT)", "Wqkv.weight", "Wo.weight", "stacked"),
+    Layout("Wqkv, out_proj (MPT)", "Wqkv.weight", "out_proj.weight", "stacked"),
+    Layout(
+        "kv_a_proj_with_mqa, kv_b_proj, o_proj (DeepSeek's latent attention)",
+        "kv_a_proj_with_mqa.weight",
+        "o_proj.weight",
+        "latent",
+        latent_norm="kv_a_layernorm.weight",
+        expand="kv_b_proj.weight",
+    ),
+    Layout(
+        "self.in_proj, output.dense (DeBERTa v1)",
+        "self.in_proj.weight",
+        "output.dense.weight",
+        "per head",
+        own_bias="self.v_bias",
+    ),
     Layout("self.value_proj, output.dense (DeBERTa)", "self.value_proj.weight", "output.dense.weight"),
     Layout("wv, wo (Llama as first released)", "wv.weight", "wo.weight"),
     Layout("to_v, to_out", "to_v.weight", "to_out.weight"),
@@ -84,6 +113,43 @@ def register(name: str, *, value: str, output: str, packing: Packing = "separate
     return layout
 
 
+@dataclass(frozen=True)
+class Refused:
+    """A family whose weights look like a known layout and are used in a way that the theory does not describe."""
+
+    models: tuple[str, ...]
+    weight: str
+    """Part of the name of a weight that gives it away; empty: there is none."""
+    why: str
+
+
+REFUSED = (
+    Refused(
+        ("swin", "swinv2", "swin2sr", "donut-swin", "maskformer-swin"),
+        ".downsample.reduction.",
+        "Swin attends in windows that are cut anew in every layer and merges tokens between stages, so its tokens are "
+        "not one sequence; choose a model whose layers attend over one sequence",
+    ),
+    Refused(
+        ("ibert",),
+        ".value.weight_integer",
+        "I-BERT computes with quantized weights that are made anew in every call, so those in its layers are not what "
+        "it applies; choose the RoBERTa that it was made from",
+    ),
+    Refused(
+        ("gemma3n", "gemma3n_text"),
+        ".altup.",
+        "Gemma 3n keeps several streams side by side (AltUp), and attention adds to a mixture of them, so there is no "
+        "one stream to follow; choose Gemma 3",
+    ),
+    Refused(
+        ("longformer", "led"),
+        ".value_global.",
+        "Longformer attends in sliding chunks and gives its global tokens values of their own (value_global), so a "
+        "layer has no single W_V; choose a model with one value weight per layer",
+    ),
+)
+
 # Relative to the block or anything between it and the attention module.
 NORM_BEFORE = (
     "layernorm_before",
@@ -98,6 +164,7 @@ NORM_BEFORE = (
     "ln1",
     "norm_1",
     "attn_ln",
+    "ln_attn",
 )
 # Relative to the attention module, or beside it.
 NORM_AFTER = ("output.LayerNorm", "LayerNorm", "sa_layer_norm")
@@ -110,9 +177,31 @@ CROSS_ATTENTION = (
     "cross_attention",
     "multihead_attn",
 )
-# Blocks whose norm1 or self_attn_layer_norm stands after the addition; others of that name stand before the layer.
-POST_NORM_MODELS = ("bart", "blenderbot-small", "hubert", "marian", "wav2vec2")
-# RMSNorms that multiply by 1 + weight.
+# Parameters of attention itself that take a share of every row of A.
+SINKS = ("sinks",)
+# Projections beside v_proj whose sigmoid multiplies what attention gives, token by token.
+OUTPUT_GATE = ("gate_proj", "g_proj", "attn_gate", "output_gate")
+# One number beside attention whose tanh multiplies what it adds (Mllama).
+TANH_GATE = ("gate_attn",)
+# What a configuration says of the stream: "factor" on what attention adds, "keep" on the stream that it adds to, "feed"
+# on the tokens that values are made of.
+FACTORS: dict[str, Role] = {
+    "residual_multiplier": "factor",
+    "attention_out_multiplier": "factor",
+    "attention_in_multiplier": "feed",
+    "full_attn_alpha_factor": "keep",
+    "full_attn_beta_factor": "factor",
+}
+
+# Where norms stand and what they do cannot be seen in files; models that are not listed here are "norm unknown".
+NORM_FIRST = ("norm_first", "do_layer_norm_before", "normalize_before", "do_stable_layer_norm")
+# Models for which one of these settings decides.
+NORM_FIRST_MODELS = ("hubert", "opt", "unispeech", "unispeech-sat", "wav2vec2", "wavlm")
+POST_NORM_MODELS = ("bart", "blenderbot-small", "marian", "minimax")
+PRE_NORM_MODELS = ()
+# Blocks whose first norm's output is the stream that attention adds to: Post-LN, counted from one norm later.
+NORM_ON_STREAM_MODELS = ("minimax",)
+# Norms that multiply by 1 + weight.
 OFFSET_NORM_MODELS = ("gemma", "gemma2", "gemma3", "gemma3_text", "paligemma")
 # LayerNorms without a bias, which look like RMSNorms on disk.
 BIASLESS_LAYER_NORM_MODELS = ("modernbert", "cohere", "cohere2", "mpt")
@@ -127,6 +216,6 @@ BIDIRECTIONAL_MODELS = (
 )  # fmt: skip
 HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "heads", "nhead", "num_head")
 ENCODER_HEADS, DECODER_HEADS = "encoder_attention_heads", "decoder_attention_heads"
-HEAD_DIM = ("head_dim", "d_kv", "attention_head_size", "dim_head")
+HEAD_DIM = ("v_head_dim", "head_dim", "d_kv", "attention_head_size", "dim_head")
 # Asked of the attention module alone: its model's other layers may look further.
 WINDOW = ("sliding_window", "local_attention")

@@ -10,9 +10,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm, NormPosition, Weights
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
+from oversmooth.anatomy.live import NormForm
 from oversmooth.errors import InputError
 
 
@@ -23,13 +26,19 @@ class Source(Weights, Protocol):
     """In words, for messages."""
     config: dict[str, Any]
     """As in config.json; empty where there is none."""
+    runs: bool
+    """Whether it is a live module: where its norms stand is seen when it runs, and a first guess will do."""
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         """The first of these attributes that the module or one near it has, or None."""
         ...
 
-    def is_layer_norm(self, module: str) -> bool | None:
-        """Whether it is torch's LayerNorm; None where only its weights are known."""
+    def model_type(self, module: str) -> str | None:
+        """As the configuration of the module, or of the tower that it is in, has it."""
+        ...
+
+    def norm_form(self, module: str) -> NormForm | None:
+        """What a norm was seen to do; None where only its weights are known."""
         ...
 
     def window(self, module: str) -> int | None:
@@ -69,14 +78,18 @@ def find(
     for match in own:
         stacks[_key(match.prefix)].append(match)
     if not stacks:
+        _check_supported(source, [""])
         raise InputError(_nothing_found(source, remarks))
     chosen = _choose(stacks, stack)
     others = [f"{key} ({len(found)})" for key, found in stacks.items() if key != chosen]
     if others:
         remarks.append(f"looked at {chosen}; other stacks, to be chosen with stack=: {', '.join(others)}")
     found = sorted(stacks[chosen], key=lambda m: [int(i) for i in re.findall(r"\d+", m.prefix)])
+    _check_supported(source, [m.prefix for m in found])
     remarks += _gaps(chosen, found)
     layers = [_layer(source, m, heads, norm) for m in found]
+    if any(layer.norm_position == "unknown" for layer in layers):
+        remarks.append(_norm_unknown(source, found[0].prefix))
     return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks), alone=not others)
 
 
@@ -85,12 +98,42 @@ def _matches(source: Source) -> list[_Match]:
     for layout in LAYOUTS:
         for name, shape in source.shapes.items():
             prefix = _prefix(name, layout.value)
-            if prefix is None or prefix in found or len(shape) != 2:
+            if prefix is None or prefix in found or len(shape) != 2 or not _applies(source, prefix, layout):
                 continue
             output = source.shapes.get(_join(prefix, layout.output))
             if output is not None and len(output) == 2:
                 found[prefix] = _Match(prefix, layout)
     return list(found.values())
+
+
+def _applies(source: Source, prefix: str, layout: Layout) -> bool:
+    """Whether the rest of a layout is there too, and the model is one that packs its weights that way."""
+    more = [part for part in (layout.latent_norm, layout.expand) if part]
+    if any(_join(prefix, part) not in source.shapes for part in more):
+        return False
+    return not layout.models or source.model_type(prefix) in layout.models
+
+
+def _check_supported(source: Source, prefixes: list[str]) -> None:
+    for case in layouts.REFUSED:
+        marked = any(
+            case.weight and name.startswith(prefix) and case.weight in name
+            for prefix in {_stack_root(p) for p in prefixes}
+            for name in source.shapes
+        )
+        if marked or source.model_type(prefixes[0]) in case.models:
+            raise InputError(f"{source.what}: {case.why}")
+
+
+def _stack_root(prefix: str) -> str:
+    """What comes before the first number."""
+    return re.split(r"(?<![^.])\d+(?![^.])", prefix)[0]
+
+
+def _norm_unknown(source: Source, prefix: str) -> str:
+    model = source.model_type(prefix)
+    said = f"model_type {model}" if model else "no model_type"
+    return f"the position of the norm is not known from these files ({said}), and it is not folded; give norm= (--norm)"
 
 
 def _prefix(name: str, suffix: str) -> str | None:
@@ -177,10 +220,13 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
             f"{prefix}: the output weight takes {inner} features, which {heads} heads cannot share evenly; "
             "give the right number of heads"
         )
-    kv_heads = (rows // head_dim - heads) // 2 if layout.packing == "stacked" else rows // head_dim
-    if layout.packing == "per head":
+    kv_heads, packed = rows // head_dim, rows // head_dim
+    if layout.packing == "latent":
         kv_heads = heads
-    packed = {"separate": kv_heads, "stacked": heads + 2 * kv_heads, "per head": 3 * heads}[layout.packing]
+        rows = packed * head_dim  # those of the latent features, which heads share
+    elif layout.packing != "separate":
+        kv_heads = (packed - heads) // 2
+        packed = heads + 2 * kv_heads
     if kv_heads < 1 or packed * head_dim != rows or heads % kv_heads or back != width:
         raise InputError(
             f"{prefix}: the value weight has shape {value} and the output weight {output}, which {heads} heads of "
@@ -197,12 +243,43 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
         width=width,
         causal=_causal(source, prefix),
         norm_position=position,
-        norm=None if norm_name is None else _norm_of(source, norm_name),
+        norm=None if norm_name is None else _norm_of(source, prefix, norm_name),
         layer_scale=_named(source, prefix, block, layouts.LAYER_SCALE, (width,)),
         layout=layout,
         weights=source,
         window=source.window(prefix),
+        factor=_factor(source, prefix, block),
+        keep=_number(source, prefix, "keep"),
+        feed=_number(source, prefix, "feed"),
+        values_normed=layout.packing == "latent",
+        leak=_leak(source, prefix, inner),
     )
+
+
+def _number(source: Source, prefix: str, role: layouts.Role) -> float:
+    """The product of what the configuration says of a role."""
+    product = 1.0
+    for key, does in layouts.FACTORS.items():
+        said = source.attribute(prefix, (key,)) if does == role else None
+        product *= 1.0 if said is None or isinstance(said, bool) else said
+    return product
+
+
+def _factor(source: Source, prefix: str, block: str) -> float | Tensor | None:
+    factor: float | Tensor = _number(source, prefix, "factor")
+    gate = _named(source, prefix, block, layouts.TANH_GATE, (1,))
+    if gate is not None:
+        factor = factor * source.read(gate).tanh().reshape(())
+    return factor if isinstance(factor, Tensor) or factor != 1 else None
+
+
+def _leak(source: Source, prefix: str, inner: int) -> str | None:
+    if any(_join(prefix, name) in source.shapes for name in layouts.SINKS):
+        return "sinks"
+    queries = source.shapes.get(_join(prefix, "q_proj.weight"))
+    twice = queries is not None and len(queries) == 2 and queries[0] == 2 * inner  # Qwen3-Next: a gate beside q
+    gated = any(_join(prefix, f"{name}.weight") in source.shapes for name in layouts.OUTPUT_GATE)
+    return "a gate" if twice or gated else None
 
 
 def _heads(source: Source, prefix: str, inner: int) -> tuple[int, int]:
@@ -258,29 +335,40 @@ def _named(source: Source, prefix: str, block: str, names: tuple[str, ...], shap
 def _norm(
     source: Source, prefix: str, block: str, width: int, told: NormPosition | None
 ) -> tuple[NormPosition, str | None]:
-    after = _named(source, prefix, block, tuple(f"{n}.weight" for n in layouts.NORM_AFTER), (width,))
+    model = source.model_type(prefix)
     before = _named(source, prefix, block, tuple(f"{n}.weight" for n in layouts.NORM_BEFORE), (width,))
-    if told is not None:
-        name = before or after
-        return (told, name.removesuffix(".weight")) if name and told != "none" else ("none", None)
-    if after is not None:
-        return "post", after.removesuffix(".weight")
-    if before is None:
-        return "none", None
-    first = source.attribute(prefix, ("norm_first", "do_layer_norm_before", "normalize_before", "pre_norm"))
-    if isinstance(first, bool):
-        position: NormPosition = "pre" if first else "post"
-    else:
-        position = "post" if source.config.get("model_type") in layouts.POST_NORM_MODELS else "pre"
-    return position, before.removesuffix(".weight")
+    after = _named(source, prefix, block, tuple(f"{n}.weight" for n in layouts.NORM_AFTER), (width,))
+    if model in layouts.NORM_ON_STREAM_MODELS:
+        before = _named(source, prefix, block, ("post_attention_layernorm.weight",), (width,))
+    position = told or _position(source, prefix, model, before, after)
+    name = (after or before) if position == "post" else (before or after)
+    if name is None or position in ("none", "unknown"):
+        return ("unknown" if position == "unknown" else "none"), None
+    return position, name.removesuffix(".weight")
 
 
-def _norm_of(source: Source, name: str) -> Norm:
-    model = source.config.get("model_type")
-    known = source.is_layer_norm(name)
-    layer = f"{name}.bias" in source.shapes or model in layouts.BIASLESS_LAYER_NORM_MODELS if known is None else known
-    offset = 1.0 if model in layouts.OFFSET_NORM_MODELS and not layer else 0.0
-    return Norm(name, "layer" if layer else "rms", offset, source)
+def _position(source: Source, prefix: str, model: str | None, before: str | None, after: str | None) -> NormPosition:
+    first = source.attribute(prefix, layouts.NORM_FIRST)
+    if isinstance(first, bool) and (model is None or model in layouts.NORM_FIRST_MODELS):
+        return "pre" if first else "post"
+    if model in layouts.POST_NORM_MODELS:
+        return "post"
+    if model in layouts.PRE_NORM_MODELS:
+        return "pre"
+    if after is not None and model not in layouts.PRE_NORM_MODELS:
+        return "post"
+    if not source.runs:
+        return "unknown"
+    return "none" if before is None else "pre"
+
+
+def _norm_of(source: Source, prefix: str, name: str) -> Norm:
+    seen = source.norm_form(name)
+    if seen is not None:
+        return Norm(name, *seen, source)
+    model = source.model_type(prefix)
+    layer = f"{name}.bias" in source.shapes or model in layouts.BIASLESS_LAYER_NORM_MODELS
+    return Norm(name, "layer" if layer else "rms", float(model in layouts.OFFSET_NORM_MODELS), source)
 
 
 def _causal(source: Source, prefix: str) -> bool | None:
@@ -289,7 +377,7 @@ def _causal(source: Source, prefix: str) -> bool | None:
         return said
     if not source.config:
         return None
-    model = source.config.get("model_type")
+    model = source.model_type(prefix)
     if model in layouts.CAUSAL_MODELS or "decoder" in prefix:
         return True
     return False if model in layouts.BIDIRECTIONAL_MODELS else None
