@@ -39,6 +39,8 @@ def layer_spectrum(
     W_V, W_O = layer.W_V, layer.W_O
     # Half precision has no eigenvalues; what is stored in it is exact in float32.
     W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
+    if layer.keep not in (0, 1):
+        W_O = W_O / layer.keep  # αx + f(x) smooths as x + f(x)/α does
     variants = {"raw": W_V}
     if layer.norm is not None and layer.norm_position == "pre":
         variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
@@ -62,8 +64,15 @@ def layer_spectrum(
         joined=together,
         heads=by_head,
         inverse_sigma=None if inverse_sigma is None else plain(inverse_sigma),
-        verdicts=head_verdicts(W_V, W_O, bool(layer.causal)) if verdicts else [],
+        verdicts=head_verdicts(W_V, W_O, bool(layer.causal)) if verdicts and not _undecided(layer) else [],
     )
+
+
+def _undecided(layer: AttentionLayer) -> str | None:
+    """Why the theorem says nothing of this layer, in words; None: it applies."""
+    if layer.leak is not None:
+        return f"rows of attention sum to less than one ({layer.leak})"
+    return "values are normed token by token" if layer.values_normed else None
 
 
 def _all(W_V: Tensor, W_O: Tensor, layer: AttentionLayer, *, centred: bool) -> Tensor:
@@ -163,11 +172,19 @@ def diagnose_weights(
             "joined": joined,
         },
         layers=[Layer("embedding", {}), *blocks],
-        remarks=list(anatomy.remarks),
+        remarks=[*anatomy.remarks, *_remarks(anatomy)],
     )
     if memory is not None:
         memory.forget()
     return diagnosis
+
+
+def _remarks(anatomy: Anatomy) -> list[str]:
+    """What is not decided, and why, with the number of layers that it is so for."""
+    reasons = [reason for layer in anatomy if (reason := _undecided(layer)) is not None]
+    return [
+        f"{reasons.count(reason)} of {len(anatomy)} layers are undecided: {reason}" for reason in dict.fromkeys(reasons)
+    ]
 
 
 class Memory:

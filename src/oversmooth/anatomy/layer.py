@@ -110,16 +110,17 @@ class AttentionLayer:
         return repeat_shared_heads(self._values().mT, self.heads)
 
     def values(self, x: Tensor) -> Tensor:
-        """``(..., heads, n, k)``, of what the value projection is given, ``(..., n, d)``; normed where it norms them."""
+        """Exact, ``(..., heads, n, k)``, from what the value projection is given, ``(..., n, d)``."""
         W = self.raw_W_V.to(x)
         V = x[..., None, :, :] @ W
         if (bias := self.value_bias) is not None:
             V = V + bias.to(V)[:, None]
         if not self.values_normed:
             return V
-        W_A, b_A = self._latent(self.layout.value), self._latent(self.layout.value_bias)
-        z = x @ W_A.mT.to(x)
-        z = z if b_A is None else z + b_A.to(z)
+        name, rows = f"{self.name}.{self.layout.value}", slice(0, self.latent_rank)
+        z = x @ self.weights.read(name, rows).mT.to(x)
+        if (name := f"{self.name}.{self.layout.value_bias}") in self.weights.shapes:
+            z = z + self.weights.read(name, rows).to(z)
         return V / (z.square().mean(-1, keepdim=True) + _LATENT_EPS).sqrt()[..., None, :, :]
 
     @property
@@ -199,10 +200,6 @@ class AttentionLayer:
     def latent_rank(self) -> int:
         """The number of features that keys and values are made of, where that is fewer than the stream has."""
         return self.weights.shapes[f"{self.name}.{self.layout.latent_norm}"][0]
-
-    def _latent(self, name: str) -> Tensor | None:
-        full = f"{self.name}.{name}"
-        return self.weights.read(full, slice(0, self.latent_rank)) if full in self.weights.shapes else None
 
     def _expanded(self) -> Tensor:
         """From the latent features to values, its norm's γ folded in, ``(heads, k, rank)``."""

@@ -147,7 +147,8 @@ _TOWERS = {
 
 def config_parts(config: dict[str, Any], module: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The parts of a configuration for the tower that a module's name says it is in, and the whole with the rest."""
-    own, rest = [], [config]
+    own: list[dict[str, Any]] = []
+    rest = [config]
     for key, towers in _TOWERS.items():
         part = config.get(key)
         if isinstance(part, dict):

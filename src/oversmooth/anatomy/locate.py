@@ -64,8 +64,7 @@ def find(
     """
     if heads is not None and heads < 1:
         raise InputError(f"{heads} heads were asked for; give 1 or more")
-    if norm not in (None, "pre", "post", "none"):
-        raise InputError(f"norm is {norm!r}; choose 'pre', 'post' or 'none'")
+    norm = norm_position(norm)
     matches = _matches(source)
     remarks = _partial(source, matches)
     cross = [m for m in matches if _is_cross(m.prefix)]
@@ -91,6 +90,16 @@ def find(
     if any(layer.norm_position == "unknown" for layer in layers):
         remarks.append(_norm_unknown(source, found[0].prefix))
     return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks), alone=not others)
+
+
+def norm_position(told: str | None) -> NormPosition | None:
+    """What a user says of the norm, checked."""
+    if told is None:
+        return None
+    positions: dict[str, NormPosition] = {"pre": "pre", "post": "post", "none": "none"}
+    if told not in positions:
+        raise InputError(f"norm is {told!r}; choose 'pre', 'post' or 'none'")
+    return positions[told]
 
 
 def _matches(source: Source) -> list[_Match]:
@@ -154,7 +163,10 @@ def _partial(source: Source, matches: list[_Match]) -> list[str]:
     missing: dict[str, tuple[str, set[str], int]] = {}
     for layout in LAYOUTS:
         for name, shape in source.shapes.items():
-            if _prefix(name, layout.value) is None or len(shape) != 2 or name in taken or name.startswith(inside):
+            prefix = _prefix(name, layout.value)
+            if prefix is None or len(shape) != 2 or name in taken or name.startswith(inside):
+                continue
+            if not _applies(source, prefix, layout):
                 continue
             key = _key(name)
             first, wanted, count = missing.get(key, (name, set(), 0))
@@ -348,14 +360,14 @@ def _norm(
 
 
 def _position(source: Source, prefix: str, model: str | None, before: str | None, after: str | None) -> NormPosition:
-    first = source.attribute(prefix, layouts.NORM_FIRST)
-    if isinstance(first, bool) and (model is None or model in layouts.NORM_FIRST_MODELS):
-        return "pre" if first else "post"
     if model in layouts.POST_NORM_MODELS:
         return "post"
     if model in layouts.PRE_NORM_MODELS:
         return "pre"
-    if after is not None and model not in layouts.PRE_NORM_MODELS:
+    first = source.attribute(prefix, layouts.NORM_FIRST)
+    if isinstance(first, bool) and (source.runs or model is None or model in layouts.NORM_FIRST_MODELS):
+        return "pre" if first else "post"
+    if after is not None:
         return "post"
     if not source.runs:
         return "unknown"
