@@ -165,9 +165,17 @@ NORM_BEFORE = (
     "norm_1",
     "attn_ln",
     "ln_attn",
+    "rms_norm1",
+    "attention_layernorm",
+    "pre_sa_norm",
+    "operator_norm",
+    "temporal_pre_norm",
+    "pre_self_attn_layernorm",
+    "ln",
 )
-# Relative to the attention module, or beside it.
-NORM_AFTER = ("output.LayerNorm", "LayerNorm", "sa_layer_norm")
+# Relative to the attention module, or beside it. The last two say so only in models that are known to be Post-LN.
+NORM_AFTER_BY_NAME = ("output.LayerNorm", "sa_layer_norm")
+NORM_AFTER = (*NORM_AFTER_BY_NAME, "LayerNorm", "post_attention_layernorm")
 LAYER_SCALE = ("layer_scale1.lambda1", "ls1.gamma", "gamma_1", "lambda_1")
 CROSS_ATTENTION = (
     "encoder_attn",
@@ -193,18 +201,48 @@ FACTORS: dict[str, Role] = {
     "full_attn_beta_factor": "factor",
 }
 
-# Where norms stand and what they do cannot be seen in files; models that are not listed here are "norm unknown".
-NORM_FIRST = ("norm_first", "do_layer_norm_before", "normalize_before", "do_stable_layer_norm")
+# Where norms stand and whether they multiply by γ or 1 + γ, for checkpoints: seen in transformers' models with random
+# weights, by hooks; "output.LayerNorm" and "sa_layer_norm" need no list. Models that are not here are "unknown".
+NORM_FIRST = ("norm_first", "do_layer_norm_before", "normalize_before", "pre_norm", "do_stable_layer_norm")
 # Models for which one of these settings decides.
-NORM_FIRST_MODELS = ("hubert", "opt", "unispeech", "unispeech-sat", "wav2vec2", "wavlm")
-POST_NORM_MODELS = ("bart", "blenderbot-small", "marian", "minimax")
-PRE_NORM_MODELS = ()
-# Blocks whose first norm's output is the stream that attention adds to: Post-LN, counted from one norm later.
-NORM_ON_STREAM_MODELS = ("minimax",)
+NORM_FIRST_MODELS = ("hubert", "opt", "unispeech", "unispeech-sat", "wav2vec2", "wavlm", "xmod")
+# MiniMax's first norm gives the stream that attention adds to: Post-LN, counted from one norm later.
+POST_NORM_MODELS = (
+    "albert", "bart", "blenderbot-small", "data2vec-audio", "fsmt", "gte", "jina_embeddings_v3", "marian", "minimax",
+    "mvp", "nomic_bert", "openai-gpt", "plbart", "sew", "sew-d", "speecht5", "vits",
+)  # fmt: skip
+PRE_NORM_MODELS = (
+    "aimv2_vision_model", "altclip_vision_model", "apertus", "arcee", "aria_text", "audio-spectrogram-transformer",
+    "beit", "bigbird_pegasus", "biogpt", "bitnet", "blenderbot", "bloom", "chinese_clip_vision_model", "clip",
+    "clip_text_model", "clip_vision_model", "clipseg_text_model", "codegen", "cohere", "cohere2", "cohere2_moe", "cwm",
+    "data2vec-vision", "deepseek_v2", "deepseek_v3", "deit", "dia", "dinov2", "dinov2_with_registers", "dinov3_vit",
+    "ernie4_5", "ernie4_5_moe", "esm", "eurobert", "exaone_moe", "falcon", "falcon_h1", "gemma", "gemma2", "gemma3",
+    "gemma3_text", "git_vision_model", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glmasr_encoder", "gpt2",
+    "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gpt_oss", "gptj", "granite", "granite_swa",
+    "granitemoe", "granitemoe_swa", "granitemoeshared", "groupvit_vision_model", "helium", "higgs_audio_v2",
+    "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "idefics3_vision", "ijepa", "imagegpt", "jais2",
+    "kosmos_2_5_text_model", "lfm2", "llama", "llama4_text", "longt5", "m2m_100", "mbart", "megatron-bert", "mellum",
+    "metaclip_2_text_model", "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral",
+    "mlcd_vision_model", "mllama", "mllama_text_model", "mllama_vision_model", "modernbert", "modernbert-decoder",
+    "moonshine", "mpt", "mt5", "nemotron", "nllb-moe", "olmoe", "openai_privacy_filter", "owlv2_text_model",
+    "owlvit_text_model", "paligemma", "pegasus", "persimmon", "phi", "phi3", "phimoe", "pixio", "pixtral", "qwen2",
+    "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_audio_encoder", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen3",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text",
+    "recurrent_gemma", "roberta-prelayernorm", "seed_oss", "siglip", "siglip2", "siglip2_vision_model",
+    "siglip_text_model", "siglip_vision_model", "smollm3", "smolvlm_vision", "solar_open", "speech_to_text",
+    "stablelm", "starcoder2", "switch_transformers", "t5", "t5gemma", "t5gemma2_encoder", "t5gemma_module",
+    "tipsv2_text_model", "tipsv2_vision_model", "umt5", "vaultgemma", "videomae", "vilt", "vit", "vit_mae", "vit_msn",
+    "vivit", "voxtral_encoder", "voxtral_realtime_encoder", "whisper", "xglm", "xlm-roberta-xl", "yolos",
+)  # fmt: skip
+# Models whose values are made of the stream as it is; a norm stands on the branch, or nowhere.
+NO_NORM_MODELS = ("exaone4", "flex_olmo", "olmo2", "olmo3")
 # Norms that multiply by 1 + weight.
-OFFSET_NORM_MODELS = ("gemma", "gemma2", "gemma3", "gemma3_text", "paligemma")
+OFFSET_NORM_MODELS = (
+    "gemma", "gemma2", "gemma3", "gemma3_text", "nemotron", "paligemma", "qwen3_5_moe_text", "qwen3_5_text",
+    "qwen3_next", "recurrent_gemma", "t5gemma", "t5gemma2_encoder", "t5gemma_module", "vaultgemma",
+)  # fmt: skip
 # LayerNorms without a bias, which look like RMSNorms on disk.
-BIASLESS_LAYER_NORM_MODELS = ("modernbert", "cohere", "cohere2", "mpt")
+BIASLESS_LAYER_NORM_MODELS = ("modernbert", "modernbert-decoder", "cohere", "cohere2", "cohere2_moe", "mpt")
 CAUSAL_MODELS = (
     "gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2",
     "gemma3_text", "phi", "phi3", "bloom", "falcon", "smollm3", "olmo", "olmo2", "stablelm", "codegen", "cohere",
@@ -214,7 +252,7 @@ BIDIRECTIONAL_MODELS = (
     "distilbert", "electra", "modernbert", "mt5", "roberta", "siglip_vision_model", "t5", "vit", "vit_mae", "whisper",
     "xlm-roberta",
 )  # fmt: skip
-HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "heads", "nhead", "num_head")
+HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "heads", "nhead", "num_head", "attention_heads")
 ENCODER_HEADS, DECODER_HEADS = "encoder_attention_heads", "decoder_attention_heads"
 HEAD_DIM = ("v_head_dim", "head_dim", "d_kv", "attention_head_size", "dim_head")
 # Asked of the attention module alone: its model's other layers may look further.

@@ -347,31 +347,34 @@ def _named(source: Source, prefix: str, block: str, names: tuple[str, ...], shap
 def _norm(
     source: Source, prefix: str, block: str, width: int, told: NormPosition | None
 ) -> tuple[NormPosition, str | None]:
-    model = source.model_type(prefix)
-    before = _named(source, prefix, block, tuple(f"{n}.weight" for n in layouts.NORM_BEFORE), (width,))
-    after = _named(source, prefix, block, tuple(f"{n}.weight" for n in layouts.NORM_AFTER), (width,))
-    if model in layouts.NORM_ON_STREAM_MODELS:
-        before = _named(source, prefix, block, ("post_attention_layernorm.weight",), (width,))
-    position = told or _position(source, prefix, model, before, after)
+    def named(names: tuple[str, ...]) -> str | None:
+        found = _named(source, prefix, block, tuple(f"{name}.weight" for name in names), (width,))
+        return None if found is None else found.removesuffix(".weight")
+
+    before, after = named(layouts.NORM_BEFORE), named(layouts.NORM_AFTER)
+    position = told or _position(source, prefix, before or after)
     name = (after or before) if position == "post" else (before or after)
-    if name is None or position in ("none", "unknown"):
-        return ("unknown" if position == "unknown" else "none"), None
-    return position, name.removesuffix(".weight")
+    if position in ("none", "unknown"):
+        return position, None
+    return (position if name or position == "post" else "none"), name
 
 
-def _position(source: Source, prefix: str, model: str | None, before: str | None, after: str | None) -> NormPosition:
+def _position(source: Source, prefix: str, norm: str | None) -> NormPosition:
+    model = source.model_type(prefix)
     if model in layouts.POST_NORM_MODELS:
         return "post"
     if model in layouts.PRE_NORM_MODELS:
         return "pre"
+    if model in layouts.NO_NORM_MODELS:
+        return "none"
     first = source.attribute(prefix, layouts.NORM_FIRST)
     if isinstance(first, bool) and (source.runs or model is None or model in layouts.NORM_FIRST_MODELS):
         return "pre" if first else "post"
-    if after is not None:
+    if norm is not None and norm.endswith(layouts.NORM_AFTER_BY_NAME):
         return "post"
     if not source.runs:
         return "unknown"
-    return "none" if before is None else "pre"
+    return "none" if norm is None else "pre"
 
 
 def _norm_of(source: Source, prefix: str, name: str) -> Norm:
