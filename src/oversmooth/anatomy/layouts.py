@@ -234,6 +234,8 @@ PRE_NORM_MODELS = (
     "tipsv2_text_model", "tipsv2_vision_model", "umt5", "vaultgemma", "videomae", "vilt", "vit", "vit_mae", "vit_msn",
     "vivit", "voxtral_encoder", "voxtral_realtime_encoder", "whisper", "xglm", "xlm-roberta-xl", "yolos",
 )  # fmt: skip
+# Pre-LN models whose first layer has no norm: their embedding is normed already.
+FIRST_UNNORMED_MODELS = ("modernbert", "modernbert-decoder")
 # Models whose values are made of the stream as it is; a norm stands on the branch, or nowhere.
 NO_NORM_MODELS = ("exaone4", "flex_olmo", "olmo2", "olmo3")
 # Norms that multiply by 1 + weight.

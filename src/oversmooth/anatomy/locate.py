@@ -356,7 +356,10 @@ def _norm(
     name = (after or before) if position == "post" else (before or after)
     if position in ("none", "unknown"):
         return position, None
-    return (position if name or position == "post" else "none"), name
+    if name is None and position == "pre":
+        expected = told is None and not source.runs and source.model_type(prefix) not in layouts.FIRST_UNNORMED_MODELS
+        return ("unknown" if expected else "none"), None
+    return position, name
 
 
 def _position(source: Source, prefix: str, norm: str | None) -> NormPosition:
