@@ -491,6 +491,26 @@ def test_factors_before_and_after_attention(tmp_path):
         torch.testing.assert_close(x + layer.factor * out + mamba, read, rtol=1e-4, atol=1e-4)
 
 
+def test_a_factor_that_depends_on_the_depth(tmp_path):
+    model = CASES["Granite"].make()
+    model.config.residual_multiplier = 1.0
+    model.config.scale_depth = 1.4
+    model.save_pretrained(tmp_path)
+    assert locate(tmp_path).layers[0].factor == pytest.approx(1.4 / 2**0.5)
+
+
+def test_gates_of_their_own():
+    class Gated(nn.Module):
+        def __init__(self, name: str, rows: int) -> None:
+            super().__init__()
+            self.num_heads = HEADS
+            self.v_proj, self.o_proj = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.add_module(name, nn.Linear(WIDTH, rows))
+
+    for name, rows, leak in (("gate_proj", WIDTH, "a gate"), ("g_proj", HEADS, "a gate"), ("gate_proj", 48, None)):
+        assert locate(nn.ModuleList([Gated(name, rows)])).layers[0].leak == leak
+
+
 def test_plain_models_have_no_factors():
     for name in ("Phi", "Falcon 7B", "GPT-OSS", "Nemotron"):
         for layer in locate(CASES[name].make()):

@@ -143,7 +143,7 @@ REFUSED = (
         "one stream to follow; choose Gemma 3",
     ),
     Refused(
-        ("longformer", "led"),
+        ("longformer",),
         ".value_global.",
         "Longformer attends in sliding chunks and gives its global tokens values of their own (value_global), so a "
         "layer has no single W_V; choose a model with one value weight per layer",
@@ -200,6 +200,8 @@ FACTORS: dict[str, Role] = {
     "full_attn_alpha_factor": "keep",
     "full_attn_beta_factor": "factor",
 }
+# Factors that the configuration has times the root of the depth (MiniCPM).
+FACTORS_BY_DEPTH = ("scale_depth",)
 
 # Where norms stand and whether they multiply by γ or 1 + γ, for checkpoints: seen in transformers' models with random
 # weights, by hooks; "output.LayerNorm" and "sa_layer_norm" need no list. Models that are not here are "unknown".

@@ -5,6 +5,7 @@ A source gives names, shapes and what it knows of heads; nothing here depends on
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -264,7 +265,7 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
         keep=_number(source, prefix, "keep"),
         feed=_number(source, prefix, "feed"),
         values_normed=layout.packing == "latent",
-        leak=_leak(source, prefix, inner),
+        leak=_leak(source, prefix, heads, inner),
     )
 
 
@@ -279,18 +280,23 @@ def _number(source: Source, prefix: str, role: layouts.Role) -> float:
 
 def _factor(source: Source, prefix: str, block: str) -> float | Tensor | None:
     factor: float | Tensor = _number(source, prefix, "factor")
+    by_depth = source.attribute(prefix, layouts.FACTORS_BY_DEPTH)
+    depth = source.attribute(prefix, ("num_hidden_layers",))
+    if by_depth and depth:
+        factor = factor * by_depth / math.sqrt(depth)
     gate = _named(source, prefix, block, layouts.TANH_GATE, (1,))
     if gate is not None:
         factor = factor * source.read(gate).tanh().reshape(())
     return factor if isinstance(factor, Tensor) or factor != 1 else None
 
 
-def _leak(source: Source, prefix: str, inner: int) -> str | None:
+def _leak(source: Source, prefix: str, heads: int, inner: int) -> str | None:
     if any(_join(prefix, name) in source.shapes for name in layouts.SINKS):
         return "sinks"
     queries = source.shapes.get(_join(prefix, "q_proj.weight"))
     twice = queries is not None and len(queries) == 2 and queries[0] == 2 * inner  # Qwen3-Next: a gate beside q
-    gated = any(_join(prefix, f"{name}.weight") in source.shapes for name in layouts.OUTPUT_GATE)
+    gates = [source.shapes.get(_join(prefix, f"{name}.weight"), ()) for name in layouts.OUTPUT_GATE]
+    gated = any(gate[:1] in ((heads,), (inner,)) for gate in gates)  # per head or per feature; an MLP's is wider
     return "a gate" if twice or gated else None
 
 
