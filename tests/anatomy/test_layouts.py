@@ -344,6 +344,8 @@ def test_a_checkpoint_has_the_same_anatomy(name, tmp_path):
     for a, b in zip(live, disk, strict=True):
         for each in ("heads", "kv_heads", "head_dim", "width", "keep", "feed", "values_normed", "leak", "has_bias"):
             assert getattr(a, each) == getattr(b, each), each
+        assert bool(a.causal) == bool(b.causal)  # encoders: False, or not said
+        assert a.norm_position == b.norm_position
         assert a.layout == b.layout
         for each in ("W_V", "W_O", "value_bias", "output_bias"):
             checks._equal(getattr(a, each), getattr(b, each), f"{a}: {each}")

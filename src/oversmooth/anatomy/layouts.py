@@ -211,7 +211,7 @@ NORM_FIRST_MODELS = ("hubert", "opt", "unispeech", "unispeech-sat", "wav2vec2", 
 # MiniMax's first norm gives the stream that attention adds to: Post-LN, counted from one norm later.
 POST_NORM_MODELS = (
     "albert", "bart", "blenderbot-small", "data2vec-audio", "fsmt", "gte", "jina_embeddings_v3", "marian", "minimax",
-    "mvp", "nomic_bert", "openai-gpt", "plbart", "sew", "sew-d", "speecht5", "vits",
+    "mpnet", "mvp", "nomic_bert", "openai-gpt", "plbart", "sew", "sew-d", "speecht5", "vits",
 )  # fmt: skip
 PRE_NORM_MODELS = (
     "aimv2_vision_model", "altclip_vision_model", "apertus", "arcee", "aria_text", "audio-spectrogram-transformer",
@@ -232,7 +232,7 @@ PRE_NORM_MODELS = (
     "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text",
     "recurrent_gemma", "roberta-prelayernorm", "seed_oss", "siglip", "siglip2", "siglip2_vision_model",
     "siglip_text_model", "siglip_vision_model", "smollm3", "smolvlm_vision", "solar_open", "speech_to_text",
-    "stablelm", "starcoder2", "switch_transformers", "t5", "t5gemma", "t5gemma2_encoder", "t5gemma_module",
+    "stablelm", "starcoder2", "switch_transformers", "t5", "t5gemma", "t5gemma2_encoder", "t5_gemma_module",
     "tipsv2_text_model", "tipsv2_vision_model", "umt5", "vaultgemma", "videomae", "vilt", "vit", "vit_mae", "vit_msn",
     "vivit", "voxtral_encoder", "voxtral_realtime_encoder", "whisper", "xglm", "xlm-roberta-xl", "yolos",
 )  # fmt: skip
@@ -243,13 +243,21 @@ NO_NORM_MODELS = ("exaone4", "flex_olmo", "olmo2", "olmo3")
 # Norms that multiply by 1 + weight.
 OFFSET_NORM_MODELS = (
     "gemma", "gemma2", "gemma3", "gemma3_text", "nemotron", "paligemma", "qwen3_5_moe_text", "qwen3_5_text",
-    "qwen3_next", "recurrent_gemma", "t5gemma", "t5gemma2_encoder", "t5gemma_module", "vaultgemma",
+    "qwen3_next", "recurrent_gemma", "t5gemma", "t5gemma2_encoder", "t5_gemma_module", "vaultgemma",
 )  # fmt: skip
 # LayerNorms without a bias, which look like RMSNorms on disk.
 BIASLESS_LAYER_NORM_MODELS = ("modernbert", "modernbert-decoder", "cohere", "cohere2", "cohere2_moe", "mpt")
 CAUSAL_MODELS = (
-    "gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2",
-    "gemma3_text", "phi", "phi3", "bloom", "falcon", "smollm3", "olmo", "olmo2", "stablelm", "codegen", "cohere",
+    "apertus", "arcee", "aria_text", "biogpt", "bitnet", "bloom", "codegen", "cohere", "cohere2", "cwm", "deepseek_v2",
+    "deepseek_v3", "ernie4_5", "ernie4_5_moe", "exaone4", "falcon", "falcon_h1", "flex_olmo", "gemma", "gemma2",
+    "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss",
+    "gptj", "granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared", "helium", "higgs_audio_v2",
+    "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "jais2", "kosmos_2_5_text_model", "lfm2", "llama", "llama4_text",
+    "minimax", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "modernbert-decoder", "mpt", "nemotron",
+    "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "persimmon", "phi", "phi3", "phimoe", "qwen2",
+    "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl_text", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+    "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "recurrent_gemma", "seed_oss", "smollm3", "solar_open",
+    "stablelm", "starcoder2", "vaultgemma", "voxtral_realtime_encoder", "xglm",
 )  # fmt: skip
 BIDIRECTIONAL_MODELS = (
     "albert", "bert", "beit", "clip_vision_model", "deberta", "deberta-v2", "deit", "dinov2", "dinov2_with_registers",
