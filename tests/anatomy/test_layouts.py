@@ -501,6 +501,20 @@ def test_a_factor_that_depends_on_the_depth(tmp_path):
     assert locate(tmp_path).layers[0].factor == pytest.approx(1.4 / 2**0.5)
 
 
+def test_a_tower_has_factors_of_its_own(tmp_path):
+    """Granite's text beside a vision tower, which has none."""
+    config = transformers.LlavaConfig(
+        text_config=dict(**_GQA, model_type="granite", residual_multiplier=0.22),
+        vision_config=dict(**_SIZES, image_size=12, patch_size=4, model_type="clip_vision_model"),
+        image_token_index=3,
+    )
+    model = transformers.LlavaModel(config)
+    model.save_pretrained(tmp_path)
+    for source in (model, tmp_path):
+        assert locate(source, stack="language").layers[0].factor == 0.22
+        assert locate(source, stack="vision").layers[0].factor is None
+
+
 def test_gates_of_their_own():
     class Gated(nn.Module):
         def __init__(self, name: str, rows: int) -> None:

@@ -255,6 +255,14 @@ def test_a_tower_has_a_type_of_its_own(tmp_path):
         assert (views.kind, views.offset) == ("layer", 0.0)
 
 
+def test_a_norm_before_the_mlp_is_not_attentions():
+    """A live block of unknown type whose only norm is the MLP's."""
+    block = nn.ModuleDict({"self_attn": nn.Module(), "post_attention_layernorm": nn.LayerNorm(WIDTH)})
+    block["self_attn"].v_proj, block["self_attn"].o_proj = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    layer = locate(nn.ModuleList([block]), heads=HEADS).layers[0]
+    assert (layer.norm_position, layer.norm) == ("none", None)
+
+
 # The form of a live norm
 
 

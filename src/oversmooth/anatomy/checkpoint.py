@@ -117,10 +117,11 @@ class Checkpoint:
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         return config_value(self.config, module, names)
 
-    def model_type(self, module: str) -> str | None:
+    def setting(self, module: str, name: str) -> Any:
         own, rest = config_parts(self.config, module)
-        said = [part.get("model_type") for part in (*own, rest[0])]
-        return next((each for each in said if isinstance(each, str)), None)
+        # A tower that says what it is says the rest of itself, too.
+        part = next((part for part in own if isinstance(part.get("model_type"), str)), rest[0])
+        return part.get(name)
 
     def norm_form(self, module: str) -> NormForm | None:
         return None

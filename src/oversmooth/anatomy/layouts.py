@@ -173,9 +173,11 @@ NORM_BEFORE = (
     "pre_self_attn_layernorm",
     "ln",
 )
-# Relative to the attention module, or beside it. The last two say so only in models that are known to be Post-LN.
+# Relative to the attention module, or beside it.
 NORM_AFTER_BY_NAME = ("output.LayerNorm", "sa_layer_norm")
-NORM_AFTER = (*NORM_AFTER_BY_NAME, "LayerNorm", "post_attention_layernorm")
+NORM_AFTER = (*NORM_AFTER_BY_NAME, "LayerNorm")
+# The norm that follows: after the addition in models that are known to be Post-LN, before the MLP in others.
+NORM_NEXT = ("post_attention_layernorm",)
 LAYER_SCALE = ("layer_scale1.lambda1", "ls1.gamma", "gamma_1", "lambda_1")
 CROSS_ATTENTION = (
     "encoder_attn",
@@ -186,7 +188,7 @@ CROSS_ATTENTION = (
     "multihead_attn",
 )
 # Parameters of attention itself that take a share of every row of A.
-SINKS = ("sinks",)
+SINKS = ("sinks", "attention_sink_bias")
 # Projections beside v_proj whose sigmoid multiplies what attention gives, token by token.
 OUTPUT_GATE = ("gate_proj", "g_proj", "attn_gate", "output_gate")
 # One number beside attention whose tanh multiplies what it adds (Mllama).

@@ -61,18 +61,20 @@ class LiveModel:
                     return value
         return config_value(self.config, module, names)
 
-    def model_type(self, module: str) -> str | None:
-        """The nearest configuration's: a tower in a larger model has its own."""
+    def setting(self, module: str, name: str) -> Any:
+        """Of the nearest configuration: a tower in a larger model has its own."""
         here: str | None = module
         while here is not None:
-            said = getattr(getattr(self.modules.get(here), "config", None), "model_type", None)
-            if isinstance(said, str):
-                return said
+            config = getattr(self.modules.get(here), "config", None)
+            if isinstance(getattr(config, "model_type", None), str):
+                return getattr(config, name, None)
             here = here.rpartition(".")[0] if here else None
         return None
 
     def norm_form(self, module: str) -> NormForm | None:
-        return norm_form(self.modules[module])
+        norm = self.modules[module]
+        plain: dict[type, NormForm] = {nn.LayerNorm: ("layer", 0.0), nn.RMSNorm: ("rms", 0.0)}
+        return plain.get(type(norm)) or norm_form(norm)
 
     def window(self, module: str) -> int | None:
         for name in layouts.WINDOW:
@@ -88,7 +90,7 @@ def norm_form(norm: nn.Module) -> NormForm | None:
     """What a norm does, by what it makes of two tokens: classes and names do not say whether γ or 1 + γ multiplies."""
     gamma, beta = norm._parameters.get("weight"), norm._parameters.get("bias")
     # One with a state, or with modules inside, may do more than norm when it runs.
-    if gamma is None or gamma.ndim != 1 or gamma.device.type == "meta" or any(norm.children()) or norm._buffers:
+    if gamma is None or gamma.ndim != 1 or gamma.device.type == "meta" or norm._modules or norm._buffers:
         return None
     x = torch.randn(2, len(gamma), generator=torch.Generator().manual_seed(0)) + 0.5
     x = x.to(gamma)

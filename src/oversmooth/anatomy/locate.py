@@ -34,8 +34,8 @@ class Source(Weights, Protocol):
         """The first of these attributes that the module or one near it has, or None."""
         ...
 
-    def model_type(self, module: str) -> str | None:
-        """As the configuration of the module, or of the tower that it is in, has it."""
+    def setting(self, module: str, name: str) -> Any:
+        """As the configuration of the module, or of the tower that it is in, has it; None where it does not."""
         ...
 
     def norm_form(self, module: str) -> NormForm | None:
@@ -121,7 +121,7 @@ def _applies(source: Source, prefix: str, layout: Layout) -> bool:
     more = [part for part in (layout.latent_norm, layout.expand) if part]
     if any(_join(prefix, part) not in source.shapes for part in more):
         return False
-    return not layout.models or source.model_type(prefix) in layout.models
+    return not layout.models or _model_type(source, prefix) in layout.models
 
 
 def _check_supported(source: Source, prefixes: list[str]) -> None:
@@ -131,8 +131,13 @@ def _check_supported(source: Source, prefixes: list[str]) -> None:
             for prefix in {_stack_root(p) for p in prefixes}
             for name in source.shapes
         )
-        if marked or source.model_type(prefixes[0]) in case.models:
+        if marked or _model_type(source, prefixes[0]) in case.models:
             raise InputError(f"{source.what}: {case.why}")
+
+
+def _model_type(source: Source, prefix: str) -> str | None:
+    said = source.setting(prefix, "model_type")
+    return said if isinstance(said, str) else None
 
 
 def _stack_root(prefix: str) -> str:
@@ -141,7 +146,7 @@ def _stack_root(prefix: str) -> str:
 
 
 def _norm_unknown(source: Source, prefix: str) -> str:
-    model = source.model_type(prefix)
+    model = _model_type(source, prefix)
     said = f"model_type {model}" if model else "no model_type"
     return f"the position of the norm is not known from these files ({said}), and it is not folded; give norm= (--norm)"
 
@@ -233,14 +238,16 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
             f"{prefix}: the output weight takes {inner} features, which {heads} heads cannot share evenly; "
             "give the right number of heads"
         )
-    kv_heads, packed = rows // head_dim, rows // head_dim
     if layout.packing == "latent":
         kv_heads = heads
-        rows = packed * head_dim  # those of the latent features, which heads share
-    elif layout.packing != "separate":
-        kv_heads = (packed - heads) // 2
-        packed = heads + 2 * kv_heads
-    if kv_heads < 1 or packed * head_dim != rows or heads % kv_heads or back != width:
+        explained = source.shapes[_join(prefix, layout.expand)][0] % heads == 0
+    elif layout.packing == "separate":
+        kv_heads = rows // head_dim
+        explained = kv_heads * head_dim == rows
+    else:
+        kv_heads = (rows // head_dim - heads) // 2
+        explained = (heads + 2 * kv_heads) * head_dim == rows
+    if kv_heads < 1 or not explained or heads % kv_heads or back != width:
         raise InputError(
             f"{prefix}: the value weight has shape {value} and the output weight {output}, which {heads} heads of "
             f"{head_dim} features do not explain; give heads=, or register the layout"
@@ -273,17 +280,23 @@ def _number(source: Source, prefix: str, role: layouts.Role) -> float:
     """The product of what the configuration says of a role."""
     product = 1.0
     for key, does in layouts.FACTORS.items():
-        said = source.attribute(prefix, (key,)) if does == role else None
-        product *= 1.0 if said is None or isinstance(said, bool) else said
+        said = source.setting(prefix, key)
+        if does == role and _is_number(said):
+            product *= said
     return product
+
+
+def _is_number(said: Any) -> bool:
+    return isinstance(said, (int, float)) and not isinstance(said, bool)
 
 
 def _factor(source: Source, prefix: str, block: str) -> float | Tensor | None:
     factor: float | Tensor = _number(source, prefix, "factor")
-    by_depth = source.attribute(prefix, layouts.FACTORS_BY_DEPTH)
-    depth = source.attribute(prefix, ("num_hidden_layers",))
-    if by_depth and depth:
-        factor = factor * by_depth / math.sqrt(depth)
+    depth = source.setting(prefix, "num_hidden_layers")
+    for key in layouts.FACTORS_BY_DEPTH:
+        said = source.setting(prefix, key)
+        if _is_number(said) and _is_number(depth):
+            factor = factor * said / math.sqrt(depth)
     gate = _named(source, prefix, block, layouts.TANH_GATE, (1,))
     if gate is not None:
         factor = factor * source.read(gate).tanh().reshape(())
@@ -358,18 +371,21 @@ def _norm(
         return None if found is None else found.removesuffix(".weight")
 
     before, after = named(layouts.NORM_BEFORE), named(layouts.NORM_AFTER)
-    position = told or _position(source, prefix, before or after)
-    name = (after or before) if position == "post" else (before or after)
+    model = _model_type(source, prefix)
+    position = told or _position(source, prefix, before, after)
+    if position == "post" and model in layouts.POST_NORM_MODELS:
+        return position, after or named(layouts.NORM_NEXT) or before
     if position in ("none", "unknown"):
         return position, None
-    if name is None and position == "pre":
-        expected = told is None and not source.runs and source.model_type(prefix) not in layouts.FIRST_UNNORMED_MODELS
-        return ("unknown" if expected else "none"), None
-    return position, name
+    name = before or after
+    if name is None:
+        missing = told is None and not source.runs and model not in layouts.FIRST_UNNORMED_MODELS
+        return ("unknown" if missing else "none"), None
+    return position, (after or before) if position == "post" else name
 
 
-def _position(source: Source, prefix: str, norm: str | None) -> NormPosition:
-    model = source.model_type(prefix)
+def _position(source: Source, prefix: str, before: str | None, after: str | None) -> NormPosition:
+    model = _model_type(source, prefix)
     if model in layouts.POST_NORM_MODELS:
         return "post"
     if model in layouts.PRE_NORM_MODELS:
@@ -379,18 +395,18 @@ def _position(source: Source, prefix: str, norm: str | None) -> NormPosition:
     first = source.attribute(prefix, layouts.NORM_FIRST)
     if isinstance(first, bool) and (source.runs or model is None or model in layouts.NORM_FIRST_MODELS):
         return "pre" if first else "post"
-    if norm is not None and norm.endswith(layouts.NORM_AFTER_BY_NAME):
+    if after is not None and (source.runs or after.endswith(layouts.NORM_AFTER_BY_NAME)):
         return "post"
     if not source.runs:
         return "unknown"
-    return "none" if norm is None else "pre"
+    return "none" if before is None else "pre"
 
 
 def _norm_of(source: Source, prefix: str, name: str) -> Norm:
     seen = source.norm_form(name)
     if seen is not None:
         return Norm(name, *seen, source)
-    model = source.model_type(prefix)
+    model = _model_type(source, prefix)
     layer = f"{name}.bias" in source.shapes or model in layouts.BIASLESS_LAYER_NORM_MODELS
     return Norm(name, "layer" if layer else "rms", float(model in layouts.OFFSET_NORM_MODELS), source)
 
@@ -401,7 +417,7 @@ def _causal(source: Source, prefix: str) -> bool | None:
         return said
     if not source.config:
         return None
-    model = source.model_type(prefix)
+    model = _model_type(source, prefix)
     if model in layouts.CAUSAL_MODELS or "decoder" in prefix:
         return True
     return False if model in layouts.BIDIRECTIONAL_MODELS else None
