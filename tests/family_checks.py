@@ -245,7 +245,7 @@ def has_config(name: str) -> bool:
 
 
 def check_disk(name: str) -> None:
-    """What anatomy finds in a live model it finds in its checkpoint; without a configuration if told the heads."""
+    """What anatomy finds in a live model it finds in its checkpoint; without a configuration if told heads and norm."""
     family = FAMILIES[name]
     model = family.make()
     with tempfile.TemporaryDirectory() as folder:
@@ -255,8 +255,7 @@ def check_disk(name: str) -> None:
         else:
             file = Path(folder) / "weights.pt"
             torch.save(model.state_dict(), file)
-            norm = family.norm if family.norm == "post" else None
-            disk = locate(file, heads=HEADS, norm=norm)
+            disk = locate(file, heads=HEADS, norm=family.norm)
             same_anatomy(locate(model), disk)
 
 

@@ -12,7 +12,7 @@ from oracles import normal, same_spectrum, weights
 
 from oversmooth import Diagnosis
 from oversmooth.anatomy import locate
-from oversmooth.anatomy.layer import AttentionLayer, Norm
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm
 from oversmooth.anatomy.layouts import Layout
 from oversmooth.spectra import Memory, diagnose_weights, layer_spectrum
 
@@ -166,3 +166,29 @@ def test_without_the_joined_spectrum():
     assert found.negative_share is None
     assert found.joined["raw"].real == []
     assert found.heads == layer_spectrum(layer).heads
+
+
+def test_factors_on_the_branch_and_on_the_stream():
+    """αx + β f(x) smooths as x + (β/α) f(x) does."""
+    W_V, W_O = weights(2, 6, 3, seed=1)
+    layer = dataclasses.replace(layer_of(W_V, W_O), factor=0.7, keep=3.5)
+    dense = torch.linalg.eigvals(0.7 / 3.5 * (W_V @ W_O).sum(0).double())
+    found = layer_spectrum(layer).joined["raw"]
+    got = torch.complex(torch.tensor(found.real).double(), torch.tensor(found.imag).double())
+    assert same_spectrum(got, dense, 1e-4)
+    assert found.rho_smooth == pytest.approx(float((1 + dense).abs().max()), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(dict(leak="sinks"), "less than one (sinks)"), (dict(values_normed=True), "normed token by token")],
+)
+def test_layers_that_the_theorem_does_not_describe(change, why):
+    plain = layer_of(*weights(2, 6, 3, seed=1))
+    odd = dataclasses.replace(plain, **change)
+    assert layer_spectrum(plain, verdicts=True).verdicts
+    assert layer_spectrum(odd, verdicts=True).verdicts == []
+    assert layer_spectrum(odd).joined == layer_spectrum(plain).joined
+    (remark,) = diagnose_weights("x", Anatomy((plain, odd), "a")).remarks
+    assert remark.startswith("1 of 2 layers are undecided")
+    assert why in remark

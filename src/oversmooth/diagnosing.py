@@ -37,7 +37,7 @@ from oversmooth.inputs import Batch, Inputs
 from oversmooth.observe import MASSIVE_RATIO, Block, Found, Observer, Settings, study
 from oversmooth.observe.extrapolate import last_block, whole_stack
 from oversmooth.observe.feed import Given, Runner
-from oversmooth.spectra import layer_spectrum
+from oversmooth.spectra import layer_spectrum, without_radii
 
 Progress = Callable[[int, int | None, str], None]
 """(inputs done, inputs in all if known, what is going on)."""
@@ -101,8 +101,6 @@ def diagnose(
     inside = unwrapped(check_is_module(model))
     if inside is not model:
         remarks.append(f"{type(model).__name__}: observed the module inside, whose outputs these are")
-    if heads is None and (steering := steering_of(inside)) is not None:
-        heads = steering.heads  # told when it was steered
     anatomy = locate(inside, stack=stack, heads=heads, norm=norm)
     remarks += anatomy.remarks
     check_finite(inside)
@@ -281,7 +279,7 @@ def _layers(blocks: list[Block], found: Found) -> list[Layer]:
         if key not in spectra or inverse is not None:
             seen = block.norm_position if block.norm_agrees else "none"
             spectrum = layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)
-            spectra = {key: _without_radii(spectrum) if block.undecided else spectrum}
+            spectra = {key: without_radii(spectrum) if block.undecided else spectrum}
         layers.append(
             Layer(
                 name=block.layer.block,
@@ -297,14 +295,6 @@ def _layers(blocks: list[Block], found: Found) -> list[Layer]:
             )
         )
     return layers
-
-
-def _without_radii(spectrum: Spectrum) -> Spectrum:
-    """Eigenvalues as weights have them, where what stands between them and the stream is not one factor."""
-    for entry in (*spectrum.joined.values(), *(e for row in spectrum.heads.values() for e in row)):
-        entry.rho_smooth = None
-    spectrum.rho_smooth = None
-    return spectrum
 
 
 def _changes(blocks: list[Block], found: Found, call: int) -> list[Change]:

@@ -57,7 +57,8 @@ def layer_spectrum(
         zeros = layer.kv_heads * layer.head_dim < layer.width
         together["observed"] = _scaled(together["folded"], inverse_sigma, keep, floor=abs(keep) if zeros else 0.0)
     raw = together["raw"]
-    return Spectrum(
+    decides = verdicts and keep and not why_undecided(layer)
+    spectrum = Spectrum(
         negative_share=raw.negative_share,
         mean_real=raw.mean_real,
         rho_smooth=raw.rho_smooth,
@@ -65,8 +66,24 @@ def layer_spectrum(
         heads=by_head,
         inverse_sigma=None if inverse_sigma is None else plain(inverse_sigma),
         # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
-        verdicts=head_verdicts(W_V, W_O / (keep or 1.0), bool(layer.causal)) if verdicts and keep else [],
+        verdicts=head_verdicts(W_V, W_O / keep, bool(layer.causal)) if decides else [],
     )
+    return without_radii(spectrum) if why_undecided(layer) else spectrum
+
+
+def without_radii(spectrum: Spectrum) -> Spectrum:
+    """Eigenvalues as weights have them, where what stands between them and the stream is not one factor."""
+    for entry in (*spectrum.joined.values(), *(e for row in spectrum.heads.values() for e in row)):
+        entry.rho_smooth = None
+    spectrum.rho_smooth = None
+    return spectrum
+
+
+def why_undecided(layer: AttentionLayer) -> str | None:
+    """Why the theorem says nothing of this layer, in words; None: it applies."""
+    if layer.leak is not None:
+        return f"rows of attention sum to less than one ({layer.leak})"
+    return "values are normed token by token" if layer.values_normed else None
 
 
 def _all(W_V: Tensor, W_O: Tensor, layer: AttentionLayer, *, centred: bool) -> Tensor:
@@ -166,11 +183,19 @@ def diagnose_weights(
             "joined": joined,
         },
         layers=[Layer("embedding", {}), *blocks],
-        remarks=list(anatomy.remarks),
+        remarks=[*anatomy.remarks, *_remarks(anatomy)],
     )
     if memory is not None:
         memory.forget()
     return diagnosis
+
+
+def _remarks(anatomy: Anatomy) -> list[str]:
+    """What is not decided, and why, with the number of layers that it is so for."""
+    reasons = [reason for layer in anatomy if (reason := why_undecided(layer)) is not None]
+    return [
+        f"{reasons.count(reason)} of {len(anatomy)} layers are undecided: {reason}" for reason in dict.fromkeys(reasons)
+    ]
 
 
 class Memory:

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from oversmooth.anatomy.live import config_value
+from oversmooth.anatomy.live import NormForm, config_parts, config_value
 from oversmooth.errors import InputError
 
 _TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
@@ -24,6 +24,8 @@ _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "steer
 
 class Checkpoint:
     """Names and shapes of a directory's or a file's weights."""
+
+    runs = False
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -35,13 +37,14 @@ class Checkpoint:
         self.files = self._weight_files()
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: set[str] = set()
-        self._home: dict[str, Path] = {}
+        self._home: dict[str, tuple[Path, str]] = {}  # the file, and the name there
         self._state: dict[Path, dict[str, Tensor]] = {}  # torch files, mapped into memory
         self._open: tuple[Path, Any] | None = None  # the one safetensors file that is open
         for file in self.files:
             for name, shape in self._names(file):
-                self.shapes[name] = shape
-                self._home[name] = file
+                today = _renamed(name)
+                self.shapes[today] = shape
+                self._home[today] = (file, name)
 
     def _weight_files(self) -> list[Path]:
         if self.path.is_file():
@@ -101,12 +104,12 @@ class Checkpoint:
         return self._state[file]
 
     def read(self, name: str, rows: slice | None = None) -> Tensor:
-        file = self._home[name]
+        file, stored = self._home[name]
         if file.suffix != ".safetensors":
-            value = self._torch(file)[name]
+            value = self._torch(file)[stored]
             return value if rows is None else value[rows]
         try:
-            part = self._safe(file).get_slice(name)
+            part = self._safe(file).get_slice(stored)
             return part[:] if rows is None else part[rows]
         except (SafetensorError, OSError) as error:
             raise InputError(f"{name} in {file} cannot be read ({error}); fetch it again") from error
@@ -114,11 +117,25 @@ class Checkpoint:
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         return config_value(self.config, module, names)
 
-    def is_layer_norm(self, module: str) -> bool | None:
+    def setting(self, module: str, name: str) -> Any:
+        own, rest = config_parts(self.config, module)
+        # A tower that says what it is says the rest of itself, too.
+        part = next((part for part in own if isinstance(part.get("model_type"), str)), rest[0])
+        return part.get(name)
+
+    def norm_form(self, module: str) -> NormForm | None:
         return None
 
     def window(self, module: str) -> int | None:
         return None  # a configuration says it of a model, whose layers differ
+
+
+def _renamed(name: str) -> str:
+    """As modules call it: the first BERTs, and ESM to this day, are stored with the names of TensorFlow."""
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
 
 
 def read_config(folder: Path) -> dict[str, Any]:

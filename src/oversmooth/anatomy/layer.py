@@ -16,7 +16,9 @@ from oversmooth.anatomy.layouts import Layout
 from oversmooth.errors import InputError
 from oversmooth.theory.weights import all_finite, repeat_shared_heads
 
-NormPosition = Literal["pre", "post", "none"]
+NormPosition = Literal["pre", "post", "none", "unknown"]
+"""Before attention, after the addition, nowhere; unknown: files do not say it, and nothing has run."""
+_LATENT_EPS = 1e-6
 
 
 class Weights(Protocol):
@@ -77,6 +79,12 @@ class AttentionLayer:
     """
     keep: float = 1.0
     """What multiplies the stream that attention adds to: 1 almost everywhere; 0 where it replaces the stream."""
+    feed: float = 1.0
+    """What multiplies tokens on their way into the value projection; W_V has it folded in."""
+    values_normed: bool = False
+    """Its values are normed token by token on their way, so H is known up to a factor that varies by token."""
+    leak: str | None = None
+    """What keeps the rows of A from summing to one, in words (sinks, a gate); None: nothing that weights show."""
 
     def __str__(self) -> str:
         return self.name
@@ -93,7 +101,36 @@ class AttentionLayer:
     @property
     def W_V(self) -> Tensor:
         """One slice per query head; shared value heads repeated."""
+        W = self.raw_W_V
+        return W if self.feed == 1 else W * self.feed
+
+    @property
+    def raw_W_V(self) -> Tensor:
+        """Without the factor on the way into the value projection."""
         return repeat_shared_heads(self._values().mT, self.heads)
+
+    def values(self, x: Tensor) -> Tensor:
+        """Exact, ``(..., heads, n, k)``, from what the value projection is given, ``(..., n, d)``."""
+        W = self.raw_W_V.to(x)
+        V = x[..., None, :, :] @ W
+        if (bias := self.value_bias) is not None:
+            V = V + bias.to(V)[:, None]
+        if not self.values_normed:
+            return V
+        name, rows = f"{self.name}.{self.layout.value}", slice(0, self.latent_rank)
+        z = x @ self.weights.read(name, rows).mT.to(x)
+        if (name := f"{self.name}.{self.layout.value_bias}") in self.weights.shapes:
+            z = z + self.weights.read(name, rows).to(z)
+        return V / (z.square().mean(-1, keepdim=True) + _LATENT_EPS).sqrt()[..., None, :, :]
+
+    @property
+    def cannot_steer(self) -> str | None:
+        """Why values cannot be changed where the value module returns them; None: they can."""
+        if self.layout.packing == "latent":
+            return "its value weight is a product of several"
+        if self.layout.own_bias:
+            return "its value bias is added outside its value module"
+        return None if self.feed == 1 else "what its values get is multiplied on the way"
 
     @property
     def W_O(self) -> Tensor:
@@ -125,7 +162,11 @@ class AttentionLayer:
         if name not in self.weights.shapes:
             return None
         bias = _finite(self.weights.read(name), self.name, "value bias")
-        return repeat_shared_heads(self.split(bias)[1][..., None], self.heads)[..., 0]
+        if self.layout.packing == "latent":
+            E = self._expanded()
+            return E @ bias[: self.latent_rank].to(E)
+        by_head = bias.unflatten(0, (self.kv_heads, -1)) if self.layout.own_bias else self.split(bias)[1]
+        return repeat_shared_heads(by_head[..., None], self.heads)[..., 0]
 
     @property
     def output_bias(self) -> Tensor | None:
@@ -143,7 +184,10 @@ class AttentionLayer:
     def _values(self) -> Tensor:
         """Rows of the value weight by head, ``(kv_heads, k, d)``; of a fused weight only what is needed is read."""
         name = f"{self.name}.{self.layout.value}"
-        if self.layout.packing == "stacked" and not self.layout.transposed:
+        if self.layout.packing == "latent":
+            E = self._expanded()
+            W = E @ self.weights.read(name, slice(0, self.latent_rank)).to(E)
+        elif self.layout.packing == "stacked" and not self.layout.transposed:
             start = (self.heads + self.kv_heads) * self.head_dim
             W = self.weights.read(name, slice(start, start + self.kv_heads * self.head_dim))
             W = W.unflatten(0, (self.kv_heads, self.head_dim))
@@ -152,20 +196,40 @@ class AttentionLayer:
             W = self.split(W.mT if self.layout.transposed else W)[1]
         return _finite(W, self.name, "value weight")
 
+    @property
+    def latent_rank(self) -> int:
+        """The number of features that keys and values are made of, where that is fewer than the stream has."""
+        return self.weights.shapes[f"{self.name}.{self.layout.latent_norm}"][0]
+
+    def _expanded(self) -> Tensor:
+        """From the latent features to values, its norm's γ folded in, ``(heads, k, rank)``."""
+        W = _finite(self.weights.read(f"{self.name}.{self.layout.expand}"), self.name, "value weight")
+        gamma = _finite(self.weights.read(f"{self.name}.{self.layout.latent_norm}"), self.name, "latent norm")
+        W = W.to(torch.promote_types(W.dtype, torch.float32))  # a product of half precision has too few digits
+        # A head's keys stand before its values.
+        return W.unflatten(0, (self.heads, -1))[:, -self.head_dim :] * gamma.to(W)
+
     def split(self, packed: Tensor, dim: int = 0) -> tuple[Tensor | None, Tensor]:
         """What the value projection's weight, bias or output holds along dim: (queries and keys or None, values).
 
         The values' dim becomes two, ``(kv_heads, k)``.
         """
         dim, k = dim % packed.ndim, self.head_dim
+        if self.layout.packing == "latent":
+            raise InputError(f"{self.name}: {self.cannot_steer}; take one whose values have a weight of their own")
+        if self.layout.packing == "quarters":
+            parts = packed.unflatten(dim, (4, 3, -1))
+            rest = torch.cat([parts.narrow(dim + 1, 0, 1), parts.narrow(dim + 1, 2, 1)], dim + 1)
+            return rest, parts.select(dim + 1, 1).flatten(dim, dim + 1).unflatten(dim, (self.heads, k))
         if self.layout.packing == "separate":
             return None, packed.unflatten(dim, (self.kv_heads, k))
         if self.layout.packing == "stacked":
             start = (self.heads + self.kv_heads) * k
             values = packed.narrow(dim, start, self.kv_heads * k).unflatten(dim, (self.kv_heads, k))
             return packed.narrow(dim, 0, start), values
-        by_head = packed.unflatten(dim, (self.heads, 3, k))
-        return by_head.narrow(dim + 1, 0, 2), by_head.select(dim + 1, 2)
+        before = self.heads // self.kv_heads + 1  # queries that share a value head, and their key
+        by_head = packed.unflatten(dim, (self.kv_heads, before + 1, k))
+        return by_head.narrow(dim + 1, 0, before), by_head.select(dim + 1, before)
 
     def join(self, rest: Tensor | None, values: Tensor, dim: int = 0) -> Tensor:
         """The inverse of `split`."""
@@ -174,6 +238,10 @@ class AttentionLayer:
             return values.flatten(dim, dim + 1)
         if self.layout.packing == "stacked":
             return torch.cat([rest, values.flatten(dim, dim + 1)], dim)
+        if self.layout.packing == "quarters":
+            parts = values.flatten(dim, dim + 1).unflatten(dim, (4, 1, -1))
+            queries, keys = rest.chunk(2, dim + 1)
+            return torch.cat([queries, parts, keys], dim + 1).flatten(dim, dim + 2)
         return torch.cat([rest, values.unsqueeze(dim + 1)], dim + 1).flatten(dim, dim + 2)
 
 

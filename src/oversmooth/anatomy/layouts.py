@@ -12,7 +12,8 @@ from typing import Literal
 
 from oversmooth.errors import InputError
 
-Packing = Literal["separate", "stacked", "per head"]
+Packing = Literal["separate", "stacked", "per head", "quarters", "latent"]
+Role = Literal["factor", "keep", "feed"]
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,23 @@ class Layout:
     """The value weight, or the fused weight that holds it, such as ``v_proj.weight`` or ``in_proj_weight``."""
     output: str
     packing: Packing = "separate"
-    """Fused weights: stacked is all queries, all keys, all values; per head is q, k, v of the first head, then of the
-    next.
+    """Fused weights: stacked is all queries, all keys, all values; per head is q, k, v of the first value head, then
+    of the next, where every query head that shares the values has its q; quarters is four times q, v, k of a quarter
+    of the heads. Latent is a product: the weight's first rows, a norm and what expands it.
     """
     transposed: bool = False
     """Weights stored (in, out), as GPT-2's Conv1D does; torch's Linear has (out, in)."""
+    models: tuple[str, ...] = ()
+    """The model_types that it holds for, where the same names mean another packing elsewhere; empty: all."""
+    own_bias: str = ""
+    """The values' bias, where it is a parameter by itself and not part of the value module."""
+    latent_norm: str = ""
+    expand: str = ""
+    """Latent: the weights of the norm and of the projection after it, which holds keys and values of every head."""
 
     @property
     def value_bias(self) -> str:
-        return _bias(self.value)
+        return self.own_bias or _bias(self.value)
 
     @property
     def output_bias(self) -> str:
@@ -52,13 +61,33 @@ LAYOUTS: list[Layout] = [
     ),
     Layout("value, dense (ALBERT)", "value.weight", "dense.weight"),
     Layout("v_lin, out_lin (DistilBERT)", "v_lin.weight", "out_lin.weight"),
+    Layout("v_proj, dense (Phi)", "v_proj.weight", "dense.weight"),
+    Layout("v_proj, Wo (ModernBERT's decoder)", "v_proj.weight", "Wo.weight"),
+    Layout("c_attn, c_proj (GPTBigCode)", "c_attn.weight", "c_proj.weight", "per head", models=("gpt_bigcode",)),
     Layout("c_attn, c_proj (GPT-2)", "c_attn.weight", "c_proj.weight", "stacked", transposed=True),
-    Layout("query_key_value, dense (GPT-NeoX, BLOOM)", "query_key_value.weight", "dense.weight", "per head"),
+    Layout("query_key_value, dense (GPT-NeoX, BLOOM, Falcon)", "query_key_value.weight", "dense.weight", "per head"),
     Layout("v, o (T5)", "v.weight", "o.weight"),
     Layout("qkv, proj (timm)", "qkv.weight", "proj.weight", "stacked"),
     Layout("in_proj, out_proj (torch.nn.MultiheadAttention)", "in_proj_weight", "out_proj.weight", "stacked"),
     Layout("qkv_proj, o_proj (Phi-3)", "qkv_proj.weight", "o_proj.weight", "stacked"),
+    Layout("qkv_proj, out_proj (CodeGen)", "qkv_proj.weight", "out_proj.weight", "quarters", models=("codegen",)),
     Layout("Wqkv, Wo (ModernBERT)", "Wqkv.weight", "Wo.weight", "stacked"),
+    Layout("Wqkv, out_proj (MPT)", "Wqkv.weight", "out_proj.weight", "stacked"),
+    Layout(
+        "kv_a_proj_with_mqa, kv_b_proj, o_proj (DeepSeek's latent attention)",
+        "kv_a_proj_with_mqa.weight",
+        "o_proj.weight",
+        "latent",
+        latent_norm="kv_a_layernorm.weight",
+        expand="kv_b_proj.weight",
+    ),
+    Layout(
+        "self.in_proj, output.dense (DeBERTa v1)",
+        "self.in_proj.weight",
+        "output.dense.weight",
+        "per head",
+        own_bias="self.v_bias",
+    ),
     Layout("self.value_proj, output.dense (DeBERTa)", "self.value_proj.weight", "output.dense.weight"),
     Layout("wv, wo (Llama as first released)", "wv.weight", "wo.weight"),
     Layout("to_v, to_out", "to_v.weight", "to_out.weight"),
@@ -84,6 +113,43 @@ def register(name: str, *, value: str, output: str, packing: Packing = "separate
     return layout
 
 
+@dataclass(frozen=True)
+class Refused:
+    """A family whose weights look like a known layout and are used in a way that the theory does not describe."""
+
+    models: tuple[str, ...]
+    weight: str
+    """Part of the name of a weight that gives it away; empty: there is none."""
+    why: str
+
+
+REFUSED = (
+    Refused(
+        ("swin", "swinv2", "swin2sr", "donut-swin", "maskformer-swin"),
+        ".downsample.reduction.",
+        "Swin attends in windows that are cut anew in every layer and merges tokens between stages, so its tokens are "
+        "not one sequence; choose a model whose layers attend over one sequence",
+    ),
+    Refused(
+        ("ibert",),
+        ".value.weight_integer",
+        "I-BERT computes with quantized weights that are made anew in every call, so those in its layers are not what "
+        "it applies; choose the RoBERTa that it was made from",
+    ),
+    Refused(
+        ("gemma3n", "gemma3n_text"),
+        ".altup.",
+        "Gemma 3n keeps several streams side by side (AltUp), and attention adds to a mixture of them, so there is no "
+        "one stream to follow; choose Gemma 3",
+    ),
+    Refused(
+        ("longformer",),
+        ".value_global.",
+        "Longformer attends in sliding chunks and gives its global tokens values of their own (value_global), so a "
+        "layer has no single W_V; choose a model with one value weight per layer",
+    ),
+)
+
 # Relative to the block or anything between it and the attention module.
 NORM_BEFORE = (
     "layernorm_before",
@@ -98,9 +164,20 @@ NORM_BEFORE = (
     "ln1",
     "norm_1",
     "attn_ln",
+    "ln_attn",
+    "rms_norm1",
+    "attention_layernorm",
+    "pre_sa_norm",
+    "operator_norm",
+    "temporal_pre_norm",
+    "pre_self_attn_layernorm",
+    "ln",
 )
 # Relative to the attention module, or beside it.
-NORM_AFTER = ("output.LayerNorm", "LayerNorm", "sa_layer_norm")
+NORM_AFTER_BY_NAME = ("output.LayerNorm", "sa_layer_norm")
+NORM_AFTER = (*NORM_AFTER_BY_NAME, "LayerNorm")
+# The norm that follows: after the addition in models that are known to be Post-LN, before the MLP in others.
+NORM_NEXT = ("post_attention_layernorm",)
 LAYER_SCALE = ("layer_scale1.lambda1", "ls1.gamma", "gamma_1", "lambda_1")
 CROSS_ATTENTION = (
     "encoder_attn",
@@ -110,23 +187,87 @@ CROSS_ATTENTION = (
     "cross_attention",
     "multihead_attn",
 )
-# Blocks whose norm1 or self_attn_layer_norm stands after the addition; others of that name stand before the layer.
-POST_NORM_MODELS = ("bart", "blenderbot-small", "hubert", "marian", "wav2vec2")
-# RMSNorms that multiply by 1 + weight.
-OFFSET_NORM_MODELS = ("gemma", "gemma2", "gemma3", "gemma3_text", "paligemma")
+# Parameters of attention itself that take a share of every row of A.
+SINKS = ("sinks", "attention_sink_bias")
+# Projections beside v_proj whose sigmoid multiplies what attention gives, token by token.
+OUTPUT_GATE = ("gate_proj", "g_proj", "attn_gate", "output_gate")
+# One number beside attention whose tanh multiplies what it adds (Mllama).
+TANH_GATE = ("gate_attn",)
+# What a configuration says of the stream: "factor" on what attention adds, "keep" on the stream that it adds to, "feed"
+# on the tokens that values are made of.
+FACTORS: dict[str, Role] = {
+    "residual_multiplier": "factor",
+    "attention_out_multiplier": "factor",
+    "attention_in_multiplier": "feed",
+    "full_attn_alpha_factor": "keep",
+    "full_attn_beta_factor": "factor",
+}
+# Factors that the configuration has times the root of the depth (MiniCPM).
+FACTORS_BY_DEPTH = ("scale_depth",)
+
+# Where norms stand and whether they multiply by γ or 1 + γ, for checkpoints: seen in transformers' models with random
+# weights, by hooks; "output.LayerNorm" and "sa_layer_norm" need no list. Models that are not here are "unknown".
+NORM_FIRST = ("norm_first", "do_layer_norm_before", "normalize_before", "pre_norm", "do_stable_layer_norm")
+# Models for which one of these settings decides.
+NORM_FIRST_MODELS = ("hubert", "opt", "unispeech", "unispeech-sat", "wav2vec2", "wavlm", "xmod")
+# MiniMax's first norm gives the stream that attention adds to: Post-LN, counted from one norm later.
+POST_NORM_MODELS = (
+    "albert", "bart", "blenderbot-small", "data2vec-audio", "fsmt", "gte", "jina_embeddings_v3", "marian", "minimax",
+    "mpnet", "mvp", "nomic_bert", "openai-gpt", "plbart", "sew", "sew-d", "speecht5", "vits",
+)  # fmt: skip
+PRE_NORM_MODELS = (
+    "aimv2_vision_model", "altclip_vision_model", "apertus", "arcee", "aria_text", "audio-spectrogram-transformer",
+    "beit", "bigbird_pegasus", "biogpt", "bitnet", "blenderbot", "bloom", "chinese_clip_vision_model", "clip",
+    "clip_text_model", "clip_vision_model", "clipseg_text_model", "codegen", "cohere", "cohere2", "cohere2_moe", "cwm",
+    "data2vec-vision", "deepseek_v2", "deepseek_v3", "deit", "dia", "dinov2", "dinov2_with_registers", "dinov3_vit",
+    "ernie4_5", "ernie4_5_moe", "esm", "eurobert", "exaone_moe", "falcon", "falcon_h1", "gemma", "gemma2", "gemma3",
+    "gemma3_text", "git_vision_model", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glmasr_encoder", "gpt2",
+    "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gpt_oss", "gptj", "granite", "granite_swa",
+    "granitemoe", "granitemoe_swa", "granitemoeshared", "groupvit_vision_model", "helium", "higgs_audio_v2",
+    "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "idefics3_vision", "ijepa", "imagegpt", "jais2",
+    "kosmos_2_5_text_model", "lfm2", "llama", "llama4_text", "longt5", "m2m_100", "mbart", "megatron-bert", "mellum",
+    "metaclip_2_text_model", "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral",
+    "mlcd_vision_model", "mllama", "mllama_text_model", "mllama_vision_model", "modernbert", "modernbert-decoder",
+    "moonshine", "mpt", "mt5", "nemotron", "nllb-moe", "olmoe", "openai_privacy_filter", "owlv2_text_model",
+    "owlvit_text_model", "paligemma", "pegasus", "persimmon", "phi", "phi3", "phimoe", "pixio", "pixtral", "qwen2",
+    "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_audio_encoder", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen3",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text",
+    "recurrent_gemma", "roberta-prelayernorm", "seed_oss", "siglip", "siglip2", "siglip2_vision_model",
+    "siglip_text_model", "siglip_vision_model", "smollm3", "smolvlm_vision", "solar_open", "speech_to_text",
+    "stablelm", "starcoder2", "switch_transformers", "t5", "t5gemma", "t5gemma2_encoder", "t5_gemma_module",
+    "tipsv2_text_model", "tipsv2_vision_model", "umt5", "vaultgemma", "videomae", "vilt", "vit", "vit_mae", "vit_msn",
+    "vivit", "voxtral_encoder", "voxtral_realtime_encoder", "whisper", "xglm", "xlm-roberta-xl", "yolos",
+)  # fmt: skip
+# Pre-LN models whose first layer has no norm: their embedding is normed already.
+FIRST_UNNORMED_MODELS = ("modernbert", "modernbert-decoder")
+# Models whose values are made of the stream as it is; a norm stands on the branch, or nowhere.
+NO_NORM_MODELS = ("exaone4", "flex_olmo", "olmo2", "olmo3")
+# Norms that multiply by 1 + weight.
+OFFSET_NORM_MODELS = (
+    "gemma", "gemma2", "gemma3", "gemma3_text", "nemotron", "paligemma", "qwen3_5_moe_text", "qwen3_5_text",
+    "qwen3_next", "recurrent_gemma", "t5gemma", "t5gemma2_encoder", "t5_gemma_module", "vaultgemma",
+)  # fmt: skip
 # LayerNorms without a bias, which look like RMSNorms on disk.
-BIASLESS_LAYER_NORM_MODELS = ("modernbert", "cohere", "cohere2", "mpt")
+BIASLESS_LAYER_NORM_MODELS = ("modernbert", "modernbert-decoder", "cohere", "cohere2", "cohere2_moe", "mpt")
 CAUSAL_MODELS = (
-    "gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2",
-    "gemma3_text", "phi", "phi3", "bloom", "falcon", "smollm3", "olmo", "olmo2", "stablelm", "codegen", "cohere",
+    "apertus", "arcee", "aria_text", "biogpt", "bitnet", "bloom", "codegen", "cohere", "cohere2", "cwm", "deepseek_v2",
+    "deepseek_v3", "ernie4_5", "ernie4_5_moe", "exaone4", "falcon", "falcon_h1", "flex_olmo", "gemma", "gemma2",
+    "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss",
+    "gptj", "granite", "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared", "helium", "higgs_audio_v2",
+    "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "jais2", "kosmos_2_5_text_model", "lfm2", "llama", "llama4_text",
+    "minimax", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "modernbert-decoder", "mpt", "nemotron",
+    "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "persimmon", "phi", "phi3", "phimoe", "qwen2",
+    "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl_text", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+    "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "recurrent_gemma", "seed_oss", "smollm3", "solar_open",
+    "stablelm", "starcoder2", "vaultgemma", "voxtral_realtime_encoder", "xglm",
 )  # fmt: skip
 BIDIRECTIONAL_MODELS = (
     "albert", "bert", "beit", "clip_vision_model", "deberta", "deberta-v2", "deit", "dinov2", "dinov2_with_registers",
     "distilbert", "electra", "modernbert", "mt5", "roberta", "siglip_vision_model", "t5", "vit", "vit_mae", "whisper",
     "xlm-roberta",
 )  # fmt: skip
-HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "heads", "nhead", "num_head")
+HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "heads", "nhead", "num_head", "attention_heads")
 ENCODER_HEADS, DECODER_HEADS = "encoder_attention_heads", "decoder_attention_heads"
-HEAD_DIM = ("head_dim", "d_kv", "attention_head_size", "dim_head")
+HEAD_DIM = ("v_head_dim", "head_dim", "d_kv", "attention_head_size", "dim_head")
 # Asked of the attention module alone: its model's other layers may look further.
 WINDOW = ("sliding_window", "local_attention")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +11,17 @@ from oversmooth.anatomy import layouts
 from oversmooth.errors import InputError
 from oversmooth.theory.weights import all_finite
 
+NormForm = tuple[Literal["layer", "rms"], float]
+"""The kind of a norm, and what it adds to its stored weight."""
+
 # Where a wrapper keeps the module it wraps: torch.compile, DistributedDataParallel and DataParallel.
 _WRAPPED = ("_orig_mod", "module")
 
 
 class LiveModel:
     """Names, shapes and attributes of a module; parameters are handed out as they are."""
+
+    runs = True
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -52,12 +57,24 @@ class LiveModel:
         for place in [module, *inside, *around[1:]]:
             for name in names:
                 value = getattr(self.modules[place], name, None)
-                if isinstance(value, (bool, int)):
+                if isinstance(value, (bool, int, float)):
                     return value
         return config_value(self.config, module, names)
 
-    def is_layer_norm(self, module: str) -> bool | None:
-        return isinstance(self.modules[module], nn.LayerNorm) or None
+    def setting(self, module: str, name: str) -> Any:
+        """Of the nearest configuration: a tower in a larger model has its own."""
+        here: str | None = module
+        while here is not None:
+            config = getattr(self.modules.get(here), "config", None)
+            if isinstance(getattr(config, "model_type", None), str):
+                return getattr(config, name, None)
+            here = here.rpartition(".")[0] if here else None
+        return None
+
+    def norm_form(self, module: str) -> NormForm | None:
+        norm = self.modules[module]
+        plain: dict[type, NormForm] = {nn.LayerNorm: ("layer", 0.0), nn.RMSNorm: ("rms", 0.0)}
+        return plain.get(type(norm)) or norm_form(norm)
 
     def window(self, module: str) -> int | None:
         for name in layouts.WINDOW:
@@ -66,6 +83,32 @@ class LiveModel:
             if isinstance(said, int) and not isinstance(said, bool) and said > 0:
                 return said
         return None
+
+
+@torch.no_grad()
+def norm_form(norm: nn.Module) -> NormForm | None:
+    """What a norm does, by what it makes of two tokens: classes and names do not say whether γ or 1 + γ multiplies."""
+    gamma, beta = norm._parameters.get("weight"), norm._parameters.get("bias")
+    # One with a state, or with modules inside, may do more than norm when it runs.
+    if gamma is None or gamma.ndim != 1 or gamma.device.type == "meta" or norm._modules or norm._buffers:
+        return None
+    x = torch.randn(2, len(gamma), generator=torch.Generator().manual_seed(0)) + 0.5
+    x = x.to(gamma)
+    try:
+        y = norm.forward(x)
+    except Exception:  # someone else's code, which may want more than tokens
+        return None
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        return None
+    off: dict[NormForm, float] = {}
+    for kind in ("layer", "rms"):
+        z = x.float() - x.float().mean(-1, keepdim=True) if kind == "layer" else x.float()
+        z = z / z.square().mean(-1, keepdim=True).sqrt()
+        for offset in (0.0, 1.0):
+            made = z * (gamma.float() + offset) + (0.0 if beta is None else beta.float())
+            off[kind, offset] = float((made - y.float()).norm() / y.float().norm().clamp(min=1e-12))
+    best = min(off, key=off.__getitem__)
+    return best if off[best] < 0.02 else None  # bfloat16 is 0.004 off
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -95,18 +138,32 @@ def steering_of(model: nn.Module) -> Any:
     return None if module is None else module.__dict__[STEERED]
 
 
-def config_value(config: dict[str, Any], module: str, names: tuple[str, ...]) -> Any:
-    """From a configuration, or the part of it that a vision or text tower has to itself."""
-    parts = [config]
-    for key in ("vision_config", "text_config", "encoder", "decoder"):
+_TOWERS = {
+    "vision_config": ("vision", "visual"),
+    "text_config": ("text", "language"),
+    "audio_config": ("audio",),
+    "encoder": ("encoder",),
+    "decoder": ("decoder",),
+}
+
+
+def config_parts(config: dict[str, Any], module: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The parts of a configuration for the tower that a module's name says it is in, and the whole with the rest."""
+    own: list[dict[str, Any]] = []
+    rest = [config]
+    for key, towers in _TOWERS.items():
         part = config.get(key)
         if isinstance(part, dict):
-            tower = key.removesuffix("_config")
-            # The tower's own numbers first, where the module's name says which tower it is in.
-            parts.insert(0 if tower in module else len(parts), part)
-    for part in parts:
+            (own if any(tower in module for tower in towers) else rest).append(part)
+    return own, rest
+
+
+def config_value(config: dict[str, Any], module: str, names: tuple[str, ...]) -> Any:
+    """A number from a configuration, or from the part of it that a vision or text tower has to itself."""
+    own, rest = config_parts(config, module)
+    for part in (*own[::-1], *rest):
         for name in names:
-            if isinstance(part.get(name), (bool, int)):
+            if isinstance(part.get(name), (bool, int, float)):
                 return part[name]
     return None
 

@@ -5,14 +5,18 @@ A source gives names, shapes and what it knows of heads; nothing here depends on
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm, NormPosition, Weights
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
+from oversmooth.anatomy.live import NormForm
 from oversmooth.errors import InputError
 
 
@@ -23,13 +27,19 @@ class Source(Weights, Protocol):
     """In words, for messages."""
     config: dict[str, Any]
     """As in config.json; empty where there is none."""
+    runs: bool
+    """Whether it is a live module: where its norms stand is seen when it runs, and a first guess will do."""
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         """The first of these attributes that the module or one near it has, or None."""
         ...
 
-    def is_layer_norm(self, module: str) -> bool | None:
-        """Whether it is torch's LayerNorm; None where only its weights are known."""
+    def setting(self, module: str, name: str) -> Any:
+        """As the configuration of the module, or of the tower that it is in, has it; None where it does not."""
+        ...
+
+    def norm_form(self, module: str) -> NormForm | None:
+        """What a norm was seen to do; None where only its weights are known."""
         ...
 
     def window(self, module: str) -> int | None:
@@ -55,8 +65,7 @@ def find(
     """
     if heads is not None and heads < 1:
         raise InputError(f"{heads} heads were asked for; give 1 or more")
-    if norm not in (None, "pre", "post", "none"):
-        raise InputError(f"norm is {norm!r}; choose 'pre', 'post' or 'none'")
+    norm = norm_position(norm)
     matches = _matches(source)
     remarks = _partial(source, matches)
     cross = [m for m in matches if _is_cross(m.prefix)]
@@ -69,15 +78,29 @@ def find(
     for match in own:
         stacks[_key(match.prefix)].append(match)
     if not stacks:
+        _check_supported(source, [""])
         raise InputError(_nothing_found(source, remarks))
     chosen = _choose(stacks, stack)
     others = [f"{key} ({len(found)})" for key, found in stacks.items() if key != chosen]
     if others:
         remarks.append(f"looked at {chosen}; other stacks, to be chosen with stack=: {', '.join(others)}")
     found = sorted(stacks[chosen], key=lambda m: [int(i) for i in re.findall(r"\d+", m.prefix)])
+    _check_supported(source, [m.prefix for m in found])
     remarks += _gaps(chosen, found)
     layers = [_layer(source, m, heads, norm) for m in found]
+    if any(layer.norm_position == "unknown" for layer in layers):
+        remarks.append(_norm_unknown(source, found[0].prefix))
     return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks), alone=not others)
+
+
+def norm_position(told: str | None) -> NormPosition | None:
+    """What a user says of the norm, checked."""
+    if told is None:
+        return None
+    positions: dict[str, NormPosition] = {"pre": "pre", "post": "post", "none": "none"}
+    if told not in positions:
+        raise InputError(f"norm is {told!r}; choose 'pre', 'post' or 'none'")
+    return positions[told]
 
 
 def _matches(source: Source) -> list[_Match]:
@@ -85,12 +108,47 @@ def _matches(source: Source) -> list[_Match]:
     for layout in LAYOUTS:
         for name, shape in source.shapes.items():
             prefix = _prefix(name, layout.value)
-            if prefix is None or prefix in found or len(shape) != 2:
+            if prefix is None or prefix in found or len(shape) != 2 or not _applies(source, prefix, layout):
                 continue
             output = source.shapes.get(_join(prefix, layout.output))
             if output is not None and len(output) == 2:
                 found[prefix] = _Match(prefix, layout)
     return list(found.values())
+
+
+def _applies(source: Source, prefix: str, layout: Layout) -> bool:
+    """Whether the rest of a layout is there too, and the model is one that packs its weights that way."""
+    more = [part for part in (layout.latent_norm, layout.expand) if part]
+    if any(_join(prefix, part) not in source.shapes for part in more):
+        return False
+    return not layout.models or _model_type(source, prefix) in layout.models
+
+
+def _check_supported(source: Source, prefixes: list[str]) -> None:
+    for case in layouts.REFUSED:
+        marked = any(
+            case.weight and name.startswith(prefix) and case.weight in name
+            for prefix in {_stack_root(p) for p in prefixes}
+            for name in source.shapes
+        )
+        if marked or _model_type(source, prefixes[0]) in case.models:
+            raise InputError(f"{source.what}: {case.why}")
+
+
+def _model_type(source: Source, prefix: str) -> str | None:
+    said = source.setting(prefix, "model_type")
+    return said if isinstance(said, str) else None
+
+
+def _stack_root(prefix: str) -> str:
+    """What comes before the first number."""
+    return re.split(r"(?<![^.])\d+(?![^.])", prefix)[0]
+
+
+def _norm_unknown(source: Source, prefix: str) -> str:
+    model = _model_type(source, prefix)
+    said = f"model_type {model}" if model else "no model_type"
+    return f"the position of the norm is not known from these files ({said}), and it is not folded; give norm= (--norm)"
 
 
 def _prefix(name: str, suffix: str) -> str | None:
@@ -111,7 +169,10 @@ def _partial(source: Source, matches: list[_Match]) -> list[str]:
     missing: dict[str, tuple[str, set[str], int]] = {}
     for layout in LAYOUTS:
         for name, shape in source.shapes.items():
-            if _prefix(name, layout.value) is None or len(shape) != 2 or name in taken or name.startswith(inside):
+            prefix = _prefix(name, layout.value)
+            if prefix is None or len(shape) != 2 or name in taken or name.startswith(inside):
+                continue
+            if not _applies(source, prefix, layout):
                 continue
             key = _key(name)
             first, wanted, count = missing.get(key, (name, set(), 0))
@@ -177,11 +238,16 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
             f"{prefix}: the output weight takes {inner} features, which {heads} heads cannot share evenly; "
             "give the right number of heads"
         )
-    kv_heads = (rows // head_dim - heads) // 2 if layout.packing == "stacked" else rows // head_dim
-    if layout.packing == "per head":
+    if layout.packing == "latent":
         kv_heads = heads
-    packed = {"separate": kv_heads, "stacked": heads + 2 * kv_heads, "per head": 3 * heads}[layout.packing]
-    if kv_heads < 1 or packed * head_dim != rows or heads % kv_heads or back != width:
+        explained = source.shapes[_join(prefix, layout.expand)][0] % heads == 0
+    elif layout.packing == "separate":
+        kv_heads = rows // head_dim
+        explained = kv_heads * head_dim == rows
+    else:
+        kv_heads = (rows // head_dim - heads) // 2
+        explained = (heads + 2 * kv_heads) * head_dim == rows
+    if kv_heads < 1 or not explained or heads % kv_heads or back != width:
         raise InputError(
             f"{prefix}: the value weight has shape {value} and the output weight {output}, which {heads} heads of "
             f"{head_dim} features do not explain; give heads=, or register the layout"
@@ -197,12 +263,54 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
         width=width,
         causal=_causal(source, prefix),
         norm_position=position,
-        norm=None if norm_name is None else _norm_of(source, norm_name),
+        norm=None if norm_name is None else _norm_of(source, prefix, norm_name),
         layer_scale=_named(source, prefix, block, layouts.LAYER_SCALE, (width,)),
         layout=layout,
         weights=source,
         window=source.window(prefix),
+        factor=_factor(source, prefix, block),
+        keep=_number(source, prefix, "keep"),
+        feed=_number(source, prefix, "feed"),
+        values_normed=layout.packing == "latent",
+        leak=_leak(source, prefix, heads, inner),
     )
+
+
+def _number(source: Source, prefix: str, role: layouts.Role) -> float:
+    """The product of what the configuration says of a role."""
+    product = 1.0
+    for key, does in layouts.FACTORS.items():
+        said = source.setting(prefix, key)
+        if does == role and _is_number(said):
+            product *= said
+    return product
+
+
+def _is_number(said: Any) -> bool:
+    return isinstance(said, (int, float)) and not isinstance(said, bool)
+
+
+def _factor(source: Source, prefix: str, block: str) -> float | Tensor | None:
+    factor: float | Tensor = _number(source, prefix, "factor")
+    depth = source.setting(prefix, "num_hidden_layers")
+    for key in layouts.FACTORS_BY_DEPTH:
+        said = source.setting(prefix, key)
+        if _is_number(said) and _is_number(depth):
+            factor = factor * said / math.sqrt(depth)
+    gate = _named(source, prefix, block, layouts.TANH_GATE, (1,))
+    if gate is not None:
+        factor = factor * source.read(gate).tanh().reshape(())
+    return factor if isinstance(factor, Tensor) or factor != 1 else None
+
+
+def _leak(source: Source, prefix: str, heads: int, inner: int) -> str | None:
+    if any(_join(prefix, name) in source.shapes for name in layouts.SINKS):
+        return "sinks"
+    queries = source.shapes.get(_join(prefix, "q_proj.weight"))
+    twice = queries is not None and len(queries) == 2 and queries[0] == 2 * inner  # Qwen3-Next: a gate beside q
+    gates = [source.shapes.get(_join(prefix, f"{name}.weight"), ()) for name in layouts.OUTPUT_GATE]
+    gated = any(gate[:1] in ((heads,), (inner,)) for gate in gates)  # per head or per feature; an MLP's is wider
+    return "a gate" if twice or gated else None
 
 
 def _heads(source: Source, prefix: str, inner: int) -> tuple[int, int]:
@@ -258,29 +366,49 @@ def _named(source: Source, prefix: str, block: str, names: tuple[str, ...], shap
 def _norm(
     source: Source, prefix: str, block: str, width: int, told: NormPosition | None
 ) -> tuple[NormPosition, str | None]:
-    after = _named(source, prefix, block, tuple(f"{n}.weight" for n in layouts.NORM_AFTER), (width,))
-    before = _named(source, prefix, block, tuple(f"{n}.weight" for n in layouts.NORM_BEFORE), (width,))
-    if told is not None:
-        name = before or after
-        return (told, name.removesuffix(".weight")) if name and told != "none" else ("none", None)
-    if after is not None:
-        return "post", after.removesuffix(".weight")
-    if before is None:
-        return "none", None
-    first = source.attribute(prefix, ("norm_first", "do_layer_norm_before", "normalize_before", "pre_norm"))
-    if isinstance(first, bool):
-        position: NormPosition = "pre" if first else "post"
-    else:
-        position = "post" if source.config.get("model_type") in layouts.POST_NORM_MODELS else "pre"
-    return position, before.removesuffix(".weight")
+    def named(names: tuple[str, ...]) -> str | None:
+        found = _named(source, prefix, block, tuple(f"{name}.weight" for name in names), (width,))
+        return None if found is None else found.removesuffix(".weight")
+
+    before, after = named(layouts.NORM_BEFORE), named(layouts.NORM_AFTER)
+    model = _model_type(source, prefix)
+    position = told or _position(source, prefix, before, after)
+    if position == "post" and model in layouts.POST_NORM_MODELS:
+        return position, after or named(layouts.NORM_NEXT) or before
+    if position in ("none", "unknown"):
+        return position, None
+    name = before or after
+    if name is None:
+        missing = told is None and not source.runs and model not in layouts.FIRST_UNNORMED_MODELS
+        return ("unknown" if missing else "none"), None
+    return position, (after or before) if position == "post" else name
 
 
-def _norm_of(source: Source, name: str) -> Norm:
-    model = source.config.get("model_type")
-    known = source.is_layer_norm(name)
-    layer = f"{name}.bias" in source.shapes or model in layouts.BIASLESS_LAYER_NORM_MODELS if known is None else known
-    offset = 1.0 if model in layouts.OFFSET_NORM_MODELS and not layer else 0.0
-    return Norm(name, "layer" if layer else "rms", offset, source)
+def _position(source: Source, prefix: str, before: str | None, after: str | None) -> NormPosition:
+    model = _model_type(source, prefix)
+    if model in layouts.POST_NORM_MODELS:
+        return "post"
+    if model in layouts.PRE_NORM_MODELS:
+        return "pre"
+    if model in layouts.NO_NORM_MODELS:
+        return "none"
+    first = source.attribute(prefix, layouts.NORM_FIRST)
+    if isinstance(first, bool) and (source.runs or model is None or model in layouts.NORM_FIRST_MODELS):
+        return "pre" if first else "post"
+    if after is not None and (source.runs or after.endswith(layouts.NORM_AFTER_BY_NAME)):
+        return "post"
+    if not source.runs:
+        return "unknown"
+    return "none" if before is None else "pre"
+
+
+def _norm_of(source: Source, prefix: str, name: str) -> Norm:
+    seen = source.norm_form(name)
+    if seen is not None:
+        return Norm(name, *seen, source)
+    model = _model_type(source, prefix)
+    layer = f"{name}.bias" in source.shapes or model in layouts.BIASLESS_LAYER_NORM_MODELS
+    return Norm(name, "layer" if layer else "rms", float(model in layouts.OFFSET_NORM_MODELS), source)
 
 
 def _causal(source: Source, prefix: str) -> bool | None:
@@ -289,7 +417,7 @@ def _causal(source: Source, prefix: str) -> bool | None:
         return said
     if not source.config:
         return None
-    model = source.config.get("model_type")
+    model = _model_type(source, prefix)
     if model in layouts.CAUSAL_MODELS or "decoder" in prefix:
         return True
     return False if model in layouts.BIDIRECTIONAL_MODELS else None

@@ -26,6 +26,9 @@ def spectrum(
         int | None, typer.Option(help="Number of heads, for weights without a configuration.", min=1)
     ] = None,
     stack: Annotated[str | None, typer.Option(help="Part of the name of the stack, where there are several.")] = None,
+    norm: Annotated[
+        str | None, typer.Option(help="Where the norm stands, if files do not say it: pre, post or none.")
+    ] = None,
     json: Annotated[Path | None, typer.Option(help="Save all eigenvalues (of one model).")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Histogram: .png, .svg or .pdf.")] = None,
 ) -> None:
@@ -38,7 +41,7 @@ def spectrum(
             files.check_writable(path, endings)
     if json is not None and len(models) > 1:
         raise InputError(f"--json {json} holds one model, and {len(models)} were given; save them one by one")
-    found = [spectra_of(name, joined, heads, stack) for name in models]
+    found = [spectra_of(name, joined, heads, stack, norm) for name in models]
     _show(found)
     if json is not None:
         found[0].save(json)
@@ -50,7 +53,9 @@ def spectrum(
         out.print(f"wrote {output}", highlight=False, markup=False)
 
 
-def spectra_of(name: str, joined: bool = True, heads: int | None = None, stack: str | None = None) -> Diagnosis:
+def spectra_of(
+    name: str, joined: bool = True, heads: int | None = None, stack: str | None = None, norm: str | None = None
+) -> Diagnosis:
     """One model, with progress; a saved diagnosis is taken as it is."""
     if is_saved(name):
         from oversmooth.diagnosis import Diagnosis
@@ -58,7 +63,7 @@ def spectra_of(name: str, joined: bool = True, heads: int | None = None, stack: 
         return Diagnosis.load(name)
     from oversmooth.spectra import diagnose_weights
 
-    title, anatomy, memory = _anatomy(name, joined, heads, stack)
+    title, anatomy, memory = _anatomy(name, joined, heads, stack, norm)
     kept = len(memory.read()) if memory is not None else 0
     if kept:
         err.print(f"{title}: {kept} layers were done before; going on", highlight=False, markup=False)
@@ -75,21 +80,23 @@ def spectra_of(name: str, joined: bool = True, heads: int | None = None, stack: 
             raise
 
 
-def _anatomy(name: str, joined: bool, heads: int | None, stack: str | None) -> tuple[str, Anatomy, Memory | None]:
+def _anatomy(
+    name: str, joined: bool, heads: int | None, stack: str | None, norm: str | None
+) -> tuple[str, Anatomy, Memory | None]:
     from oversmooth.anatomy import locate
     from oversmooth.anatomy.checkpoint import Checkpoint
-    from oversmooth.anatomy.live import steering_of
-    from oversmooth.anatomy.locate import find
+    from oversmooth.anatomy.locate import find, norm_position
     from oversmooth.spectra import Memory
     from oversmooth.train.saved import trained_file
 
+    told = norm_position(norm)
     path = Path(name)
     if not path.exists():
         from oversmooth import models
 
         if models.is_timm_name(name):
             loaded = models.load(name)
-            return loaded.name, locate(loaded.model, stack=stack, heads=heads), None
+            return loaded.name, locate(loaded.model, stack=stack, heads=heads, norm=told), None
         path = models.fetch(name)
         title = name
     else:
@@ -100,11 +107,9 @@ def _anatomy(name: str, joined: bool, heads: int | None, stack: str | None) -> t
         from oversmooth import models
 
         loaded = models.load(str(path))
-        if heads is None and (steering := steering_of(loaded.model)) is not None:
-            heads = steering.heads  # told when it was steered
-        return loaded.name if ours else title, locate(loaded.model, stack=stack, heads=heads), None
-    memory = Memory.of(checkpoint.files, joined, heads, stack, sorted(checkpoint.config.items(), key=str))
-    return title, find(checkpoint, stack=stack, heads=heads), memory
+        return loaded.name if ours else title, locate(loaded.model, stack=stack, heads=heads, norm=told), None
+    memory = Memory.of(checkpoint.files, joined, heads, stack, norm, sorted(checkpoint.config.items(), key=str))
+    return title, find(checkpoint, stack=stack, heads=heads, norm=told), memory
 
 
 def _show(diagnoses: list[Diagnosis]) -> None:

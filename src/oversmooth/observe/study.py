@@ -28,6 +28,7 @@ from oversmooth.observe.watch import Watch
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 
 SINK = "a sink takes a share of attention, so that its rows sum to less than one and constant arrays are not kept"
+VALUES_NORMED = "gated per token: values are normed token by token on their way"
 GATED_INSIDE = "what attention mixes is gated per token before the output projection"
 
 
@@ -235,7 +236,9 @@ class Study:
         error = _disagreement(expected, heard.attention_out, heard.A.mask)
         exact = heard.attention_out.dtype in (torch.float32, torch.float64)
         if error < (2e-3 if exact else 5e-2):
-            return SINK if heard.row_sums is not None else ""
+            if heard.row_sums is not None:
+                return SINK
+            return VALUES_NORMED if layer.values_normed else ""
         if heard.mixed is not None and _is_gated(mixed, heard.mixed, heard.A.mask):
             return GATED_INSIDE
         raise InputError(
@@ -247,10 +250,8 @@ class Study:
         """(values mixed by attention ``(b, n, heads, k)``, what the layer makes of them ``(b, n, d)``)."""
         A = heard.A
         assert A is not None
-        W_V, W_O = (W.to(A.device, A.dtype) for W in (layer.W_V, layer.raw_W_O))
-        values = x.to(A.device, A.dtype)[:, None] @ W_V
-        if (bias := layer.value_bias) is not None:
-            values = values + bias.to(values)[:, None]
+        W_O = layer.raw_W_O.to(A.device, A.dtype)
+        values = layer.values(x.to(A.device, A.dtype))
         mask = None if A.mask is None else A.mask[:, 0]
         V = values.transpose(1, 2)
         self._first_values = V if self._first_values is None else self._first_values
@@ -357,7 +358,4 @@ def _as_seen(layer: AttentionLayer, found: Account) -> AttentionLayer:
     """The layer with the factors that the arrays show, which include what its weights say of them."""
     if found.undecided:
         return layer
-    factor = found.factor
-    if found.values_factor != 1.0:
-        factor = torch.as_tensor(found.values_factor) if factor is None else factor * found.values_factor
-    return dataclasses.replace(layer, layer_scale=None, factor=factor, keep=found.keep)
+    return dataclasses.replace(layer, layer_scale=None, factor=found.factor, keep=found.keep, feed=found.values_factor)
