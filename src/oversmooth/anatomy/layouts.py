@@ -220,23 +220,23 @@ PRE_NORM_MODELS = (
     "beit", "bigbird_pegasus", "biogpt", "bitnet", "blenderbot", "bloom", "chinese_clip_vision_model", "clip",
     "clip_text_model", "clip_vision_model", "clipseg_text_model", "codegen", "cohere", "cohere2", "cohere2_moe", "cwm",
     "data2vec-vision", "deepseek_v2", "deepseek_v3", "deit", "dia", "dinov2", "dinov2_with_registers", "dinov3_vit",
-    "ernie4_5", "ernie4_5_moe", "esm", "eurobert", "exaone_moe", "falcon", "falcon_h1", "gemma", "gemma2", "gemma3",
+    "ernie4_5", "ernie4_5_moe", "esm", "eurobert", "exaone_moe", "falcon", "falcon_h1", "gemma", "gemma2",
     "gemma3_text", "git_vision_model", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glmasr_encoder", "gpt2",
     "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gpt_oss", "gptj", "granite", "granite_swa",
     "granitemoe", "granitemoe_swa", "granitemoeshared", "groupvit_vision_model", "helium", "higgs_audio_v2",
     "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "idefics3_vision", "ijepa", "imagegpt", "jais2",
     "kosmos_2_5_text_model", "lfm2", "llama", "llama4_text", "longt5", "m2m_100", "mbart", "megatron-bert", "mellum",
     "metaclip_2_text_model", "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral",
-    "mlcd_vision_model", "mllama", "mllama_text_model", "mllama_vision_model", "modernbert", "modernbert-decoder",
-    "moonshine", "mpt", "mt5", "nemotron", "nllb-moe", "olmoe", "openai_privacy_filter", "owlv2_text_model",
-    "owlvit_text_model", "paligemma", "pegasus", "persimmon", "phi", "phi3", "phimoe", "pixio", "pixtral", "qwen2",
-    "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_audio_encoder", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen3",
-    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text",
-    "recurrent_gemma", "roberta-prelayernorm", "seed_oss", "siglip", "siglip2", "siglip2_vision_model",
-    "siglip_text_model", "siglip_vision_model", "smollm3", "smolvlm_vision", "solar_open", "speech_to_text",
-    "stablelm", "starcoder2", "switch_transformers", "t5", "t5gemma", "t5gemma2_encoder", "t5_gemma_module",
-    "tipsv2_text_model", "tipsv2_vision_model", "umt5", "vaultgemma", "videomae", "vilt", "vit", "vit_mae", "vit_msn",
-    "vivit", "voxtral_encoder", "voxtral_realtime_encoder", "whisper", "xglm", "xlm-roberta-xl", "yolos",
+    "mlcd_vision_model", "mllama_text_model", "mllama_vision_model", "modernbert", "modernbert-decoder", "moonshine",
+    "mpt", "mt5", "nemotron", "nllb-moe", "olmoe", "openai_privacy_filter", "owlv2_text_model", "owlvit_text_model",
+    "pegasus", "persimmon", "phi", "phi3", "phimoe", "pixio", "pixtral", "qwen2", "qwen2_5_vl_text",
+    "qwen2_audio_encoder", "qwen2_moe", "qwen2_vl_text", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+    "qwen3_next", "qwen3_vl_moe_text", "qwen3_vl_text", "recurrent_gemma", "roberta-prelayernorm", "seed_oss",
+    "siglip", "siglip2_vision_model", "siglip_text_model", "siglip_vision_model", "smollm3", "smolvlm_vision",
+    "solar_open", "speech_to_text", "stablelm", "starcoder2", "switch_transformers", "t5", "t5_gemma_module",
+    "t5gemma2_encoder", "tipsv2_text_model", "tipsv2_vision_model", "umt5", "vaultgemma", "videomae", "vilt", "vit",
+    "vit_mae", "vit_msn", "vivit", "voxtral_encoder", "voxtral_realtime_encoder", "whisper", "xglm", "xlm-roberta-xl",
+    "yolos",
 )  # fmt: skip
 # Pre-LN models whose first layer has no norm: their embedding is normed already.
 FIRST_UNNORMED_MODELS = ("modernbert", "modernbert-decoder")
@@ -244,8 +244,8 @@ FIRST_UNNORMED_MODELS = ("modernbert", "modernbert-decoder")
 NO_NORM_MODELS = ("exaone4", "flex_olmo", "olmo2", "olmo3")
 # Norms that multiply by 1 + weight.
 OFFSET_NORM_MODELS = (
-    "gemma", "gemma2", "gemma3", "gemma3_text", "nemotron", "paligemma", "qwen3_5_moe_text", "qwen3_5_text",
-    "qwen3_next", "recurrent_gemma", "t5gemma", "t5gemma2_encoder", "t5_gemma_module", "vaultgemma",
+    "gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma",
+    "t5_gemma_module", "t5gemma2_encoder", "vaultgemma",
 )  # fmt: skip
 # LayerNorms without a bias, which look like RMSNorms on disk.
 BIASLESS_LAYER_NORM_MODELS = ("modernbert", "modernbert-decoder", "cohere", "cohere2", "cohere2_moe", "mpt")
