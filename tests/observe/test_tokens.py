@@ -31,6 +31,7 @@ CASES = {
     "a prefix that sees itself": (lambda i, j: j < 3 or causal(i, j), range(N)),
     "a window": (lambda i, j: causal(i, j) and i - j < 3, range(N)),
     "a token that all see": (lambda i, j: j == 0 or i == 0 or abs(i - j) < 2, range(N)),
+    "padding that the others see": (lambda i, j: i < 5 or j < 5, range(N)),
     "two texts": (lambda i, j: (i < 3) == (j < 3), range(N)),
 }
 

@@ -200,7 +200,7 @@ class _Accountant:
                         if total is not None and all(bool(f.any()) for f in total.factors[1:]):
                             return _Found(target, None, branch, source, total, beside)
         for branch, source in self.branches:
-            if same(self.y, branch) or self._adds(self.y, branch):
+            if same(self.y, branch) or self._adds(self.y, branch) is not None:
                 # Attention replaces the stream: what it gave is what goes on.
                 total = Sum((0 * _one(self.x), _one(self.x)), "no")
                 return _Found(None if same(self.y, branch) else self._met(branch), None, branch, source, total)
@@ -277,24 +277,34 @@ class _Accountant:
                 return [Stage("norm", "end")], True
             for last in ending:
                 assert last.given is not None
-                if self._adds(last.given, normed.x) or not self._adds(last.given, state.x):
+                if not self._plainer(last.given, state.x, normed.x):
                     between = Stage(self.rest, "input", last.name, last.nth)
                     return [_stage("norm", normed), between, Stage("norm", "end")], True
-            if not ending and not self._adds(self.y, state.x) and self._adds(self.y, normed.x):
+            if not ending and self._plainer(self.y, normed.x, state.x):
                 return [_stage("norm", normed), Stage(self.rest, "end")], True
         for last in ending:
-            if last.given is not None and self._adds(last.given, state.x):
+            if last.given is not None and self._adds(last.given, state.x) is not None:
                 return [Stage(self.rest, "input", last.name, last.nth), Stage("norm", "end")], False
         return [Stage(self.rest, "end")], False
 
-    def _adds(self, target: Tensor, base: Tensor) -> bool:
-        """Whether target is base, times a factor, plus something that a module gave, times another."""
-        for event in self.events:
-            if event.later and event.gave is not None and event.gave is not target and event.gave is not base:
-                total = explain(target, [base, event.gave])
-                if total is not None and all(bool(f.any()) for f in total.factors):
-                    return True
-        return False
+    def _plainer(self, target: Tensor, base: Tensor, other: Tensor) -> bool:
+        """Whether target is a sum on base, and not as plain a one on the other."""
+        this, that = self._adds(target, base), self._adds(target, other)
+        return this is not None and (that is None or this < that)
+
+    def _adds(self, target: Tensor, base: Tensor) -> int | None:
+        """How plainly target is base, times a factor, plus something that a module gave, times another: 0 for numbers,
+        1 for factors by channel, None where it is not.
+        """
+        for plainness, varies in enumerate(CONSTANT):
+            for event in self.events:
+                if event.acts_on_features and event.given is base:
+                    continue  # what a norm makes of the base is no part beside it
+                if event.later and event.gave is not None and event.gave is not target and event.gave is not base:
+                    total = explain(target, [base, event.gave], varies=(varies,))
+                    if total is not None and all(bool(f.any()) for f in total.factors):
+                        return plainness
+        return None
 
     # The norm before attention
 

@@ -32,6 +32,8 @@ class Caught:
     """Who may see whom, ``(b, h, n, n)`` or broadcastable; None: all see all, or all that came before."""
     tokens: Tensor | None
     """The tokens that count, ``(b, n)``; None: all."""
+    values_in: Tensor | None = None
+    """What values were made of, ``(b, n, d)``, where that is done in the same call."""
     row_sums: Tensor | None = None
     """Where something that is no token takes a share of attention: what is left, ``(b, h, n)``."""
 
@@ -128,6 +130,7 @@ class CatchAttention(TorchFunctionMode):
                 visible = visible & torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
                 is_causal = False
         self._softmax(q, k, visible, is_causal and attn_mask is None, None)
+        self.found[-1].values_in = value.transpose(0, 1) if value.ndim == 3 else value[None]
 
     @torch.no_grad()
     def _weights(self, scores: Tensor, A: Tensor) -> None:
@@ -143,7 +146,8 @@ class CatchAttention(TorchFunctionMode):
         sums = A.sum(-1) if sink else None
         if sink:
             A = A / A.sum(-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
-        self.found.append(Caught(DenseAttention(A, mask=tokens) if self.operators else None, allowed, tokens, sums))
+        operator = DenseAttention(A, mask=tokens) if self.operators else None
+        self.found.append(Caught(operator, allowed, tokens, row_sums=sums))
 
     def _tokens(self, allowed: Tensor, like: Tensor) -> Tensor | None:
         found = counted(allowed, self.named).expand(like.shape[0], like.shape[-2])

@@ -151,7 +151,7 @@ class Collect:
             assert self._tokens is not None
             kind = block.layer.norm.kind if block.layer.norm is not None else "layer"
             x = self._tokens.apart(self._x)
-            self._sigma = inverse_sigma(x, kind, self._counted(x))
+            self._sigma = inverse_sigma(x, kind, self._counted(x), block.norm_eps)
             self._lists["sigma"][call].append(self._sigma)
         return self._sigma
 

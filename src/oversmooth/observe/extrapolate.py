@@ -153,7 +153,7 @@ def _effective(block: Block) -> tuple[Tensor, Tensor, Tensor | None, str]:
     variant = "raw"
     if block.norm_position == "pre" and block.norm_agrees and layer.norm is not None:
         mask = None if block.A is None or block.A.mask is None else block.A.mask[:1, 0]
-        inverse = float(inverse_sigma(block.x[:1], layer.norm.kind, mask))
+        inverse = float(inverse_sigma(block.x[:1], layer.norm.kind, mask, block.norm_eps))
         if layer.norm.beta is not None:
             values = values + (layer.norm.beta.float() @ W_V)
         W_V = fold_norm(W_V, layer.norm.gamma.float(), kind=layer.norm.kind, inverse_sigma=inverse)

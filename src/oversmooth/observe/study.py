@@ -42,6 +42,8 @@ class Block:
     attention_stage: int | None
     """The stage after the attention sub-layer, its norm included where that stands on the stream; None: not known."""
     norm_position: NormPosition
+    norm_eps: float
+    """What the norm before attention adds to σ²."""
     norm_agrees: bool
     """Whether the norm before attention is what anatomy says it is."""
     continues: bool
@@ -153,7 +155,8 @@ class Study:
 
     def attention(self, call: int, layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
         assert self._heard is not None
-        self._heard.A, self._heard.row_sums, self._heard.attention_in = caught.A, caught.row_sums, x
+        self._heard.A, self._heard.row_sums = caught.A, caught.row_sums
+        self._heard.attention_in = x if x is not None else caught.values_in
         self._note_links(caught)
         if self._heard.attention_out is None:
             self._heard.attention_out = self._kept(y)
@@ -198,6 +201,7 @@ class Study:
                 found.stages,
                 found.attention_stage,
                 found.norm_position,
+                self._eps(layer),
                 agrees,
                 continues,
                 heard.A,
@@ -239,7 +243,7 @@ class Study:
             if heard.row_sums is not None:
                 return SINK
             return VALUES_NORMED if layer.values_normed else ""
-        if heard.mixed is not None and _is_gated(mixed, heard.mixed, heard.A.mask):
+        if heard.mixed is not None and _is_gated(mixed, heard.mixed, heard.A.mask, exact):
             return GATED_INSIDE
         raise InputError(
             f"{layer.name}: its weights and its attention give a result {error:.2g} off what it returned; "
@@ -265,6 +269,11 @@ class Study:
         out = (mixed.transpose(1, 2) @ W_O).sum(-3)
         out = out if layer.output_bias is None else out + layer.output_bias.to(out)
         return mixed, out if site is None else site.projected(out, mask)
+
+    def _eps(self, layer: AttentionLayer) -> float:
+        norm = None if layer.norm is None else self.modules.get(layer.norm.name)
+        said = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
+        return next((float(eps) for eps in said if isinstance(eps, float)), 0.0)
 
     def _norm_agrees(self, layer: AttentionLayer, heard: _Heard) -> bool:
         if layer.norm is None:
@@ -306,7 +315,7 @@ def _disagreement(expected: Tensor, got: Tensor, mask: Tensor | None) -> float:
     return float((error / size.clamp(min=1e-12)).flatten().quantile(0.9))
 
 
-def _is_gated(mixed: Tensor, got: Tensor, mask: Tensor | None) -> bool:
+def _is_gated(mixed: Tensor, got: Tensor, mask: Tensor | None, exact: bool) -> bool:
     """Whether every entry of what attention mixed was multiplied by some number between 0 and 1."""
     mixed = mixed.flatten(2)
     if got.shape != mixed.shape:
@@ -314,21 +323,22 @@ def _is_gated(mixed: Tensor, got: Tensor, mask: Tensor | None) -> bool:
     got = got.to(mixed)
     if mask is not None:
         mixed, got = mixed[mask[:, 0]], got[mask[:, 0]]
-    clear = mixed.abs() > 1e-2 * mixed.abs().mean()
-    ratio = (got / mixed)[clear]
-    return bool(((ratio > -1e-2) & (ratio < 1.01)).all())
+    # Where what was mixed is clearly not zero, in this precision.
+    room = 1e-2 if exact else 0.1
+    ratio = (got / mixed)[mixed.abs() > room * mixed.abs().mean()]
+    return bool(((ratio > -room) & (ratio < 1 + room)).all())
 
 
 def _holds_a_matrix(A: AttentionOperator | None) -> bool:
     return A is not None and (not isinstance(A, SoftmaxAttention) or A.bias is not None)
 
 
-def inverse_sigma(x: Tensor, kind: str, mask: Tensor | None) -> Tensor:
-    """Mean over tokens of 1/σ, σ as a norm takes it: about the mean of a token's features (layer) or zero (rms)."""
+def inverse_sigma(x: Tensor, kind: str, mask: Tensor | None, eps: float) -> Tensor:
+    """Mean over tokens of 1/σ, as a norm takes it: about the mean of a token's features (layer) or zero (rms)."""
     x = x.float()
     # Two plain passes: torch's var takes five times as long on a CPU.
     centred = x if kind == "rms" else x - x.mean(-1, keepdim=True)
-    inverse = (x.shape[-1] ** 0.5 / torch.linalg.vector_norm(centred, dim=-1)).clamp(max=1e6)
+    inverse = (torch.linalg.vector_norm(centred, dim=-1).square() / x.shape[-1] + eps).rsqrt().clamp(max=1e6)
     return inverse.mean(-1) if mask is None else (inverse * mask).sum(-1) / mask.sum(-1)
 
 

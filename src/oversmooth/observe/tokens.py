@@ -43,8 +43,14 @@ def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
     last[..., n - 1] = strangers[..., n - 1] & (strangers.sum(-1) == 1)
     if named is not None and named.shape == strangers.shape:
         last &= named.to(last.device)
+    found = seen | last
+    while True:  # whoever counts, votes
+        more = found | (allowed & found[..., None]).any(-2)
+        if torch.equal(more, found):
+            break
+        found = more
     plain = ~votes.any(-1, keepdim=True)  # nobody's view is narrowed: all who see anything count
-    return torch.where(plain, sees_all, seen | last)
+    return torch.where(plain, sees_all, found)
 
 
 def sequences(allowed: Tensor, tokens: Tensor) -> list[Tensor] | None:
