@@ -19,6 +19,7 @@ from oversmooth.theory.weights import all_finite, repeat_shared_heads
 NormPosition = Literal["pre", "post", "none", "unknown"]
 """Before attention, after the addition, nowhere; unknown: files do not say it, and nothing has run."""
 _LATENT_EPS = 1e-6
+SINKS, GATE = "sinks", "a gate"
 
 
 class Weights(Protocol):
@@ -83,6 +84,8 @@ class AttentionLayer:
     """What multiplies tokens on their way into the value projection; W_V has it folded in."""
     values_normed: bool = False
     """Its values are normed token by token on their way, so H is known up to a factor that varies by token."""
+    modules_idle: bool = False
+    """Its projections' modules never run: their weights are handed to a function."""
     leak: str | None = None
     """What keeps the rows of A from summing to one, in words (sinks, a gate); None: nothing that weights show."""
 
@@ -130,6 +133,10 @@ class AttentionLayer:
             return "its value weight is a product of several"
         if self.layout.own_bias:
             return "its value bias is added outside its value module"
+        if self.leak == GATE:
+            return "what it mixes is gated before the output projection"
+        if self.modules_idle:
+            return "its projections' weights are handed to a function, and their modules never run"
         return None if self.feed == 1 else "what its values get is multiplied on the way"
 
     @property

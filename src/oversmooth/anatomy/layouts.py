@@ -243,6 +243,8 @@ FIRST_UNNORMED_MODELS = ("modernbert", "modernbert-decoder")
 # Models whose values are made of the stream as it is; a norm stands on the branch, or nowhere.
 NO_NORM_MODELS = ("exaone4", "flex_olmo", "olmo2", "olmo3")
 # Norms that multiply by 1 + weight.
+# Attention that hands its projections' weights to a function, so that its modules never run.
+WEIGHTS_IN_A_FUNCTION = ("wavlm",)
 OFFSET_NORM_MODELS = (
     "gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma",
     "t5_gemma_module", "t5gemma2_encoder", "vaultgemma",

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from oversmooth.anatomy import layouts
-from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm, NormPosition, Weights
+from oversmooth.anatomy.layer import GATE, SINKS, Anatomy, AttentionLayer, Norm, NormPosition, Weights
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
 from oversmooth.anatomy.live import NormForm
 from oversmooth.errors import InputError
@@ -272,6 +272,7 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
         keep=_number(source, prefix, "keep"),
         feed=_number(source, prefix, "feed"),
         values_normed=layout.packing == "latent",
+        modules_idle=source.config.get("model_type") in layouts.WEIGHTS_IN_A_FUNCTION,
         leak=_leak(source, prefix, heads, inner),
     )
 
@@ -305,12 +306,12 @@ def _factor(source: Source, prefix: str, block: str) -> float | Tensor | None:
 
 def _leak(source: Source, prefix: str, heads: int, inner: int) -> str | None:
     if any(_join(prefix, name) in source.shapes for name in layouts.SINKS):
-        return "sinks"
+        return SINKS
     queries = source.shapes.get(_join(prefix, "q_proj.weight"))
     twice = queries is not None and len(queries) == 2 and queries[0] == 2 * inner  # Qwen3-Next: a gate beside q
     gates = [source.shapes.get(_join(prefix, f"{name}.weight"), ()) for name in layouts.OUTPUT_GATE]
     gated = any(gate[:1] in ((heads,), (inner,)) for gate in gates)  # per head or per feature; an MLP's is wider
-    return "a gate" if twice or gated else None
+    return GATE if twice or gated else None
 
 
 def _heads(source: Source, prefix: str, inner: int) -> tuple[int, int]:

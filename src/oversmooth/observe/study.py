@@ -118,7 +118,8 @@ class Study:
     def parts(self, layer: AttentionLayer) -> list[str]:
         """Every module of the block, but for what methods keep there and the insides of torch's own attention."""
         inside = [name for name in self.modules if name.startswith(layer.block + ".") or (not layer.block and name)]
-        inside = [name for name in inside if f".{STEERING_PARTS}." not in name]
+        # Parametrizations run whenever somebody reads a weight.
+        inside = [n for n in inside if f".{STEERING_PARTS}." not in n and ".parametrizations" not in n]
         if isinstance(self.modules[layer.name], nn.MultiheadAttention):
             # Its projections are no modules that run, or, opened, run with their axes in another order.
             return [name for name in inside if not name.startswith(layer.name + ".")]

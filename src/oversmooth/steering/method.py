@@ -58,6 +58,8 @@ class Method:
 
     def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:
         """Why this layer cannot take it, or None."""
+        if layer.cannot_steer is not None:
+            return layer.cannot_steer
         if self.averages and layer.causal:
             return "it averages over all tokens, so with causal attention a token would see later ones"
         if self.averages and layer.window is not None:

@@ -95,6 +95,8 @@ class Spectral(Method):
         return () if self.range is not None else ("mode",)  # a range stands in place of it
 
     def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:
+        if (why := super().refusal(layer, anatomy)) is not None:
+            return why
         inner = layer.kv_heads * layer.head_dim
         if inner > layer.width:
             return (

@@ -259,7 +259,7 @@ def _coupling(W_V: Tensor, W_O: Tensor, group: int) -> float:
 
 def _folded(layer: AttentionLayer, W_V: Tensor) -> tuple[float, float] | None:
     before = layer.norm if layer.norm_position == "pre" else None
-    if before is None and layer.layer_scale is None:
+    if before is None and layer.scale is None:
         return None
     if before is not None:
         W_V = fold_norm(W_V, before.gamma.to(W_V), kind=before.kind)
