@@ -49,7 +49,7 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
         try:
             if change is not None:
                 raise InputError("its attention is steered, which simulation does not know")
-            course, seen = _simulated([block], [A], *_per_kept([block], [(W_V, W_O)], [offset]), residual=bool(keep))
+            course, seen = _simulated([block], [A], [(W_V, W_O)], [offset])
         except InputError as error:
             note = f"not simulated: {error}"
     (word,), (why,) = said.verdict, said.reason
@@ -86,11 +86,14 @@ def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int,
         effective = [_effective(block) for block in blocks]
         offsets = [offset for _, _, offset, _ in effective]
         biased = any(offset is not None for offset in offsets)
-        weights, offsets = _per_kept(blocks, [(W_V, W_O) for W_V, W_O, _, _ in effective], offsets)
-        kept = sum(math.log(abs(block.layer.keep)) for block in blocks)
-        said = stack_dominance(
-            operators, [v for v, _ in weights], [o for _, o in weights], bias=biased, tolerance=1e-4, seed=seed
-        )
+        weights = [(W_V, W_O) for W_V, W_O, _, _ in effective]
+        # keep·X + f(X) is keep times X + f(X)/keep.
+        keeps = [block.layer.keep for block in blocks]
+        if biased and any(keep != 1 for keep in keeps):
+            raise InputError("its layers scale the stream and add constants, which the stack's spectra do not know")
+        kept = sum(math.log(abs(keep)) for keep in keeps)
+        shares = [W_O / keep for (_, W_O), keep in zip(weights, keeps, strict=True)]
+        said = stack_dominance(operators, [v for v, _ in weights], shares, bias=biased, tolerance=1e-4, seed=seed)
         course, seen = _simulated(blocks, operators, weights, offsets)
     entry = Extrapolation(
         what="stack",
@@ -114,15 +117,6 @@ def _undecided(what: str, why: str, real: Course | None) -> Extrapolation:
     return Extrapolation(
         what, 0, None, None, "undecided", None, None, "raw", None, "open", real, note=f"undecided: {why}"
     )
-
-
-def _per_kept(
-    blocks: list[Block], weights: list[tuple[Tensor, Tensor]], offsets: list[Tensor | None]
-) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor | None]]:
-    """What is added for each unit of the stream that is kept; as it is where nothing is kept."""
-    keeps = [block.layer.keep or 1.0 for block in blocks]
-    shares = [(W_V, W_O / keep) for (W_V, W_O), keep in zip(weights, keeps, strict=True)]
-    return shares, [None if offset is None else offset / keep for offset, keep in zip(offsets, keeps, strict=True)]
 
 
 def _change(modules: dict[str, nn.Module], block: Block, run: int) -> AttentionChange | None:
@@ -173,7 +167,6 @@ def _simulated(
     operators: list[AttentionOperator],
     weights: list[tuple[Tensor, Tensor]],
     offsets: list[Tensor | None],
-    residual: bool = True,
 ) -> tuple[Course, str]:
     X = blocks[-1].y[:1].to(operators[0].device).float()
     if weights[0][0].shape[-2] < X.shape[-1]:  # features of zero mean, in the basis that the weights are in
@@ -183,8 +176,8 @@ def _simulated(
     depth = period * max(8, _SIMULATED // period)
     operators = [A.dense() if period == 1 else A for A in operators]  # one matrix at a time is kept
     values, outputs = [v for v, _ in weights], [o for _, o in weights]
-    every = max(period, 4)
-    run = simulate(X, operators, values, outputs, depth, residual=residual, bias=offsets, every=every, bands_only=True)
+    keeps, every = [block.layer.keep for block in blocks], max(period, 4)
+    run = simulate(X, operators, values, outputs, depth, residual=keeps, bias=offsets, every=every, bands_only=True)
     course = Course(run.depth.tolist(), [plain(v) for v in run.log_hfc_lfc[:, 0].tolist()])
     return course, _settled(run)
 

@@ -104,7 +104,7 @@ def simulate(
     W_O: Tensor | Sequence[Tensor],
     layers: int,
     *,
-    residual: bool = True,
+    residual: bool | float | Sequence[float] = True,
     norm: Norm = "none",
     gamma: Tensor | float = 1.0,
     beta: Tensor | float = 0.0,
@@ -119,7 +119,8 @@ def simulate(
 
     One A, W_V, W_O and bias are repeated `layers` times; a list of them is a stack, begun again when it ends.
 
-    residual: False leaves X itself out. norm: LayerNorm before the layer (pre) or after it (post) with γ, β and eps.
+    residual: False leaves X itself out, a number takes so many times X; a list has one a layer.
+    norm: LayerNorm before the layer (pre) or after it (post) with γ, β and eps.
     bias: a vector added to every token at every layer, or a list of them, None where a layer has none. neutreno: λ̃,
     one number or one a head; every layer but the first adds ``λ̃ (V⁰ − V)``, V⁰ the values of the first. every: record
     the metrics only every so many layers, and at the end. bands_only: leave cosines, ranks and the spectral norm NaN,
@@ -141,10 +142,13 @@ def simulate(
     strength = one_a_head(neutreno, first.W_V, "neutreno")
     if strength.any() and any(layer.W_V.shape[-3:] != first.W_V.shape[-3:] for layer in stack):
         raise InputError("NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape")
+    keeps = [float(keep) for keep in residual] if isinstance(residual, Sequence) else [float(residual)] * len(stack)
+    if len(keeps) != len(stack):
+        raise InputError(f"residual has {len(keeps)} numbers and the stack {len(stack)} layers; give one a layer")
     if norm == "none":
-        states = _linear(X, stack, residual, strength)
+        states = _linear(X, stack, keeps, strength)
     else:
-        states = _normed(X, stack, residual, strength, norm, weight, offset, eps)
+        states = _normed(X, stack, keeps, strength, norm, weight, offset, eps)
     return _measure(states, layers, every, progress, first.tokens, bands_only)
 
 
@@ -158,10 +162,9 @@ class _State:
     z: Tensor  # (..., 1, 1)
 
 
-def _linear(X: Tensor, stack: list[_Layer], residual: bool, strength: Tensor) -> Iterator[_State]:
+def _linear(X: Tensor, stack: list[_Layer], keeps: list[float], strength: Tensor) -> Iterator[_State]:
     """The states of the linear update, the input first, for ever."""
     tokens = stack[0].tokens
-    base = 1.0 if residual else 0.0
     zero = _no_scale(X)
     state = _parts(X, tokens)
     V0 = X[..., None, :, :] @ stack[0].W_V
@@ -175,6 +178,7 @@ def _linear(X: Tensor, stack: list[_Layer], residual: bool, strength: Tensor) ->
         yield state
         m, s, Z, z = state.m, state.s, state.Z, state.z
         at = depth % len(stack)
+        base = keeps[at]
         source = steer and depth > 0  # NeuTRENO leaves the first layer alone
         # The centred part feeds itself and the constant part; the constant part feeds itself alone.
         mixed = stack[at].mix(Z, torch.zeros_like(V0) if source else None, strength)
@@ -195,7 +199,7 @@ def _linear(X: Tensor, stack: list[_Layer], residual: bool, strength: Tensor) ->
 def _normed(
     X: Tensor,
     stack: list[_Layer],
-    residual: bool,
+    keeps: list[float],
     strength: Tensor,
     norm: Norm,
     gamma: Tensor,
@@ -217,7 +221,7 @@ def _normed(
         if depth == 0:
             V0 = inner[..., None, :, :] @ layer.W_V
         Y = layer.mix(inner, source, strength)
-        X = (X if residual else 0) + Y + (0 if layer.bias is None else layer.bias)
+        X = keeps[depth % len(stack)] * X + Y + (0 if layer.bias is None else layer.bias)
         X = layer_norm(X) if norm == "post" else X
         depth += 1
         source = V0 if strength.any() else None

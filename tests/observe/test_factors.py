@@ -1,0 +1,84 @@
+"""Factors between attention and the stream are in the extrapolation too: against dense matrices, step by step."""
+
+import math
+
+import pytest
+import torch
+from oracles import apply_layer, dense_radii
+from torch import nn
+
+from oversmooth import diagnose
+
+D, HEADS, N = 16, 2, 6
+
+
+class _Attention(nn.Module):
+    num_heads = HEADS
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, D // HEADS)).permute(2, 0, 3, 1, 4)
+        self.A = (q @ k.mT / math.sqrt(D // HEADS)).softmax(-1)
+        return self.proj((self.A @ v).transpose(1, 2).flatten(2))
+
+
+class _Block(nn.Module):
+    def __init__(self, keep, factor):
+        super().__init__()
+        self.attn, self.keep, self.factor = _Attention(), keep, factor
+
+    def forward(self, x):
+        return self.keep * x + self.factor * self.attn(x)
+
+
+class _Net(nn.Module):
+    def __init__(self, keep, factor):
+        super().__init__()
+        self.blocks = nn.ModuleList([_Block(keep, factor) for _ in range(2)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize(("keep", "factor"), [(1.0, 1.0), (1.0, 0.5), (1.7, 1.0), (0.0, 1.0), (1.0, -0.4)])
+def test_radii_and_simulation_of_the_last_block(keep, factor):
+    torch.manual_seed(3)
+    model, x = _Net(keep, factor).double().eval(), torch.randn(1, N, D, dtype=torch.float64)
+    with torch.no_grad():
+        y = model(x)
+    found = diagnose(model, x, depth=2)
+    last = model.blocks[-1].attn
+    A, weights = last.A[0].detach(), last.qkv.weight.detach()[2 * D :]
+    W_V = weights.T.unflatten(1, (HEADS, -1)).transpose(0, 1)
+    W_O = factor * last.proj.weight.detach().T.unflatten(0, (HEADS, -1))
+    # keep·X + f(X) is keep times X + f(X)/keep; without X the identity is taken off again.
+    if keep:
+        smooth, rough = (abs(keep) * r for r in dense_radii(A, W_V, W_O / keep))
+    else:
+        smooth, rough = _radii_without_residual(A, W_V, W_O)
+    entry, layer = found.extrapolation[0], found.layers[-1]
+    assert (entry.rho_smooth, entry.rho_rough) == pytest.approx((float(smooth), float(rough)), rel=1e-4)
+    assert layer.dominance.joined_rho_rough == pytest.approx([float(rough)], rel=1e-4)
+    assert layer.spectrum.rho_smooth == pytest.approx(float(smooth), rel=1e-4)
+    course = dict(zip(entry.simulated.depth, entry.simulated.log_hfc_lfc, strict=True))
+    X, offset = y[0], factor * last.proj.bias.detach()
+    for step in range(9):
+        if step in course:
+            mean = X.mean(0, keepdim=True)
+            ratio = torch.log((X - mean).norm() / (mean.expand_as(X)).norm())
+            if ratio < -15:
+                break  # what is left tells rounding from rounding
+            assert course[step] == pytest.approx(float(ratio), abs=1e-3)
+        X = apply_layer(X, A, W_V, W_O) + (keep - 1) * X + offset
+
+
+def _radii_without_residual(A, W_V, W_O):
+    H = (W_V @ W_O).sum(0)
+    T = sum(torch.kron(A[h], (W_V[h] @ W_O[h]).T.contiguous()) for h in range(HEADS))
+    P = torch.kron(torch.eye(N, dtype=torch.float64) - 1 / N, torch.eye(D, dtype=torch.float64))
+    return torch.linalg.eigvals(H).abs().max(), torch.linalg.eigvals(P @ T @ P).abs().max()
