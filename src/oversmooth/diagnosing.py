@@ -35,6 +35,7 @@ from oversmooth.diagnosis import (
 from oversmooth.errors import InputError
 from oversmooth.inputs import Batch, Inputs
 from oversmooth.observe import MASSIVE_RATIO, Block, Found, Observer, Settings, study
+from oversmooth.observe.account import BY_INPUT
 from oversmooth.observe.extrapolate import last_block, whole_stack
 from oversmooth.observe.feed import Given, Runner
 from oversmooth.spectra import layer_spectrum, without_radii
@@ -130,6 +131,8 @@ def diagnose(
         for block in blocks:
             block.forget()
         found, accuracy = _observe(inside, blocks, settings, run, first, batches, inputs, progress)
+        for call in found.varies:
+            blocks[call].undecided = BY_INPUT
     if found.short:
         remarks.append(
             f"{found.short} of {found.inputs} inputs have fewer than two tokens that count: they are in no figure"

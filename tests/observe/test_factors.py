@@ -82,3 +82,31 @@ def _radii_without_residual(A, W_V, W_O):
     T = sum(torch.kron(A[h], (W_V[h] @ W_O[h]).T.contiguous()) for h in range(HEADS))
     P = torch.kron(torch.eye(N, dtype=torch.float64) - 1 / N, torch.eye(D, dtype=torch.float64))
     return torch.linalg.eigvals(H).abs().max(), torch.linalg.eigvals(P @ T @ P).abs().max()
+
+
+class _Gated(nn.Module):
+    """A block whose attention is multiplied by a number of each input's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.attn, self.norm, self.mlp = _Attention(), nn.LayerNorm(D), nn.Linear(D, D)
+
+    def forward(self, x):
+        x = x + x.abs().amax((1, 2), keepdim=True).round() / 4 * self.attn(x)
+        return x + self.mlp(self.norm(x))
+
+
+def test_a_gate_that_depends_on_the_input_is_no_factor():
+    torch.manual_seed(0)
+    net = _Net(1.0, 1.0)
+    net.blocks = nn.ModuleList([_Gated(), _Gated()])
+    x = torch.randn(3, N, D) * torch.tensor([1.0, 1.0, 3.0])[:, None, None]
+    x[1] = x[0]
+    one = diagnose(net.eval(), x[:2], depth=0)
+    assert one.layers[1].dominance.undecided_share == 0  # one number for both
+    found = diagnose(net, x, depth=0)
+    assert all(word == "undecided" for row in found.layers[1].dominance.verdict_heads for word in row)
+    assert "from input to input" in found.layers[1].dominance.undecided_because[0]
+    assert found.layers[1].spectrum.rho_smooth is None
+    assert any("from input to input" in remark for remark in found.remarks)
+    assert found.layers[1].change("attention") is not None

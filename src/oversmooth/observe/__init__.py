@@ -53,6 +53,7 @@ class Observer:
         layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in blocks}.values())
         modules = dict(model.named_modules(remove_duplicate=False))
         self._watch = Watch(modules, layers, self._collect, self._collect.parts, attention=settings.spectra)
+        self._collect.watch_factors = not model.training
         self.found: Found = self._collect.found
 
     def __enter__(self) -> Observer:

@@ -18,6 +18,7 @@ from oversmooth.anatomy.layer import AttentionLayer, NormPosition
 from oversmooth.observe.sums import CONSTANT, Sum, Varies, explain, same
 
 BY_TOKEN = "gated per token"
+BY_INPUT = "what multiplies attention's output varies from input to input"
 BY_CHANNEL = "the stream is scaled channel by channel"
 UNEXPLAINED = "what attention adds to the stream could not be told apart from the rest"
 # Mixers that run beside attention, by the names of their modules; what else runs beside it is an MLP.
@@ -40,6 +41,16 @@ class Stage:
     factor: Tensor | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True)
+class Branch:
+    """Where what attention adds to what entered the block can be heard, and the factors that one input showed."""
+
+    module: str
+    nth: int
+    keep: Tensor
+    factor: Tensor
+
+
 @dataclass
 class Account:
     """How attention enters the stream, and where the stream can be read."""
@@ -52,6 +63,8 @@ class Account:
     factor: Tensor | None = None
     undecided: str = ""
     """Why this block has no H, or none that acts on the stream alone."""
+    branch: Branch | None = None
+    """What to hold the factors against when other inputs come."""
 
     @property
     def attention_stage(self) -> int | None:
@@ -147,7 +160,10 @@ class _Accountant:
         position, values_factor = self._before_values(found)
         if normed or (position == "none" and stages[0].part == "norm"):
             position = "post"
-        return Account(stages, position, values_factor, keep, factor, why)
+        branch = None
+        if not why and found.base is None and found.beside is None:
+            branch = Branch(*self._source(found.source), found.total.factors[0], _last(found.total))
+        return Account(stages, position, values_factor, keep, factor, why, branch)
 
     def _distinct(self) -> list[_Seen]:
         """Every array once, in the order they were met; where a norm reads it, there: norms get whole tokens."""

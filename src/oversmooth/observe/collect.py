@@ -13,9 +13,10 @@ from torch import Tensor
 from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.errors import InputError
-from oversmooth.observe.account import Stage
+from oversmooth.observe.account import BY_INPUT, Stage
 from oversmooth.observe.catch import Caught
 from oversmooth.observe.study import Block, inverse_sigma
+from oversmooth.observe.sums import holds
 from oversmooth.observe.tokens import Tokens, tokens_of
 from oversmooth.theory.dominance import TIE, Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
@@ -58,6 +59,8 @@ class Found:
     """How many of them came packed with others."""
     short: int = 0
     """Inputs with fewer than two tokens that count: they have no part in any number."""
+    varies: set[int] = field(default_factory=set)
+    """Calls in which what multiplies attention's output was another for other inputs."""
     unread: set[str] = field(default_factory=set)
     """What was given about tokens and could not be used."""
     tokens_seen: list[int] = field(default_factory=list)
@@ -83,6 +86,8 @@ class Collect:
 
     def __init__(self, blocks: list[Block], settings: Settings, steering: Any = None) -> None:
         """steering: what was done to the model, if anything: dominance is then of the attention it makes."""
+        self.watch_factors = True
+        """Not where dropout scales at random what is added."""
         self.blocks, self.settings, self.steering = blocks, settings, steering
         self.found = Found()
         self._rows: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
@@ -97,9 +102,12 @@ class Collect:
         self._x: Tensor | None = None
         self._ran: Counter[str] = Counter()
         self._sigma: Tensor | None = None
+        self._branch: Tensor | None = None
 
     def parts(self, layer: AttentionLayer) -> list[str]:
-        return sorted({s.module for b in self.blocks if b.layer.block == layer.block for s in b.stages if s.module})
+        here = [block for block in self.blocks if block.layer.block == layer.block]
+        modules = {stage.module for block in here for stage in block.stages if stage.module}
+        return sorted(modules | {block.branch.module for block in here if block.branch is not None})
 
     def begin(self, named: Tensor | None, special: Tensor | None) -> None:
         """A batch comes. named: not padding, by an argument's name; special: not counted as tokens; both ``(b, n)``."""
@@ -114,7 +122,7 @@ class Collect:
             )
         if call == 0:
             self._tokens, self._waiting = None, []
-        self._x, self._sigma = x, None
+        self._x, self._sigma, self._branch = x, None, None
         self._ran.clear()
         if call == 0 or not block.continues:
             self._site((call, -1), x, cosines=True)
@@ -159,10 +167,24 @@ class Collect:
         call %= len(self.blocks)
         nth = self._ran[name]
         self._ran[name] += 1
+        branch = self.blocks[call].branch
+        if branch is not None and (branch.module, branch.nth) == (name, nth):
+            self._branch = y
         for place, stage in enumerate(self.blocks[call].stages):
             if stage.module == name and stage.nth == nth:
                 state = self._added(stage, y) if stage.where == "sum" else x if stage.where == "input" else y
+                if place == 0:
+                    self._check_factors(call, state)
                 self._site((call, place), state, cosines=place == self.blocks[call].attention_stage)
+
+    def _check_factors(self, call: int, state: Tensor) -> None:
+        """A gate may depend on the input: what one input showed is held against every other."""
+        block = self.blocks[call]
+        if block.branch is None or self._branch is None or not self.watch_factors or call in self.found.varies:
+            return
+        assert self._x is not None
+        if not holds(state, [self._x, self._branch], [block.branch.keep, block.branch.factor]):
+            self.found.varies.add(call)
 
     def _added(self, stage: Stage, branch: Tensor) -> Tensor:
         assert self._x is not None
@@ -174,6 +196,8 @@ class Collect:
         if self._tokens is None:
             self._know(None)
         self._inverse_sigma(call)
+        if len(self.blocks[call].stages) == 1:
+            self._check_factors(call, y)
         self._site((call, len(self.blocks[call].stages) - 1), y, cosines=True)
         self._x = None
 
@@ -351,6 +375,13 @@ class Collect:
             ("rho_rough", found.rho_rough),
         ):
             values.update({call: _joined(parts)[keep] for call, parts in self._lists[name].items()})
+        for call in found.varies & set(found.verdict):
+            unknown = torch.full_like(found.rho_rough[call], torch.nan)
+            found.rho_rough[call] = found.rho_smooth[call] = unknown
+            found.verdict[call] = [["undecided"] * len(row) for row in found.verdict[call]]
+            found.certified[call] = [0] * len(found.verdict[call])
+            found.undecided_because[call] = [f"undecided: {BY_INPUT}"]
+            found.joined.pop(call, None)
         kept = keep.tolist()
 
         def stay(entries: list[Any]) -> list[Any]:

@@ -20,7 +20,7 @@ from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
 from oversmooth.anatomy.live import STEERING_PARTS, steering_of
 from oversmooth.errors import InputError
-from oversmooth.observe.account import Account, Event, Stage, account
+from oversmooth.observe.account import Account, Branch, Event, Stage, account
 from oversmooth.observe.catch import Caught
 from oversmooth.observe.sums import same
 from oversmooth.observe.tokens import sequences
@@ -55,6 +55,8 @@ class Block:
     kwargs: Any = field(repr=False)
     running: Any = field(default=None, repr=False)
     """The steered pass it was part of, where the model is steered."""
+    branch: Branch | None = None
+    """What to hold the factors against when other inputs come; None: nothing can be, or is to be."""
     windows: bool = False
     """Whether some layers of the stack keep tokens apart that others connect: windows, and not packed texts."""
     undecided: str = ""
@@ -212,6 +214,7 @@ class Study:
                 heard.kwargs,
                 running,
                 undecided=found.undecided or why,
+                branch=found.branch,
             )
         )
 

@@ -78,6 +78,13 @@ def explain(
     return None
 
 
+def holds(target: Tensor, terms: Sequence[Tensor], factors: Sequence[Tensor]) -> bool:
+    """Whether target is the sum of the terms with these factors, at a few tokens of each input."""
+    few = _sample(target)[::4]
+    fit = _Fit([t[:, few] for t in (target, *terms)])
+    return fit.holds([f.to(fit.target) for f in factors])
+
+
 def _sample(target: Tensor) -> Tensor:
     n = target.shape[1]
     if n <= _SAMPLE:
