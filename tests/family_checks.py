@@ -466,41 +466,6 @@ def _same_eigenvalues(found: Any, expected: Tensor, what: str, zeros: bool = Tru
     near(found.rho_smooth, (1 + expected).abs().max().clamp(min=floor), f"{what}: rho_smooth")
 
 
-def check_dominance(name: str) -> None:
-    """ρ_smooth and ρ_rough head by head and for all together, from every eigenvalue of dense matrices."""
-    family = FAMILIES[name]
-    layers = zip(anatomy(name), diagnosis(name).layers[1:], passages(name), strict=True)
-    for place, (layer, found, passage) in enumerate(layers):
-        W_V, W_O = layer.W_V.double(), layer.W_O.double()
-        assert found.dominance is not None
-        if family.gated:
-            assert found.dominance.verdict_heads == [["undecided"] * HEADS] * 2
-            assert found.dominance.undecided_because == ["undecided: gated per token"]
-            assert found.dominance.rho_smooth_heads == [None] * HEADS
-            assert not found.dominance.joined_inputs
-            continue
-        smooth = 0
-        for i, keep in enumerate(family.rows()):
-            A = passage.A[i] if isinstance(keep, slice) else passage.A[i][:, keep][:, :, keep]
-            basis = centred_basis(A.shape[-1])
-            for h in range(HEADS):
-                t = torch.linalg.eigvals(basis.T @ A[h] @ basis)
-                lam = torch.linalg.eigvals(W_O[h] @ W_V[h])
-                rough, even = (1 + torch.outer(t, lam)).abs().max(), (1 + lam).abs().max()
-                near(found.dominance.rho_rough_heads[i][h], rough, f"{layer}: rho_rough of head {h}")
-                near(found.dominance.rho_smooth_heads[h], even, f"{layer}: rho_smooth of head {h}")
-                if (even - rough).abs() > 1e-3:
-                    word = "smooth" if even > rough else "rough"
-                    assert found.dominance.verdict_heads[i][h] == word, f"{layer}: head {h} of input {i}"
-                smooth += found.dominance.verdict_heads[i][h] == "smooth"
-            if place < 2:  # the whole matrix is slow
-                even, rough = dense_radii(A, W_V, W_O)
-                near(found.dominance.joined_rho_smooth[i], even, f"{layer}: rho_smooth together")
-                near(found.dominance.joined_rho_rough[i], rough, f"{layer}: rho_rough together, input {i}")
-        near(found.dominance.smoothing_share, smooth / (2 * HEADS), f"{layer}: smoothing share")
-        assert found.dominance.joined_inputs == [0, 1]
-
-
 def check_extrapolation(name: str) -> None:
     """The last block once more: its radii from dense matrices, attention alone step by step, and the block itself."""
     family, found = FAMILIES[name], diagnosis(name)

@@ -57,11 +57,6 @@ def test_share_of_negative_eigenvalues_with_the_norm_folded_in(name):
 
 
 @EVERY
-def test_radii_by_head_and_together(name):
-    checks.must(checks.check_dominance, name)
-
-
-@EVERY
 def test_the_last_block_repeated(name):
     checks.must(checks.check_extrapolation, name)
 

@@ -101,8 +101,8 @@ def test_a_mean_that_dies_faster_than_the_rest():
 def test_a_bias_of_zeros_is_no_bias():
     A = (6 * torch.eye(4).double() + normal(4, 4)).softmax(-1)[None]
     X, zero = normal(4, 2), torch.zeros(2).double()
-    with_zero = simulate(X, A, eye(2), -0.9 * eye(2), 9000, every=1000, bias=zero)
-    without = simulate(X, A, eye(2), -0.9 * eye(2), 9000, every=1000)
+    with_zero = simulate(X, A, eye(2), -0.9 * eye(2), 3000, every=1000, bias=zero)
+    without = simulate(X, A, eye(2), -0.9 * eye(2), 3000, every=1000)
     torch.testing.assert_close(with_zero.log_hfc_lfc, without.log_hfc_lfc)
 
 
@@ -186,7 +186,7 @@ def test_causal_tokens_that_cancel_have_no_direction(seed):
     """In the limit the first tokens vanish; what rounding leaves of them must not enter the cosines."""
     from oversmooth.cases import Case
 
-    outcome = Case("x", tokens=8, width=8, causal=True, eigenvalues=(-1, -0.1), layers=20_000, seed=seed).run()
+    outcome = Case("x", tokens=8, width=8, causal=True, eigenvalues=(-1, -0.1), layers=10_000, seed=seed).run()
     found, seen = outcome.prediction, outcome.observed.abs_cos[-1, 0]
     if found.array.abs_cos[0][0].isnan():  # fewer than two tokens are left
         assert seen.isnan()

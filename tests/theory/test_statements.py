@@ -146,7 +146,7 @@ def test_causal_sharpening_leaves_tokens_at_zero_and_the_others_parallel():
     assert (array[first:] > 1e-12).all()
     assert found.array.abs_cos[0] > 1 - 1e-9  # over the tokens that are not zero
     # The mode with the smallest diagonal entry outlives all others.
-    run = simulate(normal(7, 3), A, *one_head(H), 30_000, every=10_000)
+    run = simulate(normal(7, 3), A, *one_head(H), 12_000, every=6_000)
     assert run.X[:first].norm() < 1e-6
     assert run.abs_cos[-1] > 0.999
 
@@ -252,8 +252,8 @@ def test_multi_head_verdict_against_simulated_layers(heads, n, d, causal, seed):
     A, (W_V, W_O) = attention(heads, n, n, causal=causal, seed=seed), weights(heads, d, 2, scale=0.7, seed=seed)
     found = dominance(A, W_V, W_O)
     assume(found.margin.abs() > 0.01 * found.rho_smooth)
-    run = simulate(normal(n, d, seed=seed), A, W_V, W_O, 4000, every=400)
-    fall = (run.log_hfc_lfc[-1] - run.log_hfc_lfc[5]).item() / 2000
+    run = simulate(normal(n, d, seed=seed), A, W_V, W_O, 2000, every=200)
+    fall = (run.log_hfc_lfc[-1] - run.log_hfc_lfc[5]).item() / 1000
     if found.verdict == "smooth":
         assert run.log_hfc_lfc[-1] < -15
         assert fall == pytest.approx(math.log(found.rho_rough / found.rho_smooth), abs=2e-3)
@@ -401,7 +401,7 @@ def test_neutreno_shifts_attention_and_needs_more_than_one_to_smooth(heads, n, d
     margin = found.rho_smooth - found.rho_rough.clamp(min=1)
     torch.testing.assert_close(found.margin, margin)
     assume(margin.abs() > 0.02)
-    run = simulate(normal(n, d, seed=seed), A, W_V, W_O, 3000, neutreno=strength, every=100)
+    run = simulate(normal(n, d, seed=seed), A, W_V, W_O, 1500, neutreno=strength, every=100)
     if found.verdict == "smooth":
         assert run.log_hfc_lfc[-1] < -10
     else:
