@@ -272,13 +272,15 @@ def _layers(blocks: list[Block], found: Found) -> list[Layer]:
             massive=_massive(found, (0, -1)),
         )
     ]
-    spectra: dict[str, Spectrum] = {}
+    spectra: dict[tuple[object, ...], Spectrum] = {}
     for call, block in enumerate(blocks):
         end, middle = (call, len(block.stages) - 1), block.attention_stage
         tokens, attention_out = found.tokens[end], None if middle is None else found.tokens[(call, middle)]
         sigma = found.inverse_sigma.get(call)
         inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
-        key = block.layer.name
+        factor = block.layer.factor
+        shown = tuple(factor.flatten().tolist()) if isinstance(factor, Tensor) else factor
+        key = (block.layer.name, block.layer.keep, block.undecided, shown)
         if key not in spectra or inverse is not None:
             seen = block.norm_position if block.norm_agrees else "none"
             spectrum = layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)

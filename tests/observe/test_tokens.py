@@ -24,11 +24,11 @@ CASES = {
     "causal": (causal, range(N)),
     "padding at the end": (lambda i, j: j < 5, range(5)),
     "padding at the end, hidden queries too": (lambda i, j: j < 5 and i < 5, range(5)),
-    "padding at the end, rows opened again": (lambda i, j: i >= 5 or j < 5, range(5)),
     "causal, padding at the end": (lambda i, j: causal(i, j) and j < 5, range(5)),
     "causal, padding at the start": (lambda i, j: causal(i, j) and j > 1, range(2, N)),
     "causal, padding at the start, rows opened again": (lambda i, j: i < 2 or (causal(i, j) and j > 1), range(2, N)),
     "a prefix that sees itself": (lambda i, j: j < 3 or causal(i, j), range(N)),
+    "frames that see those before": (lambda i, j: j // 3 <= i // 3, range(N)),
     "a window": (lambda i, j: causal(i, j) and i - j < 3, range(N)),
     "a token that all see": (lambda i, j: j == 0 or i == 0 or abs(i - j) < 2, range(N)),
     "padding that the others see": (lambda i, j: i < 5 or j < 5, range(N)),
@@ -63,6 +63,11 @@ def test_the_name_decides_where_rows_leave_it_open():
     named = torch.ones(1, N, dtype=torch.bool)
     named[0, -1] = False
     assert not bool(counted(allowed, named)[0, -1])
+    # Padding that sees itself is seen by no token.
+    allowed = pairs(lambda i, j: i == j or j < N - 1)[None, None]
+    assert not bool(counted(allowed, named)[0, -1])
+    # Tokens that the model does see count, whatever the name says.
+    assert bool(counted(torch.ones(1, 1, N, N, dtype=torch.bool), named)[0, -1])
 
 
 def test_texts_that_are_packed():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.live import steering_of
+from oversmooth.errors import InputError
 from oversmooth.observe.account import Stage
 from oversmooth.observe.collect import MASSIVE_RATIO, Collect, Found, Settings
 from oversmooth.observe.study import Block, Study
@@ -53,6 +54,7 @@ class Observer:
         layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in blocks}.values())
         modules = dict(model.named_modules(remove_duplicate=False))
         self._watch = Watch(modules, layers, self._collect, self._collect.parts, attention=settings.spectra)
+        self._begun = False
         self._collect.watch_factors = not model.training
         self.found: Found = self._collect.found
 
@@ -62,12 +64,27 @@ class Observer:
 
     def __exit__(self, *error: object) -> None:
         self._watch.__exit__(*error)
-        self._collect.finish()
+        if error[0] is None:
+            self._check_way()
+            self._collect.finish()
+
+    def _check_way(self) -> None:
+        """A shared block that runs more often for other inputs would be taken for another depth."""
+        calls, blocks = self._watch.calls, self._collect.blocks
+        shared = len({block.layer.block for block in blocks}) < len(blocks)
+        if calls % len(blocks) or (shared and self._begun and calls != len(blocks)):
+            raise InputError(
+                f"{calls} blocks ran where {len(blocks)} did for the first input; give inputs that take one way"
+            )
+        self._watch.calls = 0
 
     def begin(self, *, mask: Tensor | None = None, special: Tensor | None = None) -> None:
         """Say what the next call gets: which tokens are not padding, and which special, ``(batch, n)``.
 
         The mask that attention uses decides who counts; this one is asked where that leaves it open.
         """
+        if self._begun:
+            self._check_way()
+        self._begun = True
         self._watch.mask = mask
         self._collect.begin(mask, special)

@@ -37,7 +37,7 @@ class Stage:
     module: str = ""
     nth: int = 0
     """Which of the module's calls in this block."""
-    keep: float = 1.0
+    keep: Tensor | None = field(default=None, compare=False)
     factor: Tensor | None = field(default=None, compare=False)
 
 
@@ -47,8 +47,9 @@ class Branch:
 
     module: str
     nth: int
-    keep: Tensor
-    factor: Tensor
+    factors: tuple[Tensor, ...]
+    """Of what entered, of what runs beside attention if anything does, and of the branch."""
+    beside: tuple[str, int] | None = None
 
 
 @dataclass
@@ -143,27 +144,32 @@ class _Accountant:
     def close(self) -> Account:
         found = self._attention()
         if found is None:
-            return Account([Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=UNEXPLAINED)
+            return self._unexplained()
         keep, factor, why = self._factors(found)
         stages = self._stages_before(found)
         if found.beside is None:
             stages.append(_stage("attention", found.state))
         else:
             name, nth = self._source(found.source)
-            kept = float(found.total.factors[0].mean())
-            stages.append(Stage("attention", "sum", name, nth, kept, _last(found.total)))
+            stages.append(Stage("attention", "sum", name, nth, found.total.factors[0], _last(found.total)))
             stages.append(_stage(self._label(found.beside), found.state))
         normed = False
         if found.state is not None:
+            if not self._leads_to_the_end(found.state.x):
+                return self._unexplained()
             following, normed = self._stages_after(found.state)
             stages += following
         position, values_factor = self._before_values(found)
         if normed or (position == "none" and stages[0].part == "norm"):
             position = "post"
         branch = None
-        if not why and found.base is None and found.beside is None:
-            branch = Branch(*self._source(found.source), found.total.factors[0], _last(found.total))
+        if found.base is None and found.total.varies != "by token":
+            beside = None if found.beside is None else (found.beside.name, found.beside.nth)
+            branch = Branch(*self._source(found.source), found.total.factors, beside)
         return Account(stages, position, values_factor, keep, factor, why, branch)
+
+    def _unexplained(self) -> Account:
+        return Account([Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=UNEXPLAINED)
 
     def _distinct(self) -> list[_Seen]:
         """Every array once, in the order they were met; where a norm reads it, there: norms get whole tokens."""
@@ -215,6 +221,10 @@ class _Accountant:
                         total = self._explained(target, [self.x, beside.gave, branch], source is None, varies)
                         if total is not None and all(bool(f.any()) for f in total.factors[1:]):
                             return _Found(target, None, branch, source, total, beside)
+        shut = next((s for s in self.seen if s.later and s.where == "input" and same(s.x, self.x)), None)
+        if shut is not None and shut.event.acts_on_features and self._leads_to_the_end(shut.x):
+            # A gate that is shut: what follows attention is a copy of what came before it.
+            return _Found(shut, None, self.out, None, Sum((_one(self.x), 0 * _one(self.x)), "no"))
         for branch, source in self.branches:
             if same(self.y, branch) or self._adds(self.y, branch) is not None:
                 # Attention replaces the stream: what it gave is what goes on.
@@ -226,10 +236,6 @@ class _Accountant:
                     total = self._explained(target, [self._of(base), branch], source is None, "by token")
                     if total is not None and bool(_last(total).any()):
                         return _Found(target, base, branch, source, total)
-        # A gate that is shut: what follows attention is what came before it.
-        for target in self.after:
-            if same(target.x, self.x):
-                return _Found(target, None, self.out, None, Sum((_one(self.x), 0 * _one(self.x)), "no"))
         return None
 
     def _explained(self, target: _Seen | None, terms: list[Tensor], plain: bool, varies: Varies) -> Sum | None:
@@ -303,6 +309,34 @@ class _Accountant:
                 return [Stage(self.rest, "input", last.name, last.nth), Stage("norm", "end")], False
         return [Stage(self.rest, "end")], False
 
+    def _leads_to_the_end(self, state: Tensor) -> bool:
+        """Whether what left the block was made from this state: by norms on it, and by adding what modules gave."""
+        reached, gave = [state], [e for e in self.events if e.later and e.gave is not None]
+        ends = [self.y, *(e.given for e in gave if e.given is not None)]
+        while True:
+            new = [e.gave for e in gave if e.given is not None and e.acts_on_features and _among(e.given, reached)]
+            for target in ends:
+                if not _among(target, reached) and any(self._is_sum(target, base, gave) for base in reached):
+                    new.append(target)
+            more = [x for x in new if x is not None and not _among(x, reached)]
+            reached += more
+            if _among(self.y, reached):
+                return True
+            if not more:
+                return False
+
+    def _is_sum(self, target: Tensor, base: Tensor, gave: list[Event]) -> bool:
+        """Whether target is base plus what one module gave, or two that lie side by side, times some factors."""
+        every: tuple[Varies, ...] = (*CONSTANT, "by token")
+        parts = [e for e in gave if e.gave is not None and e.gave is not target and e.gave is not base]
+        for event in parts:
+            assert event.gave is not None
+            if _counts(explain(target, [base, event.gave], varies=every)):
+                return True
+        beside = [e for e in parts if not e.acts_on_features and e.name.rpartition(".")[0] == self.layer.block]
+        pairs = ((a.gave, b.gave) for i, a in enumerate(beside) for b in beside[:i])
+        return any(a is not None and b is not None and _counts(explain(target, [base, a, b])) for a, b in pairs)
+
     def _plainer(self, target: Tensor, base: Tensor, other: Tensor) -> bool:
         """Whether target is a sum on base, and not as plain a one on the other."""
         this, that = self._adds(target, base), self._adds(target, other)
@@ -357,6 +391,15 @@ class _Accountant:
 
 def _stage(part: str, seen: _Seen | None) -> Stage:
     return Stage(part, "end") if seen is None else Stage(part, seen.where, seen.event.name, seen.event.nth)
+
+
+def _among(x: Tensor, others: list[Tensor]) -> bool:
+    return any(x is other or same(x, other) for other in others)
+
+
+def _counts(total: Sum | None) -> bool:
+    """Whether the base is in the sum."""
+    return total is not None and bool(total.factors[0].any())
 
 
 def _last(total: Sum) -> Tensor:

@@ -120,15 +120,11 @@ class CatchAttention(TorchFunctionMode):
             visible = attn_mask.logical_not() if attn_mask.dtype == torch.bool else attn_mask  # True hides, here
             visible = visible.unflatten(0, (-1, num_heads)) if visible.ndim == 3 else visible
         if key_padding_mask is not None:
-            hidden = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == -torch.inf
-            shown = hidden.logical_not().reshape(q.shape[0], 1, 1, -1)
-            if visible is None or visible.dtype == torch.bool:
-                visible = shown if visible is None else visible & shown
-            else:
-                visible = torch.where(shown, visible, -torch.inf)
+            padding = key_padding_mask.reshape(q.shape[0], 1, 1, -1)
             if is_causal and attn_mask is None:
-                visible = visible & torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
-                is_causal = False
+                visible = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
+            visible = _both(visible, padding.logical_not() if padding.dtype == torch.bool else padding)
+            is_causal = False
         self._softmax(q, k, visible, is_causal and attn_mask is None, None)
         self.found[-1].values_in = value.transpose(0, 1) if value.ndim == 3 else value[None]
 
@@ -178,6 +174,16 @@ class CatchAttention(TorchFunctionMode):
         if self.operators:
             A = SoftmaxAttention(q.detach(), k.detach(), scale=scale, mask=mask, bias=bias, causal=causal)
         self.found.append(Caught(A, seen, mask))
+
+
+def _both(one: Tensor | None, other: Tensor) -> Tensor:
+    """Two masks at once: True shows, or numbers are added."""
+    if one is None:
+        return other
+    if one.dtype == other.dtype == torch.bool:
+        return one & other
+    added = [torch.where(m, 0.0, -torch.inf) if m.dtype == torch.bool else m for m in (one, other)]
+    return added[0] + added[1]
 
 
 def _visible(mask: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -16,7 +16,7 @@ from oversmooth.errors import InputError
 from oversmooth.observe.account import BY_INPUT, Stage
 from oversmooth.observe.catch import Caught
 from oversmooth.observe.study import Block, inverse_sigma
-from oversmooth.observe.sums import holds
+from oversmooth.observe.sums import few_tokens, holds
 from oversmooth.observe.tokens import Tokens, tokens_of
 from oversmooth.theory.dominance import TIE, Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
@@ -97,17 +97,23 @@ class Collect:
         self._named: Tensor | None = None
         self._special: Tensor | None = None
         self._tokens: Tokens | None = None
+        self._before: Tokens | None = None
+        """Those of an earlier stream of the same inputs."""
         self._waiting: list[tuple[tuple[int, int], Tensor, bool]] = []
         self._start = 0
         self._x: Tensor | None = None
         self._ran: Counter[str] = Counter()
         self._sigma: Tensor | None = None
         self._branch: Tensor | None = None
+        self._beside: Tensor | None = None
+        self._few: Tensor | None = None
 
     def parts(self, layer: AttentionLayer) -> list[str]:
         here = [block for block in self.blocks if block.layer.block == layer.block]
         modules = {stage.module for block in here for stage in block.stages if stage.module}
-        return sorted(modules | {block.branch.module for block in here if block.branch is not None})
+        branches = [block.branch for block in here if block.branch is not None]
+        modules |= {branch.module for branch in branches} | {b.beside[0] for b in branches if b.beside is not None}
+        return sorted(modules)
 
     def begin(self, named: Tensor | None, special: Tensor | None) -> None:
         """A batch comes. named: not padding, by an argument's name; special: not counted as tokens; both ``(b, n)``."""
@@ -121,14 +127,26 @@ class Collect:
                 f"{layer.block} ran where {block.layer.block} did for the first input; give inputs that take one way"
             )
         if call == 0:
-            self._tokens, self._waiting = None, []
-        self._x, self._sigma, self._branch = x, None, None
+            self._tokens, self._before, self._waiting = None, None, []
+        elif not block.continues:  # another stream may have other tokens
+            self._tokens, self._before = None, self._tokens
+        self._x, self._sigma, self._branch, self._beside = x, None, None, None
+        self._few = few_tokens(x)  # a copy, for blocks that add in place
         self._ran.clear()
         if call == 0 or not block.continues:
             self._site((call, -1), x, cosines=True)
 
     def _know(self, caught: Caught | None) -> None:
         """Which tokens count, now that attention has shown its mask; what was met before is measured."""
+        if caught is None and self._before is not None:
+            self._tokens = self._before
+        else:
+            self._look(caught)
+        for site, x, cosines in self._waiting:
+            self._site(site, x, cosines)
+        self._waiting = []
+
+    def _look(self, caught: Caught | None) -> None:
         assert self._x is not None
         shape, named, special = self._x.shape, self._named, self._special
         tokens = None if caught is None else caught.tokens
@@ -142,14 +160,13 @@ class Collect:
             special = None
         allowed = None if caught is None else caught.allowed
         self._tokens = tokens_of(shape, tokens, allowed, special, packed=not self.blocks[0].windows)
+        if self._before is not None:
+            return  # the same inputs
         counted = self._tokens.counted
         here = shape[0] if self._tokens.rows is None else len(self._tokens.rows)
         self.found.packed += here if self._tokens.rows is not None else 0
         self.found.tokens_seen += [shape[1]] * here if counted is None else counted.sum(-1).tolist()
         self._start, self.found.inputs = self.found.inputs, self.found.inputs + here
-        for site, x, cosines in self._waiting:
-            self._site(site, x, cosines)
-        self._waiting = []
 
     def _inverse_sigma(self, call: int) -> Tensor | None:
         """Mean 1/σ of what entered the block, where a norm stands before attention; noted once."""
@@ -169,35 +186,41 @@ class Collect:
         self._ran[name] += 1
         branch = self.blocks[call].branch
         if branch is not None and (branch.module, branch.nth) == (name, nth):
-            self._branch = y
+            self._branch = few_tokens(y)
+        if branch is not None and branch.beside == (name, nth):
+            self._beside = few_tokens(y)
         for place, stage in enumerate(self.blocks[call].stages):
             if stage.module == name and stage.nth == nth:
                 state = self._added(stage, y) if stage.where == "sum" else x if stage.where == "input" else y
-                if place == 0:
+                if stage.where != "sum":
                     self._check_factors(call, state)
                 self._site((call, place), state, cosines=place == self.blocks[call].attention_stage)
 
     def _check_factors(self, call: int, state: Tensor) -> None:
         """A gate may depend on the input: what one input showed is held against every other."""
-        block = self.blocks[call]
-        if block.branch is None or self._branch is None or not self.watch_factors or call in self.found.varies:
+        branch = self.blocks[call].branch
+        if branch is None or self._branch is None or (branch.beside is not None and self._beside is None):
             return
-        assert self._x is not None
-        if not holds(state, [self._x, self._branch], [block.branch.keep, block.branch.factor]):
+        if not self.watch_factors and branch.beside is None:
+            return
+        assert self._few is not None
+        terms = [self._few, *([] if self._beside is None else [self._beside]), self._branch]
+        if not holds(few_tokens(state), terms, branch.factors):
             self.found.varies.add(call)
+        self._branch = None  # the first place after attention, and no later one
 
     def _added(self, stage: Stage, branch: Tensor) -> Tensor:
         assert self._x is not None
-        before = self._x if stage.keep == 1.0 else self._x * stage.keep
-        return before + (branch if stage.factor is None else branch * stage.factor.to(branch))
+        assert stage.keep is not None
+        assert stage.factor is not None
+        return self._x * stage.keep.to(self._x) + branch * stage.factor.to(branch)
 
     def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
         call %= len(self.blocks)
         if self._tokens is None:
             self._know(None)
         self._inverse_sigma(call)
-        if len(self.blocks[call].stages) == 1:
-            self._check_factors(call, y)
+        self._check_factors(call, y)
         self._site((call, len(self.blocks[call].stages) - 1), y, cosines=True)
         self._x = None
 
@@ -375,6 +398,11 @@ class Collect:
             ("rho_rough", found.rho_rough),
         ):
             values.update({call: _joined(parts)[keep] for call, parts in self._lists[name].items()})
+        for call in found.varies:
+            # What was put together with a factor that is not theirs is no number of these inputs.
+            for place, stage in enumerate(self.blocks[call].stages):
+                if stage.where == "sum":
+                    found.tokens[(call, place)] = {n: v * torch.nan for n, v in found.tokens[(call, place)].items()}
         for call in found.varies & set(found.verdict):
             unknown = torch.full_like(found.rho_rough[call], torch.nan)
             found.rho_rough[call] = found.rho_smooth[call] = unknown

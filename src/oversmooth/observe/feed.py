@@ -28,6 +28,7 @@ class Runner:
             and hasattr(model, "get_encoder")
         ):
             self.call = cast(Any, model).get_encoder()  # the decoder would want inputs of its own
+        self.decodes = bool(getattr(config, "is_encoder_decoder", False)) and self.call is model
         attention = dict(model.named_modules(remove_duplicate=False))[anatomy.layers[0].name]
         self.batch_first = getattr(attention, "batch_first", True)
         try:
@@ -73,7 +74,8 @@ class Runner:
         """The first of a batch, or all of it where there is no telling which axis is the batch."""
         axis = 0 if self.batch_first else 1
         if isinstance(batch, Tensor):
-            return batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
+            one = batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
+            return one.clone()  # a model may add to its input in place
         if not batch.inputs:
             raise InputError("an input is an empty dict; give the model's arguments")
         size = self._size(batch)
@@ -82,7 +84,7 @@ class Runner:
             if name in ("mask", "src_mask", "attn_mask"):  # (n, n): who sees whom, the same for all inputs
                 return v
             at = axis if v.ndim > 2 else 0  # masks are (batch, n) however the tokens lie
-            return v.narrow(at, 0, 1) if v.ndim > 0 and v.shape[at] == size else v
+            return (v.narrow(at, 0, 1) if v.ndim > 0 and v.shape[at] == size else v).clone()
 
         return Batch({k: first(k, v) for k, v in batch.inputs.items()})
 
@@ -92,12 +94,12 @@ class Runner:
         sure = (x for x in batch.inputs.values() if x.ndim > 2 or (x.ndim == 2 and not x.is_floating_point()))
         return next((x.shape[axis if x.ndim > 2 else 0] for x in sure), None)
 
-    @staticmethod
-    def mask(batch: Batch | Tensor) -> Tensor | None:
-        """The tokens that are not padding."""
+    def mask(self, batch: Batch | Tensor) -> Tensor | None:
+        """The tokens that are not padding, by the name of an argument."""
         if isinstance(batch, Tensor):
             return None
-        if (mask := batch.inputs.get("attention_mask")) is not None and mask.ndim == 2:
+        name = "decoder_attention_mask" if self.decodes else "attention_mask"
+        if (mask := batch.inputs.get(name)) is not None and mask.ndim == 2:
             return mask.bool()
         if (hidden := batch.inputs.get("src_key_padding_mask")) is not None:
             return ~hidden.bool()

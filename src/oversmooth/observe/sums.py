@@ -78,10 +78,14 @@ def explain(
     return None
 
 
+def few_tokens(x: Tensor) -> Tensor:
+    """A copy of some tokens of each input."""
+    return x[:, _sample(x)[::4]]
+
+
 def holds(target: Tensor, terms: Sequence[Tensor], factors: Sequence[Tensor]) -> bool:
-    """Whether target is the sum of the terms with these factors, at a few tokens of each input."""
-    few = _sample(target)[::4]
-    fit = _Fit([t[:, few] for t in (target, *terms)])
+    """Whether target is the sum of the terms with these factors."""
+    fit = _Fit([target, *terms])
     return fit.holds([f.to(fit.target) for f in factors])
 
 
@@ -142,14 +146,19 @@ class _Fit:
 
 def _constant(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None:
     factors, errors = fit.solve((0, 1, 2))
+    wanted = [None] * len(factors) if expected is None else list(expected)
     chosen = [
         _plain(f.reshape(()), e.reshape(()), None if expected is None else expected[i])
         for i, (f, e) in enumerate(zip(factors, errors, strict=True))
     ]
-    for candidate in (chosen, [f.reshape(()) for f in factors]):
-        if fit.holds(candidate):
-            return Sum(tuple(candidate), "no")
-    return None
+    # Of one or two tokens any gate or norm makes a number: only plain ones are believed.
+    enough = fit.different_tokens() > 2
+    values = zip(chosen, wanted, strict=True)
+    plain = all(float(f) in (0.0, 1.0) or (e is not None and bool((f == e).all())) for f, e in values)
+    if (plain or enough) and fit.holds(chosen):
+        return Sum(tuple(chosen), "no")
+    fitted = [f.reshape(()) for f in factors]
+    return Sum(tuple(fitted), "no") if enough and fit.holds(fitted) else None
 
 
 def _by_channel(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None:

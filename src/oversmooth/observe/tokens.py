@@ -10,8 +10,8 @@ from torch.nn.functional import pad
 
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
 
-# Scores so far below the largest of their row are hidden, however the mask was written: nothing of them is left.
-_HIDDEN = 1e3
+# Scores so low, and so far below the largest of their row, are hidden by hand: nothing of them is left.
+_HIDDEN, _BELOW = -5e3, 1e3
 
 
 def may_see(scores: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def may_see(scores: Tensor) -> Tensor:
     """
     low = torch.finfo(scores.dtype).min / 2
     top = scores.amax(-1, keepdim=True)
-    return (scores > low) & (scores >= top - _HIDDEN)
+    return (scores > low) & ((scores > _HIDDEN) | (scores >= top - _BELOW))
 
 
 def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
@@ -30,7 +30,7 @@ def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
 
     Queries that see nothing do not vote, nor do those whose row was hidden whole and opened again, as some kernels
     need: they see everything, and nobody whose row is as the mask meant it sees them. named: a mask ``(b, n)`` that
-    came under its usual name, asked where the rows leave it open.
+    came under its usual name, asked where the rows leave it open; without it such tokens count at the end of a text.
     """
     allowed = allowed.any(-3) if allowed.ndim == 4 else allowed  # seen in any head
     n = allowed.shape[-1]
@@ -38,19 +38,21 @@ def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
     votes = allowed.any(-1) & ~sees_all
     seen = (allowed & votes[..., None]).any(-2)
     strangers = sees_all & ~seen
-    # The last of a causal text sees everything, and is seen by itself alone.
-    last = torch.zeros_like(strangers)
-    last[..., n - 1] = strangers[..., n - 1] & (strangers.sum(-1) == 1)
-    if named is not None and named.shape == strangers.shape:
-        last &= named.to(last.device)
-    found = seen | last
+    named = None if named is None or named.shape[-1] != n else named.to(allowed.device)
+    # The last of a causal text see everything and nobody else sees them; so it is with padding whose rows were opened.
+    found = seen | (strangers & (strangers.flip(-1).cummin(-1).values.flip(-1) if named is None else named))
     while True:  # whoever counts, votes
         more = found | (allowed & found[..., None]).any(-2)
         if torch.equal(more, found):
             break
         found = more
     plain = ~votes.any(-1, keepdim=True)  # nobody's view is narrowed: all who see anything count
-    return torch.where(plain, sees_all, found)
+    found = torch.where(plain, sees_all, found)
+    if named is None:
+        return found
+    # Padding that sees itself or other padding, and that no token sees, does not count.
+    noticed = (allowed & named[..., None] & ~named[..., None, :]).any((-2, -1))
+    return torch.where((noticed | ~(found & named).any(-1))[..., None], found, found & named)
 
 
 def sequences(allowed: Tensor, tokens: Tensor) -> list[Tensor] | None:

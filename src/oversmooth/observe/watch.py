@@ -129,7 +129,9 @@ class Watch:
             with catch:
                 out = original(*args, **kwargs)
         if not self.catches:
-            catch.found = catch.found[:1] or [Caught(None, None, None)]
+            if not catch.found:
+                return out  # no mask to be read: what was given by name is all there is
+            catch.found = catch.found[:1]
         if len(catch.found) != 1:
             raise InputError(
                 f"{layer.name} computed attention over its own tokens {len(catch.found)} times where one call of "
