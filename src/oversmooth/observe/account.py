@@ -311,7 +311,10 @@ class _Accountant:
 
     def _leads_to_the_end(self, state: Tensor) -> bool:
         """Whether what left the block was made from this state: by norms on it, and by adding what modules gave."""
-        reached, gave = [state], [e for e in self.events if e.later and e.gave is not None]
+        # Not by taking off again what attention gave: then it never was on the stream.
+        taken = [branch for branch, _ in self.branches]
+        gave = [e for e in self.events if e.later and e.gave is not None and not _among(e.gave, taken)]
+        reached = [state]
         ends = [self.y, *(e.given for e in gave if e.given is not None)]
         while True:
             new = [e.gave for e in gave if e.given is not None and e.acts_on_features and _among(e.given, reached)]

@@ -1,0 +1,194 @@
+"""Blocks made to mislead: nothing about them may be wrong in silence. They note their states themselves."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from oversmooth import InputError, diagnose
+
+D, HEADS, N = 32, 4, 12
+QUICK = dict(depth=0, joined=0, ranks=0)
+
+
+class Attention(nn.Module):
+    num_heads = HEADS
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(D, 3 * D), nn.Linear(D, D)
+
+    def forward(self, x, mask=None):
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, D // HEADS)).permute(2, 0, 3, 1, 4)
+        return self.proj(scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """rule: how attention, MLP and stream are put together; it notes the state after attention where there is one."""
+
+    def __init__(self, rule):
+        super().__init__()
+        self.rule, self.attn = rule, Attention()
+        self.norm1, self.norm2 = nn.LayerNorm(D), nn.LayerNorm(D)
+        self.mlp = nn.Sequential(nn.Linear(D, 48), nn.GELU(), nn.Linear(48, D))
+        self.gamma = nn.Parameter(torch.randn(D))
+
+    def forward(self, x):
+        self.entered = x
+        return self.rule(self, x)
+
+
+class Net(nn.Module):
+    def __init__(self, rule, depth=2):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(rule) for _ in range(depth)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def made(rule):
+    torch.manual_seed(0)
+    return Net(rule).eval()
+
+
+def log_ratio(x):
+    mean = x.double().mean(1, keepdim=True)
+    return ((x.double() - mean).flatten(1).norm(dim=1) / (mean.flatten(1).norm(dim=1) * math.sqrt(x.shape[1]))).log()
+
+
+def verdicts(found):
+    return {word for layer in found.layers[1:] for row in layer.dominance.verdict_heads for word in row}
+
+
+def of_the_input(x):
+    return x.abs().amax((1, 2), keepdim=True).round() / 4
+
+
+def parallel_gated(b, x):
+    z = b.norm1(x)
+    return x + of_the_input(x) * b.attn(z) + b.mlp(z)
+
+
+def sandwich(b, x):
+    a = b.attn(b.norm1(x))
+    x = x + a / a.square().mean(-1, keepdim=True).sqrt()
+    return x + b.mlp(b.norm2(x))
+
+
+def parallel_by_channel(b, x):
+    a, m = b.attn(b.norm1(x)), b.mlp(b.norm1(x))
+    b.after = b.gamma * x + a
+    return b.gamma * x + a + m
+
+
+def off_the_stream(b, x):
+    return x + b.mlp(b.norm2(x + b.attn(b.norm1(x))))
+
+
+def mixed_with_what_entered(b, x):
+    h = x + b.attn(b.norm1(x))
+    h = h + b.mlp(b.norm2(h))
+    return 0.9 * x + 0.1 * h
+
+
+def different(seed=1):
+    torch.manual_seed(seed)
+    return torch.randn(3, N, D) * torch.tensor([1.0, 1.0, 4.0])[:, None, None]
+
+
+def test_a_gate_of_the_input_beside_the_mlp_has_neither_change_nor_verdict():
+    found = diagnose(made(parallel_gated), different(), **QUICK)
+    assert verdicts(found) == {"undecided"}
+    assert found.layers[1].change("attention") is None
+    assert math.isfinite(found.layers[1].tokens["log_hfc_lfc"])
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_few_tokens_first_do_not_make_a_norm_a_factor(first):
+    torch.manual_seed(1)
+    inputs = [torch.randn(1, first, D), torch.randn(2, N, D)]
+    assert verdicts(diagnose(made(sandwich), inputs, **QUICK)) == {"undecided"}
+
+
+def test_a_stream_that_is_scaled_by_channel_beside_the_mlp():
+    model, x = made(parallel_by_channel), different()
+    found = diagnose(model, x, **QUICK)
+    with torch.no_grad():
+        model(x)
+    for layer, block in zip(found.layers[1:], model.blocks, strict=True):
+        change = (log_ratio(block.after) - log_ratio(block.entered)).mean()
+        assert layer.change("attention") == pytest.approx(float(change), abs=1e-4)
+    assert verdicts(found) == {"undecided"}
+
+
+@pytest.mark.parametrize("rule", [off_the_stream, mixed_with_what_entered])
+def test_attention_that_does_not_reach_the_stream_as_it_looks(rule):
+    found = diagnose(made(rule), different(), **QUICK)
+    assert [change.part for change in found.layers[1].changes] == ["attention and mlp"]
+    assert verdicts(found) == {"undecided"}
+    assert any("told apart" in remark for remark in found.remarks)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.TransformerEncoderLayer(D, HEADS, 48, batch_first=True) for _ in range(2)])
+
+    def forward(self, x, hidden):
+        for layer in self.layers:
+            x = layer(x, src_key_padding_mask=hidden)
+        return x
+
+
+@pytest.mark.parametrize("low", [-torch.inf, -1e9, -1e4, torch.finfo(torch.float32).min])
+def test_padding_of_torch_attention_in_numbers(low):
+    torch.manual_seed(0)
+    model, x = Encoder().eval(), torch.randn(1, 8, D)
+    padded = torch.cat([x, torch.randn(1, 4, D)], 1)
+    hidden = torch.tensor([[0.0] * 8 + [low] * 4])
+    found = diagnose(model, {"x": padded, "hidden": hidden}, **QUICK)
+    alone = diagnose(model, {"x": x, "hidden": torch.zeros(1, 8)}, **QUICK)
+    assert found.provenance["tokens"] == [8, 8]
+    for layer, other in zip(found.layers, alone.layers, strict=True):
+        assert layer.tokens["log_hfc_lfc"] == pytest.approx(other.tokens["log_hfc_lfc"], abs=1e-4)
+        if layer.dominance:
+            rows = layer.dominance.rho_rough_heads[0], other.dominance.rho_rough_heads[0]
+            assert rows[0] == pytest.approx(rows[1], rel=1e-4)
+
+
+class Adaptive(nn.Module):
+    """Runs its one block as often as the input says."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(lambda b, x: x + b.attn(b.norm1(x)))])
+
+    def forward(self, x):
+        for _ in range(2 if x.shape[1] < 8 else 4):
+            x = self.blocks[0](x)
+        return x
+
+
+def test_a_depth_that_depends_on_the_input_is_refused():
+    torch.manual_seed(0)
+    with pytest.raises(InputError, match="give inputs that take one way"):
+        diagnose(Adaptive().eval(), [torch.randn(1, 6, D), torch.randn(1, 9, D)], **QUICK)
+
+
+def test_a_failure_in_a_later_batch_is_the_one_that_is_told():
+    torch.manual_seed(0)
+    net = made(lambda b, x: x + b.attn(b.norm1(x)))
+    with pytest.raises(InputError, match="does not run on this input"):
+        diagnose(net, [torch.randn(1, 6, D), torch.randn(1, 6, D + 1)], **QUICK)
+
+
+def test_tensors_of_inference_mode():
+    net = made(lambda b, x: x + b.attn(b.norm1(x)))
+    with torch.inference_mode():
+        found = diagnose(net, torch.randn(1, 6, D), **QUICK)
+    assert [change.part for change in found.layers[1].changes] == ["attention"]
