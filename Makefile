@@ -35,7 +35,7 @@ demo: setup
 	@echo "Open $(OUT)/demo.html"
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
 
 check: setup
 	$(BIN)/ruff check .

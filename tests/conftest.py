@@ -13,3 +13,12 @@ settings.load_profile("repeatable")
 @pytest.fixture(autouse=True)
 def _same_numbers():
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Tests of one family run in one process, where what they share is made once."""
+    for item in items:
+        name = getattr(item, "callspec", None) and item.callspec.params.get("name")
+        if name and "famil" in item.fspath.basename + str(getattr(item.module, "families_table", "")):
+            item.add_marker(pytest.mark.xdist_group(str(name)))

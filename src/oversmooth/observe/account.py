@@ -155,7 +155,8 @@ class _Accountant:
             stages.append(_stage(self._label(found.beside), found.state))
         normed = False
         if found.state is not None:
-            if not self._leads_to_the_end(found.state.x):
+            kept = bool(found.total.factors[0].any())  # where nothing is kept, attention itself was seen to lead there
+            if kept and not self._leads_to_the_end(found.state.x):
                 return self._unexplained()
             following, normed = self._stages_after(found.state)
             stages += following
@@ -312,7 +313,8 @@ class _Accountant:
     def _leads_to_the_end(self, state: Tensor) -> bool:
         """Whether what left the block was made from this state: by norms on it, and by adding what modules gave."""
         # Not by taking off again what attention gave: then it never was on the stream.
-        taken = [branch for branch, _ in self.branches]
+        # (What the whole attention module gives may be the stream already, normed.)
+        taken = [branch for branch, source in self.branches if source is None or source.name != self.layer.name]
         gave = [e for e in self.events if e.later and e.gave is not None and not _among(e.gave, taken)]
         reached = [state]
         ends = [self.y, *(e.given for e in gave if e.given is not None)]
