@@ -169,7 +169,8 @@ def test_a_causal_stack_is_known_by_its_diagonals(stories):
         hook.remove()
     blocks = []
     for layer, A, x in zip(locate(slow), out.attentions, inside, strict=True):
-        folded = layer.norm.gamma.double()[:, None] * layer.W_V.double() * x[0].square().mean(-1).rsqrt().mean()
+        sigma = (x[0].square().mean(-1) + slow.config.rms_norm_eps).rsqrt().mean()
+        folded = layer.norm.gamma.double()[:, None] * layer.W_V.double() * sigma
         diagonal = A[0].double().diagonal(dim1=-2, dim2=-1)[:, 1:]
         eye = torch.eye(layer.width, dtype=torch.float64)
         blocks.append(eye + torch.einsum("hi,hdk,hke->ide", diagonal, folded, layer.W_O.double()))
