@@ -1,13 +1,15 @@
 """oversmooth: diagnose, predict and steer how transformers mix their tokens with depth."""
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
-from oversmooth.errors import InputError
-
+TYPE_CHECKING = False  # typing's own takes as long to import as all that the command line needs to hear a Ctrl-C
 if TYPE_CHECKING:
+    from typing import Any
+
     from oversmooth import anatomy, metrics, steering, theory
     from oversmooth.diagnosing import diagnose
     from oversmooth.diagnosis import Diagnosis
+    from oversmooth.errors import InputError
     from oversmooth.steering import fold, load_steered, save_steered, steer, unsteer
 
 __version__ = "0.1.0"
@@ -28,6 +30,7 @@ __all__ = [
 _PARTS = ("anatomy", "metrics", "steering", "theory")
 _HOMES = {
     "Diagnosis": "oversmooth.diagnosis",
+    "InputError": "oversmooth.errors",
     "diagnose": "oversmooth.diagnosing",
     **dict.fromkeys(("fold", "load_steered", "save_steered", "steer", "unsteer"), "oversmooth.steering"),
 }

@@ -1,5 +1,29 @@
-"""`python -m oversmooth`: the command line where no console script is installed, and under torchrun."""
+"""The console script, also as `python -m oversmooth`: under torchrun, and where no script is installed."""
 
-from oversmooth.cli import main
+import signal
+import sys
 
-main()
+from oversmooth.signals import heard
+
+
+def main() -> None:
+    """The command line, which is imported within: that takes long enough to be stopped."""
+    try:
+        with heard() as stop:
+            try:
+                from oversmooth.cli import main as command_line
+
+                command_line()
+            except BaseException as error:
+                if stop.number is None or isinstance(error, SystemExit):  # it has been said
+                    raise
+                sys.stderr.write(f"oversmooth: {stop.said}\n")
+                sys.exit(stop.exit_code)
+    finally:
+        # Nothing is left to tidy: a Ctrl-C may end what the interpreter still does, without a word.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    main()

@@ -23,6 +23,8 @@ _BEYOND_FLIP = (1.6, 1.2)
 _ALL_BUT_ZERO = 1e-10
 _LARGEST = 1e6
 _MOST_ENTRIES = 1 << 29  # of attention: 4 GiB
+_MOST_WIDTH = 8192  # a d by d matrix is made orthogonal, which takes d³
+_MOST_LAYERS = 10**8
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ class Case:
         for name, least in (("tokens", 2), ("width", 1), ("heads", 1), ("layers", 4), ("draws", 1)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} is {getattr(self, name)}; give {least} or more")
+        for name, most in (("width", _MOST_WIDTH), ("layers", _MOST_LAYERS)):
+            if getattr(self, name) > most:
+                raise InputError(f"{name} is {getattr(self, name):,}; give {most:,} or less")
         if self.width % self.heads:
             raise InputError(f"width {self.width} cannot be split among {self.heads} heads; choose a multiple")
         if self.norm != "none" and self.width < 2:
@@ -62,10 +67,11 @@ class Case:
                 raise InputError(f"{name} is {getattr(self, name)}; give a number within ±{_LARGEST:g}")
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; give a whole number from 0 to 2^63 − 1")
-        if self.draws * self.heads * self.tokens**2 > _MOST_ENTRIES:
-            size = self.draws * self.heads * self.tokens**2 * 8 / 2**30
+        entries = self.draws * max(self.heads * self.tokens**2, self.width**2, self.tokens * self.width)
+        if entries > _MOST_ENTRIES:
             raise InputError(
-                f"{self.tokens} tokens need {size:,.0f} GiB of attention; give fewer tokens, heads or draws"
+                f"{self.tokens} tokens need {entries * 8 / 2**30:,.0f} GiB with {self.heads} heads, width {self.width} "
+                f"and {self.draws} draws; give less"
             )
         if self.gamma == 0:
             raise InputError("gamma is 0, which makes every token zero; give its sign, such as 1 or -1")

@@ -7,6 +7,7 @@ import datetime
 import importlib.metadata
 import platform
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -42,6 +43,11 @@ from oversmooth.spectra import layer_spectrum, without_radii
 
 Progress = Callable[[int, int | None, str], None]
 """(inputs done, inputs in all if known, what is going on)."""
+MOST_BLOCKS = 10_000
+"""To extrapolate over: each of them is run."""
+_ONE_AT_A_TIME = threading.RLock()
+# A model that is watched has other forward functions, and torch other settings, which are those of all threads: those
+# that diagnose take turns.
 
 
 def diagnose(
@@ -88,8 +94,10 @@ def diagnose(
     if rule not in ("complex", "real"):
         raise InputError(f"rule is {rule!r}; choose 'complex' or 'real'")
     for setting, number in (("joined", joined), ("ranks", ranks), ("depth", depth)):
-        if number < 0:
-            raise InputError(f"{setting} is {number}; give 0 or more")
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise InputError(f"{setting} is {number!r}; give a whole number, 0 or more")
+    if depth > MOST_BLOCKS:
+        raise InputError(f"depth is {depth:,}; give {MOST_BLOCKS:,} or less")
     if isinstance(model, (str, Path)):
         from oversmooth import models  # borrows transformers or timm
 
@@ -118,7 +126,7 @@ def diagnose(
     if first is None:
         raise InputError("there are no inputs; give at least one")
 
-    with torch.no_grad():
+    with _ONE_AT_A_TIME, torch.no_grad():
         one = run.first_input(first)
         blocks = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
         device = blocks[0].x.device

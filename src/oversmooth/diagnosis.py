@@ -8,16 +8,19 @@ infinite ratio) are None here and ``null`` there.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from torch import Tensor
 
-from oversmooth.errors import InputError
-from oversmooth.files import whole_file
+from oversmooth.errors import InputError, reason
+from oversmooth.files import check_plain, parse_json, read_bytes, whole_file
+from oversmooth.foreign import json_text
+from oversmooth.machine import check_fits
+from oversmooth.typed import typed
 
 if TYPE_CHECKING:
     import pandas
@@ -26,6 +29,8 @@ SCHEMA, VERSION = "oversmooth/diagnosis", 2
 _READ = (1, 2)
 """Version 1 had no undecided cases, nor how verdicts are known: what it has not is None."""
 SPECIAL_COUNTED = "special tokens counted"
+_MOST_BYTES = 2 * 2**30
+_MEMORY_A_BYTE = 12  # of a file: what its numbers take once they are read
 
 Number = float | None
 Numbers = dict[str, Number]
@@ -34,6 +39,74 @@ METRICS = (
     *("hfc_lfc", "log_hfc_lfc", "log_hfc", "log_lfc", "cos", "abs_cos"),  # of all inputs
     *("effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance"),  # of those whose ranks were taken
 )
+Verdict = Annotated[str, Literal["smooth", "rough", "tie", "undecided"]]
+Alone = Annotated[str, Literal["smooth", "rough", "open"]]
+"""What weights alone decide, or a simulation."""
+
+
+class _Model(TypedDict):
+    """What a diagnosis must say of its model; more may stand beside it."""
+
+    name: str
+    layers: int
+    heads: int
+    width: int
+
+
+class Model(_Model, total=False):
+    state: str
+    mode: str | None
+    recipe: dict[str, Any]
+    dtype: str
+
+
+class _Provenance(TypedDict):
+    data: str
+    inputs: int
+    seconds: float
+
+
+class Provenance(_Provenance, total=False):
+    created: str
+    tokens: list[int]
+    counting_rule: str
+    massive_rule: str
+    top1: Number
+
+
+class Massive(TypedDict):
+    input_share: Number
+    tokens: int
+    positions: dict[str, int]
+    """How many such tokens at the positions seen most."""
+    largest_ratio: Number
+
+
+class _Moved(TypedDict):
+    layer: int
+    heads: list[float]
+
+
+class _Verified(TypedDict):
+    ok: bool
+    problems: list[str]
+    doubts: list[str]
+    layers: list[_VerifiedLayer]
+
+
+class _VerifiedLayer(TypedDict):
+    layer: int
+    least: Number
+    greatest: Number
+    room: Number
+
+
+class Steered(TypedDict):
+    methods: list[dict[str, Any]]
+    layers: list[int]
+    stack: str
+    moved: list[_Moved]
+    verified: _Verified | None
 
 
 @dataclass
@@ -77,7 +150,7 @@ class Spectrum:
     """
     heads: dict[str, list[Eigenvalues]] = field(repr=False)
     inverse_sigma: Number = None
-    verdicts: list[str] = field(default_factory=list)
+    verdicts: list[Alone] = field(default_factory=list)
     """Per head, of raw H and for whatever attention: smooth, rough, or open where weights alone do not decide. Empty
     where they were not asked for.
     """
@@ -94,13 +167,13 @@ class LayerDominance:
     rho_smooth_heads: list[Number]
     rho_rough_heads: list[list[Number]] = field(repr=False)
     """One row an input, one column a head."""
-    verdict_heads: list[list[str]] = field(repr=False)
+    verdict_heads: list[list[Verdict]] = field(repr=False)
     """smooth, rough, tie or undecided, in the same places."""
     joined_inputs: list[int] = field(default_factory=list, repr=False)
     """The inputs of the sample, counted from 0."""
     joined_rho_smooth: list[Number] = field(default_factory=list, repr=False)
     joined_rho_rough: list[Number] = field(default_factory=list, repr=False)
-    joined_verdict: list[str] = field(default_factory=list, repr=False)
+    joined_verdict: list[Verdict] = field(default_factory=list, repr=False)
     joined_residual: list[Number] = field(default_factory=list, repr=False)
     undecided_share: Number = None
     """Share of (input, head) cases that rounding could turn either way or that no theorem covers: neither smooth nor
@@ -133,7 +206,7 @@ class Layer:
     attention_out_spread: Numbers | None = field(default=None, repr=False)
     without_massive: Numbers | None = field(default=None, repr=False)
     """tokens, without massive-activation tokens; None if there were none."""
-    massive: dict[str, Any] | None = None
+    massive: Annotated[dict[str, Any], Massive] | None = None
     """share of inputs that have such tokens, the positions seen most, the largest norm over the median."""
     changes: list[Change] = field(default_factory=list)
     spectrum: Spectrum | None = None
@@ -176,7 +249,7 @@ class Extrapolation:
     input: int
     rho_smooth: Number
     rho_rough: Number
-    verdict: str
+    verdict: Verdict
     predicted_rate: Number
     """Factor on HFC/LFC a block, where smoothing dominates; None where a level is reached instead."""
     residual: Number
@@ -184,7 +257,7 @@ class Extrapolation:
     """How the norm entered: raw, folded, observed, or post (tokens whose features have zero mean, as after a norm)."""
     simulated: Course | None
     """Attention alone, frozen as last seen."""
-    simulated_verdict: str
+    simulated_verdict: Alone
     """smooth where HFC/LFC kept falling, rough where it did not, open where there was no telling."""
     real: Course | None
     """The blocks themselves, norm and MLP included, attention computed anew each time."""
@@ -210,15 +283,15 @@ class Accuracy:
 class Diagnosis:
     """Everything `diagnose` found."""
 
-    model: dict[str, Any]
-    provenance: dict[str, Any]
+    model: Annotated[dict[str, Any], Model]
+    provenance: Annotated[dict[str, Any], Provenance]
     layers: list[Layer]
     extrapolation: list[Extrapolation] = field(default_factory=list)
     verdict: list[str] = field(default_factory=list)
     """In plain words: measured, predicted, and where the two part."""
     remarks: list[str] = field(default_factory=list)
     """What a reader should know about how this was found."""
-    steering: dict[str, Any] | None = None
+    steering: Annotated[dict[str, Any], Steered] | None = None
     """Of a steered model: the methods, how far a warm start moved its layers, and whether the promise holds."""
     accuracy: Accuracy | None = None
     """Of a classifier that was tested as well."""
@@ -283,7 +356,7 @@ class Diagnosis:
         return {"schema": SCHEMA, "version": VERSION, **dataclasses.asdict(self)}
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return json_text(self.to_dict(), allow_nan=False, separators=(",", ":"))
 
     def save(self, path: str | Path) -> None:
         """As JSON; the file is there whole or not at all."""
@@ -300,34 +373,27 @@ class Diagnosis:
                 "diagnose again"
             )
         try:
-            found = cls(
-                model=data["model"],
-                provenance=data["provenance"],
-                layers=[_layer(entry) for entry in data["layers"]],
-                extrapolation=[_extrapolation(entry) for entry in data["extrapolation"]],
-                verdict=data["verdict"],
-                remarks=data["remarks"],
-                steering=data.get("steering"),
-                accuracy=Accuracy(**data["accuracy"]) if data.get("accuracy") else None,
-            )
+            for name in ("extrapolation", "verdict", "remarks"):
+                if name not in data:
+                    raise ValueError(f"it has no {name!r}")
+            found: Diagnosis = typed(cls, {k: v for k, v in data.items() if k not in ("schema", "version")})
             _check_whole(found)
-            return found
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"this diagnosis is damaged ({error}); diagnose again") from error
+        except ValueError as error:
+            raise InputError(f"this diagnosis is damaged ({reason(error)}); diagnose again") from error
+        return found
 
     @classmethod
     def from_json(cls, text: str) -> Diagnosis:
-        try:
-            return cls.from_dict(json.loads(text))
-        except json.JSONDecodeError as error:
-            raise InputError(f"this is not JSON ({error}); give what Diagnosis.save wrote") from error
+        return cls.from_dict(parse_json(text, "this is not JSON", "give what Diagnosis.save wrote"))
 
     @classmethod
     def load(cls, path: str | Path) -> Diagnosis:
+        path, remedy = Path(path), "give a file that Diagnosis.save wrote"
+        check_fits(_MEMORY_A_BYTE * check_plain(path, remedy), f"reading {path}", remedy)
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} cannot be read: {error}; give a file that Diagnosis.save wrote") from error
+            text = read_bytes(path, remedy, _MOST_BYTES).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} cannot be read ({reason(error)}); {remedy}") from error
         try:
             return cls.from_json(text)
         except InputError as error:
@@ -364,37 +430,29 @@ def plain(value: float | Tensor, digits: int = 7) -> Number:
 
 
 def _check_whole(found: Diagnosis) -> None:
-    """Damage shows here, and not where a report is made."""
-    _ = found.name, found.model["layers"], found.provenance["data"], found.provenance["inputs"]
-    _ = found.smoothing_share, found.negative_share
+    """What types do not say: damage shows here, and not where a report is made."""
     if not found.layers:
         raise ValueError("it has no layers")
     for layer in found.layers:
-        numbers = [*layer.tokens.values(), *layer.spread.values(), *(c.log_hfc_lfc for c in layer.changes)]
-        if not all(v is None or isinstance(v, (int, float)) for v in numbers):
-            raise TypeError(f"{layer.name} has a metric that is no number")
+        s, d = layer.spectrum, layer.dominance
+        for name in ("joined", "heads") if s else ():
+            if "raw" not in getattr(s, name):
+                raise ValueError(f"the spectrum of {layer.name} has no raw {name}")
+        spectra = [*s.joined.values(), *(e for row in s.heads.values() for e in row)] if s else []
+        _check_alike(layer.name, *((e.real, e.imag) for e in spectra))
+        if d:
+            _check_alike(layer.name, (d.verdict_heads, d.rho_rough_heads))
+            _check_alike(layer.name, *zip(d.verdict_heads, d.rho_rough_heads, strict=True))
+            sample = d.joined_inputs, d.joined_rho_smooth, d.joined_rho_rough, d.joined_verdict, d.joined_residual
+            _check_alike(layer.name, *((sample[0], other) for other in sample))
+            if "counting_rule" not in found.provenance and found.smoothing_share is not None:
+                raise ValueError("it does not say by which rule cases are counted (provenance.counting_rule)")
+    for entry in found.extrapolation:
+        courses = [course for course in (entry.simulated, entry.real) if course is not None]
+        _check_alike(entry.what, *((course.depth, course.log_hfc_lfc) for course in courses))
 
 
-def spectrum_of(data: dict[str, Any]) -> Spectrum:
-    """A spectrum from what `dataclasses.asdict` made of it."""
-    data = dict(data)
-    data["joined"] = {k: Eigenvalues(**v) for k, v in data["joined"].items()}
-    data["heads"] = {k: [Eigenvalues(**e) for e in v] for k, v in data["heads"].items()}
-    return Spectrum(**data)
-
-
-def _layer(data: dict[str, Any]) -> Layer:
-    data = dict(data)
-    data["changes"] = [Change(**c) for c in data["changes"]]
-    if data["spectrum"] is not None:
-        data["spectrum"] = spectrum_of(data["spectrum"])
-    if data["dominance"] is not None:
-        data["dominance"] = LayerDominance(**data["dominance"])
-    return Layer(**data)
-
-
-def _extrapolation(data: dict[str, Any]) -> Extrapolation:
-    data = dict(data)
-    for name in ("simulated", "real"):
-        data[name] = None if data[name] is None else Course(**data[name])
-    return Extrapolation(**data)
+def _check_alike(what: str, *pairs: tuple[Sequence[Any], Sequence[Any]]) -> None:
+    for one, other in pairs:
+        if len(one) != len(other):
+            raise ValueError(f"two lists of {what} have {len(one)} and {len(other)} entries and belong together")

@@ -1,7 +1,7 @@
 """Models by name or path, with what they need to be fed: the one place that borrows transformers and timm.
 
-Nothing is loaded but safetensors or, through torch's restricted loader, arrays; code that comes with a checkpoint is
-never run.
+Nothing is loaded but safetensors or, through torch's restricted loader, arrays. Code that comes with a checkpoint is
+not run, unless whoever loads it says so.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import json
 import logging
 import os
 import re
+import reprlib
 import shutil
 import socket
 import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlparse
@@ -28,20 +30,26 @@ from torch import nn
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.anatomy.live import steering_of
-from oversmooth.errors import InputError
+from oversmooth.building import check_numbers, watched
+from oversmooth.errors import InputError, reason
 from oversmooth.files import whole_folder
 from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
 from oversmooth.inputs.libraries import borrow, unusable
-from oversmooth.inputs.processor_files import FILES
+from oversmooth.inputs.processor_files import FILES, image_size
+from oversmooth.remote_code import arrays_only, check_asks_for_none, class_of, code_run
 from oversmooth.steering.apply import MARKER
 from oversmooth.steering.saving import STEERED, WEIGHTS, read_file, rename_weights, restore_into, steered_class
 from oversmooth.train.saved import load_model, save_model, trained_file
 
 Kind = Literal["vision", "text", "other"]
 DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
+_CODE = (".py", ".pyc", ".pyd", ".so", ".pkl", ".pickle", ".joblib")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
+_TEXTS = (".json", ".txt", ".model", ".jinja", ".jsonl")
+_MOST_TEXT, _MOST_BESIDE = 2**28, 2**30
 DATA_COUNT = 64
 """Inputs of the user's data, if not said otherwise."""
+_TIMM_LOADS = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
@@ -99,15 +107,23 @@ class Loaded:
 
 
 def load(
-    name: str, *, random: bool = False, seed: int = 0, dtype: str | None = None, device: str | None = None
+    name: str,
+    *,
+    random: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
 ) -> Loaded:
     """A hub id, a timm name, a checkpoint's directory, or a weights file: one with its configuration beside it, or
     one that `oversmooth train` wrote.
 
-    random: the same architecture with freshly initialised weights, drawn from seed.
+    random: the same architecture with freshly initialised weights, drawn from seed. trust_remote_code: run Python files
+    that come with the checkpoint, where its configuration names any.
     """
     if dtype is not None:
         dtype_named(dtype)
+    check_there(name)
     path = Path(name)
     if (trained := trained_file(path)) is not None:
         loaded = _from_training(trained, random, seed)
@@ -116,15 +132,15 @@ def load(
         if _is_timm(folder):
             loaded = _from_timm(f"local-dir:{folder}", folder, random, seed)
         else:
-            loaded = _from_transformers(str(folder), folder, random, seed, dtype, device)
+            loaded = _from_transformers(str(folder), folder, random, seed, dtype, device, trust_remote_code)
         loaded.name, loaded.folder = folder.resolve().name, folder
-    elif _looks_like_path(name):
-        raise InputError(f"{name} does not exist; give a checkpoint's directory or file, a hub id, or a timm name")
     elif is_timm_name(name):
+        if not random:
+            _check_reachable(_timm_repository(name), ("config.json", "model.safetensors"))
         loaded = _from_timm(name, None, random, seed)
     else:
         try:
-            loaded = _from_transformers(name, None, random, seed, dtype, device)
+            loaded = _from_transformers(name, None, random, seed, dtype, device, trust_remote_code)
         except InputError as error:
             if "/" not in name and (without := _why_no_timm()):  # it may be one of timm's
                 raise InputError(f"{error}; {without}") from error
@@ -142,15 +158,42 @@ def load(
     return loaded
 
 
+def check_there(name: str) -> None:
+    """Refuse what looks like a path and leads nowhere."""
+    if not Path(name).exists() and _looks_like_path(name):
+        raise InputError(f"{name} does not exist; give a checkpoint's directory or file, a hub id, or a timm name")
+
+
+def check_loadable(name: str) -> None:
+    """Refuse what is not there, or needs a library that is not, without loading it."""
+    check_there(name)
+    path = Path(name)
+    if trained_file(path) is None:
+        timm = _is_timm(_folder(path)) if path.exists() else is_timm_name(name)
+        borrow("timm" if timm else "transformers", f"loading {name}")
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch does not know, or that is not here."""
+    try:
+        device = torch.device(name)
+        if device.type == "meta":
+            raise RuntimeError("it holds no numbers")
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, ValueError, TypeError, ImportError) as error:
+        raise InputError(f"device {name!r} cannot be used ({str(error).splitlines()[0][:120]}); try cpu") from error
+
+
 def dtype_named(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    if found not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         raise InputError(f"dtype is {name!r}; give a floating type, such as float32 or bfloat16")
     return found
 
 
 def save(loaded: Loaded, path: Path) -> None:
     """A directory that `load` reads, whole or not at all: weights, configuration, and what lay beside them."""
+    beside = _beside(loaded.folder) if loaded.folder is not None else []
     with whole_folder(path) as temporary:
         write = getattr(loaded.model, "save_pretrained", None)
         if loaded.recipe is not None:
@@ -168,10 +211,31 @@ def save(loaded: Loaded, path: Path) -> None:
             for file in (loaded.processor / name for name in FILES):
                 if file.is_file() and not (temporary / file.name).exists():
                     shutil.copyfile(file, temporary / file.name)
-        for file in sorted(loaded.folder.iterdir()) if loaded.folder is not None else ():
-            weights = file.suffix in _WEIGHTS or file.name.endswith(".index.json")
-            if file.is_file() and not weights and not (temporary / file.name).exists():
+        for file in beside:
+            if not (temporary / file.name).exists():
                 shutil.copyfile(file, temporary / file.name)
+
+
+def _beside(folder: Path) -> list[Path]:
+    """What goes along with a checkpoint: neither weights nor code, and only what lies in it. A link may lead to
+    anything that its owner can read; the hub's cache is made of links, from snapshots to blobs of the same repository.
+    """
+    home = folder.resolve()
+    inside = [home, *([home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [])]
+    found = [
+        file
+        for file in sorted(folder.iterdir())
+        if file.suffix not in (*_WEIGHTS, *_CODE)
+        and not file.name.endswith(".index.json")
+        and file.is_file()
+        and any(file.resolve().is_relative_to(place) for place in inside)
+    ]
+    for file in found:
+        if (size := file.stat().st_size) > _MOST_BESIDE:
+            raise InputError(
+                f"{file} would be copied along and has {size:,} bytes, over {_MOST_BESIDE:,}; put it elsewhere first"
+            )
+    return found
 
 
 def _save_timm(model: nn.Module, folder: Path) -> None:
@@ -195,6 +259,14 @@ def is_timm_name(name: str) -> bool:
     return False
 
 
+def _timm_repository(name: str) -> str:
+    """Where the hub has the weights of a timm name; the name itself where timm does not say."""
+    if "/" in name:
+        return name.rpartition(":")[2]
+    found = getattr(borrow("timm", "a timm name").get_pretrained_cfg(name), "hf_hub_id", None)
+    return found if isinstance(found, str) and found else name
+
+
 def _why_no_timm() -> str:
     try:
         borrow("timm", "a timm name")
@@ -205,8 +277,7 @@ def _why_no_timm() -> str:
 
 def fetch(name: str) -> Path:
     """The weights of a hub id, as files: nothing is built from them. From the cache, where they are there already."""
-    if _looks_like_path(name):
-        raise InputError(f"{name} does not exist; give a checkpoint's directory or file, a hub id, or a timm name")
+    check_there(name)
     hub = borrow("huggingface_hub", f"fetching {name}")
     _check_reachable(name)
     try:
@@ -278,39 +349,70 @@ def _from_training(path: Path, random: bool, seed: int) -> Loaded:
 def _from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded:
     timm = borrow("timm", f"{name} is a timm model and")
     hub = name.replace("timm/", "hf-hub:timm/", 1) if name.startswith("timm/") else name
+    config = read_config(folder) if folder is not None else {}
+    if folder is not None:
+        architecture = config["architecture"]
+        if not isinstance(architecture, str) or ":" in architecture or not timm.is_model(architecture):
+            raise InputError(
+                f"{folder}: its configuration says architecture {reprlib.repr(architecture)}, which timm does not "
+                "have; mend it, or take a newer timm"
+            )
+        check_numbers(config, str(folder))
     try:
-        if random and folder is not None:
-            model = _seeded(seed, lambda: timm.create_model(read_config(folder)["architecture"], pretrained=False))
-        elif folder is not None and (settings := read_config(folder).get("oversmooth")):
-            (file,) = Checkpoint(folder).files
-            config = read_config(folder)
-            made = {k: config[k] for k in ("num_classes", "global_pool") if k in config} | config.get("model_args", {})
-            model = timm.create_model(config["architecture"], pretrained=False, **made)
-            arrays, _ = read_file(file)
-            restore_into(model, settings, arrays, folder)
-        else:
-            model = _seeded(seed, lambda: timm.create_model(hub, pretrained=not random))
+        with watched(name), arrays_only():
+            if random and folder is not None:
+                model = _seeded(seed, lambda: timm.create_model(config["architecture"], pretrained=False))
+            elif folder is not None and (settings := config.get("oversmooth")):
+                (file,) = Checkpoint(folder).files
+                made = {k: config[k] for k in ("num_classes", "global_pool") if k in config} | _model_arguments(config)
+                model = timm.create_model(config["architecture"], pretrained=False, **made)
+                arrays, _ = read_file(file)
+                restore_into(model, settings, arrays, folder)
+            else:
+                if folder is not None:
+                    Checkpoint(folder)  # says what is missing, cut off, or more than arrays
+                model = _seeded(seed, lambda: timm.create_model(hub, pretrained=not random))
+    except InputError:
+        raise
     except Exception as error:  # timm and the hub raise what they like
         raise InputError(_not_fetched(name, error)) from error
     return _described(model, name, folder, None)
 
 
+def _model_arguments(config: dict[str, Any]) -> dict[str, Any]:
+    """What a configuration gives to the model itself: not what would have timm load some other file."""
+    given = config.get("model_args")
+    given = given if isinstance(given, dict) else {}
+    return {key: value for key, value in given.items() if key not in _TIMM_LOADS}
+
+
 def _from_transformers(
-    name: str, folder: Path | None, random: bool, seed: int, dtype: str | None, device: str | None
+    name: str, folder: Path | None, random: bool, seed: int, dtype: str | None, device: str | None, trust: bool
 ) -> Loaded:
     transformers = borrow("transformers", f"loading {name}")
-    with _quiet(transformers):
+    with _quiet(transformers), arrays_only():
         if folder is None:
             _check_reachable(name)
+        else:
+            _check_texts(folder)
+        stated = read_config(folder) if folder is not None else _fetched_config(name)
+        check_numbers(stated, name)
+        if not trust:
+            check_asks_for_none(stated, name)
         try:
-            config = transformers.AutoConfig.from_pretrained(name)
+            # Said outright: where nothing is said, transformers asks on standard input whether to run code.
+            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust)
         except Exception as error:
             raise InputError(_not_fetched(name, error)) from error
+        # Once more: what the hub gave now may be newer.
+        read = config.to_dict() | {"attn_implementation": getattr(config, "_attn_implementation", None)}
+        check_numbers(read, name)
+        if not trust:
+            check_asks_for_none(read, name)
         if folder is not None and not random:
             Checkpoint(folder)  # refuses what is missing, cut off, or more than arrays, in a sentence of its own
-        architecture = (config.architectures or [""])[0]
         try:
-            cls = getattr(transformers, architecture, None) or transformers.AutoModel
+            cls = class_of(transformers, config, trust)
         except (ImportError, RuntimeError) as error:  # classes are imported as they are asked for
             raise unusable("transformers", f"loading {name}", error) from error
         settings = getattr(config, "oversmooth", None)  # of a model that was saved steered
@@ -319,16 +421,20 @@ def _from_transformers(
             load = steered_class(cls, settings)
             if (weights := _steered_weights(name, folder)) is not None:
                 config.transformers_weights = weights  # how from_pretrained is told another name
-        remarks = []
+        remarks = code_run(name, config) if trust else []
         if dtype is None and device in (None, "cpu"):
             # Half precision on a CPU is slow, or refused; what is stored in it is exact in float32.
             dtype = "float32"
         try:
             if random:
-                make = getattr(cls, "from_config", cls)
-                model = _seeded(seed, lambda: make(config))
+                make = partial(cls.from_config, trust_remote_code=trust) if hasattr(cls, "from_config") else cls
+                with watched(name):
+                    model = _seeded(seed, lambda: make(config))
             else:
-                model, info = load.from_pretrained(name, config=config, dtype=dtype or "auto", output_loading_info=True)
+                with watched(name):
+                    model, info = load.from_pretrained(
+                        name, config=config, dtype=dtype or "auto", output_loading_info=True, trust_remote_code=trust
+                    )
                 missing = sorted(set(info.get("missing_keys", ())) - {MARKER})
                 if load is not cls:
                     model.__class__ = cls
@@ -350,9 +456,11 @@ def _from_transformers(
         tokenizer, without = None, ""
         if getattr(model, "main_input_name", "") == "input_ids":
             try:
-                tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-            except Exception as error:  # some checkpoints come without one; who needs it says so
-                without = _first_words(error)
+                tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=trust)
+            except BaseException as error:  # some checkpoints come without one; who needs it says so
+                if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # as Rust has it
+                    raise
+                without = reason(error) if "trust_remote_code" not in str(error) else "its own code, which is not run"
     vision = getattr(model, "main_input_name", "") == "pixel_values"
     beside = _processor_folder(name) if folder is None and vision else folder
     loaded = _described(model, name, beside, tokenizer)
@@ -360,6 +468,22 @@ def _from_transformers(
     loaded.no_tokenizer = without
     loaded.remarks += remarks
     return loaded
+
+
+def _fetched_config(name: str) -> dict[str, Any]:
+    """The configuration of a hub id; empty where it cannot be had, and who loads it says why."""
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    with contextlib.suppress(Exception):
+        kept = hub.try_to_load_from_cache(name, "config.json")
+        return read_config(Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, "config.json")).parent)
+    return {}
+
+
+def _check_texts(folder: Path) -> None:
+    """Refuse, before libraries read them whole, files beside the weights that are larger than any that was meant."""
+    for file in folder.iterdir():
+        if file.suffix in _TEXTS and file.is_file() and (size := file.stat().st_size) > _MOST_TEXT:
+            raise InputError(f"{file} has {size:,} bytes, over {_MOST_TEXT:,}; fetch it again, or remove it")
 
 
 def _described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) -> Loaded:
@@ -374,8 +498,7 @@ def _described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any)
         return Loaded(model, name, "vision", preprocessing=preprocessing, argument="x", remarks=remarks)
     if main == "pixel_values":
         part = getattr(config, "vision_config", config)
-        size = getattr(part, "image_size", 224)
-        size = tuple(size) if isinstance(size, (list, tuple)) else int(size)
+        size = image_size(name, getattr(part, "image_size", 224))
         if folder is not None:
             preprocessing = Preprocessing.from_folder(folder, image_size=size, name=name)
         else:
@@ -427,12 +550,17 @@ def _processor_folder(name: str) -> Path | None:
     return found
 
 
-def _check_reachable(name: str) -> None:
+def _check_reachable(name: str, files: tuple[str, ...] = ("config.json",)) -> None:
     """Without a network the libraries try again and again before they say so; names in their cache need none."""
     hub = borrow("huggingface_hub", f"fetching {name}")
     with contextlib.suppress(Exception):
-        if isinstance(hub.try_to_load_from_cache(name, "config.json"), str):
+        if any(isinstance(hub.try_to_load_from_cache(name, file), str) for file in files):
             return
+    if getattr(hub.constants, "HF_HUB_OFFLINE", False):
+        raise InputError(
+            f"{name!r} is no path here and not in the hub's cache, and HF_HUB_OFFLINE is set; "
+            "unset it, or give the directory of a downloaded checkpoint"
+        )
     try:
         socket.getaddrinfo(urlparse(hub.constants.ENDPOINT).hostname, 443)
     except OSError as error:
@@ -440,19 +568,18 @@ def _check_reachable(name: str) -> None:
 
 
 def _not_fetched(name: str, error: Exception) -> str:
-    first = _first_words(error)
+    first = reason(error)
+    if "trust_remote_code" in str(error):
+        return (
+            f"{name} comes with code of its own, which is not run; if you trust it, give --trust-remote-code, or load "
+            "it yourself and call oversmooth.diagnose(model, inputs)"
+        )
     if Path(name.removeprefix("local-dir:")).exists():
-        return f"{name} could not be loaded ({type(error).__name__}: {first}); check its files"
+        return f"{name.removeprefix('local-dir:')} could not be loaded ({first}); check its files"
     return (
         f"{name!r} is no path here and could not be fetched by that name ({type(error).__name__}: {first}); "
         "check the spelling, or, without a network, give the directory of a downloaded checkpoint"
     )
-
-
-def _first_words(error: Exception) -> str:
-    """What another library says, short enough for a sentence, and without addresses."""
-    said = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", str(error))).strip()
-    return said[:160].rstrip(". ")
 
 
 def _seeded(seed: int, make: Any) -> nn.Module:

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,11 +18,15 @@ from torch import Tensor
 
 import oversmooth
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.diagnosis import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain, spectrum_of
+from oversmooth.diagnosis import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain
+from oversmooth.errors import InputError, about
+from oversmooth.files import parse_json, read_bytes
 from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum
+from oversmooth.typed import typed
 
 _ZERO = 1e-6  # relative: a zero that centring or rank leaves has a sign that rounding chose
+_MOST_KEPT = 2**30
 _DIGITS = 6  # enough for any plot, and half the size of the file
 
 
@@ -39,14 +44,25 @@ def layer_spectrum(
     W_V, W_O = layer.W_V, layer.W_O
     # Half precision has no eigenvalues; what is stored in it is exact in float32.
     W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
+    with about(layer.name):
+        return _spectra(layer, W_V, W_O, inverse_sigma, joined, heads, verdicts)
+
+
+def _spectra(
+    layer: AttentionLayer,
+    W_V: Tensor,
+    W_O: Tensor,
+    inverse_sigma: float | None,
+    joined: bool,
+    heads: bool,
+    verdicts: bool,
+) -> Spectrum:
     variants = {"raw": W_V}
     if layer.norm is not None and layer.norm_position == "pre":
         variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
     keep = layer.keep
-    by_head = {
-        name: [_eigenvalues(row, keep) for row in head_spectrum(V, W_O)] if heads else []
-        for name, V in variants.items()
-    }
+    per_head = {name: head_spectrum(V, W_O) for name, V in variants.items()} if heads else {}
+    by_head = {name: [_eigenvalues(row, keep) for row in per_head.get(name, ())] for name in variants}
     together = {
         name: _eigenvalues(_all(V, W_O, layer, centred=name == "folded"), keep, layer.width) if joined else _nothing()
         for name, V in variants.items()
@@ -57,7 +73,7 @@ def layer_spectrum(
         zeros = layer.kv_heads * layer.head_dim < layer.width
         together["observed"] = _scaled(together["folded"], inverse_sigma, keep, floor=abs(keep) if zeros else 0.0)
     raw = together["raw"]
-    decides = verdicts and keep and not why_undecided(layer)
+    decides = verdicts and heads and keep and not why_undecided(layer)
     spectrum = Spectrum(
         negative_share=raw.negative_share,
         mean_real=raw.mean_real,
@@ -66,7 +82,7 @@ def layer_spectrum(
         heads=by_head,
         inverse_sigma=None if inverse_sigma is None else plain(inverse_sigma),
         # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
-        verdicts=head_verdicts(W_V, W_O / keep, bool(layer.causal)) if decides else [],
+        verdicts=head_verdicts(W_V, W_O / keep, bool(layer.causal), per_head["raw"] / keep) if decides else [],
     )
     return without_radii(spectrum) if why_undecided(layer) else spectrum
 
@@ -198,35 +214,67 @@ def _remarks(anatomy: Anatomy) -> list[str]:
     ]
 
 
+def _users_cache() -> Path:
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return Path(named)
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError:  # a user without a home, as in some containers: nothing is remembered
+        return Path(os.devnull)
+
+
+@dataclass
+class _Kept:
+    """A line of it."""
+
+    layer: str
+    spectrum: Spectrum
+
+
 class Memory:
     """Finished layers on disk, a line each, under a name that changes when the checkpoint or the question does."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path = folder / f"spectrum-{hashlib.sha256(key.encode()).hexdigest()[:24]}.jsonl"
+        self.dropped = 0
+        """Lines that could not be read."""
 
     @classmethod
     def of(cls, files: Iterable[Path], *question: object) -> Memory:
         """For these weight files. In OVERSMOOTH_CACHE, else the user's cache directory."""
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(os.environ.get("OVERSMOOTH_CACHE") or Path(home) / "oversmooth")
+        folder = Path(os.environ.get("OVERSMOOTH_CACHE") or _users_cache() / "oversmooth")
         facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
         return cls(folder, json.dumps([oversmooth.__version__, facts, [str(q) for q in question]]))
 
     def read(self) -> dict[str, Spectrum]:
-        found = {}
-        with contextlib.suppress(OSError), self.path.open(encoding="utf-8") as lines:
-            for line in lines:
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # the line a stop cut short
-                    entry = json.loads(line)
-                    found[entry["layer"]] = spectrum_of(entry["spectrum"])
+        """Finished layers by name. What cannot be read is counted in ``dropped`` and computed again: a stop cuts a line
+        short, and whatever happened to others is no reason to fail.
+        """
+        found: dict[str, Spectrum] = {}
+        self.dropped = 0
+        if not os.path.isfile(self.path):  # which does not mind a folder that cannot be looked into
+            return found
+        try:
+            lines = read_bytes(self.path, "computing them again", _MOST_KEPT).splitlines()
+        except InputError:
+            self.forget()
+            lines = [b"what was there"]
+        for line in lines:
+            try:
+                entry = typed(_Kept, parse_json(line, "this is no layer", "computing it again"))
+                found[entry.layer] = entry.spectrum
+            except ValueError:
+                self.dropped += bool(line.strip())
         return found
 
     def add(self, layer: str, spectrum: Spectrum) -> None:
         # What cannot be remembered is computed again: never a reason to stop.
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists() and not self.path.is_file():
+                return
             with self.path.open("a", encoding="utf-8") as lines:
-                lines.write("\n" + json.dumps({"layer": layer, "spectrum": dataclasses.asdict(spectrum)}) + "\n")
+                lines.write("\n" + json.dumps(dataclasses.asdict(_Kept(layer, spectrum))) + "\n")
 
     def forget(self) -> None:
         with contextlib.suppress(OSError):

@@ -5,8 +5,8 @@ Nothing is loaded but what is asked for, one array at a time.
 
 from __future__ import annotations
 
-import json
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from oversmooth.anatomy.live import NormForm, config_parts, config_value
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
+from oversmooth.files import check_plain, read_json
 
 _TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
+_LONGEST_NAME = 1000
 _SINGLE = ("model.safetensors", "open_clip_model.safetensors", "pytorch_model.bin", "steered.safetensors")
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "steered.safetensors.index.json")
 
@@ -32,9 +34,13 @@ class Checkpoint:
         if not self.path.exists():
             raise InputError(f"{path} does not exist; give a checkpoint's directory or file")
         self.what = str(self.path)
+        if not self.path.is_dir():
+            check_plain(self.path, "give a checkpoint's directory or file")
         self.folder = self.path if self.path.is_dir() else self.path.parent
         self.config = read_config(self.folder)
         self.files = self._weight_files()
+        for file in self.files:
+            check_plain(file, "give a checkpoint's directory or file")
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: set[str] = set()
         self._home: dict[str, tuple[Path, str]] = {}  # the file, and the name there
@@ -42,6 +48,8 @@ class Checkpoint:
         self._open: tuple[Path, Any] | None = None  # the one safetensors file that is open
         for file in self.files:
             for name, shape in self._names(file):
+                if len(name) > _LONGEST_NAME:
+                    raise InputError(f"{file} has a weight whose name is {len(name):,} letters long; fetch it again")
                 today = _renamed(name)
                 self.shapes[today] = shape
                 self._home[today] = (file, name)
@@ -86,20 +94,25 @@ class Checkpoint:
             try:
                 self._open = (file, safe_open(file, framework="pt"))
             except (SafetensorError, OSError) as error:
-                raise InputError(f"{file} cannot be read ({error}); fetch it again: it may be cut off") from error
+                raise InputError(
+                    f"{file} cannot be read ({reason(error)}); fetch it again: it may be cut off"
+                ) from error
         return self._open[1]
 
     def _torch(self, file: Path) -> dict[str, Tensor]:
         if file not in self._state:
             try:
-                loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=_is_zip(file))
+                zipped = _is_zip(file)
+                loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+            except InputError:
+                raise
             except pickle.UnpicklingError as error:
                 raise InputError(
-                    f"{file} holds more than arrays ({str(error).splitlines()[0][:120]}), and code in it would run on "
-                    "loading; it is refused: save its state_dict as safetensors"
+                    f"{file} holds more than arrays, and code in it would run on loading; it is refused: save its "
+                    "state_dict as safetensors"
                 ) from error
-            except (RuntimeError, EOFError, OSError, ValueError, AttributeError) as error:
-                raise InputError(f"{file} cannot be read ({str(error)[:120]}); fetch it again") from error
+            except Exception as error:  # what damaged files make of torch's reader is not in any list
+                raise InputError(f"{file} cannot be read ({reason(error)}); fetch it again") from error
             self._state[file] = _tensors(loaded, file)
         return self._state[file]
 
@@ -111,8 +124,8 @@ class Checkpoint:
         try:
             part = self._safe(file).get_slice(stored)
             return part[:] if rows is None else part[rows]
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{name} in {file} cannot be read ({error}); fetch it again") from error
+        except Exception as error:  # types of numbers that this torch does not have, among others
+            raise InputError(f"{name} in {file} cannot be read ({reason(error)}); fetch it again") from error
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
         return config_value(self.config, module, names)
@@ -143,30 +156,40 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); mend or remove it") from error
+    config = read_json(path, "mend or remove it")
     return config if isinstance(config, dict) else {}
 
 
 def _shards(index: Path) -> list[Path]:
-    try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        if not all(isinstance(place, str) for place in places):
-            raise ValueError("a shard's name is no text")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index} is not an index of shards ({error}); fetch it again") from error
-    files = [index.parent / name for name in sorted(set(places))]
-    for file in files:
+    found = read_json(index, "fetch it again")
+    places = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(name, str) and name for name in places.values()):
+        raise InputError(f"{index} is not an index of shards: it has no weight_map of file names; fetch it again")
+    files = []
+    for name in sorted(set(places.values())):
+        # What lies elsewhere is none of the checkpoint's: a name must not lead out of its folder.
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise InputError(f"{index} names {name!r}, outside its folder, and that is not read; fetch it again")
+        file = index.parent / name
         if not file.is_file():
-            raise InputError(f"{index.name} names {file.name}, which is not in {index.parent}; fetch it")
+            raise InputError(f"{index.name} names {name}, which is not in {index.parent}; fetch it")
+        if file.suffix != ".safetensors" and file.suffix not in _TORCH_ENDINGS:
+            raise InputError(f"{index} names {name!r}, which is no weights file by its ending; fetch it again")
+        files.append(file)
     return files
 
 
 def _is_zip(file: Path) -> bool:
+    """What torch has written since 1.6; only that can be mapped. It packs nothing: what is packed is a bomb."""
+    size = check_plain(file, "give a weights file")
     with file.open("rb") as stream:
-        return stream.read(2) == b"PK"  # what torch has written since 1.6; only that can be mapped
+        if stream.read(2) != b"PK":
+            return False
+    with zipfile.ZipFile(file) as members:
+        unpacked = sum(member.file_size for member in members.infolist())
+    if unpacked > size:
+        raise InputError(f"{file} has {size:,} bytes and unpacks to {unpacked:,}; fetch it again: torch packs nothing")
+    return True
 
 
 def _tensors(loaded: Any, file: Path) -> dict[str, Tensor]:
@@ -182,6 +205,19 @@ def _tensors(loaded: Any, file: Path) -> dict[str, Tensor]:
             continue
         arrays = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
         if arrays:
+            _check_stored(arrays, file)
             return arrays
         loaded = None
     raise InputError(f"{file} holds no named arrays; give a state_dict")
+
+
+def _check_stored(arrays: dict[str, Tensor], file: Path) -> None:
+    """Refuse arrays that are not in the file number by number: strides of zero make any size of four bytes."""
+    for name, value in arrays.items():
+        if value.layout != torch.strided or value.is_quantized or value.device.type != "cpu":
+            raise InputError(f"{file}: {name} is not stored as plain numbers; save its state_dict as safetensors")
+        stored = value.untyped_storage().nbytes()
+        if value.numel() * value.element_size() > stored:
+            raise InputError(
+                f"{file}: {name} claims the shape {tuple(value.shape)} and has {stored:,} bytes; fetch it again"
+            )

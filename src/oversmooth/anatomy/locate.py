@@ -5,6 +5,7 @@ A source gives names, shapes and what it knows of heads; nothing here depends on
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import defaultdict
@@ -18,6 +19,9 @@ from oversmooth.anatomy.layer import GATE, SINKS, Anatomy, AttentionLayer, Norm,
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
 from oversmooth.anatomy.live import NormForm
 from oversmooth.errors import InputError
+
+MOST_LAYERS = 4096
+"""Several times what the deepest transformer that was ever trained has."""
 
 
 class Source(Weights, Protocol):
@@ -65,6 +69,8 @@ def find(
     """
     if heads is not None and heads < 1:
         raise InputError(f"{heads} heads were asked for; give 1 or more")
+    if stack is not None and not isinstance(stack, str):
+        raise InputError(f"stack is {stack!r}; give part of a stack's name")
     norm = norm_position(norm)
     matches = _matches(source)
     remarks = _partial(source, matches)
@@ -84,6 +90,7 @@ def find(
     others = [f"{key} ({len(found)})" for key, found in stacks.items() if key != chosen]
     if others:
         remarks.append(f"looked at {chosen}; other stacks, to be chosen with stack=: {', '.join(others)}")
+    _check_depth(source, len(stacks[chosen]))
     found = sorted(stacks[chosen], key=lambda m: [int(i) for i in re.findall(r"\d+", m.prefix)])
     _check_supported(source, [m.prefix for m in found])
     remarks += _gaps(chosen, found)
@@ -179,7 +186,7 @@ def _partial(source: Source, matches: list[_Match]) -> list[str]:
             missing[key] = (first, wanted | {layout.output}, count + 1)
     return [
         f"{first} looks like attention's values, but no output weight stands beside it "
-        f"(looked for {', '.join(sorted(wanted))}); it is left out"
+        f"(such as {', '.join(sorted(wanted)[:3])}); it is left out"
         for first, wanted, _ in missing.values()
     ]
 
@@ -206,19 +213,23 @@ def _gaps(key: str, found: list[_Match]) -> list[str]:
     places = [int(numbers[-1]) if (numbers := re.findall(r"\d+", m.prefix)) else 0 for m in found]
     if key.count("*") != 1:
         return []
-    missing = sorted(set(range(max(places) + 1)) - set(places))
-    if not missing:
+    there = set(places)
+    count = max(places) + 1 - len(there)  # a name may say any number: nothing of that length is made
+    if not count:
         return []
-    return [f"{key}: no attention of a known layout in {len(missing)} places ({', '.join(map(str, missing[:8]))})"]
+    missing = itertools.islice((place for place in itertools.count() if place not in there), min(count, 8))
+    return [f"{key}: no attention of a known layout in {count:,} places ({', '.join(map(str, missing))})"]
 
 
 def _nothing_found(source: Source, remarks: list[str]) -> str:
-    looked = ", ".join(sorted({layout.value for layout in LAYOUTS}))
-    partial = (" " + "; ".join(remarks) + ".") if remarks else ""
-    matrices = [name for name, shape in source.shapes.items() if len(shape) == 2][:3]
-    have = f"its weights are called {', '.join(matrices)} and so on" if matrices else "it has no weight matrices"
+    known = {layout.value for layout in LAYOUTS}
+    matrices = [name for name, shape in source.shapes.items() if len(shape) == 2]
+    have = f"its weights are called {matrices[0]} and so on" if matrices else "it has no weight matrices"
+    if remarks:
+        said = remarks[0].removesuffix("; it is left out")
+        return f"no attention found in {source.what}: {said}; teach its layout with oversmooth.anatomy.register"
     return (
-        f"no attention found in {source.what}: none of {looked} with its output weight beside it; {have};{partial} "
+        f"no attention found in {source.what}: none of the {len(known)} names of value weights that are known; {have}; "
         "teach a layout with oversmooth.anatomy.register(name, value='….weight', output='….weight')"
     )
 
@@ -233,7 +244,7 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
     if heads is None:
         heads, head_dim = _heads(source, prefix, inner)
     head_dim = head_dim or inner // heads
-    if heads < 1 or head_dim * heads != inner:
+    if heads < 1 or head_dim < 1 or head_dim * heads != inner:
         raise InputError(
             f"{prefix}: the output weight takes {inner} features, which {heads} heads cannot share evenly; "
             "give the right number of heads"
@@ -247,7 +258,7 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
     else:
         kv_heads = (rows // head_dim - heads) // 2
         explained = (heads + 2 * kv_heads) * head_dim == rows
-    if kv_heads < 1 or not explained or heads % kv_heads or back != width:
+    if kv_heads < 1 or not explained or heads % kv_heads or back != width or width < 1:
         raise InputError(
             f"{prefix}: the value weight has shape {value} and the output weight {output}, which {heads} heads of "
             f"{head_dim} features do not explain; give heads=, or register the layout"
@@ -424,11 +435,17 @@ def _causal(source: Source, prefix: str) -> bool | None:
     return False if model in layouts.BIDIRECTIONAL_MODELS else None
 
 
+def _check_depth(source: Source, depth: int) -> None:
+    if depth > MOST_LAYERS:
+        raise InputError(f"{source.what} has {depth:,} layers; models of {MOST_LAYERS:,} at most are looked at")
+
+
 def _as_run(source: Source, layers: list[AttentionLayer]) -> list[AttentionLayer]:
     """Shared layers as often as they run (ALBERT: groups of layers, each repeated over its share of the depth)."""
     depth, groups = source.config.get("num_hidden_layers"), source.config.get("num_hidden_groups")
-    if not isinstance(depth, int) or not isinstance(groups, int) or groups < 1 or len(layers) % groups:
+    if not isinstance(depth, int) or not isinstance(groups, int) or min(depth, groups) < 1 or len(layers) % groups:
         return layers
+    _check_depth(source, depth)
     inner = len(layers) // groups
     order = [int(i / (depth / groups)) for i in range(depth)]
     return [layer for group in order for layer in layers[group * inner : (group + 1) * inner]]

@@ -4,38 +4,48 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import NoReturn
 
+from oversmooth import signals
 from oversmooth.cli import cells, demo, diagnose, reproduce, simulate, spectrum, steer, train  # each adds its command
-from oversmooth.cli.app import app, err
+from oversmooth.cli.app import app
+from oversmooth.cli.streams import err, standard_streams
 from oversmooth.errors import InputError
 
 __all__ = ["app", "cells", "demo", "diagnose", "main", "reproduce", "simulate", "spectrum", "steer", "train"]
 
 
 def main() -> None:
-    """The console script."""
-    try:
-        code = app(standalone_mode=False)
-    except InputError as error:
-        _refuse(str(error))
-    except OSError as error:
-        _refuse(
-            f"{error.filename or 'a file'} cannot be used ({error.strerror or error}); check its name and permissions"
-        )
-    except KeyboardInterrupt:
-        err.print("oversmooth: stopped; nothing was left half-written", highlight=False)
-        sys.exit(130)
-    except Exception as error:
-        # What the options' parser refuses: click's exceptions, or those of the copy of click that typer brings along.
-        if not hasattr(error, "format_message"):
-            raise
-        _refuse(
-            f"{error.format_message().rstrip('.')}, in {shlex.join(sys.argv[1:])!r}; --help shows what can be given"
-        )
-    sys.exit(code or 0)
+    """The command line, from the arguments to the exit code."""
+    said = ""
+    with signals.heard() as stop, standard_streams():
+        try:
+            code = app(standalone_mode=False) or 0
+            if sys.stdout is not None:
+                sys.stdout.flush()  # while it can still be said if that fails
+        except BaseException as error:
+            if stop.number is None:
+                said, code = str(_refusal(error)), 2
+            else:  # whatever others made of it, it was the signal
+                code = stop.exit_code
+        if stop.number is not None and code in (stop.exit_code, 130):  # typer makes 130 of every interrupt
+            said, code = stop.said, stop.exit_code
+        if said:
+            err.print(f"oversmooth: {said}", style="red", soft_wrap=True)
+    sys.exit(code)
 
 
-def _refuse(sentence: str) -> NoReturn:
-    err.print(f"oversmooth: {sentence}", style="red", highlight=False, markup=False, soft_wrap=True)
-    sys.exit(2)
+def _refusal(error: BaseException) -> InputError:
+    """What can be told in one sentence; anything else is a mistake of ours, and raised as it is."""
+    if isinstance(error, InputError):
+        return error
+    if isinstance(error, OSError):
+        what = error.filename or "a file or the terminal"
+        return InputError(f"{what} cannot be used ({error.strerror or error}); check its name, permissions and room")
+    # torch has errors of its own for a machine or a GPU that is full.
+    if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):
+        return InputError("this takes more memory than there is; give less at once, or a smaller model")
+    # What the options' parser refuses: click's exceptions, or those of the copy of click that typer brings along.
+    if hasattr(error, "format_message"):
+        refused = str(error.format_message()).rstrip(".")
+        return InputError(f"{refused}, in {shlex.join(sys.argv[1:])!r}; --help shows what can be given")
+    raise error

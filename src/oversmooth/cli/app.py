@@ -1,16 +1,16 @@
-"""What all commands share: the application, the two consoles, progress bars."""
+"""What all commands share: the application, what no option may be, the two consoles, progress bars."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,20 +23,57 @@ from rich.progress import (
 from rich.text import Text
 
 import oversmooth
+from oversmooth.cli.streams import err, out
+from oversmooth.errors import InputError
 
-app = typer.Typer(
+__all__ = ["Commands", "app", "duration", "err", "out", "progress_bar", "status"]
+
+
+class _Command(typer.core.TyperCommand):
+    """A command whose options hold a value, and numbers that can be computed with."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for place, word in enumerate(args):
+            if not word or re.fullmatch("--[a-z-]+=", word):  # a path of no letters would be the directory one is in
+                named = word.rstrip("=") or (args[place - 1] if place else "the first argument")
+                raise InputError(f"{named} is empty; give a value, or leave it out")
+            if "\0" in word:
+                raise InputError(f"{word} has a zero byte in it, which no name has; leave it out")
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        for name, given in ctx.params.items():
+            option = f"--{name.replace('_', '-')}"
+            for value in given if isinstance(given, (list, tuple)) else [given]:
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise InputError(f"{option} is {value}; give a finite number")
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    raise InputError(f"{option} is {value}, which takes more than 64 bits; give a smaller number")
+        return super().invoke(ctx)
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Commands(typer.Typer):
+    """An application, or a part of one, whose commands are all checked alike."""
+
+    def command(self, *arguments: Any, **settings: Any) -> Callable[[_Function], _Function]:
+        return super().command(*arguments, **{"cls": _Command, **settings})
+
+
+app = Commands(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-out, err = Console(), Console(stderr=True)
 SECONDS_BETWEEN_LINES = 10.0
 """Where progress is told in lines, as there is no terminal."""
 
 
 def _version(asked: bool) -> None:
     if asked:
-        out.print(f"oversmooth {oversmooth.__version__}", highlight=False)
+        out.print(f"oversmooth {oversmooth.__version__}")
         raise typer.Exit
 
 
@@ -49,7 +86,7 @@ def options(
 ) -> None:
     """Diagnose, predict and steer how transformers mix their tokens with depth."""
     if context.invoked_subcommand is None:
-        out.print(context.get_help(), highlight=False)
+        out.print(context.get_help())
 
 
 class _Lines:
@@ -64,7 +101,7 @@ class _Lines:
     def _run(self) -> None:
         while not self.over.wait(SECONDS_BETWEEN_LINES):
             if line := self.say():
-                err.print(line, highlight=False, markup=False, soft_wrap=True)
+                err.print(line, soft_wrap=True)
 
     def start(self) -> None:
         if not err.is_terminal:
@@ -98,17 +135,17 @@ class _Bars(Progress):
             return ""
         task = begun[-1]
         done = "" if task.total is None else f", {task.completed:,.0f} of {task.total:,.0f} {self.unit}"
-        return f"{Text.from_markup(task.description).plain}{done}, {duration(task.elapsed or 0.0)} so far"
+        return f"{task.description}{done}, {duration(task.elapsed or 0.0)} so far"
 
 
 def progress_bar(unit: str) -> Progress:
     """On stderr, gone when done: what, how far, how long, how much longer. Without a terminal a line now and then."""
     return _Bars(
         unit,
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(f"{unit},"),
+        TextColumn(f"{unit},", markup=False),
         TimeElapsedColumn(),
         TextColumn("so far, left"),
         TimeRemainingColumn(),
@@ -122,7 +159,7 @@ def status(what: str) -> Iterator[None]:
     lines = _Lines(lambda: f"{what}, {duration(time.monotonic() - began)} so far")
     lines.start()
     try:
-        with err.status(escape(what)):
+        with err.status(Text(what), spinner="dots" if err.encoding.startswith("utf") else "line"):
             yield
     finally:
         lines.stop()

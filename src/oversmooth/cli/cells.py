@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oversmooth.cli.app import err, out, progress_bar
+from oversmooth.cli.app import out, progress_bar
 from oversmooth.cli.reproduce import reproduce
-from oversmooth.cli.train import Data, Device, load, on_nan_named, progress
+from oversmooth.cli.train import Data, Device, Force, leave, leaves_when_asked, load, on_nan_named, progress, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,14 +21,16 @@ Cells = Annotated[
     list[str] | None,
     typer.Option("--cells", help="Which: a variant (plain), a share (10%), or both (plain:10%); by default all."),
 ]
-Seeds = Annotated[int | None, typer.Option(help="Seeds of each cell.", min=1, show_default="3; 1 with --quick")]
+Seeds = Annotated[
+    int | None, typer.Option(help="Seeds of each cell.", min=1, max=1000, show_default="3; 1 with --quick")
+]
 Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
 Output = Annotated[
     list[Path] | None, typer.Option("--output", "-o", help="Table (.md) or chart (.png, .svg, .pdf) to write as well.")
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="A small version, minutes on a CPU; not to be compared.")]
 Show = Annotated[bool, typer.Option("--show", help="Run nothing: show what is there.")]
-AtOnce = Annotated[int, typer.Option(help="Runs at once, each in a process.", min=1)]
+AtOnce = Annotated[int, typer.Option(help="Runs at once, each in a process.", min=1, max=256)]
 OnNan = Annotated[
     str, typer.Option("--on-nan", help="retry: a step that is not finite sends a run back to its checkpoint; or stop.")
 ]
@@ -63,6 +65,7 @@ def table2(
     output_bias: OutputBias = None,
     device: Device = None,
     on_nan: OnNan = "retry",
+    force: Force = False,
 ) -> None:
     """The first paper's table 2: accuracy against the share of training data, for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
 
@@ -76,10 +79,10 @@ def table2(
     every = kept.with_options(every, wiring=wiring, initialisation=initialisation, output_bias=output_bias)
     name = recipe.QUICK_NAME if quick else recipe.NAME
     tested = recipe.QUICK_TEST_IMAGES if quick else None
-    every, finished = _filled(every, cells, name, data, results, show, tested, at_once, minutes, device, on_nan)
+    every, why = _filled(every, cells, name, data, results, show, tested, at_once, minutes, device, on_nan, force)
     values = recipe.found(every, results, name)
     _present(recipe.table(values, quick), recipe.markdown(values, quick), output, lambda: recipe.chart(values, quick))
-    _after(recipe.QUICK_NOTE if quick else "", quick, finished)
+    _after(recipe.QUICK_NOTE if quick else "", quick, why)
 
 
 def _filled(
@@ -94,8 +97,9 @@ def _filled(
     minutes: float | None,
     device: str | None,
     on_nan: str,
-) -> tuple[list[Recipe], bool]:
-    """The cells as they fit the data, those that the words name run; and whether all of these are there.
+    force: bool,
+) -> tuple[list[Recipe], str]:
+    """The cells as they fit the data, those that the words name run; and "finished", or why these are not all there.
 
     tested: so many test images for a quick version, which is fitted to the data; None for the paper's.
     """
@@ -104,39 +108,42 @@ def _filled(
     from oversmooth.train.runs import first_of_test
 
     if show:
-        return (every if tested is None else kept.like_those_there(every, results, str(table))), True
+        return (every if tested is None else kept.like_those_there(every, results, str(table))), "finished"
     files.check_folder(results)  # what can be refused is, before the data is read, which takes a while
     retry = on_nan_named(on_nan)
     kept.chosen(every, words or [])
-    splits = load(data)
-    if tested is not None:
-        every = [one.fitted(splits.train) for one in every]
-        splits, at_once = first_of_test(splits, tested), 1
-    wanted = kept.chosen(every, words or [])
-    for one in wanted:
-        one.check_fits(splits.train)
-    with progress() as told:
-        finished = kept.fill(
-            wanted,
-            splits,
-            results,
-            table,
-            data=data,
-            at_once=at_once,
-            minutes=minutes,
-            device=device,
-            on_nan=retry,
-            told=_say,
-            progress=told,
-        )
-    return every, finished
+    with leaves_when_asked():
+        splits = load(data)
+        if tested is not None:
+            every = [one.fitted(splits.train) for one in every]
+            splits, at_once = first_of_test(splits, tested), 1
+        wanted = kept.chosen(every, words or [])
+        for one in wanted:
+            one.check_fits(splits.train)
+        with progress() as told:
+            filled = kept.fill(
+                wanted,
+                splits,
+                results,
+                table,
+                data=data,
+                at_once=at_once,
+                minutes=minutes,
+                device=device,
+                on_nan=retry,
+                force=force,
+                told=say,
+                progress=told,
+            )
+    return every, filled.why
 
 
-def _after(note: str, quick: bool, finished: bool) -> None:
+def _after(note: str, quick: bool, why: str) -> None:
     if note:
         out.print(note, style="yellow" if quick else "dim", highlight=False, markup=False)
-    if not finished:
-        out.print("not all cells are there; the same command goes on", highlight=False)
+    if why != "finished":
+        out.print(f"{why}: not all cells are there; the same command goes on", highlight=False)
+        leave(why)
 
 
 @reproduce.command()
@@ -159,6 +166,7 @@ def depth(
     output_bias: OutputBias = None,
     device: Device = None,
     on_nan: OnNan = "retry",
+    force: Force = False,
 ) -> None:
     """The first paper's "more layers": accuracy, and how smooth tokens end, with 12, 24 and 48 blocks.
 
@@ -172,11 +180,11 @@ def depth(
     every = kept.with_options(every, wiring=wiring, initialisation=initialisation, output_bias=output_bias)
     table = recipe.QUICK_NAME if quick else recipe.home
     tested = recipe.QUICK_TEST_IMAGES if quick else None
-    every, finished = _filled(every, cells, table, data, results, show, tested, at_once, minutes, device, on_nan)
+    every, why = _filled(every, cells, table, data, results, show, tested, at_once, minutes, device, on_nan, force)
     values = recipe.found(every, results, table)
     text = recipe.markdown(values, share, quick)
     _present(recipe.table(values, share, quick), text, output, lambda: recipe.chart(values, share, quick))
-    _after(recipe.QUICK_NOTE if quick else recipe.NOTE, quick, finished)
+    _after(recipe.QUICK_NOTE if quick else recipe.NOTE, quick, why)
 
 
 @reproduce.command()
@@ -194,6 +202,7 @@ def table3(
     initialisation: Initialisation = None,
     output_bias: OutputBias = None,
     device: Device = None,
+    force: Force = False,
 ) -> None:
     """The first paper's table 3: accuracy of table 2's models against the intensity of corruption."""
     from oversmooth import files
@@ -227,10 +236,18 @@ def table3(
                 bars.update(tasks[title], completed=done, description=f"{title}: {what}")
 
             lacking = table3.fill(
-                every, splits.test, results, name, models=models, official=official, device=device, told=told
+                every,
+                splits.test,
+                results,
+                name,
+                models=models,
+                official=official,
+                device=device,
+                force=force,
+                told=told,
             )
         for one in lacking:
-            _say(f"{one.title}: no model; oversmooth reproduce table2 makes it")
+            say(f"{one.title}: no model; oversmooth reproduce table2 makes it")
     else:
         every = kept.like_those_there(every, results, name)
     values = table3.found(every, results, name)
@@ -258,16 +275,13 @@ def status(results: Results = Path("results")) -> None:
     out.print(shown)
 
 
-def _say(line: str) -> None:
-    err.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
 def _check_outputs(output: list[Path] | None) -> None:
     from oversmooth import files
     from oversmooth.report import figures
 
+    files.check_apart(output or [])
     for path in output or []:
-        files.check_writable(path, (".md", *figures.ENDINGS))
+        figures.check(path, also=(".md",))
 
 
 def _present(table: Table, markdown: str, output: list[Path] | None, chart: Any) -> None:

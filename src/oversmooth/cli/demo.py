@@ -23,14 +23,13 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of the random twins.")] = 0,
 ) -> None:
     """Three small ViTs, plain, smoothing and sharpening; MiniLM and an ALBERT beside their random twins: two pages."""
-    from oversmooth import files
     from oversmooth.cli.diagnose import show
     from oversmooth.demo import language
     from oversmooth.report import page
 
     beside = output.with_stem(f"{output.stem}-language")
     for path in (output, beside):
-        files.check_writable(path, (".html", ".htm"))
+        page.check(path)
     language.check()
     of_images, of_texts = _vits(seed), _language(seed)
     for title, found in (("Language models", of_texts), ("ViTs trained on Fashion-MNIST", of_images)):
@@ -38,7 +37,7 @@ def demo(
         show(found)
     page.save(of_images, output, [("pretrained language models and their random twins", beside.name)])
     page.save(of_texts, beside, [("three ViTs: plain, smoothing and sharpening", output.name)])
-    out.print(f"\nwrote {output} and {beside.name}", highlight=False, markup=False)
+    out.print(f"\nwrote {output} and {beside.name}")
 
 
 def _vits(seed: int) -> list[Diagnosis]:

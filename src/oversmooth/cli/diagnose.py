@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from oversmooth.diagnosis import Diagnosis
 
 
+MOST = 10_000_000
+"""Of inputs, and of tokens: what lies beyond is a mistake, and would take days."""
+
+
 class Variant(StrEnum):
     raw = "raw"
     folded = "folded"
@@ -25,6 +29,14 @@ class Format(StrEnum):
     pdf = "pdf"
     svg = "svg"
     png = "png"
+
+
+def _usable(device: str | None) -> str | None:
+    if device is not None:
+        from oversmooth.models import check_device
+
+        check_device(device)
+    return device
 
 
 Models = Annotated[
@@ -40,13 +52,14 @@ Data = Annotated[
     ),
 ]
 Count = Annotated[
-    int | None, typer.Option("--inputs", help="How many inputs, spread over the data: 64, or 16 of our own.", min=1)
+    int | None,
+    typer.Option("--inputs", help="How many inputs, spread over the data: 64, or 16 of our own.", min=1, max=MOST),
 ]
 Length = Annotated[
-    int | None, typer.Option(help="Tokens of each text; by default 128, or what the model takes.", min=1)
+    int | None, typer.Option(help="Tokens of each text; by default 128, or what the model takes.", min=1, max=MOST)
 ]
-Batch = Annotated[int, typer.Option(help="Inputs at once.", min=1)]
-Device = Annotated[str | None, typer.Option(help="Such as cuda; by default the CPU.")]
+Batch = Annotated[int, typer.Option(help="Inputs at once.", min=1, max=MOST)]
+Device = Annotated[str | None, typer.Option(help="Such as cuda; by default the CPU.", callback=_usable)]
 Dtype = Annotated[str | None, typer.Option(help="Such as bfloat16; by default float32 on a CPU, else as stored.")]
 Seed = Annotated[int, typer.Option(help="Of random weights and of Arnoldi's starts.")]
 
@@ -70,44 +83,60 @@ def diagnose(
     ranks: Annotated[int, typer.Option(help="Inputs whose ranks are taken.", min=0)] = 4,
     variant: Annotated[Variant, typer.Option(help="How the norm enters H for dominance.")] = Variant.raw,
     stack: Annotated[str | None, typer.Option(help="Part of the name of the stack, where there are several.")] = None,
-    depth: Annotated[int, typer.Option(help="Blocks to extrapolate over; 0 for none.", min=0)] = 24,
+    depth: Annotated[int, typer.Option(help="Blocks to extrapolate over; 0 for none.", min=0, max=10_000)] = 24,
     device: Device = None,
     dtype: Dtype = None,
     seed: Seed = 0,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python files that come with a checkpoint.")
+    ] = False,
 ) -> None:
     """Whether and where models smooth their tokens, which part does it, and what the spectra say about it."""
     from oversmooth import files
     from oversmooth.errors import InputError
-    from oversmooth.report.page import MOST_MODELS
+    from oversmooth.report import figures as drawn
+    from oversmooth.report import page
 
-    for path, endings in ((json, (".json",)), (html, (".html", ".htm"))):
-        if path is not None:
-            files.check_writable(path, endings)
+    if json is not None:
+        files.check_writable(json, (".json",))
+    if html is not None:
+        page.check(html)
     if figures is not None:
         files.check_folder(figures)
+        drawn.check_libraries()
+    files.check_apart((json, html, figures), (*models, data))
     wanted = len(models) + sum(not is_saved(name) for name in models if twin)
     if json is not None and wanted > 1:
         raise InputError(f"--json {json} holds one diagnosis, and {wanted} were asked for; save them one by one")
-    if html is not None and wanted > MOST_MODELS:
-        raise InputError(f"a page shows {MOST_MODELS} models at most, and {wanted} were asked for; make several pages")
+    if html is not None and wanted > page.MOST_MODELS:
+        raise InputError(
+            f"a page shows {page.MOST_MODELS} models at most, and {wanted} were asked for; make several pages"
+        )
     settings = dict(
         spectra=spectra, joined=joined, ranks=ranks, variant=variant.value, stack=stack, depth=depth, seed=seed
     )
-    found = diagnose_all(models, data, inputs, length, batch, twin=twin, device=device, dtype=dtype, settings=settings)
+    found = diagnose_all(
+        models,
+        data,
+        inputs,
+        length,
+        batch,
+        twin=twin,
+        device=device,
+        dtype=dtype,
+        settings=settings,
+        trust_remote_code=trust_remote_code,
+    )
     show(found)
     if json is not None:
         found[0].save(json)
     if html is not None:
-        from oversmooth.report import page
-
         page.save(found, html)
     written = [p for p in (json, html) if p is not None]
     if figures is not None:
-        from oversmooth.report import figures as drawn
-
         written += drawn.save(found, figures, format.value)
     for path in written:
-        out.print(f"wrote {path}", highlight=False, markup=False)
+        out.print(f"wrote {path}")
 
 
 def diagnose_all(
@@ -121,14 +150,21 @@ def diagnose_all(
     device: str | None = None,
     dtype: str | None = None,
     settings: Mapping[str, object],
+    trust_remote_code: bool = False,
 ) -> list[Diagnosis]:
     """Each model in turn, with progress; saved diagnoses are taken as they are."""
-    from rich.markup import escape
-
     from oversmooth.diagnosing import diagnose as run
     from oversmooth.diagnosis import Diagnosis
-    from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
+    from oversmooth.inputs.sources import check_readable
+    from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, check_loadable, load
 
+    # What can be refused is, of all of them, before the first takes its time.
+    saved = {name: Diagnosis.load(name) for name in names if is_saved(name)}
+    for name in names:
+        if name not in saved:
+            check_loadable(name)
+    if data is not None:
+        check_readable(data)
     found: list[Diagnosis] = []
     seed = int(str(settings["seed"]))
     wanted = [
@@ -136,17 +172,18 @@ def diagnose_all(
     ]
     with progress_bar("inputs") as bars:
         for name, random in wanted:
-            if is_saved(name):
-                found.append(Diagnosis.load(name))
+            if name in saved:
+                found.append(saved[name])
                 continue
-            task = bars.add_task(f"{escape(Path(name).name)}{' (random)' if random else ''}: loading", total=None)
-            loaded = load(name, random=random, seed=seed, dtype=dtype, device=device)
+            task = bars.add_task(f"{Path(name).name}{' (random)' if random else ''}: loading", total=None)
+            loaded = load(
+                name, random=random, seed=seed, dtype=dtype, device=device, trust_remote_code=trust_remote_code
+            )
             few = DEFAULT_COUNT if data is None else DATA_COUNT
             inputs = loaded.inputs(data, count=count or few, length=length, batch=batch)
-            title = escape(loaded.name)
-            bars.update(task, description=f"{title}: studying one input", total=inputs.count, completed=0)
+            bars.update(task, description=f"{loaded.name}: studying one input", total=inputs.count, completed=0)
 
-            def advance(done: int, total: int | None, what: str, task=task, name=title) -> None:  # type: ignore[no-untyped-def]
+            def advance(done: int, total: int | None, what: str, task=task, name=loaded.name) -> None:  # type: ignore[no-untyped-def]
                 bars.update(task, description=f"{name}: {what}", completed=done, total=total)
 
             diagnosis = run(loaded.model, inputs, name=loaded.name, progress=advance, **settings)  # type: ignore[arg-type]
@@ -164,23 +201,19 @@ def is_saved(name: str) -> bool:
 
 def show(diagnoses: list[Diagnosis]) -> None:
     """Tables and verdicts."""
-    from rich.markup import escape
-
     from oversmooth.report import terminal
 
     for diagnosis in diagnoses:
         p = diagnosis.provenance
-        out.print(f"\n[bold]{escape(diagnosis.name)}[/]")
+        out.print(f"\n{diagnosis.name}", style="bold")
         out.print(
             f"{p['data']}, {p['inputs']} inputs" + (f", top-1 {p['top1']:.1%}" if p.get("top1") is not None else ""),
-            highlight=False,
-            markup=False,
         )
         out.print(terminal.layers(diagnosis))
         for sentence in diagnosis.verdict:
-            out.print(f"• {sentence}", highlight=False, markup=False)
+            out.print(f"• {sentence}")
         for remark in diagnosis.remarks:
-            out.print(f"  {remark}", style="dim", highlight=False, markup=False)
+            out.print(f"  {remark}", style="dim")
     if len(diagnoses) > 1:
         out.print("\nSide by side", style="bold")
         out.print(terminal.overview(diagnoses))
@@ -188,4 +221,4 @@ def show(diagnoses: list[Diagnosis]) -> None:
             out.print(terminal.accuracies(diagnoses))
     rules = sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None})
     for rule in rules:
-        out.print(f"A case: {rule}.", style="dim", highlight=False, markup=False)
+        out.print(f"A case: {rule}.", style="dim")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oversmooth.cli.app import app, out, progress_bar, status
+from oversmooth.cli.app import Commands, app, out, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, Seed, Variant, diagnose_all
 
 if TYPE_CHECKING:
     from oversmooth.inputs import Inputs
 
-reproduce = typer.Typer(help="Tables and figures of the papers, ours beside the published ones.", no_args_is_help=True)
+reproduce = Commands(help="Tables and figures of the papers, ours beside the published ones.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Figure to write: .png, .svg or .pdf.")]
 _TABLE2 = "Table 2's models in place of names"
@@ -121,12 +121,11 @@ def fig2(
     seed: SeedToo = 0,
 ) -> None:
     """The first paper's figure 2: the three notions per layer."""
-    from oversmooth import files
     from oversmooth.report import figures, terminal
     from oversmooth.reproduce import fig2 as recipe
 
     if output is not None:
-        files.check_writable(output, figures.ENDINGS)
+        figures.check(output)
     names = _named(models, trained, share, results, seed)
     settings = dict(spectra=False, seed=seed)
     found = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
@@ -156,13 +155,12 @@ def fig3(
     seed: SeedToo = 0,
 ) -> None:
     """The first paper's figure 3: the three notions of a model forced to sharpen, forced to smooth and left alone."""
-    from oversmooth import files
     from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, Loaded
     from oversmooth.report import figures, terminal
     from oversmooth.reproduce import fig3 as recipe
 
     if output is not None:
-        files.check_writable(output, figures.ENDINGS)
+        figures.check(output)
     names = _named(models, trained, share, results, seed, none=True)
     count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
 
@@ -234,13 +232,12 @@ def fig5(
     seed: Annotated[int, typer.Option(help="Of --trained models.", rich_help_panel=_TABLE2)] = 0,
 ) -> None:
     """The first paper's figure 5: eigenvalues of H, from weights alone."""
-    from oversmooth import files
     from oversmooth.cli.spectrum import spectra_of
     from oversmooth.report import figures, terminal
     from oversmooth.reproduce import fig5 as recipe
 
     if output is not None:
-        files.check_writable(output, figures.ENDINGS)
+        figures.check(output)
     found = [spectra_of(name) for name in _named(models, trained, share, results, seed)]
     for diagnosis in found:
         out.print(

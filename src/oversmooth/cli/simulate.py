@@ -58,7 +58,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict from spectra what depth does to random tokens, apply the layers, and show both side by side."""
-    from oversmooth import cases, files
+    from oversmooth import cases
     from oversmooth.report import simulation
 
     chosen = dict(
@@ -76,7 +76,7 @@ def simulate(
         seed=seed,
     )
     if output is not None:
-        files.check_writable(output, simulation.CHART_ENDINGS)
+        simulation.check(output)
     if preset is None:
         shapes_the_case = any(
             chosen[name] is not None for name in ("eigenvalues", "residual", "norm", "gamma", "neutreno")
@@ -96,19 +96,19 @@ def simulate(
         f"{'causal, ' if case.causal else ''}{case.layers} layers, "
         + (f"mean of {case.draws} draws from seed {case.seed}" if case.draws > 1 else f"seed {case.seed}")
     )
-    out.print(title, style="bold", highlight=False)
-    out.print("said: by the spectra · seen: by applying the layers · agree: on input convergence", highlight=False)
+    out.print(title, style="bold")
+    out.print("said: by the spectra · seen: by applying the layers · agree: on input convergence")
     course, answers, end = simulation.tables(outcomes)
     out.print(course)
     out.print("What the spectra say", style="bold")
     out.print(answers)
-    out.print(f"After {case.layers} layers", style="bold", highlight=False)
+    out.print(f"After {case.layers} layers", style="bold")
     out.print(end)
     for remark in simulation.remarks(outcomes):
-        out.print(remark, highlight=False)
+        out.print(remark)
     if output is not None:
         simulation.save(outcomes, output, title)
-        out.print(f"wrote {output}", highlight=False, markup=False)
+        out.print(f"wrote {output}")
 
 
 def _watched(case: Case, progress: Progress) -> Outcome:

@@ -35,22 +35,27 @@ def spectrum(
     """Eigenvalues of H = (W_V W_O)ᵀ, layer by layer, from weights alone. A stopped run goes on where it was."""
     from oversmooth import files
     from oversmooth.errors import InputError
+    from oversmooth.models import check_there
 
-    for path, endings in ((json, (".json",)), (output, (".png", ".svg", ".pdf"))):
-        if path is not None:
-            files.check_writable(path, endings)
+    if json is not None:
+        files.check_writable(json, (".json",))
+    if output is not None:
+        from oversmooth.report import figures
+
+        figures.check(output)
+    files.check_apart((json, output), models)
+    for name in models:
+        check_there(name)
     if json is not None and len(models) > 1:
         raise InputError(f"--json {json} holds one model, and {len(models)} were given; save them one by one")
     found = [spectra_of(name, joined, heads, stack, norm) for name in models]
     _show(found)
     if json is not None:
         found[0].save(json)
-        out.print(f"wrote {json}", highlight=False, markup=False)
+        out.print(f"wrote {json}")
     if output is not None:
-        from oversmooth.report import figures
-
         figures.save_one(found, "eigenvalues", output)
-        out.print(f"wrote {output}", highlight=False, markup=False)
+        out.print(f"wrote {output}")
 
 
 def spectra_of(
@@ -65,8 +70,14 @@ def spectra_of(
 
     title, anatomy, memory = _anatomy(name, joined, heads, stack, norm)
     kept = len(memory.read()) if memory is not None else 0
+    if memory is not None and memory.dropped:
+        err.print(
+            f"{title}: {memory.dropped} of the layers kept from before cannot be read and are done again",
+            highlight=False,
+            markup=False,
+        )
     if kept:
-        err.print(f"{title}: {kept} layers were done before; going on", highlight=False, markup=False)
+        err.print(f"{title}: {kept} layers were done before; going on")
     with progress_bar("layers") as bars:
         task = bars.add_task(title, total=len(anatomy))
         try:
@@ -76,7 +87,7 @@ def spectra_of(
         except KeyboardInterrupt:
             if memory is not None:
                 bars.stop()
-                err.print("what is done is kept: the same command goes on from there", highlight=False)
+                err.print("what is done is kept: the same command goes on from there")
             raise
 
 
@@ -113,20 +124,17 @@ def _anatomy(
 
 
 def _show(diagnoses: list[Diagnosis]) -> None:
-    from rich.markup import escape
-
     from oversmooth.report import terminal
 
     for diagnosis in diagnoses:
         m = diagnosis.model
-        out.print(f"\n[bold]{escape(diagnosis.name)}[/]")
+        out.print(f"\n{diagnosis.name}", style="bold")
         out.print(
-            f"{m['layers']} layers of {m['heads']} heads, width {m['width']}; {diagnosis.provenance['seconds']} s",
-            highlight=False,
-            markup=False,
+            f"{m['layers']} layers of {m['heads']} heads, width {m['width']}"
+            + (f"; {took} s" if (took := diagnosis.provenance.get("seconds")) is not None else "")
         )
         out.print(terminal.spectra(diagnosis))
         out.print("Re λ over all layers", style="bold")
         out.print(terminal.histogram(diagnosis))
         for remark in diagnosis.remarks:
-            out.print(f"  {remark}", style="dim", highlight=False, markup=False)
+            out.print(f"  {remark}", style="dim")

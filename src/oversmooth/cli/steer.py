@@ -37,23 +37,24 @@ def steer(
     from oversmooth.steering import steering_of, verify
     from oversmooth.steering.words import layers_named, method_named
 
-    methods = [method_named(text) for text in method]
+    methods, places = [method_named(text) for text in method], layers_named(layers)
     files.check_new_folder(output)
+    models.check_loadable(model)
     with status(f"loading {Path(model).name}"):
         loaded = models.load(model, dtype=dtype)
     with status("steering"):
-        put_on(loaded.model, methods, layers_named(layers), stack=stack)
+        put_on(loaded.model, methods, places, stack=stack)
     steering = steering_of(loaded.model)
     if steering.moved:
         out.print(terminal.moved(steering.moved))
     if steering.reparametrized:
         checked = verify(loaded.model)
         for line in checked.problems or ["verified: every eigenvalue lies where it was promised"]:
-            out.print(line, highlight=False, markup=False)
+            out.print(line)
         for line in checked.doubts[:3]:
-            out.print(line, style="dim", highlight=False, markup=False)
+            out.print(line, style="dim")
     models.save(loaded, output)
-    out.print(f"wrote {output}", highlight=False, markup=False)
+    out.print(f"wrote {output}")
 
 
 @app.command()
@@ -69,6 +70,9 @@ def fold(
     from oversmooth.steering import steering_of
 
     files.check_new_folder(output)
+    if dtype is not None:
+        models.dtype_named(dtype)
+    models.check_loadable(model)
     with status(f"loading {Path(model).name}"):
         loaded = models.load(model)
     if steering_of(loaded.model) is None:
@@ -77,4 +81,4 @@ def fold(
     if dtype is not None:
         loaded.model = loaded.model.to(models.dtype_named(dtype))
     models.save(loaded, output)
-    out.print(f"wrote {output}", highlight=False, markup=False)
+    out.print(f"wrote {output}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -22,6 +23,7 @@ Data = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
 Minutes = Annotated[float | None, typer.Option(help="Stop at a checkpoint after so many minutes.", min=0)]
+Force = Annotated[bool, typer.Option("--force", help="Write there even if another process does.")]
 
 
 @app.command()
@@ -150,21 +152,21 @@ def train(
             rich_help_panel=_RUN,
         ),
     ] = "stop",
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Take the directory over from a process that writes there.", rich_help_panel=_RUN),
+    ] = False,
 ) -> None:
     """Train a small ViT, by default as the first paper did, and keep it with its log.
 
-    Ctrl-C, or the end of --minutes, leaves a checkpoint; --resume goes on from it.
+    Ctrl-C, or the end of --minutes, leaves a checkpoint; --resume goes on from it. So do SIGTERM and SIGUSR2, with exit
+    code 75: start it again.
 
     The directory gets log.jsonl (a line an epoch), smoothing.jsonl (HFC/LFC and cosines by depth) and, at the end,
     model.safetensors (bf16, with its recipe). Several GPUs: torchrun --nproc-per-node 4 -m oversmooth train ...
 
     For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
     """
-    from oversmooth import files
-    from oversmooth.train import loop
-    from oversmooth.train.recipe import PAPER, QUICK, Recipe
-
-    begun = QUICK if quick else PAPER if recipe is None else Recipe.from_json(recipe.read_text("utf-8"), str(recipe))
     given = dict(
         variant=variant,
         seed=seed,
@@ -182,29 +184,41 @@ def train(
         precision=precision,
     )
     size = dict(patch=patch, depth=depth, width=width, heads=heads)
-    changed = begun.changed(given, size, augment)
-    retry = on_nan_named(on_nan)
-    files.check_folder(output)  # before the data is read, which takes a while
-    began = time.monotonic()
-    splits = load(data)
-    if minutes is not None:
-        minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
-    chosen = changed.fitted(splits.train)
-    if int(os.environ.get("RANK", "0")):  # of the processes that torchrun started, one speaks
-        out.quiet = err.quiet = True
-    out.print(f"{chosen.title}, recipe {chosen.key}", highlight=False, markup=False)
-    with progress() as told:
-        result = loop.train(
-            chosen,
-            splits,
-            device=device,
-            folder=output,
-            resume=resume,
-            minutes=minutes,
-            watch=loop.Watch(evaluate=evaluate, monitor=monitor, tensorboard=tensorboard),
-            progress=told,
-            on_nan=retry,
-        )
+    with leaves_when_asked():
+        from oversmooth.train.parent import end_with_parent
+
+        end_with_parent()
+        from oversmooth import files
+        from oversmooth.train import loop
+        from oversmooth.train.ranks import asked_for
+        from oversmooth.train.recipe import PAPER, QUICK, Recipe
+
+        begun = QUICK if quick else PAPER if recipe is None else Recipe.read(recipe)
+        changed = begun.changed(given, size, augment)
+        retry = on_nan_named(on_nan)
+        if asked_for()[0]:  # of the processes that torchrun started, one speaks
+            out.quiet = err.quiet = True
+        files.check_folder(output)  # before the data is read, which takes a while
+        began = time.monotonic()
+        splits = load(data)
+        if minutes is not None:
+            minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
+        chosen = changed.fitted(splits.train)
+        out.print(f"{chosen.title}, recipe {chosen.key}", highlight=False, markup=False)
+        with progress() as told:
+            result = loop.train(
+                chosen,
+                splits,
+                device=device,
+                folder=output,
+                resume=resume,
+                minutes=minutes,
+                watch=loop.Watch(evaluate=evaluate, monitor=monitor, tensorboard=tensorboard),
+                progress=told,
+                on_nan=retry,
+                force=force,
+                told=say,
+            )
     for back in result.retries:
         out.print(
             f"went back to step {back['back_to_step']:,}, with other draws: {back['said']}",
@@ -220,7 +234,7 @@ def train(
             markup=False,
             soft_wrap=True,
         )
-        raise typer.Exit(130 if result.why == "interrupted" else 0)
+        leave(result.why)
     accuracy = 0.0 if result.accuracy is None else result.accuracy  # the first process alone tests
     out.print(
         f"accuracy {accuracy:.2%} on {len(splits.test):,} test images after {chosen.total_epochs} epochs, "
@@ -229,6 +243,31 @@ def train(
         markup=False,
         soft_wrap=True,
     )
+
+
+def say(line: str) -> None:
+    """What a user should know of, on stderr."""
+    err.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def leaves_when_asked() -> Iterator[None]:
+    """A batch system that wants the machine back is told to start the command again, when there is nothing to save."""
+    from oversmooth.train.stopping import Preempted, preemptible
+
+    try:
+        with preemptible():
+            yield
+    except Preempted:
+        say("preempted, with what was saved before kept; the same command goes on")
+        leave("preempted")
+
+
+def leave(why: str) -> NoReturn:
+    """With the exit code for why a run stopped."""
+    from oversmooth.train.stopping import EXIT_CODES
+
+    raise typer.Exit(EXIT_CODES.get(why, 0))
 
 
 def on_nan_named(name: str) -> OnNan:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
 from oversmooth.inputs import arrays
 from oversmooth.inputs.batches import Batch, Inputs, check_positive, spread
 from oversmooth.inputs.libraries import borrow
@@ -25,6 +25,10 @@ from oversmooth.inputs.parquet import Table
 from oversmooth.inputs.pictures import picture
 from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.inputs.sources import Source, resolve
+
+# Those of sources.IMAGES, whatever a file is named: of the others some run programs, as that for PostScript does.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+_LARGEST_LABEL = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def _decoded(
         except InputError:
             raise
         except Exception as error:  # decoders raise whatever they like on broken files
-            skipped.append(f"{candidate.name} does not decode ({error or type(error).__name__}) and was left out")
+            skipped.append(f"{candidate.name} does not decode ({reason(error)}) and was left out")
             continue
         some = True
         held.append((candidate, pixels))
@@ -130,7 +134,7 @@ def _open_parquet(source: Source, count: int) -> _Opened:
             value = row.values[table.column]
             data = value.get("bytes") if isinstance(value, dict) else value
             read = partial(_from_bytes, pil, data)
-            yield _Candidate(row.where, read, label if isinstance(label, int) else None)
+            yield _Candidate(row.where, read, _label(row.where, label) if isinstance(label, int) else None)
 
     borrow("PIL.Image", f"reading {source.path}")
     return table.total, candidates
@@ -138,19 +142,16 @@ def _open_parquet(source: Source, count: int) -> _Opened:
 
 def _open_npz(source: Source, count: int) -> _Opened:
     pil = borrow("PIL.Image", f"reading {source.path}")
-    images, labels = arrays.pictures(source.path)
-    indices = spread(len(images), count)
-    total, images = len(images), images[indices]  # a copy of these alone: the rest is let go
+    found = arrays.pictures(source.path, count)
 
     def candidates() -> Iterator[_Candidate]:
-        for index, pixels in zip(indices, images, strict=True):
+        for place, index in enumerate(found.indices):
+            pixels, name = found.pixels[place], f"image {index} of {source.path.name}"
             flat = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
             read = partial(pil.fromarray, np.ascontiguousarray(flat))
-            yield _Candidate(
-                f"image {index} of {source.path.name}", read, None if labels is None else int(labels[index])
-            )
+            yield _Candidate(name, read, None if found.labels is None else _label(name, found.labels[place]))
 
-    return total, candidates
+    return found.total, candidates
 
 
 _OPEN: dict[str, Callable[[Source, int], _Opened]] = {
@@ -160,8 +161,17 @@ _OPEN: dict[str, Callable[[Source, int], _Opened]] = {
 }
 
 
+def _label(name: str, label: int) -> int:
+    if abs(label) > _LARGEST_LABEL:
+        raise InputError(
+            f"{name} has the label {label}; labels are counted from 0, and none is over {_LARGEST_LABEL:,}"
+        )
+    return label
+
+
 def _load(pil: Any, file: Path | io.BytesIO) -> Any:
-    with pil.open(file) as opened:
+    pil.init()  # only then does it list its formats
+    with pil.open(file, formats=[name for name in _FORMATS if name in pil.OPEN]) as opened:
         opened.load()  # now, while the file is open; PIL would wait
         return opened.copy()
 

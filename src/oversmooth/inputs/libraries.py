@@ -9,9 +9,9 @@ from typing import Any
 
 from oversmooth.errors import InputError
 
-_PACKAGES = {"PIL": "pillow"}
-_EXTRAS = {"timm": "timm"}
-"""Those that are not in oversmooth[models]."""
+_PACKAGES = {"PIL": "pillow", "vl_convert": "vl-convert-python"}
+_EXTRAS = {"timm": "oversmooth[timm]", "altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}
+"""What to install for those that are not in oversmooth[models]."""
 
 
 def borrow(module: str, purpose: str) -> Any:
@@ -21,9 +21,9 @@ def borrow(module: str, purpose: str) -> Any:
         return importlib.import_module(module)
     except Exception as error:  # a library that does not fit another fails as it likes
         if isinstance(error, ModuleNotFoundError) and (error.name or top).split(".")[0] == top:
-            extra = _EXTRAS.get(top, "models")
+            wanted = _EXTRAS.get(top, "oversmooth[models]")
             raise InputError(
-                f"{purpose} needs {_PACKAGES.get(top, top)}, which is not installed; install oversmooth[{extra}]"
+                f"{purpose} needs {_PACKAGES.get(top, top)}, which is not installed; install {wanted}"
             ) from error
         raise unusable(top, purpose, error) from error
 

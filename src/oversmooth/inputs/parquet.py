@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
 from oversmooth.inputs.libraries import borrow
 from oversmooth.inputs.sources import Source
+from oversmooth.machine import check_fits
 
 ROWS_AT_ONCE = 32
 
@@ -34,18 +35,19 @@ class Table:
         self._rows: list[int] = []
         for file in source.files:
             try:
-                opened = self._parquet.ParquetFile(file)
-                columns = opened.schema_arrow.names
-                self._rows.append(opened.metadata.num_rows)
-            except (OSError, ValueError) as error:  # pyarrow's own errors are one or the other
-                raise InputError(
-                    f"{file} is not a readable parquet file ({_first_line(error)}); write it anew"
-                ) from error
+                with self._parquet.ParquetFile(file) as opened:
+                    columns, metadata = opened.schema_arrow.names, opened.metadata
+            except Exception as error:  # pyarrow has a family of its own, of several lines
+                raise InputError(f"{file} is not a readable parquet file ({reason(error)}); write it anew") from error
+            self._rows.append(metadata.num_rows)
             column = next((name for name in wanted if name in columns), None)
             if column is None:
-                raise InputError(
-                    f"{file} has the columns {', '.join(columns) or '(none)'}; it needs one named {' or '.join(wanted)}"
-                )
+                have = ", ".join(columns[:8]) + (" and so on" if len(columns) > 8 else "")
+                raise InputError(f"{file} has the columns {have or '(none)'}; it needs one named {' or '.join(wanted)}")
+            for name in (column, *extra):
+                if columns.count(name) > 1:
+                    raise InputError(f"{file} has {columns.count(name)} columns named {name}; leave one of that name")
+            _check_sizes(file, metadata, column)
             if not hasattr(self, "column"):
                 self.column = column
                 self.extra = next((name for name in extra if name in columns), None)
@@ -66,8 +68,10 @@ class Table:
                 try:
                     for row, values in self._file(file, columns, inside):
                         yield Row(f"row {row} of {self._source.name(file)}", values)
-                except (OSError, ValueError) as error:
-                    raise InputError(f"{file} cannot be read on ({_first_line(error)}); write it anew") from error
+                except InputError:
+                    raise
+                except Exception as error:
+                    raise InputError(f"{file} cannot be read on ({reason(error)}); write it anew") from error
             first += count
 
     def _file(self, file: Any, columns: list[str], wanted: set[int] | None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -84,5 +88,12 @@ class Table:
                 first = end
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".")
+def _check_sizes(file: Any, metadata: Any, column: str) -> None:
+    """A group of rows is read at once: what its pages unpack to must fit into memory."""
+    largest = 0
+    for group in range(metadata.num_row_groups):
+        parts = (metadata.row_group(group).column(i) for i in range(metadata.num_columns))
+        largest = max(
+            largest, sum(p.total_uncompressed_size for p in parts if p.path_in_schema.split(".")[0] == column)
+        )
+    check_fits(2 * largest, f"a row group of {file}", "write it in smaller row groups")

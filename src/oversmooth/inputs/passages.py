@@ -6,13 +6,16 @@ Not for tokens: text.py cuts passages into pieces.
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
+from oversmooth.files import check_plain, read_bytes
 from oversmooth.inputs.batches import spread
-from oversmooth.inputs.parquet import Table
+from oversmooth.inputs.parquet import Row, Table
 from oversmooth.inputs.sources import Source
+from oversmooth.machine import check_fits
 
 # Enough letters to fill one token whatever the tokenizer; about 4 in English, up to 3 bytes a letter in other scripts.
 LETTERS_A_TOKEN = 16
@@ -34,7 +37,7 @@ def passages_of(source: Source, count: int, length: int) -> list[Passage]:
     sizes = [file.stat().st_size for file in source.files]
     # Passages start within `letters` of their place, so at twice that distance no two are the same.
     if sum(sizes) <= 2 * count * letters:
-        texts = [_decoded(file, file.read_bytes()) for file in source.files]
+        texts = [_whole(file) for file in source.files]
         return [_some(source, "\n\n".join(text for text in texts if text.strip()))]
     passages = {}
     ends = list(itertools.accumulate(sizes))
@@ -52,13 +55,13 @@ def passages_of(source: Source, count: int, length: int) -> list[Passage]:
 def lines_of(source: Source, count: int) -> list[Passage]:
     """Up to ``count`` lines (or parquet rows) that are not blank, evenly spread."""
     if source.format == "parquet":
-        rows = [Passage(row.where, row.values["text"] or "") for row in Table(source, ("text",)).rows()]
+        rows = [Passage(row.where, _text(row)) for row in Table(source, ("text",)).rows()]
         lines = [row for row in rows if row.text.strip()]
     else:
         lines = [
             Passage(f"line {number} of {source.name(file)}", line.strip())
             for file in source.files
-            for number, line in enumerate(_decoded(file, file.read_bytes()).splitlines(), start=1)
+            for number, line in enumerate(_whole(file).splitlines(), start=1)
             if line.strip()
         ]
     if not lines:
@@ -75,8 +78,8 @@ def _rows(table: Table, source: Source, count: int, letters: int) -> list[Passag
         texts: list[str] = []
         where = ""
         for _, row in rows:
-            text = row.values["text"]
-            if not isinstance(text, str) or not text.strip():
+            text = _text(row)
+            if not text.strip():
                 continue
             if sum(map(len, texts)) >= letters * max(1, count // stretches):
                 complete = False
@@ -98,9 +101,12 @@ def _some(source: Source, text: str) -> Passage:
 
 def _slice(file: Path, offset: int, size: int) -> tuple[int, str]:
     """Where the next paragraph, line, sentence or word after ``offset`` begins, and about ``size`` bytes from there."""
-    with file.open("rb") as opened:
-        opened.seek(offset)
-        data = opened.read(2 * size)
+    try:
+        with file.open("rb") as opened:
+            opened.seek(offset)
+            data = opened.read(2 * size)
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({reason(error)}); give another text") from error
     start = 0
     if offset:
         found = ((data.find(mark, 0, size), len(mark)) for mark in (b"\n\n", b"\n", b". ", b" "))
@@ -115,15 +121,31 @@ def _slice(file: Path, offset: int, size: int) -> tuple[int, str]:
             if error.start < len(part) - 4:
                 break
         else:
-            return offset + start, text
+            return offset + start, _checked(file, text)
     raise InputError(f"{file} is not UTF-8 text near byte {offset:,}; convert it to UTF-8")
 
 
 def _decoded(file: Path, data: bytes) -> str:
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 text (byte {error.start:,}); convert it to UTF-8") from error
+    return _checked(file, text)
+
+
+def _whole(file: Path) -> str:
+    # As bytes, as text and as lines at once.
+    check_fits(8 * check_plain(file, "give another text"), f"reading all of {file}", "give a smaller part of it")
+    return _decoded(file, read_bytes(file, "give another text", sys.maxsize - 1))
+
+
+def _text(row: Row) -> str:
+    """What a row of parquet says; nothing where it is no text."""
+    text = row.values["text"]
+    return _checked(row.where, text) if isinstance(text, str) else ""
+
+
+def _checked(what: Path | str, text: str) -> str:
     if "\0" in text:
-        raise InputError(f"{file} is not text: it holds zero bytes; give a plain text file")
-    return text
+        raise InputError(f"{what} is not text: it holds zero bytes, as UTF-16 does; give plain text in UTF-8")
+    return text.removeprefix("\ufeff")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from oversmooth.inputs import processor_files
 from oversmooth.inputs.libraries import borrow
-from oversmooth.inputs.processor_files import HALF, Centring, Channels, Interpolation, Resize
+from oversmooth.inputs.processor_files import Stated
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,7 +27,7 @@ LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey, as PIL and telev
 
 
 @dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(Stated):
     """What is done to a picture before the model, in this order, and what of it had to be guessed.
 
     Resizing is to ``resize_size`` (h, w): ``"exact"`` whatever the proportions, ``"shortest"`` with the proportions
@@ -38,16 +38,6 @@ class Preprocessing:
     it, or where torchvision, and so timm, rounds to.
     """
 
-    size: tuple[int, int] = (224, 224)
-    resize: Resize = "exact"
-    resize_size: tuple[int, int] | None = None  # None: as size
-    interpolation: Interpolation = "bilinear"
-    rescale: float = 1 / 255
-    mean: Channels = HALF
-    std: Channels = HALF
-    note: str = ""
-    centring: Centring = "down"
-
     @classmethod
     def from_folder(
         cls, path: Path, *, image_size: int | tuple[int, int] = 224, name: str | None = None
@@ -56,17 +46,17 @@ class Preprocessing:
 
         name: of the model, where the folder's is not what the user knows it by.
         """
-        return cls(*processor_files.read(path, _sides(image_size), name or str(path)))
+        return cls(**vars(processor_files.read(path, _sides(image_size), name or str(path))))
 
     @classmethod
     def from_timm(cls, settings: dict[str, Any], name: str) -> Preprocessing:
         """What a live timm model's pretrained_cfg says."""
-        return cls(*processor_files.read_timm(settings, f"{name}'s pretrained_cfg"))
+        return cls(**vars(processor_files.read_timm(settings, f"{name}'s pretrained_cfg")))
 
     @classmethod
     def unstated(cls, name: str, *, image_size: int | tuple[int, int] = 224) -> Preprocessing:
         """For a model that comes without any statement."""
-        return cls(*processor_files.unstated(_sides(image_size), name))
+        return cls(**vars(processor_files.unstated(_sides(image_size), name)))
 
     def __call__(self, image: Image) -> Tensor:
         """A picture to (channels, h, w)."""

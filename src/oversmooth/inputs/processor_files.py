@@ -7,12 +7,15 @@ doing any of it: that is preprocessing.py.
 
 from __future__ import annotations
 
-import json
 import math
+import reprlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from oversmooth.errors import InputError
+from oversmooth.files import json_kind, read_json
+from oversmooth.machine import in_digits
 
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
 Resize = Literal["exact", "shortest", "none"]
@@ -35,17 +38,21 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "Pvt": dict(size=224, resample=3, mean_std=_IMAGENET),
 }
 _WHOLE_NUMBER_IS_SHORTEST_EDGE = ("CLIP", "Bit", "ChineseCLIP")
+LARGEST_SIDE = 8192
+"""Of a picture, in pixels: several times what any model takes; one of that size has a gigabyte on its way."""
+_MOST = 1e30
 _COUNTS = {1: "one channel", 3: "three channels"}
 # Steps of other processors that are not done here; said, never silently left out.
 _NOT_DONE = ("do_flip_channel_order", "do_pad", "do_thumbnail", "do_align_long_axis", "crop_pct")
 
 
-class Stated(NamedTuple):
-    """The fields of `preprocessing.Preprocessing`, whose description says what they mean."""
+@dataclass(frozen=True)
+class Stated:
+    """What a model states; `preprocessing.Preprocessing` says what the fields mean."""
 
-    size: tuple[int, int]
+    size: tuple[int, int] = (224, 224)
     resize: Resize = "exact"
-    resize_size: tuple[int, int] | None = None
+    resize_size: tuple[int, int] | None = None  # None: as size
     interpolation: Interpolation = "bilinear"
     rescale: float = 1 / 255
     mean: Channels = HALF
@@ -84,7 +91,7 @@ def unstated(image_size: tuple[int, int], name: str) -> Stated:
 
 def _hugging_face(file: Path, given: dict[str, Any], image_size: tuple[int, int]) -> Stated:
     named = given.get("image_processor_type") or given.get("feature_extractor_type") or "ViTImageProcessor"
-    kind = str(named)
+    kind = named = str(named)[:80]
     for ending in ("Pil", "Fast", "ImageProcessor", "FeatureExtractor"):
         kind = kind.removesuffix(ending)
     notes = [] if kind in _DEFAULTS else [f"{named} is not a processor known here and is taken for ViT's"]
@@ -97,7 +104,7 @@ def _hugging_face(file: Path, given: dict[str, Any], image_size: tuple[int, int]
     if not values.get("do_resize", True):
         rule = "none"
     elif rule == "unknown":
-        notes.append(f"size {values['size']} is taken for {image_size[0]} by {image_size[1]}")
+        notes.append(f"size {reprlib.repr(values['size'])} is taken for {image_size[0]} by {image_size[1]}")
         rule, resized = "exact", image_size
     size = resized
     if values.get("do_center_crop", False):
@@ -109,8 +116,10 @@ def _hugging_face(file: Path, given: dict[str, Any], image_size: tuple[int, int]
         rule, size, resized = "exact", image_size, image_size
 
     code = values["resample"]
-    if code not in range(len(_RESAMPLE)):
-        raise InputError(f"{file}: resample is {code!r}; it must be one of PIL's codes, 0 to {len(_RESAMPLE) - 1}")
+    if not isinstance(code, int) or not 0 <= code < len(_RESAMPLE):
+        raise InputError(
+            f"{file}: resample is {reprlib.repr(code)}; it must be one of PIL's codes, 0 to {len(_RESAMPLE) - 1}"
+        )
     mean, std = defaults["mean_std"]
     if values.get("do_normalize", True):
         mean = _channels(file, "image_mean", values.get("image_mean", mean))
@@ -136,19 +145,23 @@ def read_timm(given: dict[str, Any], where: str) -> Stated:
     try:
         channels, height, width = (int(side) for side in input_size)
         scaled = math.floor(height / float(percent)), math.floor(width / float(percent))
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+        if channels not in _COUNTS or min(height, width, *scaled) < 1:
+            raise ValueError
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise InputError(
-            f"{where}: input_size is {input_size!r} and crop_pct {percent!r}; "
-            "they must be three whole numbers and a share above 0"
+            f"{where}: input_size is {reprlib.repr(input_size)} and crop_pct {reprlib.repr(percent)}; "
+            "they must be three whole numbers, of which the first is 1 or 3, and a share above 0"
         ) from error
+    for size in ((height, width), scaled):
+        _check_sides(where, "input_size", size)
     notes = []
     name: Any = given.get("interpolation") or "bicubic"
     if name not in _RESAMPLE:
-        notes.append(f"interpolation {name!r} is taken for 'bicubic'")
+        notes.append(f"interpolation {reprlib.repr(name)} is taken for 'bicubic'")
         name = "bicubic"
     mode = given.get("crop_mode") or "center"
     if mode not in ("center", "squash"):
-        notes.append(f"crop_mode {mode!r} is taken for 'center'")
+        notes.append(f"crop_mode {reprlib.repr(mode)} is taken for 'center'")
     if mode != "squash" and scaled[0] != scaled[1]:
         name = "bilinear"  # timm does not pass the interpolation on to the resizing of such sizes
     return Stated(
@@ -169,39 +182,55 @@ def _size(file: Path, key: str, value: Any, shortest: bool) -> tuple[str, tuple[
         case bool():
             pass
         case int() if value > 0:
-            return "shortest" if shortest else "exact", (value, value)
+            return "shortest" if shortest else "exact", _check_sides(file, key, (value, value))
         case [int(height), int(width)] | {"height": int(height), "width": int(width)} if height > 0 and width > 0:
-            return "exact", (height, width)
+            return "exact", _check_sides(file, key, (height, width))
         case {"shortest_edge": int(side), **rest} if side > 0 and not any(rest.values()):
-            return "shortest", (side, side)
+            return "shortest", _check_sides(file, key, (side, side))
         case {**rest} if rest and key == "size" and not {"height", "width"} <= rest.keys():
             return "unknown", (0, 0)
-    raise InputError(f"{file}: {key} is {value!r}; it must be a whole number, a height and width, or a shortest_edge")
+    raise InputError(
+        f"{file}: {key} is {reprlib.repr(value)}; it must be a whole number, a height and width, or a shortest_edge"
+    )
+
+
+def image_size(where: str, said: Any) -> tuple[int, int]:
+    """Height and width, as a model's configuration has them."""
+    sides = tuple(said) if isinstance(said, (list, tuple)) else (said, said)
+    if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
+        raise InputError(f"{where}: image_size is {reprlib.repr(said)}; it must be one or two whole numbers above 0")
+    return _check_sides(where, "image_size", (sides[0], sides[1]))
+
+
+def _check_sides(where: str | Path, key: str, size: tuple[int, int]) -> tuple[int, int]:
+    if max(size) > LARGEST_SIDE:
+        raise InputError(
+            f"{where}: {key} is {in_digits(size[0])} by {in_digits(size[1])} pixels; "
+            f"pictures of {LARGEST_SIDE:,} a side at most are made"
+        )
+    return size
 
 
 def _channels(where: str | Path, key: str, value: Any, count: int = 3) -> Channels:
     numbers = value if isinstance(value, (list, tuple)) else [value] * count
     if len(numbers) != count or (key.endswith("std") and 0 in numbers):
         raise InputError(
-            f"{where}: {key} is {value!r}; pictures have {_COUNTS.get(count, count)}, so it must be as many numbers, "
-            "std not 0"
+            f"{where}: {key} is {reprlib.repr(value)}; pictures have {_COUNTS.get(count, count)}, so it must be as "
+            "many numbers, std not 0"
         )
     return tuple(_number(where, key, number) for number in numbers)
 
 
 def _number(where: str | Path, key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"{where}: {key} has {value!r}; it must be a number")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_MOST <= value <= _MOST:
+        raise InputError(f"{where}: {key} has {reprlib.repr(value)}; it must be a number")
     return float(value)
 
 
 def _json(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is not readable JSON ({error}); fetch the model anew") from error
+    value = read_json(file, "fetch the model anew")
     if not isinstance(value, dict):
-        raise InputError(f"{file} holds {type(value).__name__}, not an object of settings; fetch the model anew")
+        raise InputError(f"{file} holds {json_kind(value)}, not an object of settings; fetch the model anew")
     return value

@@ -9,11 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
+from oversmooth.files import read_bytes
 from oversmooth.inputs.libraries import borrow
 
 # Bracket atoms first, two-letter atoms before their first letter, and >> before >.
 SPLIT = r"\[[^\]]+\]|Br|Cl|>>|%[0-9]{2}|[BCNOSPFIbcnosp]|[()\.=#\-+\\/:~@?>*$]|[0-9]"
+_REMEDY = "give a vocabulary: a text file of one token a line"
 _SPECIAL = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -26,11 +28,9 @@ _SPECIAL = {
 def smiles_tokenizer(vocabulary: Path) -> Any:
     """A ``PreTrainedTokenizerFast`` for a vocabulary of one token a line; [CLS] goes before each text, [SEP] after."""
     try:
-        tokens = Path(vocabulary).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"the vocabulary {vocabulary} cannot be read ({error}); give a text file of one token a line"
-        ) from error
+        tokens = read_bytes(Path(vocabulary), _REMEDY).decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"the vocabulary {vocabulary} cannot be read ({reason(error)}); {_REMEDY}") from error
     ids = {token.strip(): index for index, token in enumerate(tokens) if token.strip()}
     missing = [token for token in _SPECIAL.values() if token not in ids]
     if missing:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from oversmooth.errors import InputError
+from oversmooth.files import check_plain
 from oversmooth.inputs.batches import Kind
+from oversmooth.inputs.libraries import borrow
 
 IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 
@@ -47,7 +49,19 @@ def resolve(path: Path, kind: Kind) -> Source:
         raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}, which is no known data; {_REMEDY[kind]}")
     if form not in _TAKES[kind]:
         raise InputError(f"{path} holds {form}, which {_MODELS[kind]} does not take; {_REMEDY[kind]}")
+    check_plain(path, _REMEDY[kind])
     return Source(path, form, (path,))
+
+
+def check_readable(path: Path) -> None:
+    """Refuse data that is not there, or needs a library that is not, before a model is loaded for it."""
+    if not path.exists():
+        raise InputError(f"there is no data at {path}; give a text file, a folder of images, parquet or .npz")
+    parquet = next(path.rglob("*.parquet"), None) is not None if path.is_dir() else _format(path) == "parquet"
+    if parquet:
+        borrow("pyarrow.parquet", f"reading {path}")
+    if _format(path) == "images":
+        borrow("PIL.Image", f"reading {path}")
 
 
 def _folder(path: Path, kind: Kind) -> Source:

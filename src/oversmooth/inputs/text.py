@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
 from oversmooth.inputs import arrays
 from oversmooth.inputs.batches import Batch, Inputs, check_positive, spread
 from oversmooth.inputs.passages import Passage, lines_of, passages_of
@@ -91,6 +91,17 @@ def _cut(tokenizer: Any, passages: list[Passage], count: int, length: int) -> li
 
 def _windows(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
     """One passage cut every ``length`` tokens, the tokenizer's special tokens in each piece."""
+    try:
+        return _encoded(tokenizer, passage, length)
+    except InputError:
+        raise
+    except Exception as error:  # damaged ones, which load and then do not work, raise what they like
+        raise InputError(
+            f"the tokenizer makes nothing of {passage.name} ({reason(error)}); check the tokenizer's files"
+        ) from error
+
+
+def _encoded(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
     asked = dict(truncation=True, max_length=length, return_special_tokens_mask=True, return_attention_mask=True)
     if getattr(tokenizer, "is_fast", False):
         found = tokenizer(passage.text, return_overflowing_tokens=True, **asked)
@@ -114,20 +125,20 @@ def _windows(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
 
 
 def _ready_made(tokenizer: Any, path: Path, count: int, length: int) -> tuple[list[Piece], str, list[str]]:
-    ids, mask = arrays.token_ids(path)
+    found = arrays.token_ids(path, count)
     known = len(tokenizer)
-    if ids.min() < 0 or ids.max() >= known:
+    if found.least < 0 or found.greatest >= known:
         raise InputError(
-            f"{path}: input_ids goes from {ids.min()} to {ids.max()}, but the tokenizer has {known:,} tokens, from 0; "
-            "give ids of this model's tokenizer"
+            f"{path}: input_ids goes from {found.least} to {found.greatest}, but the tokenizer has {known:,} tokens, "
+            "from 0; give ids of this model's tokenizer"
         )
     names = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
     pieces, skipped = [], []
-    indices = spread(len(ids), count)
-    for index in indices:
+    indices = found.indices
+    for index, ids, mask in zip(indices, found.ids, found.mask, strict=True):
         values = {
-            "input_ids": torch.from_numpy(ids[index, :length].copy()),
-            "attention_mask": torch.from_numpy(mask[index, :length].copy()),
+            "input_ids": torch.from_numpy(ids[:length].copy()),
+            "attention_mask": torch.from_numpy(mask[:length].copy()),
         }
         special = torch.isin(values["input_ids"], names) & values["attention_mask"].bool()
         if values["attention_mask"].any():
@@ -139,10 +150,10 @@ def _ready_made(tokenizer: Any, path: Path, count: int, length: int) -> tuple[li
             f"{path}: attention_mask is zero for every token of the {len(indices):,} rows; mark some as text"
         )
     what = f"{len(indices):,} rows of {path}"
-    if len(indices) < len(ids):
-        what = f"{len(indices):,} of the {len(ids):,} rows of {path}, evenly spread"
-    if ids.shape[1] > length:
-        what += f", the first {length:,} of {ids.shape[1]:,} tokens"
+    if len(indices) < found.total:
+        what = f"{len(indices):,} of the {found.total:,} rows of {path}, evenly spread"
+    if found.ids.shape[1] > length:
+        what += f", the first {length:,} of {found.ids.shape[1]:,} tokens"
     return pieces, what, skipped
 
 

@@ -18,6 +18,8 @@ from oversmooth.anatomy.layer import AttentionLayer, NormPosition
 from oversmooth.observe.sums import CONSTANT, Sum, Varies, explain, same
 
 BY_TOKEN = "gated per token"
+NORMED = f"{BY_TOKEN}: a norm stands between attention and the stream"
+CHANGED = "another module changes what attention gives before it is added to the stream"
 BY_INPUT = "what multiplies attention's output varies from input to input"
 BY_CHANNEL = "the stream is scaled channel by channel"
 UNEXPLAINED = "what attention adds to the stream could not be told apart from the rest"
@@ -200,9 +202,14 @@ class _Accountant:
             if not event.later or gave is None or any(gave is branch for branch, _ in found):
                 continue
             follows = event.name == self.layer.name or (given is not None and any(same(given, b) for b, _ in found))
-            if follows and not any(same(gave, branch) for branch, _ in found):
+            if follows and not any(same(gave, branch) or self._is_on_the_stream(gave, branch) for branch, _ in found):
                 found.append((gave, event))
         return found
+
+    def _is_on_the_stream(self, array: Tensor, branch: Tensor) -> bool:
+        """Some attention modules add what they give to the stream themselves; what reads that is no branch."""
+        total = explain(array, [self.x, branch])
+        return total is not None and all(bool(factor.any()) for factor in total.factors)
 
     def _attention(self) -> _Found | None:
         targets: list[_Seen | None] = [*self.after, None]
@@ -270,7 +277,7 @@ class _Accountant:
         if found.source is not None:
             made = explain(found.branch, [self.out], [self.scale])
             if made is None:
-                return float(keep), None, BY_TOKEN
+                return float(keep), None, NORMED if found.source.acts_on_features else CHANGED
             factor = factor * made.factors[0]
         one = factor.ndim == 0 and float(factor) == 1.0
         return float(keep), None if one else factor, ""

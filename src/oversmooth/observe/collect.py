@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, about
 from oversmooth.observe.account import BY_INPUT, Stage
 from oversmooth.observe.catch import Caught
 from oversmooth.observe.study import Block, inverse_sigma
@@ -245,7 +245,7 @@ class Collect:
         W_V = self._with_norm(W_V, layer, block)
         site = None if self.steering is None else self.steering.site(layer.name)
         change = None if site is None else site.change(call)
-        try:
+        with about(layer.name):
             if self.settings.rule == "real":
                 if change is not None:
                     raise InputError("rule='real' knows plain attention only, and this model is steered; use 'complex'")
@@ -281,8 +281,6 @@ class Collect:
                     strict=True,
                 )
                 self.found.joined.setdefault(call, []).extend(rows)
-        except InputError as error:
-            raise InputError(f"{layer.name}: {error}") from error
 
     def _undecided(self, call: int, A: AttentionOperator, block: Block) -> None:
         """Cases that no theorem decides: counted, with their reason."""
@@ -322,18 +320,9 @@ class Collect:
 
     def _check_apart(self, layer: AttentionLayer, caught: Caught) -> None:
         """Texts that are packed stay apart in every layer."""
-        tokens = self._tokens
-        if tokens is None or tokens.rows is None or tokens.places is None or tokens.inside is None:
-            return
-        b, n = tokens.rows.max() + 1, caught.A.tokens if caught.A is not None else 0
-        text = torch.full((int(b), n), -1, device=tokens.places.device)
-        text[tokens.rows[:, None].expand_as(tokens.places)[tokens.inside], tokens.places[tokens.inside]] = torch.arange(
-            len(tokens.rows), device=text.device
-        )[:, None].expand_as(tokens.places)[tokens.inside]
-        known = (text >= 0)[:, :, None] & (text >= 0)[:, None]
-        across = known & (text[:, :, None] != text[:, None])
-        seen = across if caught.allowed is None else across & caught.allowed.any(1).to(across.device)
-        if bool(seen.any()):
+        assert self._tokens is not None
+        assert caught.A is not None
+        if self._tokens.cross(caught.A.tokens, caught.allowed):
             raise InputError(
                 f"{layer.name} lets tokens see each other that the first layer keeps apart as different texts; "
                 "give it texts one by one"

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from oversmooth import metrics
 from oversmooth.anatomy.live import steering_of
 from oversmooth.diagnosis import Course, Extrapolation, Number, plain
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, about
 from oversmooth.observe.study import Block, inverse_sigma, without_dropout
-from oversmooth.observe.watch import batch_first, first_tensor, result_like
+from oversmooth.observe.watch import batch_first, first_tensor, results_like
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.radii import AttentionChange
@@ -45,7 +45,8 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
     change = _change(modules, block, len(blocks))
     with torch.autocast(A.device.type, enabled=False):
         W_V, W_O, offset, variant = _effective(block)
-        said = dominance(A, W_V, W_O, residual=keep, bias=offset is not None, change=change, limit=False, seed=seed)
+        with about(block.layer.name):
+            said = dominance(A, W_V, W_O, residual=keep, bias=offset is not None, change=change, limit=False, seed=seed)
         try:
             if change is not None:
                 raise InputError("its attention is steered, which simulation does not know")
@@ -225,7 +226,7 @@ def _real(blocks: list[Block], modules: dict[str, nn.Module], depth: int) -> Cou
             for step in range(depth):
                 block = blocks[step % len(blocks)]
                 args, kwargs = _with_stream(block.args, block.kwargs, x)
-                x = result_like(x, modules[block.layer.block](*args, **kwargs), block.layer.block)
+                x = results_like(x, modules[block.layer.block](*args, **kwargs), block.layer.block)[0]
                 depths.append(step + 1.0)
                 values.append(ratio(x))
     except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):

@@ -189,7 +189,9 @@ class Study:
             raise InputError(f"{layer.block} ran without its attention {layer.name}; it cannot be observed")
         why = "" if heard.A is None else self._check_attention(call, layer, heard)
         values_in = heard.attention_in if heard.values_in is None else heard.values_in
-        found = account(layer, heard.events, heard.x, heard.attention_out, values_in, self._kept(y), self._rest(layer))
+        found = account(
+            layer, heard.events, heard.x, heard.attention_out, values_in, self._kept(y), self._rest(layer, heard)
+        )
         self._arrays.clear()
         before = self.blocks[-1].y if self.blocks else None
         continues = before is not None and same(before, heard.x)
@@ -219,8 +221,19 @@ class Study:
             )
         )
 
-    def _rest(self, layer: AttentionLayer) -> str:
-        return "cross-attention and mlp" if self._has_cross_attention(layer) else "mlp"
+    def _rest(self, layer: AttentionLayer, heard: _Heard) -> str:
+        if self._has_cross_attention(layer):
+            return "cross-attention and mlp"
+        # A block may have a second attention of its own tokens, such as one over time.
+        for event in heard.events:
+            own, apart = event.name.rpartition(".")[2], not _within(event.name, layer.name)
+            if (
+                apart
+                and own.lower().endswith(("attn", "attention"))
+                and any(True for _ in self.modules[event.name].children())
+            ):
+                return f"{own} and mlp"
+        return "mlp"
 
     def _has_cross_attention(self, layer: AttentionLayer) -> bool:
         inside = (name[len(layer.block) :].lower() for name in self.modules if name.startswith(layer.block + "."))
@@ -345,6 +358,11 @@ def inverse_sigma(x: Tensor, kind: str, mask: Tensor | None, eps: float) -> Tens
     centred = x if kind == "rms" else x - x.mean(-1, keepdim=True)
     inverse = (torch.linalg.vector_norm(centred, dim=-1).square() / x.shape[-1] + eps).rsqrt().clamp(max=1e6)
     return inverse.mean(-1) if mask is None else (inverse * mask).sum(-1) / mask.sum(-1)
+
+
+def _within(a: str, b: str) -> bool:
+    """Whether one of two modules holds the other."""
+    return f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.")
 
 
 def layout_name(layer: AttentionLayer) -> str:

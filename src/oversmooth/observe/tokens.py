@@ -95,6 +95,16 @@ class Tokens:
             return x
         return x[self.rows[:, None].to(x.device), self.places.to(x.device)]
 
+    def cross(self, n: int, allowed: Tensor | None) -> bool:
+        """Whether some token may see one of another text. n: tokens of an input; allowed: as in `counted`."""
+        if self.rows is None or self.places is None or self.inside is None:
+            return False
+        rows, which = self.rows[:, None].expand_as(self.places), torch.arange(len(self.rows), device=self.rows.device)
+        text = torch.full((int(self.rows.max()) + 1, n), -1, device=self.rows.device)
+        text[rows[self.inside], self.places[self.inside]] = which[:, None].expand_as(self.places)[self.inside]
+        others = (text[:, :, None] != text[:, None]) & (text[:, :, None] >= 0) & (text[:, None] >= 0)
+        return bool((others if allowed is None else others & allowed.any(1).to(others.device)).any())
+
     def operators(self, A: AttentionOperator) -> AttentionOperator:
         """Attention of each text by itself."""
         if self.rows is None or self.places is None:

@@ -58,6 +58,8 @@ class Watch:
         self.calls = 0
         self._block: AttentionLayer | None = None
         self._shape = torch.Size()
+        self._beside: list[Tensor] = []
+        """What the block before gave beside the stream that looks like tokens."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
@@ -77,7 +79,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self._block = None
+        self._block, self._beside = None, []
 
     def _listen(self, stack: ExitStack, layer: AttentionLayer) -> None:
         for name in self.parts(layer):
@@ -102,12 +104,17 @@ class Watch:
 
     def _watched_block(self, layer: AttentionLayer, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         x = first_tensor(args, kwargs)
+        if any(value is other for value in (*args, *kwargs.values()) for other in self._beside):
+            raise InputError(
+                f"{layer.block} gets two arrays of tokens from the block before it, and neither alone is the stream; "
+                "wrap the blocks so that they pass one on"
+            )
         self._block, self._shape = layer, x.shape
         try:
             with _apart(x):
                 self.listener.enter(self.calls, layer, self.tokens(layer, x), args, kwargs)
             out = original(*args, **kwargs)
-            y = result_like(x, out, layer.block)
+            y, *self._beside = results_like(x, out, layer.block)
             with _apart(y):
                 self.listener.leave(self.calls, layer, self.tokens(layer, y))
         finally:
@@ -181,12 +188,15 @@ def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:
     return None
 
 
-def result_like(x: Tensor, out: Any, block: str) -> Tensor:
-    """The stream among what a block gave: the tensor of x's shape. Some give attention weights as well, and first."""
+def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:
+    """The stream among what a block gave, the first tensor of x's shape, and the others of that shape.
+
+    Some blocks give attention weights as well, and first.
+    """
     parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
-    for part in parts:
-        if isinstance(part, Tensor) and part.is_floating_point() and part.shape == x.shape:
-            return part
+    alike = [p for p in parts if isinstance(p, Tensor) and p.is_floating_point() and p.shape == x.shape]
+    if alike:
+        return alike
     raise InputError(
         f"{block} got tokens of shape {tuple(x.shape)} and gave nothing of that shape; its blocks must pass tokens on"
     )

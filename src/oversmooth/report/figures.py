@@ -11,7 +11,9 @@ from typing import Any
 
 from oversmooth.diagnosis import Diagnosis, Number
 from oversmooth.errors import InputError
-from oversmooth.files import check_folder, whole_file
+from oversmooth.files import check_folder, check_writable, whole_file
+from oversmooth.foreign import visible
+from oversmooth.inputs.libraries import borrow
 from oversmooth.report.page import distinct
 
 FORMATS = ("pdf", "svg", "png")
@@ -27,6 +29,18 @@ _NOTIONS = (
 )
 _LOWEST = 1e-14
 _BINS = 80
+
+
+def check(path: Path, also: tuple[str, ...] = ()) -> None:
+    """Refuse what cannot become a figure, before the work that it is to show. also: other endings."""
+    check_writable(path, (*also, *ENDINGS))
+    if path.suffix.lower() in ENDINGS:
+        check_libraries()
+
+
+def check_libraries() -> None:
+    for library in ("altair", "vl_convert"):
+        borrow(library, "drawing")
 
 
 def save(diagnoses: list[Diagnosis], folder: Path, format: str) -> list[Path]:
@@ -321,7 +335,7 @@ def _depth_axis(alt: Any) -> Any:
 
 
 def _named(diagnoses: list[Diagnosis]) -> list[tuple[str, Diagnosis]]:
-    return list(zip(distinct([plain_signs(d.name) for d in diagnoses]), diagnoses, strict=True))
+    return list(zip(distinct([visible(plain_signs(d.name)) for d in diagnoses]), diagnoses, strict=True))
 
 
 def plain_signs(name: str) -> str:
@@ -345,7 +359,8 @@ def _colour(alt: Any, diagnoses: list[Diagnosis]) -> Any:
 def _band(value: float, spread: Number, log_spread: Number, scale: str) -> tuple[Number, Number]:
     """One standard deviation to either side; a factor where the axis is logarithmic."""
     if scale == "log":
-        return (None, None) if log_spread is None else (value / math.exp(log_spread), value * math.exp(log_spread))
+        factor = None if log_spread is None else math.exp(min(max(log_spread, 0.0), 100.0))
+        return (None, None) if factor is None else (value / factor, value * factor)
     return (None, None) if spread is None else (value - spread, value + spread)
 
 

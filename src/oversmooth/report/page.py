@@ -19,7 +19,9 @@ from typing import Any
 
 from oversmooth.diagnosis import Diagnosis, Layer, Number, plain
 from oversmooth.errors import InputError
-from oversmooth.files import whole_file
+from oversmooth.files import check_writable, whole_file
+from oversmooth.foreign import READABLE, shortened
+from oversmooth.inputs.libraries import borrow
 from oversmooth.verdict import agreement
 
 MOST_MODELS = 6
@@ -45,11 +47,18 @@ Links = Sequence[tuple[str, str]]
 """Other pages: what they show, and where they are from here."""
 
 
+def check(path: Path) -> None:
+    """Refuse what cannot become a page, before the work is done that it is to show."""
+    check_writable(path, (".html", ".htm"))
+    for library in ("jinja2", "vl_convert"):
+        borrow(library, "writing a page")
+
+
 def save(diagnoses: list[Diagnosis], path: Path, links: Links = ()) -> None:
     """The page as a file, there whole or not at all."""
     text = render(diagnoses, links)
     with whole_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(text.encode("utf-8", READABLE))  # names of files may have halves of letters
 
 
 def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
@@ -254,7 +263,7 @@ def _row(depth: int, layer: Layer) -> dict[str, Any]:
     return {
         "depth": depth,
         "name": layer.name,
-        "short": shorten(layer.name),
+        "short": shortened(layer.name, 28),
         "tokens": [_number(layer.tokens.get(key)) for key, _ in _METRICS],
         "changes": {part: _number(value, sign=True) for part, value in changes.items()},
         "negative": _number(spectrum.negative_share if spectrum else None),
@@ -262,12 +271,6 @@ def _row(depth: int, layer: Layer) -> dict[str, Any]:
         "rho_rough": _number(dominance.rho_rough if dominance else None),
         "share": _number(dominance.smoothing_share if dominance else None),
     }
-
-
-def shorten(name: str, most: int = 28) -> str:
-    """A long name without its middle, where names of layers differ least."""
-    head = (most - 1) // 3
-    return name if len(name) <= most else f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"
 
 
 def _number(value: Number, sign: bool = False) -> str:

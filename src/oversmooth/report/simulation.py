@@ -9,10 +9,12 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from oversmooth.cases import Outcome
-from oversmooth.files import whole_file
+from oversmooth.files import check_writable, whole_file
+from oversmooth.report.figures import check_libraries
 
 CHART_ENDINGS = (".png", ".svg", ".pdf", ".html", ".json")
 _POWER = "datum.value == 1 ? '1' : format(datum.value, '.0e')"
@@ -52,7 +54,7 @@ def tables(outcomes: list[Outcome]) -> list[Table]:
             _words(outcome.happened),
             "–" if rate is None else f"× {_number(rate.mean())}",
             "–" if seen is None else f"× {_number(seen.mean())}",
-            f"[{'dim' if not claims else 'green' if all(claims) else 'red'}]{word}[/]",
+            Text(word, style="dim" if not claims else "green" if all(claims) else "red"),
         )
         answers.add_row(outcome.case.name, *(_words(values) for values in outcome.notions.values()))
         end.add_row(
@@ -99,6 +101,13 @@ def remarks(outcomes: list[Outcome]) -> list[str]:
     if any(outcome.case.neutreno for outcome in outcomes):
         said.append("NeuTRENO: V⁰ keeps tokens apart. Without a norm, smoothing has to beat 1 as well as ρ rough.")
     return said
+
+
+def check(path: Path) -> None:
+    """Refuse what cannot be written, before the work is done that it is to show."""
+    check_writable(path, CHART_ENDINGS)
+    if path.suffix.lower() != ".json":
+        check_libraries()
 
 
 def save(outcomes: list[Outcome], path: Path, title: str) -> None:

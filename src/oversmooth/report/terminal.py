@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from oversmooth.diagnosis import Diagnosis, Eigenvalues, Number
 
@@ -26,7 +26,7 @@ def overview(diagnoses: Sequence[Diagnosis]) -> Table:
     for d in diagnoses:
         first, last = d.layers[0].tokens, d.layers[-1].tokens
         table.add_row(
-            escape(d.name),
+            d.name,
             str(d.model["layers"]),
             *(
                 f"{shown(first.get(m))} → {shown(last.get(m))}"
@@ -45,7 +45,7 @@ def accuracies(diagnoses: Sequence[Diagnosis]) -> Table:
     table = _table("model", "accuracy\nclean", *(f"intensity\n{i + 1}" for i in range(most)))
     for name, found in tested:
         values = [found.clean, *found.corrupted]
-        table.add_row(escape(name), *(f"{v:.1%}" for v in values), *["–"] * (most + 1 - len(values)))
+        table.add_row(name, *(f"{v:.1%}" for v in values), *["–"] * (most + 1 - len(values)))
     return table
 
 
@@ -137,7 +137,7 @@ def histogram(diagnosis: Diagnosis, rows: int = 15) -> Table:
         bar = "█" * (eighths // 8) + (_BAR[eighths % 8 - 1] if eighths % 8 else "")
         table.add_row(
             f"{middle:+.2g}" if middle else "0",
-            f"[{'magenta' if middle < 0 else 'cyan'}]{bar}[/]",
+            Text(bar, style="magenta" if middle < 0 else "cyan"),
             f"{count / len(values):.1%}",
         )
     return table

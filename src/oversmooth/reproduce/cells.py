@@ -2,38 +2,71 @@
 
 A cell is a recipe, and its file is named by the recipe's key: results/table2/<key>.json. A run on its way lives in
 results/work/<key>/, its model in the end in results/models/<key>.safetensors. Machines that fill different cells of one
-table need only put their files together.
+table need only put their files together. A results directory has one writer at a time.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import platform
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
 import oversmooth
-from oversmooth.errors import InputError
-from oversmooth.files import whole_file
-from oversmooth.train import checkpoint, loop
+from oversmooth.errors import InputError, reason
+from oversmooth.files import read_json, whole_file
+from oversmooth.foreign import json_text
+from oversmooth.train import checkpoint, lock, loop
 from oversmooth.train.many import Job, run_many
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.runs import OnNan, Progress, Splits, Watch
+from oversmooth.typed import typed
 
 Told = Callable[[str], None]
 Home = str | Callable[[Recipe], str]
 """The table that keeps cells: one for all, or one that the recipe decides, where tables share cells."""
-_ALWAYS = ("title", "accuracy", "hardware", "day")
 _LOOKS = 20  # times that smoothing was looked at, kept of all
+
+
+class _Look(TypedDict):
+    hfc_lfc: list[float]
+    abs_cos: list[float]
+
+
+class _Always(TypedDict):
+    title: str
+    accuracy: float
+    hardware: str
+    day: str
+    recipe: dict[str, Any]
+
+
+class _Cell(_Always, total=False):
+    """What is taken from a cell; more may stand beside it."""
+
+    smoothing: list[_Look]
+    mean: list[float]
+    """Of table 3: by intensity of corruption."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Whether all cells are there, which is its truth; or why not: out of time, interrupted, preempted."""
+
+    why: str
+
+    def __bool__(self) -> bool:
+        return self.why == "finished"
 
 
 def cell_path(results: Path, table: Home, recipe: Recipe) -> Path:
@@ -56,20 +89,25 @@ def read(path: Path) -> dict[str, Any] | None:
     """A cell, if it is there."""
     if not path.is_file():
         return None
+    remedy = "remove it to run it again"
+    found = read_json(path, remedy)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        recipe = Recipe.from_dict(found["recipe"], f"the recipe of {path}")
-        _ = [found[name] for name in _ALWAYS], float(found["accuracy"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise InputError(f"{path} is no cell of ours or is damaged ({error}); remove it to run it again") from error
+        cell: dict[str, Any] = typed(_Cell, found)
+        recipe = Recipe.from_dict(cell["recipe"], "its recipe")
+        if not 0 <= cell["accuracy"] <= 1:
+            raise ValueError(f"accuracy is {cell['accuracy']:g}, not a share")
+        if not all(look["hfc_lfc"] and look["abs_cos"] for look in cell.get("smoothing", [])):
+            raise ValueError("smoothing has a look without numbers")
+    except ValueError as error:
+        raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {remedy}") from error
     if recipe.key != path.stem:
         raise InputError(f"{path} holds the recipe {recipe.key}, not the one it is named by; name it {recipe.key}.json")
-    return dict(found)
+    return {**cell, "recipe": recipe.to_dict()}
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
     with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(json_text(found, indent=1) + "\n", encoding="utf-8")
 
 
 def all_cells(results: Path, table: str) -> list[dict[str, Any]]:
@@ -93,48 +131,75 @@ def fill(
     minutes: float | None = None,
     device: str | None = None,
     on_nan: OnNan = "retry",
+    force: bool = False,
     told: Told | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> bool:
-    """Run the cells that are missing; whether all are there now.
+) -> Filled:
+    """Run the cells that are missing; whether all are there now, or why not.
 
-    at_once: so many together, each in a process of its own, which loads `data` itself.
+    at_once: so many together, each in a process of its own, which loads `data` itself. force: even where another
+    process fills cells of this directory.
     """
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    wanted = missing(recipes, results, table)
-    jobs = [Job(recipe, work_folder(results, recipe)) for recipe in wanted]
     say = told or (lambda line: None)
-    if at_once > 1 and len(jobs) > 1:
-        outcomes = run_many(jobs, data, at_once=at_once, minutes=minutes, device=device, on_nan=on_nan, told=say)
-        for outcome in outcomes:
-            if outcome.job.finished:
-                _keep(outcome.job, splits, results, table, device)
-        if failed := [outcome for outcome in outcomes if outcome.failed]:
-            raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {failed[0].job.recipe.title} {failed[0].said}")
-        return not missing(recipes, results, table)
-    for job in jobs:
-        say(f"{job.recipe.title}: begins")
-        job.folder.mkdir(parents=True, exist_ok=True)
-        left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
-        result = loop.train(
-            job.recipe,
-            splits,
-            device=device,
-            folder=job.folder,
-            resume=True,
-            minutes=left,
-            watch=Watch(),
-            progress=progress,
-            on_nan=on_nan,
-        )
-        for retry in result.retries:
-            say(f"{job.recipe.title}: went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}")
-        if not result.finished:
-            say(f"{job.recipe.title}: {result.why} after {result.step:,} of {result.steps:,} steps")
-            return False
-        _keep(job, splits, results, table, device)
-        say(f"{job.recipe.title}: accuracy {result.accuracy:.2%}")
-    return True
+    with written(results, force, say):
+        _tidy(recipes, results, table)
+        jobs = [Job(recipe, work_folder(results, recipe)) for recipe in missing(recipes, results, table)]
+        if at_once > 1 and len(jobs) > 1:
+            outcomes = run_many(
+                jobs, data, at_once=at_once, minutes=minutes, device=device, on_nan=on_nan, force=force, told=say
+            )
+            for outcome in outcomes:
+                if outcome.job.finished:
+                    _keep(outcome.job, splits, results, table, device)
+            if failed := [outcome for outcome in outcomes if outcome.failed]:
+                first = failed[0]
+                raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.said}")
+            stopped = next((outcome.why for outcome in outcomes if outcome.why), "out of time")
+            return Filled(stopped if missing(recipes, results, table) else "finished")
+        for job in jobs:
+            say(f"{job.recipe.title}: begins")
+            left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
+            result = loop.train(
+                job.recipe,
+                splits,
+                device=device,
+                folder=job.folder,
+                resume=True,
+                minutes=left,
+                watch=Watch(),
+                progress=progress,
+                on_nan=on_nan,
+                force=force,
+                told=say,
+            )
+            for retry in result.retries:
+                back = f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}"
+                say(f"{job.recipe.title}: {back}")
+            if not result.finished:
+                say(f"{job.recipe.title}: {result.why} after {result.step:,} of {result.steps:,} steps")
+                return Filled(result.why)
+            _keep(job, splits, results, table, device)
+            say(f"{job.recipe.title}: accuracy {result.accuracy:.2%}")
+    return Filled("finished")
+
+
+@contextmanager
+def written(results: Path, force: bool = False, told: Told | None = None) -> Iterator[None]:
+    """A results directory, made if it is not there, with this process as its one writer."""
+    with lock.held(results, force=force, told=told):
+        yield
+
+
+def _tidy(recipes: Iterable[Recipe], results: Path, table: Home) -> None:
+    """Remove what a killed process left: of the files it was writing, and runs whose cells are there."""
+    for recipe in recipes:
+        cell = cell_path(results, table, recipe)
+        for final in (cell, model_path(results, recipe)):
+            for left in final.parent.glob(f".{final.stem}*{final.suffix}"):
+                left.unlink(missing_ok=True)
+        if cell.is_file():
+            shutil.rmtree(work_folder(results, recipe), ignore_errors=True)
 
 
 def _keep(job: Job, splits: Splits, results: Path, table: Home, device: str | None) -> None:
@@ -240,7 +305,11 @@ def status(results: Path) -> list[tuple[str, str, str, str, str]]:
             accuracy = f"{100 * cell['accuracy']:.2f} %"
             rows.append((folder.name, cell["title"], accuracy, cell["hardware"], cell["day"]))
     for folder in sorted(path for path in (results / "work").glob("*") if path.is_dir()):
-        recipe = checkpoint.recipe_of(folder)
+        try:
+            recipe = checkpoint.recipe_of(folder)
+        except InputError:  # who goes on with it is told what is wrong
+            rows.append(("on its way", folder.name, "damaged", "–", "–"))
+            continue
         if recipe is not None:
             rows.append(("on its way", recipe.title, checkpoint.how_far(folder), "–", "–"))
     return rows

@@ -45,7 +45,8 @@ Values = dict[tuple[str, int], list[dict[str, Any]]]
 
 def recipes(seeds: int, *, share: float = 0.1, quick: bool = False) -> list[Recipe]:
     """All cells, the shallowest first; quick has a share of its own."""
-    base, depths = (QUICK_BASE, QUICK_DEPTHS) if quick else (replace(PAPER, share=share), DEPTHS)
+    paper = replace(PAPER, share=share)  # which refuses a share that is none
+    base, depths = (QUICK_BASE, QUICK_DEPTHS) if quick else (paper, DEPTHS)
     return [
         replace(base, variant=variant, seed=seed, shape=replace(base.shape, depth=depth))
         for depth in depths

@@ -63,36 +63,38 @@ def fill(
     official: Path | None = None,
     device: str | None = None,
     kinds: Sequence[str] = KINDS,
+    force: bool = False,
     told: Callable[[str, int, int, str], None] | None = None,
 ) -> list[Recipe]:
     """Corrupt and test the models that are there and were not tested yet; gives the cells whose model is missing."""
     lacking, place = [], device_named(device)
     corruptions = Corruptions(test, place, official=official)
     evaluator: Evaluator | None = None
-    for recipe in cells.missing(recipes, results, table):
-        path = find_model(recipe, results, models)
-        if path is None:
-            lacking.append(recipe)
-            continue
-        evaluator = _evaluator(recipe, path, place, evaluator)
-        clean = evaluator.accuracy(test.images, test.labels)
-        say = None if told is None else lambda done, total, what, of=recipe.title: told(of, done, total, what)
-        found = under_corruption(evaluator, corruptions, kinds=kinds, told=say)
-        cells.write(
-            cells.cell_path(results, table, recipe),
-            {
-                "table": table,
-                "title": recipe.title,
-                "accuracy": clean,
-                "seed": recipe.seed,
-                "test_images": len(test),
-                "corruptions": "official files" if official is not None else "made on the spot, seed 0",
-                "mean": by_severity(found),
-                "kinds": found,
-                "recipe": recipe.to_dict(),
-                **cells.provenance(device),
-            },
-        )
+    with cells.written(results, force):
+        for recipe in cells.missing(recipes, results, table):
+            path = find_model(recipe, results, models)
+            if path is None:
+                lacking.append(recipe)
+                continue
+            evaluator = _evaluator(recipe, path, place, evaluator)
+            clean = evaluator.accuracy(test.images, test.labels)
+            say = None if told is None else lambda done, total, what, of=recipe.title: told(of, done, total, what)
+            found = under_corruption(evaluator, corruptions, kinds=kinds, told=say)
+            cells.write(
+                cells.cell_path(results, table, recipe),
+                {
+                    "table": table,
+                    "title": recipe.title,
+                    "accuracy": clean,
+                    "seed": recipe.seed,
+                    "test_images": len(test),
+                    "corruptions": "official files" if official is not None else "made on the spot, seed 0",
+                    "mean": by_severity(found),
+                    "kinds": found,
+                    "recipe": recipe.to_dict(),
+                    **cells.provenance(device),
+                },
+            )
     return lacking
 
 
@@ -115,8 +117,12 @@ def found(recipes: Sequence[Recipe], results: Path, table: str) -> Values:
     values: Values = {variant: [] for variant in VARIANTS}
     for recipe in recipes:
         cell = cells.read(cells.cell_path(results, table, recipe))
-        if cell is not None:
-            values[recipe.variant].append([cell["accuracy"], *cell["mean"]])
+        if cell is None:
+            continue
+        if len(cell.get("mean", ())) != len(SEVERITIES):
+            path = cells.cell_path(results, table, recipe)
+            raise InputError(f"{path} has no mean of each of {len(SEVERITIES)} intensities; remove it to run it again")
+        values[recipe.variant].append([cell["accuracy"], *cell["mean"]])
     return values
 
 

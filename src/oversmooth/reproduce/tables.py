@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from oversmooth.foreign import visible
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
 def terminal(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Figures to the right, names and whose to the left; what is published is dimmed."""
     from rich import box  # lazily: machines that train need not have it
-    from rich.markup import escape
     from rich.table import Table
 
     out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
@@ -26,12 +27,13 @@ def terminal(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
             min_width=max(map(len, heading.split()), default=0),
         )
     for row in rows:
-        out.add_row(*map(escape, row), style="dim" if row[-1].startswith("published") else None)
+        out.add_row(*row, style="dim" if row[-1].startswith("published") else None)
     return out
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
-    """The table, and under it the notes, a paragraph each."""
+    """The table, and under it the notes, a paragraph each; names in it stay on their line."""
     lines = [head, ["---"] * len(head), *rows]
-    text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-    return "\n\n".join([text, *notes]) + "\n"
+    shown = [[visible(" ".join(cell.splitlines())).replace("|", "\\|") for cell in line] for line in lines]
+    text = "\n".join("| " + " | ".join(line) + " |" for line in shown)
+    return "\n\n".join([text, *map(visible, notes)]) + "\n"

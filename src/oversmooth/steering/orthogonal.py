@@ -17,6 +17,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from oversmooth.theory.small import finite
+
 Map = Literal["qr", "cayley", "exp"]
 MAPS: tuple[Map, ...] = ("qr", "cayley", "exp")
 _EPS = torch.finfo(torch.float64).eps
@@ -216,7 +218,7 @@ def completed(V: Tensor) -> Tensor:
         return V.double()
     generator = torch.Generator().manual_seed(0)
     more = torch.randn(d, d - m, dtype=torch.float64, generator=generator).to(V.device)
-    Q = torch.linalg.qr(torch.cat([V.double(), more], dim=1)).Q
+    Q = torch.linalg.qr(finite(torch.cat([V.double(), more], dim=1))).Q
     return torch.cat([V.double(), Q[:, m:]], dim=1)
 
 

@@ -10,10 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from oversmooth.anatomy.live import check_is_module, steering_of, unwrapped
-from oversmooth.errors import InputError
-from oversmooth.files import whole_file, whole_folder
+from oversmooth.errors import InputError, reason
+from oversmooth.files import check_plain, json_kind, parse_json, read_json, whole_file, whole_folder
 from oversmooth.steering.apply import MARKER, restore, take_off
 from oversmooth.steering.method import Method
+from oversmooth.typed import typed
 
 KEY = "oversmooth"
 """Of the settings, in a safetensors file's metadata and in a configuration."""
@@ -22,6 +23,17 @@ STOCK, STEERED = "model", "steered"
 the unsteered model; under the second name it says that there are no weights.
 """
 WEIGHTS = (f"{STEERED}.safetensors", f"{STEERED}.safetensors.index.json")
+
+
+@dataclasses.dataclass
+class Saved:
+    """What `Steering.settings` gives."""
+
+    methods: list[dict[str, Any]]
+    layers: list[int]
+    stack: str
+    heads: int | None = None
+    version: int = 1
 
 
 def save_steered(model: nn.Module, path: str | Path) -> None:
@@ -53,7 +65,7 @@ def rename_weights(folder: Path) -> None:
     for file in sorted(folder.glob(f"{STOCK}[.-]*safetensors*")):
         renamed = folder / (STEERED + file.name.removeprefix(STOCK))
         if file.name.endswith(".index.json"):
-            index = json.loads(file.read_text(encoding="utf-8"))
+            index = read_json(file, "save the model again")
             shards = index["weight_map"]
             index["weight_map"] = {name: STEERED + shard.removeprefix(STOCK) for name, shard in shards.items()}
             file.write_text(json.dumps(index, indent=2), encoding="utf-8")
@@ -86,15 +98,18 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All arrays of a safetensors file, aliases included, and its metadata."""
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{path} does not exist; give a file that save_steered wrote")
+    check_plain(path, "give a file that save_steered wrote")
     try:
         with safe_open(path, framework="pt") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             metadata = file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} cannot be read ({error}); it may be cut off: write it again") from error
-    for alias, name in json.loads(metadata.get("aliases", "{}")).items():
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path} cannot be read ({reason(error)}); it may be cut off: write it again") from error
+    for alias, name in read_settings(metadata.get("aliases", "{}"), path).items():
+        if not isinstance(name, str) or name not in arrays:
+            raise InputError(f"{path}: {alias} stands for {name!r}, which is not in it; it is damaged: write it again")
         arrays[alias] = arrays[name]
     return arrays, metadata
 
@@ -115,11 +130,15 @@ def restore_into(model: nn.Module, settings: dict[str, Any], arrays: dict[str, T
 
 def restore_structure(model: nn.Module, settings: dict[str, Any]) -> None:
     try:
-        methods = [method_from(entry) for entry in settings["methods"]]
-        layers, stack, heads = [int(i) for i in settings["layers"]], str(settings["stack"]), settings.get("heads")
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"the settings of the steered model cannot be read ({error!r}); they are damaged") from error
-    restore(model, methods, layers, stack, heads)
+        saved: Saved = typed(Saved, settings)
+        methods = [method_from(entry) for entry in saved.methods]
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(
+            f"the settings of the steered model cannot be read ({reason(error)}); they are damaged: save it again"
+        ) from error
+    restore(model, methods, saved.layers, saved.stack, saved.heads)
 
 
 def steered_class(cls: Any, settings: dict[str, Any]) -> Any:
@@ -138,23 +157,30 @@ def method_from(settings: dict[str, Any]) -> Method:
 
     given = dict(settings)
     name = given.pop("method", None)
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise InputError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
     known = {f.name for f in dataclasses.fields(METHODS[name])}  # type: ignore[arg-type]
     if unknown := set(given) - known:
         raise InputError(f"{name} has no setting {sorted(unknown)[0]!r}; it has {', '.join(sorted(known))}")
     if isinstance(given.get("range"), list):
         given["range"] = tuple(given["range"])
-    return METHODS[name](**given)
+    try:
+        found = METHODS[name](**given)
+        typed(type(found), dataclasses.asdict(found))  # type: ignore[call-overload]
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} cannot be made of these settings: {reason(error)}; mend or leave it out") from error
+    return found
 
 
 def read_settings(text: str, path: Path) -> dict[str, Any]:
     """JSON from a file's metadata."""
-    try:
-        settings = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{path}: the settings in its metadata cannot be read ({error}); it is damaged") from error
-    return settings if isinstance(settings, dict) else {}
+    remedy = "it is damaged: write it again"
+    settings = parse_json(text, f"{path}: the settings in its metadata cannot be read", remedy)
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: the settings in its metadata are {json_kind(settings)}, no object; {remedy}")
+    return settings
 
 
 def _distinct(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -66,6 +66,8 @@ class Spectral(Method):
         check_choice("orthogonal", self.orthogonal, orthogonal.MAPS)
         check_choice("wiring", self.wiring, ("paper", "code"))
         check_choice("start", self.start, ("warm", "cold"))
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise InputError(f"seed is {self.seed!r}; give a whole number from 0 to 2^63 − 1")
         if self.range is not None:
             if self.form != "general":
                 raise InputError(f"range is {self.range} but form is {self.form!r}; a range needs form='general'")

@@ -16,6 +16,7 @@ from oversmooth.steering.record import Steering
 from oversmooth.steering.reparametrized import ReparametrizedLayer
 from oversmooth.steering.spectral import CONDITION_LIMIT
 from oversmooth.theory.operators import DenseAttention, is_causal
+from oversmooth.theory.small import finite
 from oversmooth.theory.spectrum import flip_threshold
 from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
 
@@ -188,7 +189,7 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
     spectra = head_spectrum(W_V, W_O)
     joined = joined_spectrum(W_V, W_O)
     by_head = [(float(row.real.min()), float(row.real.max())) for row in spectra]
-    singular = torch.linalg.svdvals(rows.double().flatten(0, 1))
+    singular = torch.linalg.svdvals(finite(rows.double().flatten(0, 1)))
     check = LayerCheck(
         index=layer.index,
         name=shape.name,

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.errors import about
 from oversmooth.steering import orthogonal
 from oversmooth.steering.spectral import Spectral
+from oversmooth.theory.small import finite
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class Start:
 
 def start(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -> Start:
     W_V, W_O = layer.W_V.double().cpu(), layer.raw_W_O.double().cpu()
+    with about(layer.name):
+        return _start(method, layer, W_V, W_O, generator)
+
+
+def _start(method: Spectral, layer: AttentionLayer, W_V: Tensor, W_O: Tensor, generator: torch.Generator) -> Start:
     group = layer.heads // layer.kv_heads
     if method.start == "cold":
         theta, eigenvalues = _cold(method, layer, generator)
@@ -65,9 +72,9 @@ def nearest_basis(method: Spectral, W_V: Tensor, W_O: Tensor, group: int) -> Ten
     shared, d, k = W_V.shape
     back = W_O.unflatten(0, (shared, group)).sum(1)
     # The symmetric part has rank 2k at most: its eigenvectors lie where W_V and W_Oᵀ do.
-    basis = torch.linalg.qr(torch.cat([W_V, back.mT], dim=-1)).Q
+    basis = torch.linalg.qr(finite(torch.cat([W_V, back.mT], dim=-1))).Q
     product = (basis.mT @ W_V) @ (back @ basis)
-    values, vectors = torch.linalg.eigh((product + product.mT) / 2)
+    values, vectors = torch.linalg.eigh(finite((product + product.mT) / 2))
     low, high = method.ends
     clipped = values.clamp(min=low, max=high)
     chosen = clipped.abs().argsort(dim=-1, descending=True)[:, :k]
@@ -76,7 +83,7 @@ def nearest_basis(method: Spectral, W_V: Tensor, W_O: Tensor, group: int) -> Ten
     # Columns that clipping left at zero may point anywhere; they only fill the space.
     weight = weight + 1e-3 * weight.max().clamp(min=1e-12)
     wanted = (columns * weight[:, None]).movedim(0, 1).reshape(d, shared * k)
-    U, _, Vh = torch.linalg.svd(wanted, full_matrices=False)
+    U, _, Vh = torch.linalg.svd(finite(wanted), full_matrices=False)
     return U @ Vh
 
 
@@ -89,7 +96,7 @@ def _rayleigh(V: Tensor, W_V: Tensor, W_O: Tensor, group: int) -> Tensor:
 def _as_code(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     """For x Vᵀ, then (·) V Λ: Vᵀ nearest to W_V, and Λ the best beside it."""
     heads, d, k = W_V.shape
-    U, _, Vh = torch.linalg.svd(W_V.movedim(0, 1).reshape(d, heads * k))
+    U, _, Vh = torch.linalg.svd(finite(W_V.movedim(0, 1).reshape(d, heads * k)))
     V = (U @ Vh).mT
     return V, (V * W_O.reshape(heads * k, d)).sum(0).view(heads, k)
 

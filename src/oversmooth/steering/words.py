@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from oversmooth.errors import InputError
@@ -51,19 +53,20 @@ def _value(method: str, key: str, text: str, default: object) -> Any:
     return text
 
 
-def layers_named(text: str) -> str | list[int]:
-    """Places and ranges of places, or a word that `steer` knows.
+def layers_named(text: str) -> str | Iterator[int]:
+    """Places and ranges of places, or a word that `steer` knows. A range is as long as it is asked for, and never made
+    as a list: the first place that a model does not have ends it.
 
-    >>> layers_named("0,2,4-6"), layers_named("first-half")
+    >>> list(layers_named("0,2,4-6")), layers_named("first-half")
     ([0, 2, 4, 5, 6], 'first-half')
     """
     if not any(character.isdigit() for character in text):
         return text
-    places: list[int] = []
+    places: list[range] = []
     for entry in text.split(","):
         first, dash, last = entry.strip().partition("-") if not entry.strip().startswith("-") else (entry, "", "")
         try:
-            places += range(int(first), int(last) + 1) if dash else [int(first)]
+            places.append(range(int(first), int(last if dash else first) + 1))
         except ValueError:
             raise InputError(f"layers {text!r} cannot be read at {entry!r}; give places such as 0,2,4-7") from None
-    return places
+    return itertools.chain.from_iterable(places)

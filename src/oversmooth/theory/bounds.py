@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
 from oversmooth.theory.components import components
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
-from oversmooth.theory.small import eigenvalues
-from oversmooth.theory.weights import check_weights, smaller_product
+from oversmooth.theory.small import eigenvalues, finite
+from oversmooth.theory.weights import check_weights, head_spectrum, smaller_product
 
 SAFETY = 4.0
 """An estimated error must be this many times smaller than the margin: first-order estimates are no bounds."""
@@ -33,6 +32,7 @@ DEFECTIVE = 0.05
 ROUNDINGS = 4.0
 """Units in the last place of a softmax: of its exponentials, their sum and the quotient."""
 _POINTS = 128  # inverses at most, for one proof
+_SQUARINGS = 6
 _CRITICAL = 16  # eigenvalues near the edge at most, for discs to be scaled
 _EPS = torch.finfo(torch.float64).eps
 
@@ -74,7 +74,7 @@ def certified(B: Tensor, region: Region, eps: float) -> bool:
     """Whether, for all matrices within eps of B, the same number of eigenvalues lies outside the region. ``(m, m)``."""
     if len(B) == 0:
         return True
-    size = float(torch.linalg.matrix_norm(B, 2))
+    size = float(torch.linalg.matrix_norm(finite(B), 2))
     eps = eps + 8 * len(B) * _EPS * size  # of computing eigenvalues and inverses
     said = _by_discs(B, region, eps)
     return _by_the_edge(B, region, eps, size) if said is None else said
@@ -117,8 +117,7 @@ def _by_discs(B: Tensor, region: Region, eps: float) -> bool | None:
 
 def _eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor | None]:
     """Eigenvalues, and κ_i, the length of row i of V⁻¹, V the eigenvectors of length 1; None where it is not known."""
-    if not bool(M.isfinite().all()):
-        raise InputError("a product of weights is infinite or NaN; scale the weights down, or look for one that is off")
+    finite(M)
     try:
         values, V = torch.linalg.eig(M)
     except RuntimeError:  # it did not converge
@@ -171,23 +170,22 @@ def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
     return True
 
 
-def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False) -> Any:
+def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False, values: Tensor | None = None) -> Any:
     """What weights alone decide, per head and for whatever attention: nested lists of "smooth", "rough" and "open".
 
     W_V ``(..., heads, d, k)``, W_O ``(..., heads, k, d)``. Each head by itself, at two tokens or more, with softmax
     attention: every weight that no mask hides is positive. Without biases. "rough": input convergence is excluded.
     Proven, rounding included; "open" is what needs attention, or more digits (THEORY §3, verdicts from weights alone).
+    values: what `head_spectrum` gives, where it is known already; it says where a proof is worth trying.
 
     >>> W, values = torch.eye(2)[None], torch.tensor([0.5, 0.3])
     >>> head_verdicts(W, -values * W), head_verdicts(W, values * W), head_verdicts(W, -3 * W, causal=True)
     (['rough'], ['smooth'], ['smooth'])
     """
-    W_V, W_O = (W.double().cpu() for W in check_weights(W_V, W_O))
-    d, k = W_V.shape[-2:]
-    small = smaller_product(W_V, W_O)
-    flat = small.reshape(-1, *small.shape[-2:])
-    sizes = torch.linalg.matrix_norm(W_V) * torch.linalg.matrix_norm(W_O)
-    words = [_weights_alone(M, size, k < d, causal) for M, size in zip(flat, sizes.reshape(-1).tolist(), strict=True)]
+    W_V, W_O = check_weights(W_V, W_O)
+    about = head_spectrum(W_V, W_O) if values is None else values
+    flat = (x.reshape(-1, *x.shape[-n:]).cpu() for x, n in ((W_V, 2), (W_O, 2), (about, 1)))
+    words = [_weights_alone(V, output, lam, causal) for V, output, lam in zip(*flat, strict=True)]
 
     def nested(shape: tuple[int, ...], place: int) -> Any:
         if not shape:
@@ -195,14 +193,48 @@ def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False) -> Any:
         inner = math.prod(shape[1:])
         return [nested(shape[1:], place + i * inner) for i in range(shape[0])]
 
-    return nested(tuple(small.shape[:-2]), 0)
+    return nested(tuple(W_V.shape[:-2]), 0)
 
 
-def _weights_alone(M: Tensor, size: float, has_zeros: bool, causal: bool) -> str:
+def _weights_alone(V: Tensor, O: Tensor, about: Tensor, causal: bool) -> str:  # noqa: E741
+    """One head's; about: its eigenvalues, as good as they are. The cheapest proof first."""
+    d, k = V.shape
+    near = 1e-3 * about.abs().max()
+    if _decide(about, -near.expand(len(about)), k < d, causal) == "open":
+        return "open"  # nothing to be proven
+    V, O = V.double(), O.double()  # noqa: E741
+    size = float(torch.linalg.vector_norm(V) * torch.linalg.vector_norm(O))
+    # The mean of 1 + λ beyond 1 is enough for one of them to be.
+    if causal and float((V * O.mT).sum()) > V.numel() * _EPS * size:
+        return "smooth"
+    M = smaller_product(V, O)
+    if causal and _some_power_grows(M, max(d, k) * _EPS * size):
+        return "smooth"
     lam, kappa = _eigenvalues_and_conditions(M)
     if kappa is None:
         return "open"
-    error = len(M) * kappa * (8 * len(M) * _EPS * size)  # Gershgorin's discs, as above
+    error = len(M) * kappa * (8 * max(d, k) * _EPS * size)  # Gershgorin's discs, as above
+    return _decide(lam, error, k < d, causal)
+
+
+def _some_power_grows(M: Tensor, error: float) -> bool:
+    """Whether ``|tr (I + M)^p|`` exceeds the dimension for some p = 2, 4, …: then some ``|1 + λ|`` exceeds 1.
+
+    error: of M, in the Frobenius norm.
+    """
+    m = len(M)
+    B = torch.eye(m, dtype=M.dtype) + M
+    for _ in range(_SQUARINGS):
+        size = float(torch.linalg.vector_norm(B))
+        B, error = B @ B, (2 * size + error) * error + m * _EPS * size**2
+        if abs(float(B.trace())) > m + (m**0.5 + m * _EPS) * (error + m * _EPS * size**2):
+            return True
+        if not error < size**2:  # nothing is left, or all is infinite
+            return False
+    return False
+
+
+def _decide(lam: Tensor, error: Tensor, has_zeros: bool, causal: bool) -> str:
     growth = (1 + lam).abs()
     if causal and bool((growth - error > 1).any()):
         return "smooth"
@@ -215,6 +247,6 @@ def _weights_alone(M: Tensor, size: float, has_zeros: bool, causal: bool) -> str
     others = torch.arange(len(lam)) != first
     leads = bool((lam.abs() + error)[others].lt(lam.abs()[first] - error[first]).all())
     # Alone at its modulus, an eigenvalue of a real matrix is real.
-    if leads and float(lam.real[first]) > float(error[first]):
+    if leads and float(lam.imag[first].abs()) <= abs(float(error[first])) and float(lam.real[first]) > error[first]:
         return "smooth"
     return "open"

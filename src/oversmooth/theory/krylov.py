@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from oversmooth.theory.small import complex_of, eigenvalues, eigenvector, eigenvectors
+from oversmooth.theory.small import complex_of, eigenvalues, eigenvector, eigenvectors, finite
 
 
 class LinearSystem(Protocol):
@@ -157,7 +157,7 @@ class Arnoldi:
         Any orthonormal basis Q of an invariant subspace of H keeps the relation: V ← V Q, H ← Qᵀ H Q, h ← h Q.
         """
         m = self.steps
-        values, vectors = torch.linalg.eig(self.H[0, :m].double().cpu())
+        values, vectors = torch.linalg.eig(finite(self.H[0, :m].double().cpu()))
         values = values[None].to(self.H.device, complex_of(self.H.dtype))
         scores = score(values, values.real.new_zeros(1, 1), index)
         order = scores[0].argsort(descending=True)[:keep].cpu()

@@ -90,7 +90,9 @@ def _quotient(R: Tensor, S: Tensor, eps: float) -> Tensor:
     values = torch.linalg.svdvals(S)
     singular = values[..., 1] <= 16 * eps * values[..., 0]
     safe = torch.where(singular[..., None, None], torch.eye(2, dtype=S.dtype, device=S.device), S)
-    ratio = torch.linalg.svdvals(torch.linalg.solve_triangular(safe, R, upper=True, left=False))[..., 0]
+    ratio = torch.linalg.solve_triangular(safe, R, upper=True, left=False)
+    singular = singular | ~ratio.isfinite().all(-1).all(-1)  # LAPACK must not be given what is infinite
+    ratio = torch.linalg.svdvals(torch.where(singular[..., None, None], 0.0, ratio))[..., 0]
     return torch.where(singular, torch.inf, ratio)
 
 

@@ -22,14 +22,25 @@ _BLOCK = 1 << 22
 _FUSED_MATH = 0  # torch._fused_sdp_choice: 0 is the kernel that forms all scores
 
 
+def _tensor(A: Tensor) -> Tensor:
+    try:
+        A = torch.as_tensor(A)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"attention is a {type(A).__name__}; give a torch tensor (..., n, n)") from None
+    if A.is_floating_point() and A.element_size() < 2:  # eight bits can be stored and not computed with
+        raise InputError(f"attention has dtype {A.dtype}; convert it to float32 first")
+    return A
+
+
 def is_row_stochastic(A: Tensor, tolerance: float = 1e-5) -> bool:
     """Whether every row of A is non-negative and sums to one. ``(..., n, n)``."""
+    A = _tensor(A)
     return bool((-tolerance <= A).all() and ((A.sum(-1) - 1).abs() <= tolerance).all())
 
 
 def is_causal(A: Tensor) -> bool:
     """Whether A is lower triangular: no token sees a later one. ``(..., n, n)``."""
-    return not bool(torch.triu(A, diagonal=1).any())
+    return not bool(torch.triu(_tensor(A), diagonal=1).any())
 
 
 class AttentionOperator(ABC):
@@ -98,7 +109,7 @@ class DenseAttention(AttentionOperator):
     """
 
     def __init__(self, A: Tensor, *, mask: Tensor | None = None, causal: bool | None = None) -> None:
-        A = torch.as_tensor(A)
+        A = _tensor(A)
         if A.ndim < 2 or A.shape[-1] != A.shape[-2] or 0 in A.shape:
             raise InputError(f"attention has shape {tuple(A.shape)}; it must be (..., n, n), and not empty")
         if not A.is_floating_point():

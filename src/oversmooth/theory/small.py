@@ -78,7 +78,7 @@ def eigenvalues(M: Tensor, *, hessenberg: bool = False) -> Tensor:
     many = M.ndim == 3 and len(M) >= _WORTH_A_KERNEL and 2 <= M.shape[-1] <= _LARGEST_FOR_KERNEL
     kernel = _kernel() if hessenberg and many and M.is_cuda and M.dtype == torch.float32 else None
     if kernel is not None:
-        values: Tensor = kernel.eigenvalues(M)
+        values: Tensor = kernel.eigenvalues(finite(M))
         lost = values.isnan().any(-1)
         if lost.any():
             values[lost] = eigenvalues(M[lost])
@@ -87,12 +87,20 @@ def eigenvalues(M: Tensor, *, hessenberg: bool = False) -> Tensor:
     return values.reshape(M.shape[:-1]).to(M.device)
 
 
-def _eigvals(M: Tensor) -> Tensor:
-    """LAPACK's, which must not be given infinite entries (MKL's ends the process) and which may fail to converge (MKL's
-    does, on some matrices of equal entries): such matrices are moved by less than rounding does.
+def finite(M: Tensor) -> Tensor:
+    """M, before LAPACK gets it, which must not be given infinite entries: MKL's ends the process. Weights that are
+    finite may have a product that is not.
     """
-    if not bool(M.isfinite().all()):
+    if not M.is_meta and not bool(M.isfinite().all()):
         raise InputError("a product of weights is infinite or NaN; scale the weights down, or look for one that is off")
+    return M
+
+
+def _eigvals(M: Tensor) -> Tensor:
+    """LAPACK's, which may fail to converge (MKL's does, on some matrices of equal entries): such matrices are moved by
+    less than rounding does.
+    """
+    finite(M)
     try:
         return torch.linalg.eigvals(M)
     except RuntimeError:
@@ -111,8 +119,7 @@ def _eigvals(M: Tensor) -> Tensor:
 
 def _eig(M: Tensor) -> tuple[Tensor, Tensor]:
     """LAPACK's, with the same care; vectors are NaN where it does not converge."""
-    if not bool(M.isfinite().all()):
-        _eigvals(M)  # says what is wrong
+    finite(M)
     try:
         return torch.linalg.eig(M)
     except RuntimeError:

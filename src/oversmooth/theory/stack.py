@@ -151,6 +151,9 @@ def stack_dominance(
     >>> stack_dominance([A, A], [W, W], [W, -0.1 * W]).verdict
     'smooth'
     """
+    for name, given in (("A", A), ("W_V", W_V), ("W_O", W_O)):
+        if not isinstance(given, (list, tuple)):
+            raise InputError(f"{name} is a {type(given).__name__}; give a list, an array for each layer")
     if not len(A) == len(W_V) == len(W_O) or not A:
         raise InputError(f"the stack has {len(A)} A, {len(W_V)} W_V and {len(W_O)} W_O; give as many of each")
     # A product of layers is far from normal, so that its eigenvalues need all the precision there is.

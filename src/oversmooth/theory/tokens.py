@@ -41,8 +41,8 @@ def broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device)
         ) from None
     empty = ~mask.any(-1)
     if empty.any():
-        where = tuple(empty.nonzero()[0].tolist()) if empty.ndim else ()
-        raise InputError(f"the mask hides every token of array {where}; leave that array out")
+        where = f" of array {tuple(empty.nonzero()[0].tolist())}" if empty.ndim else ""
+        raise InputError(f"the mask hides every token{where}; leave that array out")
     return mask
 
 
@@ -62,8 +62,9 @@ def check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
     if wrong.any():
         where = tuple(wrong.nonzero()[0].tolist())
         onto = "" if mask is None else " over the tokens that count"
+        matrix = f" of matrix {where[:-1]}" if where[:-1] else ""
         raise InputError(
-            f"attention row {where[-1]} of matrix {where[:-1]} sums to {seen[where].sum().item():.6g}{onto}, not 1; "
+            f"attention row {where[-1]}{matrix} sums to {seen[where].sum().item():.6g}{onto}, not 1; "
             "pass A after its softmax, with the mask that its softmax used"
         )
 

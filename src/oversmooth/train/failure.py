@@ -20,6 +20,19 @@ class Diverged(InputError):
     """The loss or a gradient is not finite any more."""
 
 
+def lost_device(error: RuntimeError, device: torch.device, done: int, saved: str) -> InputError | None:
+    """What to say when a GPU stopped working, fell off the bus or lost its driver; None for any other error."""
+    kind = getattr(torch, "AcceleratorError", None)
+    words = ("CUDA error", "CUDA driver error", "NCCL error", "HIP error", "CUBLAS_STATUS", "CUDNN_STATUS")
+    known = (kind is not None and isinstance(error, kind)) or any(word in str(error) for word in words)
+    if not known or isinstance(error, torch.OutOfMemoryError):
+        return None
+    said = str(error).strip().split("\n")[0][:120].rstrip(". ")
+    return InputError(
+        f"{device} stopped working after step {done:,} ({said}); reset it or take another, and go on from {saved}"
+    )
+
+
 def not_finite(step: Step, mark: tuple[int, Tensor], saved: str) -> Diverged:
     """What to say of the failed step.
 

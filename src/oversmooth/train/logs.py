@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from oversmooth.errors import InputError
+from oversmooth.files import parse_json
+from oversmooth.foreign import json_text
+from oversmooth.train.checkpoint import Retry
+from oversmooth.typed import typed
 
 EPOCHS, SMOOTHING = "log.jsonl", "smoothing.jsonl"
-"""A line an epoch, and one each time a run went back; a line each time smoothing was looked at."""
+"""A line an epoch, and one each time a run went back or found a checkpoint damaged; a line each time smoothing was
+looked at.
+"""
+
+
+class _Epoch(TypedDict):
+    """What others take from an epoch's line."""
+
+    epoch: int
+    step: int
+    images_per_s: float
 
 
 class Log:
@@ -29,11 +43,14 @@ class Log:
         self.rows = read(self.path)
 
     def write(self, row: dict[str, Any]) -> None:
-        line = json.dumps(row, ensure_ascii=False) + "\n"
+        line = json_text(row) + "\n"
+        before = self.length
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, before)  # there may have been room for half of it
             raise InputError(
                 f"{self.path} cannot be written ({error.strerror or error}); make room, and go on with --resume"
             ) from error
@@ -45,14 +62,16 @@ class Log:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All whole lines; a last one that was cut off is left out."""
+    """All whole lines, up to one that was cut off or is none of ours."""
     if not path.is_file():
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+    for line in path.read_bytes().split(b"\n")[:-1]:
         try:
-            rows.append(json.loads(line))
-        except ValueError:
+            row = parse_json(line, "no line", "remove it")
+            kind = _Epoch if "epoch" in row else Retry if "retry" in row else dict[str, Any]
+            rows.append(typed(kind, row))
+        except (ValueError, TypeError):
             break
     return rows
 

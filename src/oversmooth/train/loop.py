@@ -5,10 +5,9 @@ One process on a CPU or a GPU, or many under torchrun. The result is that of the
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ import torch
 
 from oversmooth.errors import InputError
 from oversmooth.files import check_folder
-from oversmooth.train import checkpoint, logs
-from oversmooth.train.ranks import joined
+from oversmooth.train import checkpoint, lock, logs
+from oversmooth.train.ranks import Ranks, joined, number
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.run import MODEL, Run
 from oversmooth.train.runs import ON_NAN, OnNan, Progress, Result, Splits, Watch, load_splits
@@ -38,17 +37,24 @@ def train(
     progress: Callable[[Progress], None] | None = None,
     compiled: bool | None = None,
     on_nan: OnNan = "stop",
+    force: bool = False,
+    told: Callable[[str], None] | None = None,
 ) -> Result:
     """Train as the recipe says. folder: for logs, checkpoints and the model; without one nothing is written.
 
     resume: go on where the checkpoint in the folder is, or begin if there is none. minutes: stop at a checkpoint after
-    so long. Ctrl-C does the same; pressed again, it stops at once. compiled: by default on a GPU.
+    so long. Ctrl-C does the same; pressed again, it stops at once. So do SIGTERM and SIGUSR2, by which batch systems
+    ask for the machine. compiled: by default on a GPU. told: sentences on the way, such as of a damaged checkpoint.
+
+    A folder has one writer. One whose writer is gone is taken over; force takes it over whoever writes there.
 
     on_nan: when a step is not finite, "stop" says which layer was the first; "retry" goes back to the last checkpoint,
     or the beginning, and on with other draws, three times at most, and says so in the log and in the result.
     """
     if on_nan not in ON_NAN:
         raise InputError(f"on_nan is {on_nan!r}; choose 'stop' or 'retry'")
+    if minutes is not None and not minutes >= 0:
+        raise InputError(f"minutes is {minutes}; give 0 or more")
     begin = time.monotonic()
     place = device_named(device)
     if watch is not None and watch.tensorboard:
@@ -56,15 +62,34 @@ def train(
     where = None if folder is None else Path(folder)
     if where is not None:
         check_folder(where)
-        where.mkdir(parents=True, exist_ok=True)
         if (finished := finished_run(recipe, where, resume)) is not None:
             return finished
     for images in (splits.train, splits.test):
         recipe.check_fits(images)
     end = None if minutes is None else begin + 60 * minutes
-    with joined(place) as ranks, float32_products(place):
-        run = Run(recipe, splits, place, where, ranks, watch or Watch(), progress, compiled, on_nan)
+    with joined(place) as ranks, float32_products(place), _held(where, ranks, force, told) as mine:
+        # Whoever wrote there until now may have finished.
+        if where is not None and (finished := finished_run(recipe, where, resume)) is not None:
+            return finished
+        run = Run(recipe, splits, place, where, ranks, watch or Watch(), progress, compiled, on_nan, told, mine)
         return run.go(end)
+
+
+@contextmanager
+def _held(
+    folder: Path | None, ranks: Ranks, force: bool, told: Callable[[str], None] | None
+) -> Iterator[lock.Lock | None]:
+    """The folder, for the first process, which alone writes; where it is refused, all of them stop."""
+    with ExitStack() as stack:
+        mine, refused = None, None
+        if folder is not None and ranks.first:
+            try:
+                mine = stack.enter_context(lock.held(folder, force=force, told=told))
+            except InputError as error:
+                refused = error
+        if ranks.agree(refused is not None):
+            raise refused or InputError(f"{folder} is not free, as the first process says; see there")
+        yield mine
 
 
 def finished_run(recipe: Recipe, folder: Path, resume: bool) -> Result | None:
@@ -74,7 +99,7 @@ def finished_run(recipe: Recipe, folder: Path, resume: bool) -> Result | None:
             f"{folder} holds a run of {found.title}, not finished; go on with --resume, or name another directory"
         )
     path = folder / MODEL
-    if (folder / checkpoint.NAME).is_file() or not path.is_file():
+    if checkpoint.is_there(folder) or not path.is_file():
         return None
     model, found = load_model(path)
     if not resume:
@@ -108,8 +133,10 @@ def device_named(name: str | torch.device | None) -> torch.device:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise InputError(f"device is {name} but torch finds no GPU here; give --device cpu")
-        own = int(os.environ.get("LOCAL_RANK", torch.cuda.current_device()))  # torchrun: a GPU for each process
+        own = number("LOCAL_RANK", torch.cuda.current_device())  # torchrun: a GPU for each process
         device = torch.device("cuda", own if device.index is None else device.index)
+        if (count := torch.cuda.device_count()) <= (device.index or 0):
+            raise InputError(f"device is {device} and there are {count} GPUs; give cuda:0 to cuda:{count - 1}")
         torch.cuda.set_device(device)
     elif device.type != "cpu":
         raise InputError(f"device is {name}; training runs on cpu and cuda")

@@ -7,7 +7,6 @@ captured in a CUDA graph. Results are whole grey levels after each operation, as
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +42,7 @@ HIGHEST = 10.0
 """The magnitude at which each operation is strongest, or for some weakest."""
 DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
 """What the moves do at the highest magnitude; the shift is a share of the side."""
+_MOST = 100  # operations on one image: of which nothing would be left
 UNIFORMS = 4
 """Uniform numbers per image and operation: which, whether, which way, which interpolation."""
 
@@ -76,10 +76,10 @@ class RandAugment:
     def __post_init__(self) -> None:
         if not 0 <= self.magnitude <= HIGHEST:
             raise InputError(f"RandAugment's magnitude is {self.magnitude}; it goes from 0 to {HIGHEST:g}")
-        if self.operations < 1:
-            raise InputError(f"RandAugment has {self.operations} operations; give at least 1, or leave it out")
-        if not (math.isfinite(self.noise) and self.noise >= 0):
-            raise InputError(f"RandAugment's noise is {self.noise}; it is a spread, 0 or more")
+        if not 1 <= self.operations <= _MOST:
+            raise InputError(f"RandAugment has {self.operations} operations; give 1 to {_MOST}, or leave it out")
+        if not 0 <= self.noise <= 1e6:
+            raise InputError(f"RandAugment's noise is {self.noise}; it is a spread, from 0 to 1,000,000")
         if not 0 <= self.probability <= 1:
             raise InputError(f"RandAugment's probability is {self.probability}; it goes from 0 to 1")
         if self.interpolation not in ("random", "bilinear", "bicubic"):

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,15 @@ class Ranks:
 
     def agree(self, stop: bool) -> bool:
         """Whether any process wants to stop; all ask at the same place."""
+        return bool(self.highest(float(stop))[0])
+
+    def highest(self, *values: float) -> list[float]:
+        """Of all processes, which all ask at the same place."""
         if self.world == 1:
-            return stop
-        said = torch.tensor([float(stop)], device="cuda" if dist.get_backend() == "nccl" else "cpu")
-        dist.all_reduce(said)
-        return bool(said > 0)
+            return list(values)
+        said = torch.tensor(values, device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        dist.all_reduce(said, dist.ReduceOp.MAX)
+        return [float(value) for value in said.tolist()]
 
     def mean(self, values: Tensor) -> Tensor:
         """Over all processes."""
@@ -78,12 +82,35 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     if dist.is_available() and dist.is_initialized():
         yield Ranks(dist.get_rank(), dist.get_world_size())
         return
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    _, world = asked_for()
     if world < 2:
         yield Ranks()
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    except (ValueError, RuntimeError) as error:  # torch's own errors are one or the other
+        raise InputError(
+            f"the {world} processes of WORLD_SIZE cannot be joined ({reason(error)}); start them with torchrun"
+        ) from error
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()
+
+
+def asked_for() -> tuple[int, int]:
+    """This process's rank and the number of processes, as torchrun says in the environment; one alone otherwise."""
+    rank, world = number("RANK", 0), number("WORLD_SIZE", 1)
+    if rank >= world:
+        raise InputError(f"RANK is {rank} and WORLD_SIZE {world}; start processes with torchrun, or unset both")
+    return rank, world
+
+
+def number(name: str, default: int) -> int:
+    """A whole number, 0 or more, that torchrun puts into the environment."""
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal() or len(text) > 9:
+        raise InputError(
+            f"{name} is {text!r} in the environment; torchrun sets a whole number: use it, or unset {name}"
+        )
+    return int(text)

@@ -9,12 +9,15 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
+from oversmooth.files import parse_json, read_json
 from oversmooth.train.augment import CIFAR100_MEAN, CIFAR100_STD
 from oversmooth.train.randaugment import RandAugment
 from oversmooth.train.vit import Shape
+from oversmooth.typed import typed
 
 if TYPE_CHECKING:
     from oversmooth.steering import Method
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 VARIANTS = ("plain", "smooth", "sharpen")
 """ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of the first paper."""
 _BETWEEN_METHODS = " + "
+_HIGHEST = 1e15  # of a rate: tensors take neither whole numbers of more than 64 bits nor floats beyond float32's
+_SEEDS = 2**62  # torch's generators take 64 bits, and a run needs two seeds
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,13 @@ class Recipe:
         for name in ("warmup", "seed", "share_seed", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"{name} is {getattr(self, name)}; give 0 or more")
-        if not 0 < self.lr < float("inf"):
+        for name in ("lr", "weight_decay", "clip", "mixup", "cutmix"):
+            if (getattr(self, name) or 0) > _HIGHEST:
+                raise InputError(f"{name} is {getattr(self, name):g}; give at most {_HIGHEST:g}")
+        for name in ("seed", "share_seed"):
+            if getattr(self, name) >= _SEEDS:
+                raise InputError(f"{name} is {getattr(self, name):,}; give less than {_SEEDS:,}")
+        if not self.lr > 0:
             raise InputError(f"lr is {self.lr:g}; give a number above 0")
         if self.clip is not None and not self.clip > 0:
             raise InputError(f"clip is {self.clip:g}; give a gradient norm above 0, or none")
@@ -176,27 +187,21 @@ class Recipe:
     @classmethod
     def from_dict(cls, found: dict[str, Any], where: str = "the recipe") -> Recipe:
         """What `to_dict` gave; fields that are missing have their defaults."""
-        given = dict(found)
         try:
-            if "shape" in given:
-                given["shape"] = _made(Shape, given["shape"], where)
-            if given.get("rand_augment") is not None:
-                given["rand_augment"] = _made(RandAugment, given["rand_augment"], where)
-            return _made(cls, given, where)
-        except (TypeError, AttributeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{where} cannot be read ({error}); write it anew with Recipe.to_json") from error
+            return typed(cls, found)
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"{where} cannot be read ({reason(error)}); write it anew with Recipe.to_json") from error
 
     @classmethod
     def from_json(cls, text: str, where: str = "the recipe") -> Recipe:
-        try:
-            found = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"{where} is no JSON ({error}); write it anew with Recipe.to_json") from error
-        if not isinstance(found, dict):
-            raise InputError(f"{where} is a {type(found).__name__}; a recipe is a JSON object of settings")
-        return cls.from_dict(found, where)
+        return cls.from_dict(parse_json(text, f"{where} is no JSON", "write it anew with Recipe.to_json"), where)
+
+    @classmethod
+    def read(cls, path: Path) -> Recipe:
+        """From a file."""
+        return cls.from_dict(read_json(path, "give a recipe in JSON, as Recipe.to_json writes it"), str(path))
 
     def difference(self, other: Recipe) -> str | None:
         """The first field that differs, with both values, in words; None if none does."""
@@ -205,13 +210,6 @@ class Recipe:
             if mine.get(name) != theirs.get(name):
                 return f"{name} is {mine.get(name)!r} there and {theirs.get(name)!r} here"
         return None
-
-
-def _made(kind: Any, given: Any, where: str) -> Any:
-    known = {f.name for f in dataclasses.fields(kind)}
-    if unknown := set(given) - known:
-        raise InputError(f"{where} has {sorted(unknown)[0]!r}, which {kind.__name__} has not; it has {sorted(known)}")
-    return kind(**given)
 
 
 def _leaves(found: dict[str, Any], before: str = "") -> dict[str, Any]:

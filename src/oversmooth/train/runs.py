@@ -35,7 +35,7 @@ class Watch:
     monitor: int = 50
     """Look at smoothing every so many steps; 0 for never."""
     save: float = 60.0
-    """Seconds between checkpoints, which are also written when a run stops."""
+    """Seconds between checkpoints; one is also written after the first step, and when a run stops."""
     tensorboard: bool = False
 
 
@@ -60,7 +60,7 @@ class Result:
     recipe: Recipe
     finished: bool
     why: str
-    """finished, interrupted, or out of time."""
+    """finished, interrupted, preempted, or out of time."""
     step: int
     steps: int
     accuracy: float | None

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from oversmooth.anatomy.live import steering_of, unwrapped
@@ -21,9 +21,15 @@ from oversmooth.files import whole_file
 from oversmooth.steering.saving import KEY, read_file, read_settings, restore_into
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.vit import ViT
+from oversmooth.typed import typed
 
 RECIPE = "recipe"
 """Of the recipe, in the file's metadata."""
+
+
+class _Notes(TypedDict, total=False):
+    accuracy: float | None
+    seconds: float
 
 
 def save_model(
@@ -50,15 +56,17 @@ def write_arrays(path: Path, arrays: dict[str, Tensor], metadata: dict[str, str]
     """A safetensors file, on the disk whole or not at all; a full disk is told in one sentence."""
     before = "what was there before is untouched" if path.is_file() else "nothing was left there"
     try:
-        with whole_file(path) as temporary:
-            save_file(arrays, temporary, metadata)
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())  # a rename may outlive a power cut that the bytes do not
-    except (SafetensorError, InputError) as error:  # safetensors has an error of its own for a disk that is full
-        reason = str(error.__cause__ or error).removeprefix("Error while serializing: ").rstrip(".")
+        with whole_file(path) as temporary, temporary.open("wb") as file:
+            # Not safetensors' own writer, whose error for a full disk has no number.
+            file.write(safetensors.torch.save(arrays, metadata))
+            file.flush()
+            os.fsync(file.fileno())  # a rename may outlive a power cut that the bytes do not
+    except InputError as error:
+        cause = error.__cause__
+        why = getattr(cause, "strerror", None) or str(cause or error)
         raise InputError(
-            f"{path} cannot be written ({reason}); make room on the disk or name another directory: {before}"
-        ) from error
+            f"{path} cannot be written ({why}); make room on the disk or name another directory: {before}"
+        ) from cause
 
 
 def load_model(path: str | Path) -> tuple[ViT, Recipe]:
@@ -68,6 +76,9 @@ def load_model(path: str | Path) -> tuple[ViT, Recipe]:
     if RECIPE not in metadata:
         raise InputError(f"{path} has no recipe in its metadata; give a model that oversmooth train wrote")
     recipe = Recipe.from_json(metadata[RECIPE], f"the recipe of {path}")
+    held, wanted = sum(value.numel() for value in arrays.values()), recipe.shape.parameters
+    if wanted > 2 * held:  # before they are made; steering may store a weight in another form
+        raise InputError(f"{path} has {held:,} weights and its recipe is of {wanted:,}; it is damaged: train it anew")
     model = ViT(recipe.shape)
     arrays = {name: value.float() for name, value in arrays.items()}
     if KEY in metadata:
@@ -109,4 +120,8 @@ def recipe_of(path: Path) -> Recipe | None:
 def notes_of(path: str | Path) -> dict[str, Any]:
     """What was written beside the recipe."""
     with safe_open(path, framework="pt") as opened:
-        return read_settings((opened.metadata() or {}).get("notes", "{}"), Path(path))
+        notes = read_settings((opened.metadata() or {}).get("notes", "{}"), Path(path))
+    try:
+        return typed(_Notes, notes)
+    except ValueError as error:
+        raise InputError(f"{path}: the notes in its metadata are damaged ({error}); train it anew") from error

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.errors import InputError
+from oversmooth.machine import check_fits
 from oversmooth.train import graphs, mixing
 from oversmooth.train.augment import Draws
 from oversmooth.train.build import augment_of
@@ -24,6 +25,7 @@ from oversmooth.train.recipe import Recipe
 from oversmooth.train.schedule import learning_rates
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_A_STEP = 64  # bytes of its learning rate, in all the forms it is kept in
 
 
 class Step:
@@ -47,6 +49,9 @@ class Step:
             raise InputError(
                 f"{len(images):,} images are less than one batch of {recipe.batch}; give a smaller batch or more images"
             )
+        steps = recipe.total_epochs * self.steps
+        named = f"warmup {recipe.warmup:,} and epochs {recipe.epochs:,}"
+        check_fits(_A_STEP * steps, f"the schedule of {named}, {steps:,} steps,", "give fewer epochs")
         self.images, self.labels = images.images, images.labels
         self.places = self.ranks.places(recipe.batch).to(device)
         self.augment = augment_of(recipe).to(device)

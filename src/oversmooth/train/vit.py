@@ -9,6 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.errors import InputError
+from oversmooth.machine import check_fits
+
+_BLOCK = 50_000  # bytes of a block's modules, whatever its width
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,12 @@ class Shape:
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
+        for name in ("image", "patch", "channels", "classes", "width", "depth", "heads"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
+        for name in ("mlp_ratio", "eps"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"{name} is {getattr(self, name)}; give a number above 0")
         if self.image % self.patch:
             raise InputError(f"patches of {self.patch} do not tile images of {self.image} pixels; give a divisor")
         if self.width % self.heads:
@@ -35,6 +44,27 @@ class Shape:
     @property
     def tokens(self) -> int:
         return (self.image // self.patch) ** 2 + 1
+
+    @property
+    def hidden(self) -> int:
+        """Of the MLP."""
+        return int(self.width * self.mlp_ratio)
+
+    @property
+    def parameters(self) -> int:
+        """Of the plain model, counted before it is made."""
+        width = self.width
+        block = 4 * width**2 + width * (1 + 3 * self.qkv_bias) + 2 * width * self.hidden + self.hidden + width
+        outside = self.channels * self.patch**2 * width + (3 + self.tokens) * width + (width + 1) * self.classes
+        return self.depth * (block + 4 * width) + outside + width
+
+    def check_fits(self, copies: int = 1, more: int = 0) -> None:
+        """Refuse what exceeds the machine. copies: of the weights, gradients and moments too; more: bytes beside."""
+        check_fits(
+            copies * 4 * self.parameters + _BLOCK * self.depth + more,
+            f"a ViT of depth {self.depth:,} and width {self.width:,} has {self.parameters:,} weights and",
+            "give a smaller one",
+        )
 
 
 class Attention(nn.Module):
@@ -54,9 +84,8 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        hidden = int(shape.width * shape.mlp_ratio)
-        self.fc1 = nn.Linear(shape.width, hidden)
-        self.fc2 = nn.Linear(hidden, shape.width)
+        self.fc1 = nn.Linear(shape.width, shape.hidden)
+        self.fc2 = nn.Linear(shape.hidden, shape.width)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(F.gelu(self.fc1(x)))
@@ -83,6 +112,7 @@ class ViT(nn.Module):
     def __init__(self, shape: Shape | None = None) -> None:
         super().__init__()
         self.shape = shape = shape or Shape()
+        shape.check_fits()
         self.num_classes = shape.classes
         self.patch_embed = nn.Conv2d(shape.channels, shape.width, shape.patch, stride=shape.patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, shape.width))

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
 from oversmooth.train.corruptions.apply import check_kind
 from oversmooth.train.corruptions.constants import SEVERITIES
 
@@ -51,8 +51,8 @@ def _mapped(path: Path) -> NDArray[Any]:
         raise InputError(f"{path} does not exist; give the folder that CIFAR-100-C's archive unpacks to")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is not a readable .npy file ({error}); download it again") from error
+    except Exception as error:  # numpy has errors of many kinds for headers that are none
+        raise InputError(f"{path} is not a readable .npy file ({reason(error)}); download it again") from error
     if not isinstance(array, np.ndarray):
         array.close()
         raise InputError(f"{path} is an archive of arrays; the official files are plain .npy, so download it again")

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from oversmooth.errors import InputError
-from oversmooth.train.data.images import Images
+from oversmooth.machine import check_fits
+from oversmooth.train.data.images import Images, class_names
 from oversmooth.train.data.known import KNOWN
 
 _SIDE, _PIXELS = 32, 3072
@@ -27,21 +28,23 @@ def read(found: list[Path], *, coarse: bool = False) -> Images:
     """All images of these files, in order."""
     cifar100 = found[0].name in ("train.bin", "test.bin")
     before = 2 if cifar100 else 1
-    rows = []
-    for file in found:
-        data = np.fromfile(file, np.uint8)
-        if data.size % (before + _PIXELS):
+    sizes = [file.stat().st_size for file in found]
+    for file, size in zip(found, sizes, strict=True):
+        if size % (before + _PIXELS):
             raise InputError(
-                f"{file} has {data.size:,} bytes, not a whole number of rows of {before + _PIXELS:,}; fetch it anew"
+                f"{file} has {size:,} bytes, not a whole number of rows of {before + _PIXELS:,}; fetch it anew"
             )
-        rows.append(data.reshape(-1, before + _PIXELS))
+    check_fits(
+        3 * sum(sizes), f"reading {found[0].parent}", "give fewer images"
+    )  # as read, in one piece, without labels
+    rows = [np.fromfile(file, np.uint8).reshape(-1, before + _PIXELS) for file in found]
     table = np.concatenate(rows)
     labels = table[:, 0 if coarse or not cifar100 else 1].astype(np.int64)
     pixels = np.ascontiguousarray(table[:, before:]).reshape(-1, 3, _SIDE, _SIDE)
     listed = ("coarse_label_names.txt" if coarse else "fine_label_names.txt") if cifar100 else "batches.meta.txt"
     file = found[0].parent / listed
     if file.is_file():
-        classes = file.read_text(encoding="utf-8").split()
+        classes = class_names(file)
     else:
         numbers = range(20 if coarse else 100)
         classes = [str(number) for number in numbers] if cifar100 else list(KNOWN["cifar10"].labels)

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from oversmooth.errors import InputError
 from oversmooth.files import whole_file
 from oversmooth.train.data.images import Images
+from oversmooth.typed import typed
 
 _VERSION = 1  # of what is stored: raise it when the readers come to give something else
 
@@ -27,10 +28,10 @@ def remembered(files: Sequence[Path], question: str, make: Callable[[], Images])
     """
     facts = [(str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
     key = hashlib.sha256(json.dumps([_VERSION, question, facts]).encode()).hexdigest()[:24]
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    home = os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~")) / ".cache"
     path = Path(os.environ.get("OVERSMOOTH_CACHE") or Path(home) / "oversmooth") / f"images-{key}.safetensors"
     # Any of these means a file that is not there, not whole, or not ours.
-    with contextlib.suppress(OSError, SafetensorError, InputError, KeyError, ValueError, TypeError):
+    with contextlib.suppress(OSError, SafetensorError, InputError, KeyError, ValueError, TypeError, RecursionError):
         return _read(path)
     images = make()
     with contextlib.suppress(OSError, InputError):
@@ -45,4 +46,4 @@ def _read(path: Path) -> Images:
     with safe_open(path, "pt") as opened:
         notes = opened.metadata()
         images, labels = opened.get_tensor("images"), opened.get_tensor("labels")
-    return Images(images, labels, json.loads(notes["classes"]), notes["name"])
+    return Images(images, labels, typed(list[str], json.loads(notes["classes"])), notes["name"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
+from oversmooth.machine import check_fits
 from oversmooth.train.data.images import Images
 from oversmooth.train.data.known import KNOWN
 
@@ -33,15 +35,21 @@ def read(found: list[Path], name: str) -> Images:
 
 
 def _array(file: Path, dimensions: int) -> NDArray[np.uint8]:
-    try:
-        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{file} is not a readable gzip file ({error}); fetch it anew") from error
     header = 4 + 4 * dimensions
-    if len(data) < header or data[:4] != bytes([0, 0, _BYTES, dimensions]):
-        raise InputError(f"{file} does not begin as an idx file of bytes in {dimensions} dimensions; fetch it anew")
-    shape = tuple(int(size) for size in np.frombuffer(data, ">u4", dimensions, offset=4))
-    wanted = int(np.prod(shape, dtype=object))
-    if len(data) - header != wanted:
-        raise InputError(f"{file} says it has {wanted:,} bytes {shape} and has {len(data) - header:,}; fetch it anew")
-    return np.frombuffer(bytearray(data), np.uint8, offset=header).reshape(shape)
+    try:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
+            start = opened.read(header)
+            if len(start) < header or start[:4] != bytes([0, 0, _BYTES, dimensions]):
+                raise InputError(
+                    f"{file} does not begin as an idx file of bytes in {dimensions} dimensions; fetch it anew"
+                )
+            shape = tuple(int(size) for size in np.frombuffer(start, ">u4", dimensions, offset=4))
+            wanted = math.prod(shape)
+            check_fits(3 * wanted, f"{file} says it has {wanted:,} bytes {shape}, which", "fetch it anew")
+            data = bytearray(opened.read(wanted + 1))  # no more than that, however much is packed in it
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{file} is not a readable gzip file ({reason(error)}); fetch it anew") from error
+    if len(data) != wanted:
+        has = f"{len(data):,}" if len(data) < wanted else "more"
+        raise InputError(f"{file} says it has {wanted:,} bytes {shape} and has {has}; fetch it anew")
+    return np.frombuffer(data, np.uint8).reshape(shape)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from oversmooth.errors import InputError
+from oversmooth.files import read_bytes
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no one answer to ==
@@ -44,6 +46,15 @@ class Images:
     def to(self, device: torch.device | str) -> Images:
         """The same on another device."""
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
+
+
+def class_names(file: Path) -> list[str]:
+    """From a text file, a word each."""
+    remedy = "give the names of the classes as text, or remove it"
+    try:
+        return read_bytes(file, remedy).decode("utf-8").split()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 text (byte {error.start:,}); {remedy}") from error
 
 
 def share(images: Images, fraction: float, seed: int) -> Images:

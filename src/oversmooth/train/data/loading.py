@@ -18,10 +18,7 @@ from oversmooth.train.data.parquet import Progress
 Split = Literal["train", "test"]
 SYSTEM = Path("/usr/share/datasets")
 """Where Debian puts data sets."""
-_LAYOUTS = (
-    "train-*.parquet and test-*.parquet; CIFAR's python version (train, test, meta or data_batch_1 to 5, test_batch) "
-    "or binary version (train.bin, test.bin or data_batch_1.bin to 5); train-images-idx3-ubyte[.gz] and its fellows"
-)
+_LAYOUTS = "train-*.parquet, CIFAR's python or binary version (train, train.bin), train-images-idx3-ubyte[.gz]"
 
 
 def load(

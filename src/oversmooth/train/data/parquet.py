@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +14,39 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
 from oversmooth.inputs.libraries import borrow
-from oversmooth.train.data.images import Images
+from oversmooth.machine import check_fits
+from oversmooth.train.data.images import Images, class_names
 from oversmooth.train.data.known import Known, known
 
 Progress = Callable[[int, int], None]
 """Told how many images are read, and of how many."""
 _AT_ONCE = 500
+_MOST_CLASSES = 1_000_000
 
 
 def files(folder: Path, split: str) -> list[Path]:
     """``train-*.parquet`` here, or in the one folder below that has some, as in a copy of the hub's repository."""
-    here = sorted(folder.glob(f"{split}-*.parquet"))
-    below = {file.parent for file in folder.glob(f"*/{split}-*.parquet") if not file.parent.name.startswith(".")}
+    here = _plain(folder, f"{split}-*.parquet")
+    below = {file.parent for file in _plain(folder, f"*/{split}-*.parquet") if not file.parent.name.startswith(".")}
     if here or not below:
         return here
     if len(below) > 1:
         names = ", ".join(sorted(place.name for place in below))
         raise InputError(f"{folder} holds several data sets: {names}; name one of them")
-    return sorted(below.pop().glob(f"{split}-*.parquet"))
+    return _plain(below.pop(), f"{split}-*.parquet")
+
+
+def _plain(folder: Path, pattern: str) -> list[Path]:
+    """Without pipes and devices, which may never end."""
+    return sorted(file for file in folder.glob(pattern) if file.is_file())
 
 
 def read(found: Sequence[Path], name: str, *, coarse: bool = False, progress: Progress | None = None) -> Images:
     """All rows of these files, in order. CIFAR-100 is told by its ``fine_label``; ``coarse`` takes its 20 classes."""
     arrow = borrow("pyarrow.parquet", f"reading {found[0]}")
+    check_fits(sum(_size(arrow, file) for file in found), f"reading {found[0].parent}", "give fewer images")
     tables = [_table(arrow, file, coarse) for file in found]
     for file, table in zip(found, tables, strict=True):
         if table.column_names != tables[0].column_names:
@@ -46,33 +55,51 @@ def read(found: Sequence[Path], name: str, *, coarse: bool = False, progress: Pr
     total = sum(table.num_rows for table in tables)
     if not total:
         raise InputError(f"{found[0]} has no rows; give data with some")
-    encoded = [data for table in tables for data in _bytes(table)]
+    encoded = [data for file, table in zip(found, tables, strict=True) for data in _bytes(table, file)]
     pixels = _Decoder(encoded, [f"row {row} of {file}" for file, row in _rows(found, tables)])(progress)
     labels = np.concatenate([_labels(table, file) for file, table in zip(found, tables, strict=True)])
+    if labels.max() >= _MOST_CLASSES:
+        raise InputError(
+            f"{found[0].parent} has a label of {labels.max():,}; labels count classes from 0, and at most "
+            f"{_MOST_CLASSES:,} are taken: number them anew"
+        )
     cifar100 = column in ("fine_label", "coarse_label")
     name = "cifar100" if cifar100 else name
     classes = _classes(tables[0], column, found[0].parent, known(name), int(labels.max()) + 1)
     return Images(torch.from_numpy(pixels), torch.from_numpy(labels), classes, name)
 
 
+def _size(arrow: Any, file: Path) -> int:
+    """Bytes that its rows take in memory: as columns, and one by one."""
+    with _readable(file), arrow.ParquetFile(file) as opened:
+        groups = range(opened.metadata.num_row_groups)
+        return 2 * sum(opened.metadata.row_group(group).total_byte_size for group in groups)
+
+
 def _table(arrow: Any, file: Path, coarse: bool) -> Any:
     """The image column and the label column of one file, in this order."""
+    with _readable(file), arrow.ParquetFile(file) as opened:
+        there = opened.schema_arrow.names
+        wanted = [("img", "image"), ("coarse_label",) if coarse else ("fine_label", "label")]
+        columns = [next((name for name in names if name in there), None) for names in wanted]
+        for names, column in zip(wanted, columns, strict=True):
+            if column is None:
+                raise InputError(
+                    f"{file} has the columns {', '.join(there) or '(none)'}; one must be named {' or '.join(names)}"
+                )
+            if there.count(column) > 1:
+                raise InputError(f"{file} has {there.count(column)} columns named {column}; keep one of them")
+        return opened.read(columns).select(columns)
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
     try:
-        with arrow.ParquetFile(file) as opened:
-            there = opened.schema_arrow.names
-            wanted = [("img", "image"), ("coarse_label",) if coarse else ("fine_label", "label")]
-            columns = [next((name for name in names if name in there), None) for names in wanted]
-            for names, column in zip(wanted, columns, strict=True):
-                if column is None:
-                    raise InputError(
-                        f"{file} has the columns {', '.join(there) or '(none)'}; one must be named {' or '.join(names)}"
-                    )
-            return opened.read(columns).select(columns)
+        yield
     except InputError:
         raise
-    except (OSError, ValueError) as error:  # pyarrow's own errors are one or the other
-        reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise InputError(f"{file} is not a readable parquet file ({reason}); fetch it anew") from error
+    except Exception as error:  # pyarrow has errors of many kinds for broken files
+        raise InputError(f"{file} is not a readable parquet file ({reason(error)}); fetch it anew") from error
 
 
 def _rows(found: Sequence[Path], tables: Sequence[Any]) -> Iterator[tuple[Path, int]]:
@@ -80,15 +107,17 @@ def _rows(found: Sequence[Path], tables: Sequence[Any]) -> Iterator[tuple[Path, 
         yield from ((file, row) for row in range(table.num_rows))
 
 
-def _bytes(table: Any) -> Iterator[Any]:
-    for chunk in table.column(0).chunks:
-        kind = str(chunk.type)
-        yield from (chunk.field("bytes") if kind.startswith("struct<") and "bytes:" in kind else chunk).to_pylist()
+def _bytes(table: Any, file: Path) -> Iterator[Any]:
+    with _readable(file):
+        for chunk in table.column(0).chunks:
+            kind = str(chunk.type)
+            yield from (chunk.field("bytes") if kind.startswith("struct<") and "bytes:" in kind else chunk).to_pylist()
 
 
 def _labels(table: Any, file: Path) -> NDArray[np.int64]:
     column = table.column(1)
-    if column.null_count or "int" not in str(column.type):
+    whole = borrow("pyarrow.types", f"reading {file}").is_integer(column.type)
+    if column.null_count or not whole:
         raise InputError(
             f"{file} has a label column of {column.type} with {column.null_count} empty; labels must be whole numbers"
         )
@@ -100,9 +129,9 @@ def _classes(table: Any, column: str, folder: Path, kind: Known | None, least: i
     try:
         note = json.loads((table.schema.metadata or {})[b"huggingface"])
         names = note["info"]["features"][column]["names"]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         listed = folder / f"{column}s.txt"
-        names = listed.read_text(encoding="utf-8").split() if listed.is_file() else None
+        names = class_names(listed) if listed.is_file() else None
     if isinstance(names, list) and names:
         return [str(name) for name in names]
     if kind is not None and kind.labels:
@@ -123,6 +152,8 @@ class _Decoder:
         self._formats = (image.format,)
         self._mode, self._size = "L" if image.mode in ("1", "L") else "RGB", image.size
         width, height = image.size
+        size = len(encoded) * height * width * len(self._mode)
+        check_fits(2 * size, f"decoding {len(encoded):,} images of {width:,} by {height:,}", "give smaller ones")
         self._pixels = np.empty((len(encoded), height * width * len(self._mode)), np.uint8)
 
     def __call__(self, progress: Progress | None) -> NDArray[np.uint8]:
@@ -150,8 +181,9 @@ class _Decoder:
                 right = image if image.mode == self._mode else image.convert(self._mode)
                 self._pixels[place] = np.frombuffer(right.tobytes(), np.uint8)
             except Exception as error:  # decoders raise whatever they like on broken files
-                reason = str(error) or type(error).__name__
-                raise InputError(f"{self._where[place]} does not decode ({reason}); fetch the file anew") from error
+                raise InputError(
+                    f"{self._where[place]} does not decode ({reason(error)}); fetch the file anew"
+                ) from error
         return len(places)
 
     def _open(self, place: int) -> Any:
@@ -164,5 +196,7 @@ class _Decoder:
             except self._pil.UnidentifiedImageError:
                 continue  # perhaps of another format than the first
             except Exception as error:
-                raise InputError(f"{self._where[place]} does not decode ({error}); fetch the file anew") from error
+                raise InputError(
+                    f"{self._where[place]} does not decode ({reason(error)}); fetch the file anew"
+                ) from error
         raise InputError(f"{self._where[place]} does not decode (no known image format); fetch the file anew")

@@ -6,7 +6,9 @@ is called: each is replaced by a note of what was to be called with what, from w
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oversmooth.errors import InputError
+from oversmooth.errors import InputError, reason
+from oversmooth.files import check_plain
+from oversmooth.machine import check_fits
 from oversmooth.train.data.images import Images
 from oversmooth.train.data.known import KNOWN
 
@@ -83,7 +87,8 @@ def _part(file: Path, key: str) -> tuple[NDArray[np.uint8], list[int]]:
     if missing:
         raise InputError(f"{file} has {', '.join(map(str, held)) or 'nothing'}; it needs {' and '.join(missing)}")
     pixels, labels = _pixels(file, held["data"]), held[key]
-    if not isinstance(labels, list) or not all(type(label) is int for label in labels) or len(labels) != len(pixels):
+    whole = isinstance(labels, list) and all(type(label) is int and abs(label) < 2**62 for label in labels)
+    if not whole or len(labels) != len(pixels):
         raise InputError(
             f"{file} has {len(pixels):,} images and {key} that are not as many whole numbers; fetch it anew"
         )
@@ -92,9 +97,11 @@ def _part(file: Path, key: str) -> tuple[NDArray[np.uint8], list[int]]:
 
 def _load(file: Path) -> dict[str, Any]:
     """The pickled dictionary, with notes in the place of arrays."""
+    check_fits(4 * check_plain(file, "fetch it anew"), f"reading {file}", "fetch it anew")
     try:
-        with file.open("rb") as opened:
-            held = _Unpickler(opened, encoding="bytes").load()
+        data = file.read_bytes()
+        _check_places(data)
+        held = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except pickle.UnpicklingError as error:
         raise InputError(
             f"{file} is no pickle of images: it {error}; only numbers, text and arrays are read"
@@ -102,10 +109,18 @@ def _load(file: Path) -> dict[str, Any]:
             else f"{file} is not a readable pickle ({error}); fetch it anew"
         ) from error
     except Exception as error:  # the machine that runs pickles raises whatever a broken one makes it stumble on
-        raise InputError(f"{file} is not a readable pickle ({error or type(error).__name__}); fetch it anew") from error
+        raise InputError(f"{file} is not a readable pickle ({reason(error)}); fetch it anew") from error
     if not isinstance(held, dict):
         raise InputError(f"{file} holds a {type(held).__name__}; a CIFAR file holds a dictionary")
     return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in held.items()}
+
+
+def _check_places(data: bytes) -> None:
+    """Refuse a pickle that keeps something at place 4,000,000,000 of its list, which would be made that long."""
+    for operation, argument, _ in pickletools.genops(data):
+        place = int(argument or 0) if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") else 0
+        if place > len(data):
+            raise pickle.UnpicklingError(f"asks for place {place:,}")
 
 
 def _pixels(file: Path, note: Any) -> NDArray[np.uint8]:

@@ -1,0 +1,90 @@
+"""A model's size, known before memory is taken for it: from its configuration, and while it is built."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+
+from oversmooth.anatomy.locate import MOST_LAYERS
+from oversmooth.errors import InputError
+from oversmooth.machine import free_memory, in_digits, in_words
+
+# As configurations name them: num_hidden_layers, n_layer, encoder_layers, depths; hidden_size, n_embd, n_positions.
+_DEPTH = re.compile(r"(^|_)(layers?|blocks?|depths?|groups?|group_num)$")
+_SIZE = re.compile(r"(^|_)(size|dim|embd|d_model|d_ff|inner|positions?|embeddings|heads?|experts|channels|width)$")
+_LABELS = re.compile(r"(^|_)(labels|classes)$")
+_LARGEST, _MOST_LABELS, _LONGEST = 2**27, 10**6, 200_000
+_MOST_MODULES = 500_000
+
+
+def check_numbers(config: dict[str, Any], name: str) -> None:
+    """Refuse a configuration of so many layers, or of so large sizes, that building it would not end."""
+    for key, value in _numbers(config):
+        for pattern, most in ((_DEPTH, MOST_LAYERS), (_SIZE, _LARGEST), (_LABELS, _MOST_LABELS)):
+            if pattern.search(key) and value > most:
+                raise InputError(
+                    f"{name}: its configuration says {key} {in_digits(value)}, and models are built up to {most:,}; "
+                    "mend it"
+                )
+
+
+def _numbers(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    for key, value in config.items():
+        if isinstance(value, (list, tuple, dict)) and len(value) > _LONGEST:
+            raise InputError(f"{key} in a configuration has {len(value):,} entries, over {_LONGEST:,}; mend it")
+        for part in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(part, dict):
+                yield from _numbers(part)
+            elif type(part) is int and isinstance(key, str):
+                yield key, part
+
+
+@contextmanager
+def watched(name: str) -> Iterator[None]:
+    """Stop the building of a model inside as soon as its parameters add up to more than memory holds.
+
+    They are counted as modules take them, before anything is written to them. Libraries build on the meta device and
+    fill another one afterwards: what is on the first device counts.
+    """
+    free, builder = free_memory(), threading.get_ident()
+    device: str | None = None
+    size = modules = 0
+
+    def take(module: nn.Module, key: str, value: Tensor | None) -> None:
+        nonlocal device, size
+        if value is None or threading.get_ident() != builder:
+            return
+        device = device or value.device.type
+        size += value.numel() * value.element_size() if value.device.type == device else 0
+        if size > free:
+            raise InputError(
+                f"{name} needs over {in_words(size)} of memory for its weights, and {in_words(free)} are free; "
+                "check the sizes in its configuration, or take a machine with more"
+            )
+
+    def count(module: nn.Module, key: str, value: nn.Module | None) -> None:
+        nonlocal modules
+        modules += threading.get_ident() == builder
+        if modules > _MOST_MODULES:
+            raise InputError(f"{name} has over {_MOST_MODULES:,} modules; check the sizes in its configuration")
+
+    hooks = [
+        register_module_parameter_registration_hook(take),
+        register_module_buffer_registration_hook(take),
+        register_module_module_registration_hook(count),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,144 @@
+"""Where the command line's words go: the two consoles, and standard output and error as others write to them.
+
+The one place through which foreign text reaches a terminal. Markup is never read, control characters are shown as
+escapes, what the terminal's encoding lacks is replaced, and a reader that has gone away (`| head`) stops nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
+from rich.segment import Segment
+from rich.text import Text
+
+from oversmooth.foreign import READABLE, visible
+
+
+class Terminal(Console):
+    """A console for which every string is plain text: styles are given apart from it, as arguments or as `Text`."""
+
+    def __init__(self, *, stderr: bool = False, **options: Any) -> None:
+        super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every string on its way to be measured, wrapped and shown."""
+        return super().render_str(visible(text, self.encoding), **{**options, "markup": False, "emoji": False})
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Everything on its way to be written; what did not come as a string too."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text, self.encoding))
+
+    @property
+    def file(self) -> IO[str]:
+        """The stream itself, under whatever stands in its place for others."""
+        found = super().file
+        while (inner := getattr(found, "rich_proxied_file", found)) is not found:
+            found = inner
+        return found
+
+    @file.setter
+    def file(self, stream: IO[str]) -> None:
+        self._file = stream
+
+    def push_render_hook(self, hook: RenderHook) -> None:
+        """A bar begins, which has just put itself in the place of standard output and error."""
+        super().push_render_hook(hook)
+        _clean_standard_streams()
+
+
+out, err = Terminal(), Terminal(stderr=True)
+
+_MOVES = re.compile(r"(\n|\x1b\[A)*")
+
+
+class _Kept:
+    """A stream whose reader may go away, as in `| head`: then what is written goes nowhere, and the work goes on. So it
+    does where standard error fails: there is no other place to say it.
+    """
+
+    def __init__(self, stream: Any, allowed: type[OSError]) -> None:
+        self.stream, self.allowed = stream, allowed
+
+    def write(self, text: str) -> int:
+        try:
+            self.stream.write(text)
+        except self.allowed:
+            _discard(self.stream)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except self.allowed:
+            _discard(self.stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class _Cleaned:
+    """Standard output or error for whoever is no console: warnings, loggers, libraries that print."""
+
+    def __init__(self, stream: Any) -> None:
+        self.rich_proxied_file = stream  # to which consoles, who clean what they show, write directly
+
+    def write(self, text: str) -> int:
+        if not _MOVES.fullmatch(text):  # which is how progress bars of others move between their lines
+            start = "\r" if text.startswith("\r") else ""
+            text = start + visible(text[len(start) :])
+        self.rich_proxied_file.write(text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
+def _clean_standard_streams() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, _Cleaned):
+            setattr(sys, name, _Cleaned(stream))
+
+
+@contextlib.contextmanager
+def standard_streams() -> Iterator[None]:
+    """Within the block nothing that anyone writes is obeyed by a terminal, or fails to be encoded or read."""
+    before = sys.stdout, sys.stderr
+    for stream in before:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=READABLE)
+    if sys.stdout is not None:
+        sys.stdout = _Kept(sys.stdout, BrokenPipeError)
+    if sys.stderr is not None:
+        sys.stderr = _Kept(sys.stderr, OSError)
+    _clean_standard_streams()
+    try:
+        yield
+    finally:
+        for stream in before:  # what cannot be written by now would fail once more as the interpreter ends
+            try:
+                if stream is not None:
+                    stream.flush()
+            except OSError:
+                _discard(stream)
+        sys.stdout, sys.stderr = before
+
+
+def _discard(stream: Any) -> None:
+    """What is written from here on, and what has not been written yet, goes nowhere."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

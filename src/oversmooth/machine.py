@@ -1,0 +1,86 @@
+"""How much memory there is, asked before it is taken: a machine that runs out ends a process without a word."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from oversmooth.errors import InputError
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: of the machine, of its control group, of its own limit."""
+    return max(0, min(_machine(), _control_group(), _own_limit()))
+
+
+def check_fits(needed: int, what: str, remedy: str) -> None:
+    """Refuse what does not fit into memory, with both numbers."""
+    free = free_memory()
+    if needed > free:
+        raise InputError(f"{what} needs {in_words(needed)} of memory, and {in_words(free)} are free; {remedy}")
+
+
+def in_words(size: float) -> str:
+    """
+    >>> in_words(1500), in_words(6.4e9), in_words(10**20)
+    ('1.5 kB', '6.4 GB', '100,000,000 TB')
+    """
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.0f} TB" if size >= 10 else f"{size:.3g} TB"
+
+
+def in_digits(number: int) -> str:
+    """
+    >>> in_digits(1500), in_digits(10**400)
+    ('1,500', 'of 401 digits')
+    """
+    return f"{number:,}" if abs(number) < 10**30 else f"of {len(str(abs(number))):,} digits"
+
+
+def _machine() -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return sys.maxsize
+
+
+def _control_group() -> int:
+    """What a container or a batch system allows; files it holds in memory can be let go, and count as free."""
+    free = sys.maxsize
+    with contextlib.suppress(OSError, ValueError):
+        own = Path("/proc/self/cgroup").read_text().splitlines()
+        inside = next((line[3:].lstrip("/") for line in own if line.startswith("0::")), "")
+        for folder in {_CGROUPS / inside, _CGROUPS}:
+            with contextlib.suppress(OSError, ValueError):
+                allowed = int((folder / "memory.max").read_text())  # "max" is no number
+                cached = next(
+                    (
+                        int(line.split()[1])
+                        for line in (folder / "memory.stat").read_text().splitlines()
+                        if line.startswith("inactive_file ")
+                    ),
+                    0,
+                )
+                free = min(free, allowed - int((folder / "memory.current").read_text()) + cached)
+    return free
+
+
+def _own_limit() -> int:
+    with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
+        import resource  # not on every system
+
+        allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if allowed != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            return allowed - pages * os.sysconf("SC_PAGE_SIZE")
+    return sys.maxsize

@@ -1,0 +1,68 @@
+"""Code that a checkpoint brings along, or names: found, and run only where someone says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from oversmooth.errors import InputError
+
+
+def class_of(transformers: Any, config: Any, trust: bool) -> Any:
+    """The class that a configuration names, if it is one of transformers' models; else what the library finds."""
+    said = getattr(config, "architectures", None)
+    named = said[0] if isinstance(said, (list, tuple)) and said else ""
+    named = named if isinstance(named, str) and named.isidentifier() else ""
+    found = getattr(transformers, named, None) if named else None
+    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+        return found
+    for auto, place in (own_code(config) if trust else {}).items():
+        if auto.startswith("AutoModel") and place.endswith(f".{named}") and hasattr(transformers, auto):
+            return getattr(transformers, auto)
+    return transformers.AutoModel
+
+
+def own_code(config: Any) -> dict[str, str]:
+    """The classes that a checkpoint brings along, and the files they are in."""
+    found = getattr(config, "auto_map", None)
+    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+
+
+def code_run(name: str, config: Any) -> list[str]:
+    files = sorted({place.rpartition(".")[0] + ".py" for place in own_code(config).values()})
+    return [f"code that comes with {name} was run, as asked: {', '.join(files)}"] if files else []
+
+
+def check_asks_for_none(config: dict[str, Any], name: str) -> None:
+    """Refuse a configuration that has code fetched and run behind its reader's back, as some versions of transformers
+    let it: attention that is named by a repository, or trust that it gives to itself.
+    """
+    for key, value in _entries(config):
+        if ("implementation" in key and "/" in str(value)) or (key == "trust_remote_code" and value):
+            raise InputError(
+                f"{name} has code of a repository run by {key} in its configuration, and none is; take that out of its "
+                "config.json, or, if you trust it, give --trust-remote-code"
+            )
+
+
+def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        yield str(key), value
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, dict):
+                yield from _entries(part)
+
+
+@contextmanager
+def arrays_only() -> Iterator[None]:
+    """torch's restricted loader for whatever is read inside, even where a library asks for the other one."""
+    force, other = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+    before = {name: os.environ.pop(name, None) for name in (force, other)}
+    os.environ[force] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[force]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
