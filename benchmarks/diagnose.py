@@ -77,7 +77,7 @@ def observed(data: str, ranks: int) -> dict[str, float]:
     def run() -> None:
         with Observer(model, blocks, Settings(ranks=ranks, spectra=False)) as observer:
             for b in batches:
-                observer.begin(inputs=len(b["pixel_values"]))
+                observer.begin()
                 model(**b)
 
     # In turn with the plain pass, so that both meet the same machine.

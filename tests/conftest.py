@@ -18,7 +18,7 @@ def _same_numbers():
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Tests of one family run in one process, where what they share is made once."""
+    shared = ("test_families.py", "test_models_table.py")
     for item in items:
-        name = getattr(item, "callspec", None) and item.callspec.params.get("name")
-        if name and "famil" in item.fspath.basename + str(getattr(item.module, "families_table", "")):
-            item.add_marker(pytest.mark.xdist_group(str(name)))
+        if item.path.name in shared and "name" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(item.callspec.params["name"]))

@@ -347,75 +347,6 @@ def check_attention(name: str) -> None:
                 assert not caught[i][:, keep][:, :, ~keep].any(), "padding is looked at"
 
 
-def check_tokens(name: str) -> None:
-    """Metrics before the first block and after every one, from arrays caught by hooks of our own."""
-    family, found = FAMILIES[name], diagnosis(name)
-    arrays = [passages(name)[0].x, *(passage.y for passage in passages(name))]
-    assert len(found.layers) == len(arrays)
-    for layer, x in zip(found.layers, arrays, strict=True):
-        for metric, values in over_inputs(family, x).items():
-            near(layer.tokens[metric], values.mean(), f"{layer.name}: {metric}")
-            near(layer.spread[metric], values.std(), f"{layer.name}: spread of {metric}")
-    assert found.provenance["inputs"] == 2
-    counts = [len(arrays[0][0][keep]) for keep in family.rows()]
-    assert found.provenance["tokens"] == [min(counts), max(counts)]
-
-
-def check_stages(name: str) -> None:
-    """After attention: the stream and what attention adds; all changes together are the whole change."""
-    family, found = FAMILIES[name], diagnosis(name)
-    for layer, passage in zip(found.layers[1:], passages(name), strict=True):
-        assert tuple(change.part for change in layer.changes) == family.parts, f"parts {layer.changes}"
-        entered, left = over_inputs(family, passage.x), over_inputs(family, passage.y)
-        added = over_inputs(family, passage.x + passage.branch)
-        middle = over_inputs(family, passage.after) if family.after else added
-        assert layer.attention_out is not None
-        for metric, values in middle.items():
-            near(layer.attention_out[metric], values.mean(), f"{layer.name}: {metric} after attention")
-            assert layer.attention_out_spread is not None
-            near(layer.attention_out_spread[metric], values.std(), f"{layer.name}: spread of {metric} after attention")
-        course = [entered, added, left]
-        if family.after:
-            course = [entered, added, middle, over_inputs(family, passage.before_last), left]
-        if len(family.parts) == 1:
-            course = [entered, added]
-        for change, before, then in zip(layer.changes, course[:-1], course[1:], strict=True):
-            for metric in ("log_hfc_lfc", "log_hfc", "log_lfc"):
-                near(
-                    getattr(change, metric),
-                    (then[metric] - before[metric]).mean(),
-                    f"{layer.name}: {change.part}, {metric}",
-                )
-            near(change.spread, (then["log_hfc_lfc"] - before["log_hfc_lfc"]).std(), f"{layer.name}: spread")
-        whole = sum(change.log_hfc_lfc for change in layer.changes)
-        near(whole, (left["log_hfc_lfc"] - entered["log_hfc_lfc"]).mean(), f"{layer.name}: all changes together")
-
-
-def check_spectra(name: str) -> None:
-    """Eigenvalues of H by head and together, with and without the norm, from d by d products in float64."""
-    for layer, found, passage in zip(anatomy(name), diagnosis(name).layers[1:], passages(name), strict=True):
-        W_V, W_O = layer.W_V.double(), layer.W_O.double()
-        assert found.spectrum is not None
-        variants = {"raw": W_V}
-        if layer.norm is not None and layer.norm_position == "pre":
-            gamma = layer.norm.gamma.double()
-            C = torch.eye(WIDTH, dtype=torch.float64)
-            C = C - 1 / WIDTH if layer.norm.kind == "layer" else C
-            variants["folded"] = C @ torch.diag(gamma) @ W_V
-            observed_sigma = _inverse_sigma(FAMILIES[name], passage.x, layer.norm.kind)
-            near(found.spectrum.inverse_sigma, observed_sigma, f"{layer}: mean 1/σ")
-            variants["observed"] = variants["folded"] * observed_sigma
-        assert set(found.spectrum.joined) == set(variants)
-        gated = FAMILIES[name].gated
-        for variant, V in variants.items():
-            whole = largest((V @ W_O).sum(0), layer.kv_heads * layer.head_dim)
-            _same_eigenvalues(found.spectrum.joined[variant], whole, f"{layer}: joined, {variant}", gated=gated)
-            for h, head in enumerate(found.spectrum.heads[variant]):
-                values = largest(V[h] @ W_O[h], layer.head_dim)
-                _same_eigenvalues(head, values, f"{layer}: head {h}, {variant}", zeros=False, gated=gated)
-        assert found.spectrum.negative_share == found.spectrum.joined["raw"].negative_share
-
-
 def largest(M: Tensor, rank: int) -> Tensor:
     """The eigenvalues that can differ from zero in a d by d matrix of this rank."""
     values = torch.linalg.eigvals(M)
@@ -448,22 +379,6 @@ def _inverse_sigma(family: Family, x: Tensor, kind: str) -> float:
         square = tokens.var(-1, unbiased=False) if kind == "layer" else tokens.square().mean(-1)
         rows.append(square.rsqrt().mean().item())
     return sum(rows) / len(rows)
-
-
-def _same_eigenvalues(found: Any, expected: Tensor, what: str, zeros: bool = True, gated: bool = False) -> None:
-    """zeros: whether those that make up for a smaller rank count in rho_smooth; gated: there is no rho_smooth."""
-    got = torch.complex(torch.tensor(found.real, dtype=torch.float64), torch.tensor(found.imag, dtype=torch.float64))
-    assert len(got) == len(expected), f"{what}: {len(got)} eigenvalues"
-    distance = (got[:, None] - expected).abs()
-    scale = expected.abs().max()
-    for a in (0, 1):  # each has a partner within reach, from both sides
-        assert distance.amin(a).max() <= 1e-4 * scale, f"{what}: off by {distance.amin(a).max() / scale:.2g}"
-    near(found.mean_real, expected.real.mean(), f"{what}: mean")
-    if gated:
-        assert found.rho_smooth is None
-        return
-    floor = 1.0 if zeros and len(expected) < WIDTH else 0.0
-    near(found.rho_smooth, (1 + expected).abs().max().clamp(min=floor), f"{what}: rho_smooth")
 
 
 def check_extrapolation(name: str) -> None:

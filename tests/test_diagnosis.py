@@ -1,17 +1,22 @@
 """A diagnosis as a file: what is saved is what comes back, and what is damaged is refused."""
 
 import copy
+import itertools
 import json
+import os
 
 import family_checks as checks
 import pytest
 from families import usable
 from report_example import example
 
-from oversmooth import Diagnosis, InputError
-from oversmooth.diagnosis import METRICS, Course
+from oversmooth import Diagnosis, InputError, verdict
+from oversmooth.diagnosis import METRICS, Accuracy, Course
+from oversmooth.report import figures, page, terminal
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+EACH = int(os.environ.get("OVERSMOOTH_EACH", "60"))
+"""So many changed files that load for one that is drawn, which takes half a second."""
 SOME = [name for name in ("ViT", "Llama", "BERT", "T5 (encoder)", "attention alone (no norm)") if name in usable()]
 
 
@@ -125,6 +130,78 @@ def test_parts_of_the_wrong_kind():
             except Exception as error:
                 wrong.append(f"{'.'.join(map(str, path))} = {damage!r}: {type(error).__name__}: {error}")
     assert not wrong, f"{len(wrong)} crashes, such as {wrong[:5]}"
+
+
+DAMAGES = (None, 5, -1e99, "text", [], {"text": 5}, "missing")
+
+
+def leaves(data, path=()):
+    """The way to every value inside; of a list, to the last."""
+    items = list(data.items()) if isinstance(data, dict) else list(enumerate(data))[-1:]
+    for key, value in items:
+        yield (*path, key)
+        yield from leaves(value, (*path, key)) if isinstance(value, (dict, list)) else ()
+
+
+def tabulated(found):
+    """What a loaded diagnosis is asked by commands."""
+    for make in (terminal.layers, terminal.spectra, terminal.histogram):
+        make(found)
+    for make in (terminal.overview, terminal.accuracies):
+        make([found, found])
+    _ = found.name, found.curve("hfc_lfc"), found.undecided_share, repr(found), found.provenance["seconds"]
+    _ = sorted({d.provenance["counting_rule"] for d in [found] if d.smoothing_share is not None})
+    _ = found.model["layers"], found.model["heads"], found.model["width"], verdict.agreement(found.layers[1:])
+    _ = "".join(f"{part:.1%}" for part in [found.provenance.get("top1")] if part is not None)
+    found.to_json()
+
+
+def drawn(found):
+    page.render([found, found])
+    for make in figures.FIGURES.values():
+        make([found])
+
+
+def test_one_thing_changed_anywhere(monkeypatch):
+    """Every field of a file in turn, made something else: refused in a sentence, or shown like any other."""
+    monkeypatch.setattr(page, "_library", lambda: "")
+    found = example("tiny", layers=1, heads=1, head_dim=1, inputs=1)
+    found.accuracy = Accuracy(10, 0.5, [0.4, 0.3], 5, "noise", 0.6)
+    found.model |= {"state": "trained", "mode": "plain", "recipe": {"variant": "plain"}}
+    checked = {"layer": 0, "least": 1.0, "greatest": 2.0, "room": None}
+    found.steering = {
+        "methods": [{}], "layers": [0], "stack": "", "heads": None, "version": 1,
+        "moved": [{"layer": 0, "heads": [0.5]}],
+        "verified": {"ok": True, "problems": [], "doubts": [], "layers": [checked]},
+    }  # fmt: skip
+    found.layers[1].spectrum.verdicts = ["open"]
+    found.layers[1].massive = {"input_share": 0.5, "tokens": 1, "positions": {"0": 1}, "largest_ratio": 12.0}
+    whole = json.loads(found.to_json())
+    drawn(Diagnosis.from_dict(whole))
+    places = list(leaves(whole))
+    wrong, refused, held = [], 0, 0
+    for path, damage in itertools.product(places, DAMAGES):
+        data = copy.deepcopy(whole)
+        target = data
+        for key in path[:-1]:
+            target = target[key]
+        if damage == "missing":
+            del target[path[-1]]
+        else:
+            target[path[-1]] = damage
+        try:
+            changed = Diagnosis.from_json(json.dumps(data))
+            tabulated(changed)
+            held += 1
+            if held % EACH == 0:
+                drawn(changed)
+        except InputError as error:
+            refused += 1
+            wrong += [str(error)] if len(str(error)) >= 300 else []
+        except Exception as error:
+            wrong.append(f"{'.'.join(map(str, path))} = {damage!r}: {type(error).__name__}: {error}")
+    assert not wrong, f"{len(wrong)} of {len(places) * len(DAMAGES)} crashes, such as {wrong[:5]}"
+    assert refused > 500
 
 
 def test_unknown_fields_are_refused():

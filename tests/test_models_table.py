@@ -6,7 +6,7 @@ import families_table
 import pytest
 import timm_models
 from adversary.numbers import family_cases
-from adversary.numbers.family_columns import usable
+from adversary.numbers.family_columns import sampled
 from families import REFUSED
 
 from oversmooth import InputError, diagnose
@@ -38,7 +38,7 @@ def test_nothing_is_wrong():
     assert not [line for line in WRITTEN if "| wrong |" in line]
 
 
-@pytest.mark.parametrize("name", usable())
+@pytest.mark.parametrize("name", sampled())
 def test_rows_are_what_the_oracle_finds(name):
     assert families_table.row(name, notes()) in WRITTEN, AGAIN
 

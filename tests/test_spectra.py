@@ -1,6 +1,10 @@
 """Spectra of H by weights alone, live and from disk, against dense eigenvalues in float64."""
 
 import dataclasses
+import itertools
+import json
+import os
+from pathlib import Path
 
 import family_checks as checks
 import pytest
@@ -146,6 +150,91 @@ def test_a_stopped_run_goes_on(tmp_path):
     again = diagnose_weights("x", anatomy, memory=memory)
     assert again.layers == expected
     assert not memory.path.exists()
+
+
+DAMAGED = [
+    b"\xff\xfe\x00",
+    b"[" * 100_000,
+    b"{",
+    b"5",
+    b"{}",
+    b'{"layer": "a", "spectrum": {}}',
+    b'{"layer": ["a"], "spectrum": null}',
+    b"1" * 5000,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGED, ids=lambda line: line[:20].decode("latin1"))
+def test_a_damaged_memory_is_dropped_and_what_is_left_of_it_used(damage, tmp_path):
+    anatomy = locate(FAMILIES["ViT"].make())
+    memory = Memory(tmp_path, "key")
+    for layer in anatomy:
+        memory.add(layer.name, layer_spectrum(layer, verdicts=True))
+    whole = memory.read()
+    assert (len(whole), memory.dropped) == (2, 0)
+    lines = memory.path.read_bytes().split(b"\n")
+    memory.path.write_bytes(b"\n".join([lines[1], damage, b""]))
+    assert list(memory.read()) == [anatomy.layers[0].name]
+    assert memory.dropped == 1
+    found = diagnose_weights("x", anatomy, memory=memory)
+    assert [layer.spectrum for layer in found.layers[1:]] == list(whole.values())
+    assert not memory.path.exists()
+
+
+def test_one_field_of_a_memory_changed(tmp_path):
+    """Each of them, made something else: what does not fit is computed again."""
+    (layer, *_) = locate(FAMILIES["ViT"].make())
+    memory = Memory(tmp_path, "key")
+    memory.add(layer.name, layer_spectrum(layer, verdicts=True))
+    whole = json.loads(memory.path.read_text())
+    for name, damage in itertools.product(whole["spectrum"], (None, 5, "text", [[]], {"raw": 5})):
+        memory.path.write_text(json.dumps(whole | {"spectrum": whole["spectrum"] | {name: damage}}))
+        for spectrum in memory.read().values():
+            assert damage in (None, 5)  # numbers that may be anything, or nothing
+            assert getattr(spectrum, name) == damage
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "too large", "unwritable"])
+def test_a_memory_that_is_no_file_is_none(kind, tmp_path):
+    memory = Memory(tmp_path / "cache", "key")
+    memory.path.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(memory.path)
+    elif kind == "folder":
+        memory.path.mkdir()
+    elif kind == "too large":
+        memory.path.touch()
+        os.truncate(memory.path, 2**40)
+    else:
+        memory.path.parent.rmdir()
+        memory.path.parent.write_text("a file where a folder should be")
+    found = diagnose_weights("x", locate(FAMILIES["ViT"].make()), memory=memory)
+    assert len(found.layers) == 3
+    assert memory.dropped == (kind == "too large")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_no_reason_to_stop(tmp_path, monkeypatch):
+    def forbidden(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    memory = Memory(tmp_path, "key")
+    monkeypatch.setattr(Path, "stat", forbidden)
+    monkeypatch.setattr(Path, "open", forbidden)
+    monkeypatch.setattr(os, "stat", forbidden)
+    assert memory.read() == {}
+    memory.add("a", layer_spectrum(locate(FAMILIES["ViT"].make()).layers[0]))
+
+
+def test_no_home_is_no_reason_to_stop(monkeypatch):
+    def none():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    for name in ("OVERSMOOTH_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    memory = Memory.of([])
+    diagnose_weights("x", locate(FAMILIES["ViT"].make()), memory=memory)
+    assert memory.read() == {}
 
 
 def test_memory_is_of_these_files_and_this_question(tmp_path, monkeypatch):

@@ -159,9 +159,16 @@ def test_saves_of_earlier_versions_are_read(tmp_path, vit):  # noqa: F811
         (("-m", "spectral:range=-1..0"), "a range needs form='general'"),
         (("-m", "neutreno", "-m", "laplacian"), "both act on what attention makes of the values"),
         (("-m", "neutreno", "--layers", "0,7"), "layer 7 is not there"),
+        (("-m", "neutreno", "--layers", "0-99999999999"), "layer 2 is not there"),
         (("-m", "neutreno", "--layers", "2-x"), "cannot be read at '2-x'"),
+        (("-m", "neutreno", "--layers", "5-3"), "no layer was chosen"),
+        (("-m", "spectral:form=general,range=nan..1"), "finite"),
+        (("-m", "spectral:seed=99999999999999999999999"), "seed is 9999"),
+        (("-m", "[/b]"), "there is no method '[/b]'"),
+        (("-m", "neutreno:\x1b[31m=1"), "no setting '\\x1b[31m'"),
         (("-m", "neutreno", "--layers", "some"), "layers is 'some'; choose 'all'"),
         (("-m", "neutreno", "--dtype", "int8"), "dtype is 'int8'; give a floating type"),
+        (("-m", "neutreno", "--dtype", "float8_e4m3fn"), "dtype is 'float8_e4m3fn'; give a floating type"),
     ],
 )
 def test_what_cannot_be_steered_is_named_and_nothing_is_written(monkeypatch, capsys, tmp_path, vit, arguments, says):  # noqa: F811
@@ -288,7 +295,7 @@ def test_verify_says_when_a_norm_breaks_the_sign(vit):  # noqa: F811
 def test_words():
     assert method_named("NeuTRENO:strength=0.4,learned") == NeuTRENO(0.4, learned=True)
     assert method_named("spectral:form=general,range=-0.5..0.5").range == (-0.5, 0.5)
-    assert layers_named("-1") == [-1]
+    assert list(layers_named("-1")) == [-1]
     with pytest.raises(InputError, match="give its two ends"):
         method_named("spectral:form=general,range=1")
 

@@ -1,9 +1,12 @@
 """train and the tables of trained models as a user meets them, on a small data set of our own."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +18,7 @@ from oversmooth import cli
 from oversmooth.errors import InputError
 from oversmooth.reproduce import cells, table2, table3
 from oversmooth.steering import steering_of
-from oversmooth.train import loop, recipe, saved
+from oversmooth.train import checkpoint, lock, loop, recipe, saved
 from oversmooth.train.evaluate import Evaluator
 from oversmooth.train.many import Job, run_many
 from oversmooth.train.runs import first_of_test, load_splits
@@ -32,10 +35,8 @@ def run(monkeypatch, *arguments):
     return left.value.code or 0
 
 
-@pytest.fixture(scope="module")
-def cifar(tmp_path_factory):
+def make_cifar(folder):
     """CIFAR-100's binary layout, but 200 and 100 pictures: noise, whose class is its level."""
-    folder = tmp_path_factory.mktemp("data") / "cifar-100-binary"
     folder.mkdir()
     draw = np.random.default_rng(0)
     for split, count in (("train", 200), ("test", 100)):
@@ -47,6 +48,11 @@ def cifar(tmp_path_factory):
     (folder / "fine_label_names.txt").write_text(names)
     (folder / "coarse_label_names.txt").write_text("\n".join(f"coarse{i}" for i in range(20)) + "\n")
     return folder
+
+
+@pytest.fixture(scope="module")
+def cifar(tmp_path_factory):
+    return make_cifar(tmp_path_factory.mktemp("data") / "cifar-100-binary")
 
 
 def test_help_names_what_can_be_given(monkeypatch, capsys):
@@ -90,6 +96,24 @@ def test_train_stops_goes_on_and_ends(monkeypatch, capsys, tmp_path, cifar):
         (("--patch", 5), "patches of 5 do not tile"),
         (("--batch", 1000), "less than one batch of 1000"),
         (("--epochs", "many"), "--help shows"),
+        (("--patch", 0), "patch is 0; give at least 1"),
+        (("--patch", -2), "patch is -2; give at least 1"),
+        (("--heads", 0), "heads is 0; give at least 1"),
+        (("--heads", -1), "heads is -1; give at least 1"),
+        (("--width", 0), "width is 0; give at least 1"),
+        (("--width", -16), "width is -16; give at least 1"),
+        (("--depth", 0), "depth is 0; give at least 1"),
+        (("--depth", -1), "depth is -1; give at least 1"),
+        (("--seed", 2**62), "seed is 4,611,686,018,427,387,904; give less than"),
+        (("--seed", -1), "seed is -1"),
+        (("--share-seed", 2**63 - 1), "share_seed is 9,223,372,036,854,775,807; give less than"),
+        (("--width", 1000000), "a ViT of depth 2 and width 1,000,000 has 24,0"),
+        (("--depth", 10**9), "a ViT of depth 1,000,000,000 and width 16 has"),
+        (("--epochs", 10**12), "warmup 5 and epochs 1,000,000,000,000, 20,000,000,000,100 steps"),
+        (("--warmup", 10**12), "warmup 1,000,000,000,000 and epochs 300"),
+        (("--batch", 10**9), "less than one batch of 1000000000"),
+        (("--lr", 1e40), "lr is 1e+40"),
+        (("--weight-decay", 1e40), "weight_decay is 1e+40"),
         (("--device", "cuda"), "no GPU"),
         (("--data", "nowhere"), "no known data set"),
         (("--recipe", "nowhere.json"), "nowhere.json"),
@@ -101,6 +125,115 @@ def test_bad_options_leave_with_one_sentence(monkeypatch, capsys, tmp_path, cifa
     shown = re.sub(r"\s+", " ", capsys.readouterr().err)
     assert said in shown
     assert shown.count("oversmooth:") == 1
+    assert len(shown) < 400
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RANK": "x"}, "RANK is 'x' in the environment"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two' in the environment"),
+        ({"WORLD_SIZE": "-1"}, "WORLD_SIZE is '-1' in the environment"),
+        ({"RANK": "3", "WORLD_SIZE": "2"}, "RANK is 3 and WORLD_SIZE 2"),
+        ({"WORLD_SIZE": "0"}, "RANK is 0 and WORLD_SIZE 0"),
+        ({"WORLD_SIZE": "2"}, "the 2 processes of WORLD_SIZE cannot be joined"),
+    ],
+)
+def test_an_environment_that_torchrun_did_not_make(monkeypatch, capsys, tmp_path, cifar, variables, said):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert run(monkeypatch, "train", "--data", cifar, "-o", tmp_path / "run", *SMALL) == 2
+    assert said in re.sub(r"\s+", " ", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe{}", b"{", b"[" * 100_000, b"[]", b'{"epochs": "x"}', b'{"shape": 4}', b'{"shape": {"width": "1"}}',
+     b'{"mean": "abc"}', b'{"mean": [1, "x"]}', b'{"rand_augment": 3}', b'{"rand_augment": {"operations": 1e9}}',
+     b'{"lr": NaN}', b'{"lr": null}', b'{"seed": true}', b'{"seed": 1e400}', b'{"share": 1e999}', b'{"variant": 3}',
+     b'{"variant": "neutreno:strength=x"}', b'{"output_bias": "no"}', b'{"clip": "5"}', b'{"no such": 1}',
+     b'{"lr": 1000000000000000000000000000000}', b'{"rand_augment": {"noise": 1000000000000000000000000000000}}'],
+    ids=lambda content: content[:30].decode("latin1"),
+)  # fmt: skip
+def test_a_recipe_of_wrong_types_is_refused(monkeypatch, capsys, tmp_path, content):
+    (tmp_path / "r.json").write_bytes(content)
+    assert run(monkeypatch, "train", "--recipe", tmp_path / "r.json", "-o", tmp_path / "run") == 2
+    shown = re.sub(r"\s+", " ", capsys.readouterr().err)
+    assert shown.count("oversmooth:") == 1
+    assert len(shown) < 400
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_that_is_no_file_is_refused(monkeypatch, capsys, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
+        assert run(monkeypatch, "train", "--recipe", path, "-o", tmp_path / "run") == 2
+        assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.fixture
+def heard():
+    """Signals as a program of one's own has them, whatever started the suite."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR2, 75)])
+def test_a_signal_saves_and_leaves_with_its_code(monkeypatch, capsys, tmp_path, cifar, number, code):
+    step = loop.Run._one
+
+    def stopped(self):
+        step(self)
+        if self.step.done == 3:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(loop.Run, "_one", stopped)
+    given = ("train", "--data", cifar, "--epochs", 1, "--warmup", 1, *SMALL, "-o", tmp_path / "run")
+    assert run(monkeypatch, *given) == code
+    said = capsys.readouterr().out
+    assert f"{'interrupted' if code == 130 else 'preempted'} after 3 of 40 steps; go on with: oversmooth train" in said
+    assert checkpoint.how_far(tmp_path / "run") == "epoch 0 of 2"
+    monkeypatch.undo()
+    assert run(monkeypatch, *given, "--resume") == 0
+
+
+@pytest.mark.usefixtures("heard", "tiny")
+def test_a_table_that_is_stopped_says_so_with_its_code(monkeypatch, capsys, tmp_path, cifar):
+    step = loop.Run._one
+
+    def stopped(self):
+        step(self)
+        if self.step.done == 3:
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+    given = ("reproduce", "table2", "--quick", "--data", cifar, "--results", tmp_path, "--device", "cpu")
+    monkeypatch.setattr(loop.Run, "_one", stopped)
+    assert run(monkeypatch, *given) == 75
+    shown = capsys.readouterr()
+    assert "preempted: not all cells are there; the same command goes on" in shown.out
+    monkeypatch.setattr(loop.Run, "_one", step)
+    with lock.held(tmp_path):
+        assert run(monkeypatch, *given) == 2
+        assert "is being written by process" in " ".join(capsys.readouterr().err.split())
+        assert run(monkeypatch, *given, "--force") == 0
+        assert "by force" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("heard")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_asked_to_leave_before_there_is_a_run_it_leaves(monkeypatch, capsys, tmp_path, number):
+    monkeypatch.setattr("oversmooth.cli.train.load", lambda data: os.kill(os.getpid(), number) or time.sleep(5))
+    assert run(monkeypatch, "train", "-o", tmp_path / "run") == 75
+    assert "preempted" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -185,9 +318,44 @@ def test_a_damaged_cell_is_refused(tmp_path):
     with pytest.raises(InputError, match="damaged"):
         cells.status(tmp_path)
     whole = {"title": "a", "accuracy": 0.5, "hardware": "b", "day": "c"}
+    for wrong in (
+        {"accuracy": "0.5"},
+        {"accuracy": True},
+        {"accuracy": 7},
+        {"accuracy": [1]},
+        {"title": 3},
+        {"hardware": None},
+        {"day": {}},
+        {"recipe": []},
+        {"recipe": {"epochs": "x"}},
+        {"smoothing": 3},
+        {"smoothing": [{"hfc_lfc": [], "abs_cos": []}]},
+        {"smoothing": [{"hfc_lfc": ["x"], "abs_cos": [1.0]}]},
+        {"mean": ["x"]},
+    ):
+        path.write_text(json.dumps({"recipe": RECIPE.to_dict(), **whole, **wrong}))
+        with pytest.raises(InputError, match="damaged"):
+            cells.status(tmp_path)
+    for content in (b"\xff", b"[" * 100_000, b"[]", b""):
+        path.write_bytes(content)
+        with pytest.raises(InputError):
+            cells.read(path)
     path.write_text(json.dumps({"recipe": replace(RECIPE, seed=1).to_dict(), **whole}))
     with pytest.raises(InputError, match="not the one it is named by"):
         cells.read(path)
+
+
+def test_what_a_death_left_of_a_finished_cell_is_tidied(tmp_path):
+    one = replace(RECIPE, epochs=1)
+    assert cells.fill([one], splits(), tmp_path, "table2", device="cpu")
+    work = cells.work_folder(tmp_path, one)
+    work.mkdir(parents=True)
+    (work / "log.jsonl").write_text("{}")  # killed while it was removed
+    half = tmp_path / "models" / f".{one.key}-abcd1234.safetensors"
+    half.write_bytes(b"half")
+    assert cells.fill([one], splits(), tmp_path, "table2", device="cpu")
+    assert not work.exists()
+    assert not half.exists()
 
 
 def test_directories_on_the_way_are_made(monkeypatch, tmp_path, cifar):
@@ -208,6 +376,16 @@ def test_what_cannot_be_written_is_said_before_the_data_is_read(monkeypatch, cap
     given = ["train", "-o"] if command == "train" else ["reproduce", command, "--results"]
     assert run(monkeypatch, *given, tmp_path / "file" / "in") == 2
     assert "is a file, not a directory; choose another place" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_refused_leaves_no_directory(monkeypatch, capsys, tmp_path, cifar):
+    given = ("reproduce", "table2", "--quick", "--data", cifar, "--results", tmp_path / "a" / "b", "--device", "cpu")
+    assert run(monkeypatch, *given) == 2
+    assert "less than one batch" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert run(monkeypatch, "reproduce", "depth", "--quick", "--share", -1, "--results", tmp_path / "a") == 2
+    assert "share is -1" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_recommended_is_not_refused(monkeypatch, capsys, tmp_path):

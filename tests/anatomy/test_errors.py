@@ -4,10 +4,12 @@ import json
 import os
 import pickle
 import re
+import zipfile
 
 import pytest
 import torch
 from families import FAMILIES, HEADS, WIDTH, Stack, run
+from safetensors.torch import save_file
 from torch import nn
 
 from oversmooth import InputError, diagnose
@@ -282,8 +284,124 @@ DAMAGED = ["{", "{}", "[]", "5", '{"weight_map": []}', '{"weight_map": {"a": 5}}
 @pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_index(saved, text):
     (saved / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(InputError, match="is not an index of shards"):
+    with pytest.raises(InputError, match=r"is not an index of shards|is not JSON"):
         locate(saved)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../other/model.safetensors", "a/../../b.safetensors", "..", ""])
+def test_shards_lie_in_the_checkpoints_folder(saved, name):
+    """Even where they are there: what a name leads to is not the checkpoint's."""
+    (saved.parent / "other").mkdir(exist_ok=True)
+    (saved.parent / "other" / "model.safetensors").write_bytes((saved / "model.safetensors").read_bytes())
+    (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(InputError, match=r"outside its folder, and that is not read|is not an index of shards"):
+        locate(saved)
+
+
+def test_a_shard_is_a_file_of_weights(saved):
+    (saved / "notes.txt").write_text("hello")
+    (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "notes.txt"}}))
+    with pytest.raises(InputError, match=r"names 'notes.txt', which is no weights file by its ending"):
+        locate(saved)
+
+
+def test_shards_in_a_folder_inside_are_read(saved):
+    (saved / "parts").mkdir()
+    (saved / "model.safetensors").rename(saved / "parts" / "one.safetensors")
+    index = {"weight_map": {"layers.0.self_attn.v_proj.weight": "parts/one.safetensors"}}
+    (saved / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert len(locate(saved)) == 2
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a":' * 5000, b"1" * 5000])
+def test_json_that_breaks_readers(saved, file, content):
+    (saved / file).write_bytes(content)
+    with pytest.raises(InputError, match=rf"{file} cannot be read"):
+        locate(saved)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    for name in ("pipe.safetensors", "pipe.pt", "model.safetensors.index.json"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(InputError, match=f"{name} cannot be read: it is a pipe"):
+            locate(tmp_path / name)
+
+
+def weights(**arrays):
+    whole = {f"layers.0.self_attn.{name}_proj.weight": torch.eye(8) for name in "qkvo"}
+    return whole | {name.replace("__", "."): value for name, value in arrays.items()}
+
+
+def test_a_place_of_any_number_costs_nothing(tmp_path):
+    """10^12 by its name: counted, and no list of that length is made."""
+    more = {f"layers.{10**12}.self_attn.{name}_proj.weight": torch.eye(8) for name in "qkvo"}
+    save_file(weights() | more, tmp_path / "model.safetensors")
+    found = locate(tmp_path, heads=2)
+    assert len(found) == 2
+    assert any("in 999,999,999,999 places (1, 2, 3, 4, 5, 6, 7, 8)" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize("shapes", [((16, 0), (0, 16)), ((0, 16), (16, 0)), ((0, 0), (0, 0)), ((16, 0), (16, 0))])
+def test_layers_of_no_size(tmp_path, shapes):
+    arrays = {f"layers.0.self_attn.{n}_proj.weight": torch.zeros(s) for n, s in zip("vo", shapes, strict=True)}
+    save_file(arrays, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"layers\.0\.self_attn: .*heads"):
+        locate(tmp_path, heads=2)
+
+
+@pytest.mark.parametrize("stack", [5, float("inf"), ["a"]])
+def test_a_stack_that_is_no_name(stack):
+    with pytest.raises(InputError, match="give part of a stack's name"):
+        locate(FAMILIES["Llama"].make(), stack=stack)
+
+
+def test_names_of_thousands_of_digits(tmp_path):
+    save_file(weights() | {f"layers.{'9' * 5000}.a.weight": torch.eye(8)}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"has a weight whose name is 5,016 letters long; fetch it again"):
+        locate(tmp_path, heads=2)
+
+
+def test_more_layers_than_any_model_has(tmp_path):
+    names = [f"layers.{i}.self_attn.{name}_proj.weight" for i in range(4097) for name in "vo"]
+    save_file({name: torch.ones(1, 1) for name in names}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"has 4,097 layers; models of 4,096 at most are looked at"):
+        locate(tmp_path, heads=1)
+
+
+@pytest.mark.parametrize("depth", [10**9, 0, -5])
+def test_a_shared_layer_that_runs_a_billion_times(tmp_path, depth):
+    FAMILIES["ALBERT"].make().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": depth}))
+    if depth < 1:
+        assert len(locate(tmp_path)) == 1
+    else:
+        with pytest.raises(InputError, match=r"has 1,000,000,000 layers; models of 4,096 at most"):
+            locate(tmp_path)
+
+
+def test_arrays_larger_than_what_is_stored(tmp_path):
+    """Four bytes with strides of zero are as many numbers as one likes."""
+    huge = torch.zeros(1).expand(10**6, 10**6)
+    torch.save(weights(layers__0__self_attn__v_proj__weight=huge), tmp_path / "weights.pt")
+    with pytest.raises(InputError, match=r"v_proj\.weight claims the shape \(1000000, 1000000\) and has 4 bytes"):
+        locate(tmp_path / "weights.pt", heads=2)
+
+
+def test_arrays_that_are_not_plain(tmp_path):
+    torch.save(weights(x=torch.eye(4).to_sparse()), tmp_path / "weights.pt")
+    with pytest.raises(InputError, match="x is not stored as plain numbers"):
+        locate(tmp_path / "weights.pt", heads=2)
+
+
+def test_a_torch_file_that_unpacks_to_more_than_it_is(tmp_path):
+    torch.save(weights(x=torch.zeros(10**6)), tmp_path / "plain.pt")
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "bomb.pt", "w") as bomb:
+        for member in plain.infolist():
+            bomb.writestr(member.filename, plain.read(member), zipfile.ZIP_DEFLATED)
+    with pytest.raises(InputError, match=r"bomb.pt has [\d,]+ bytes and unpacks to 4,[\d,]+; fetch it again"):
+        locate(tmp_path / "bomb.pt", heads=2)
 
 
 @pytest.mark.parametrize("text", [b"{", b"\xff\xfe"])
@@ -312,7 +430,7 @@ def test_code_in_a_file_is_refused_and_not_run(tmp_path, kind, name):
     else:
         torch.save(content, file, _use_new_zipfile_serialization=kind == "zip")
     with pytest.raises(
-        InputError, match=rf"{name} holds more than arrays .* refused: save its state_dict as safetensors"
+        InputError, match=rf"{name} holds more than arrays.* refused: save its state_dict as safetensors"
     ):
         locate(file if name != "pytorch_model.bin" else tmp_path)
     assert not trace.exists()

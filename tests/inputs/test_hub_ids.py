@@ -39,8 +39,8 @@ def cache(tmp_path):
     return tmp_path / "hub", snapshot
 
 
-def asked(hub, *arguments, ask=ASK):
-    environment = os.environ | {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}
+def asked(hub, *arguments, ask=ASK, **more):
+    environment = os.environ | {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"} | more
     done = subprocess.run(
         [sys.executable, "-c", ask, *arguments], capture_output=True, text=True, env=environment, check=False
     )
@@ -63,6 +63,18 @@ def test_a_hub_id_without_one_is_told_by_its_name(cache):
     assert (size, mean) == ([20, 20], [0.5] * 3)
     assert note.startswith("someone/vit has no preprocessor_config.json")
     assert remarks == [note]
+
+
+NOWHERE = "/dev/null/nowhere"
+"""A place in which nothing can be written or made, whoever asks."""
+
+
+def test_a_home_that_cannot_be_written_to_is_no_reason_to_stop(cache):
+    """As in a container, or on a machine whose home directories are mounted to be read only."""
+    hub, snapshot = cache
+    (snapshot / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    homes = dict.fromkeys(("HOME", "HF_HOME", "XDG_CACHE_HOME", "HF_MODULES_CACHE", "OVERSMOOTH_CACHE"), NOWHERE)
+    assert asked(hub, **homes)[0] == [20, 20]
 
 
 STEERED = """

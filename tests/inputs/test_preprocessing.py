@@ -11,6 +11,7 @@ from PIL import Image
 from oversmooth.errors import InputError
 from oversmooth.inputs import Preprocessing, picture
 from oversmooth.inputs.preprocessing import rgb
+from oversmooth.inputs.processor_files import image_size
 
 STATED = {
     "ViT": {"image_processor_type": "ViTImageProcessor", "size": {"height": 64, "width": 48}, "resample": 3},
@@ -198,7 +199,49 @@ def test_settings_that_cannot_be_are_named(name, settings, words, tmp_path):
     assert str(tmp_path / name) in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "words"), [("{", "not readable JSON"), ("[]", "holds list, not an object")])
+@pytest.mark.parametrize(
+    "size", [0, -1, True, 1.5, "x", [], [8], [8, "x"], [8, 0], {"a": 8}, None, 10_000, [8, 10_000]]
+)
+def test_image_sizes_that_cannot_be_are_named(size):
+    with pytest.raises(InputError, match=r"^this: image_size is "):
+        image_size("this", size)
+    assert image_size("this", 8) == image_size("this", [8, 8]) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("preprocessor_config.json", dict(size=10**9), "size is 1,000,000,000 by 1,000,000,000 pixels"),
+        ("preprocessor_config.json", dict(size=[8, 10**9]), "size is 8 by 1,000,000,000 pixels"),
+        ("preprocessor_config.json", dict(size={"shortest_edge": 10**9}), "pictures of 8,192 a side at most are made"),
+        ("preprocessor_config.json", dict(do_center_crop=True, crop_size=10**9), "crop_size is 1,000,000,000"),
+        ("preprocessor_config.json", dict(resample=2.0), "resample is 2.0; it must be one of PIL's codes"),
+        ("preprocessor_config.json", dict(resample=[2]), "resample is [2]"),
+        ("preprocessor_config.json", dict(image_mean=[0.5, 0.5, float("nan")]), "image_mean has nan"),
+        ("preprocessor_config.json", dict(rescale_factor=float("inf")), "rescale_factor has inf"),
+        ("preprocessor_config.json", dict(rescale_factor=10**400), "rescale_factor has 1000"),
+        ("preprocessor_config.json", dict(size="x" * 5000), "size is 'xxx"),
+        ("config.json", dict(input_size=[3, 10**9, 8]), "input_size is 1,000,000,000 by 8 pixels"),
+        ("config.json", dict(input_size=[10**9, 8, 8]), "input_size is [1000000000, 8, 8]"),
+        ("config.json", dict(input_size=[3, 8, 8], crop_pct=1e-300), "input_size is "),
+        ("config.json", dict(input_size=[3, 8, -8]), "input_size is [3, 8, -8]"),
+        ("config.json", dict(input_size=[3, 8, float("inf")]), "input_size is [3, 8, inf]"),
+    ],
+)
+def test_sizes_and_numbers_beyond_all_pictures_are_named(name, settings, words, tmp_path):
+    with pytest.raises(InputError) as caught:
+        Preprocessing.from_folder(stated(tmp_path, name, **settings))
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 300 + len(str(tmp_path))
+
+
+def test_a_file_deep_enough_to_break_readers_is_named(tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="too deep"):
+        Preprocessing.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "words"), [("{", "it is not JSON"), ("[]", "holds a list, not an object")])
 def test_a_broken_file_is_named(text, words, tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(text)
     with pytest.raises(InputError, match=words):

@@ -86,3 +86,10 @@ def test_a_branch_of_zeros_leaves_its_factor_at_what_is_expected():
 def test_a_shut_gate():
     x, out = arrays(0, torch.float32, 1.0)
     assert [float(f) for f in explain(x, [x, out]).factors] == [1.0, 0.0]
+
+
+def test_padding_that_is_nan_says_nothing():
+    x, out = arrays(0, torch.float32, 1.0)
+    out[:, -3:] = torch.nan
+    assert [round(float(f), 4) for f in explain(x + 0.3 * out, [x, out]).factors] == [1.0, 0.3]
+    assert explain(x + 0.3 * out * torch.rand(2, 15, 1), [x, out]) is None

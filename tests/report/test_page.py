@@ -9,6 +9,7 @@ from report_example import example
 
 from oversmooth import InputError
 from oversmooth.diagnosis import Accuracy, Diagnosis
+from oversmooth.foreign import shortened
 from oversmooth.report import page
 
 NASTY = "</script><script>alert(1)</script>"
@@ -125,8 +126,8 @@ def all_of(layer):
 
 
 def test_long_names_lose_their_middle():
-    assert page.shorten("encoder.layer.3") == "encoder.layer.3"
-    short = page.shorten("model." * 20 + "layers.31.attention")
+    assert shortened("encoder.layer.3", 28) == "encoder.layer.3"
+    short = shortened("model." * 20 + "layers.31.attention", 28)
     assert len(short) == 28
     assert short.startswith("model.")
     assert short.endswith("layers.31.attention"[-10:])

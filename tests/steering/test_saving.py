@@ -1,6 +1,7 @@
 """Files of steered models: what is in them, and what is refused with the model left as it was."""
 
 import json
+import os
 
 import conformance
 import pytest
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from oversmooth import InputError, fold, unsteer
-from oversmooth.steering import NeuTRENO, Spectral, load_steered, save_steered, steer, steering_of
+from oversmooth.steering import NeuTRENO, Spectral, load_steered, method_from, save_steered, steer, steering_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # processors without bfloat16
 FAMILY = FAMILIES["BERT"]
@@ -95,6 +96,73 @@ def test_damaged_settings(untouched, tmp_path, settings):
     save_file({"x": torch.zeros(1)}, path, {"format": "pt", "oversmooth": settings})
     with pytest.raises(InputError):
         load_steered(path, untouched)
+
+
+WHOLE = {
+    "version": 1,
+    "methods": [{"method": "NeuTRENO", "strength": 0.5}],
+    "layers": [0, 1],
+    "stack": "",
+    "heads": None,
+}
+DAMAGES = (None, 5, -1, 2**70, 1e300, "text", [], [None], ["text"], [10**9], [[0]], {}, {"a": 1})
+
+
+def with_metadata(path, **metadata):
+    save_file({"x": torch.zeros(1)}, path, {"format": "pt", **metadata})
+    return path
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, "null", "5", '"text"', "\ud800", "[[" * 40 + "]]" * 40])
+@pytest.mark.parametrize("key", ["oversmooth", "aliases"])
+def test_metadata_that_breaks_readers(untouched, tmp_path, key, text):
+    settings = {"oversmooth": json.dumps(WHOLE), key: text.encode("utf-8", "replace").decode()}
+    with pytest.raises(InputError, match=r"the settings in its metadata (cannot be read|are)"):
+        load_steered(with_metadata(tmp_path / "a.safetensors", **settings), untouched)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_one_setting_changed(untouched, tmp_path, name):
+    for damage in DAMAGES:
+        path = with_metadata(tmp_path / "a.safetensors", oversmooth=json.dumps(WHOLE | {name: damage}))
+        with pytest.raises(InputError):  # those that may be are of another model
+            load_steered(path, untouched)
+
+
+@pytest.mark.parametrize("method", [NeuTRENO(0.5), Spectral(form="general", range=(-1, 0)), Spectral()], ids=str)
+def test_one_setting_of_a_method_changed(method):
+    settings = method.settings()
+    for name in settings:
+        for damage in DAMAGES:
+            try:
+                found = method_from(settings | {name: damage})
+            except InputError as error:
+                said = str(error)
+            else:
+                said, _ = "", found.settings()
+            assert len(said) < 300
+
+
+@pytest.mark.parametrize("aliases", [{"y": "nothing"}, {"y": 5}, {"y": None}, {"y": ["x"]}])
+def test_names_that_stand_for_nothing(untouched, tmp_path, aliases):
+    path = with_metadata(tmp_path / "a.safetensors", oversmooth=json.dumps(WHOLE), aliases=json.dumps(aliases))
+    with pytest.raises(InputError, match=r"y stands for .*, which is not in it; it is damaged"):
+        load_steered(path, untouched)
+
+
+@pytest.mark.parametrize("settings", [5, "text", [1], {"methods": 5}, {"methods": [], "layers": {}, "stack": ""}])
+def test_damaged_settings_in_a_configuration(tmp_path, settings):
+    steered("BERT", "NeuTRENO").save_pretrained(tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"oversmooth": settings}))
+    with pytest.raises(InputError, match="the settings of the steered model cannot be read"):
+        load_steered(tmp_path / "model")
+
+
+def test_a_pipe_is_not_waited_for(untouched, tmp_path):
+    os.mkfifo(tmp_path / "a.safetensors")
+    with pytest.raises(InputError, match="it is a pipe; give a file that save_steered wrote"):
+        load_steered(tmp_path / "a.safetensors", untouched)
 
 
 @pytest.mark.parametrize("name", ["ViT", "Llama", "torch encoder (Pre-LN)"])

@@ -181,7 +181,7 @@ def test_bad_input_is_named(call, named):
         call()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_causal_tokens_that_cancel_have_no_direction(seed):
     """In the limit the first tokens vanish; what rounding leaves of them must not enter the cosines."""
     from oversmooth.cases import Case

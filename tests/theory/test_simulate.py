@@ -66,7 +66,7 @@ def test_against_the_update_written_out(heads, n, d, causal, residual, norm, neu
     torch.testing.assert_close(run.X, expected[-1] / expected[-1].norm(), **near)
 
 
-@pytest.mark.parametrize("scale", [2.0, -0.9, -3.5])
+@pytest.mark.parametrize("scale", [2.0, -3.5])
 def test_ten_thousand_layers_neither_overflow_nor_underflow(scale):
     A, eye = attention(1, 8, 8, sharpness=0.5), torch.eye(4, dtype=torch.float64)[None]
     run = simulate(normal(8, 4), A, eye, scale * eye, 10_000, every=500)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import sys
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -262,6 +263,77 @@ def test_parquet_that_will_not_do_is_named(tmp_path):
     table(file, {"img": images, "label": [0, 1, 2]})
     table(home / "train-1.parquet", {"img": images, "fine_label": [0, 1, 2]})
     refused("train-1.parquet has other columns than", home)
+
+
+def test_columns_of_one_name_are_refused(tmp_path):
+    images = arrow.array(cells(COLOUR[:2]))
+    labels = arrow.array([0, 1])
+    for names in (["img", "img", "label"], ["img", "label", "label"]):
+        columns = [images if name == "img" else labels for name in names]
+        (tmp_path / "x").mkdir(exist_ok=True)
+        parquet.write_table(arrow.Table.from_arrays(columns, names), tmp_path / "x" / "train-0.parquet")
+        refused(f"has 2 columns named {names[1]}; keep one of them", tmp_path / "x")
+    twice = arrow.StructArray.from_arrays([arrow.array([b"a", b"b"])] * 2, ["bytes", "bytes"])
+    parquet.write_table(arrow.table({"img": twice, "label": labels}), tmp_path / "x" / "train-0.parquet")
+    refused("train-0.parquet", tmp_path / "x")
+
+
+def test_labels_that_are_no_classes_are_refused(tmp_path):
+    home = tmp_path / "x"
+    images = cells(COLOUR[:2])
+    for labels, words in (
+        ([0, 2**60], "has a label of 1,152,921,504,606,846,976; labels count classes from 0"),
+        ([0, 1_000_000], "has a label of 1,000,000"),
+        (arrow.array([0, 2**64 - 1], "uint64"), "has labels from -1 to 0"),
+        ([[0], [1]], "labels must be whole numbers"),
+        (arrow.array([0, 1], "float32"), "labels must be whole numbers"),
+    ):
+        table(home / "train-0.parquet", {"img": images, "label": labels})
+        refused(words, home)
+
+
+def test_pipes_and_folders_are_no_data(tmp_path):
+    home = tmp_path / "x"
+    home.mkdir()
+    os.mkfifo(home / "train-0.parquet")
+    (home / "train-1.parquet").mkdir()
+    for name in ("train.bin", "train", "meta"):
+        os.mkfifo(home / name)
+    (home / "train-images-idx3-ubyte").symlink_to("/dev/zero")
+    (home / "train-labels-idx1-ubyte").symlink_to("/dev/zero")
+    refused("holds no data set in a known layout", home)
+    refused("is no folder and no known data set", "/dev/zero")
+
+
+def test_what_exceeds_the_memory_is_refused_with_the_number(tmp_path, monkeypatch):
+    monkeypatch.setattr("oversmooth.machine.free_memory", lambda: 10_000)
+    refused("of memory, and 10 kB are free", cifar100(tmp_path / "a"))
+    refused("reading", binary(tmp_path / "b"))
+    message = refused("of memory, and 10 kB are free", idx(tmp_path / "c"))
+    assert "train-images-idx3-ubyte says it has 4,704 bytes (6, 28, 28), which needs 14.1 kB" in message
+
+
+def test_more_than_a_file_says_is_not_unpacked(tmp_path):
+    """A gigabyte of zeros in a megabyte: read as far as the header says, and no further."""
+    home = idx(tmp_path / "mnist", ".gz")
+    file = home / "train-images-idx3-ubyte.gz"
+    whole = gzip.decompress(file.read_bytes())
+    file.write_bytes(gzip.compress(whole + bytes(50_000_000)))
+    tracemalloc.start()
+    refused("says it has 4,704 bytes (6, 28, 28) and has more", home)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+    file.write_bytes(gzip.compress(whole[:4] + np.array([2**32 - 1] * 3, ">u4").tobytes()))
+    refused("79,228,162", home)
+
+
+def test_names_of_classes_that_are_no_text_are_refused(tmp_path):
+    home = binary(tmp_path / "a")
+    (home / "fine_label_names.txt").write_bytes(b"\xff\xfe a")
+    refused("fine_label_names.txt is not UTF-8 text (byte 0)", home)
+    home = cifar100(tmp_path / "b")
+    (home / "fine_labels.txt").write_bytes(b"ok \xff")
+    refused("fine_labels.txt is not UTF-8 text (byte 3)", home)
 
 
 def test_formats_may_be_mixed_and_grey_ones_among_colours(tmp_path):

@@ -90,6 +90,18 @@ def test_cifar_10_as_python_3_writes_it(protocol, keys, tmp_path):
     refused("has no coarse labels", tmp_path, coarse=True)
 
 
+def test_pickles_that_ask_for_much_memory_are_refused(home, monkeypatch):
+    """A place of 32 GB in a list of 20 bytes; labels that no array holds; a file that is larger than the memory."""
+    (home / "train").write_bytes(b"\x80\x02}r" + struct.pack("<I", 2**32 - 1) + b".")
+    refused("asks for place 4,294,967,295", home)
+    (home / "train").write_bytes(b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b".")
+    refused("is not a readable pickle", home)
+    (home / "train").write_bytes(pickle.dumps({"data": PIXELS, "fine_labels": [2**64, *FINE[1:]]}, 2))
+    refused("not as many whole numbers", home)
+    monkeypatch.setattr("oversmooth.machine.free_memory", lambda: 10_000)
+    refused("of memory, and 10 kB are free", home)
+
+
 class Evil:
     def __init__(self, call, *arguments):
         self.call, self.arguments = call, arguments

@@ -13,7 +13,7 @@ from oversmooth.errors import InputError
 from oversmooth.train.ranks import Ranks
 
 _PROCESSES = """
-import os, sys
+import os, signal, sys
 sys.path.insert(0, {tests!r})
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +45,19 @@ def work(ranks, name):
     torch.save({{v: gradients(v, ranks) for v in ("plain", "sharpen")}}, folder / f"{{name}}.pt")
     loop.train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=loop.Watch(evaluate=2, save=0))
 
+def asked_to_leave(rank):
+    # The second process alone hears a signal, in the middle of an epoch.
+    step = loop.Run._one
+    def heard(self):
+        step(self)
+        if rank == 1 and self.step.done == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+    loop.Run._one = heard
+    result = loop.train(RECIPE, splits(), device="cpu", folder=folder / "asked", watch=loop.Watch(evaluate=2))
+    (folder / f"asked{{rank}}.txt").write_text(f"{{result.why}} {{result.step}}")
+    loop.Run._one = step
+    loop.train(RECIPE, splits(), device="cpu", folder=folder / "asked", resume=True, watch=loop.Watch(evaluate=2))
+
 os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT={port!r}, GLOO_SOCKET_IFNAME="lo")
 children = []
 for rank in (0, 1):
@@ -54,6 +67,7 @@ for rank in (0, 1):
         try:
             with joined(cpu) as ranks:
                 work(ranks, f"two{{rank}}")
+                asked_to_leave(rank)
         except BaseException:
             import traceback
             traceback.print_exc()
@@ -102,6 +116,20 @@ def test_two_processes_give_the_run_of_one(both):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
         assert ours.get("accuracy") == pytest.approx(theirs.get("accuracy"), abs=0.1)
     assert sorted(p.name for p in (both / "two").iterdir()) == ["log.jsonl", "model.safetensors", "smoothing.jsonl"]
+
+
+def test_a_signal_to_one_process_stops_both_at_one_step(both):
+    """And not only when an epoch is over."""
+    said = {(both / f"asked{rank}.txt").read_text() for rank in (0, 1)}
+    assert len(said) == 1
+    why, step = said.pop().split()
+    assert why == "preempted"
+    assert 7 <= int(step) < 20
+    rows = [
+        [json.loads(line) for line in (both / name / "log.jsonl").read_text().splitlines()] for name in ("two", "asked")
+    ]
+    for ours, theirs in zip(*rows, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
 
 
 @pytest.mark.parametrize(("batch", "world"), [(96, 2), (96, 3), (96, 8), (12, 6)])

@@ -26,7 +26,7 @@ from adversary.numbers.family_oracle import (
     project,
     value_weight,
 )
-from families import FAMILIES, HEADS, LAYERS, TOKENS, WIDTH, Family, Stack
+from families import FAMILIES, HEADS, LAYERS, TOKENS, WIDTH, Family, Stack, pixels
 from torch import Tensor, nn
 
 # Families that are described elsewhere already
@@ -179,9 +179,9 @@ def frames(given: Any) -> Tensor | None:
 
 def tiles(how: str) -> dict[str, Tensor]:
     """Two pictures of two tiles each. Padding patches are seen by the others, and so count."""
-    pixels = torch.randn(2, 1, 2, 3, 8, 8, generator=torch.Generator().manual_seed(7))
+    pictures = torch.randn(2, 1, 2, 3, 8, 8, generator=torch.Generator().manual_seed(7))
     ones = torch.ones(2, 1, 2, dtype=torch.long)
-    return {"pixel_values": pixels, "aspect_ratio_ids": torch.full((2, 1), 2), "aspect_ratio_mask": ones}
+    return {"pixel_values": pictures, "aspect_ratio_ids": torch.full((2, 1), 2), "aspect_ratio_mask": ones}
 
 
 _LLAMA = dict(
@@ -458,6 +458,48 @@ _DESCRIBED = [
         **_beside("h.{}.mlp"),
         packing=PER_GROUP,
         kv_heads=2,
+    ),
+    Case(
+        "BLIP (vision)",
+        hf("BlipVisionModel", "BlipVisionConfig", **_SIZES, image_size=16, patch_size=4),
+        lambda how: pixels(),
+        "encoder.layers.{}",
+        "encoder.layers.{}.self_attn.qkv",
+        "encoder.layers.{}.self_attn.projection",
+        _then_mlp("encoder.layers.{}.layer_norm2"),
+        STACKED,
+    ),
+    Case(
+        "InternVL (vision)",
+        hf("InternVLVisionModel", "InternVLVisionConfig", **_SIZES, image_size=[16, 16], patch_size=[4, 4]),
+        lambda how: pixels(),
+        "encoder.layer.{}",
+        "encoder.layer.{}.attention.v_proj",
+        "encoder.layer.{}.attention.projection_layer",
+        _then_mlp("encoder.layer.{}.layernorm_after"),
+        SEPARATE,
+        factor=lambda modules, place: modules[f"encoder.layer.{place}"].lambda_1.detach().double(),
+    ),
+    Case(
+        "BLOOM",
+        hf("BloomModel", "BloomConfig", hidden_size=WIDTH, n_head=HEADS, n_layer=2, **_WORDS),
+        words,
+        "h.{}",
+        "h.{}.self_attention.query_key_value",
+        "h.{}.self_attention.dense",
+        _then_mlp("h.{}.post_attention_layernorm"),
+        PER_HEAD,
+        massive="word_embeddings.weight",
+    ),
+    Case(
+        "ESM",
+        hf("EsmModel", "EsmConfig", **_SIZES, **_WORDS, max_position_embeddings=40),
+        words,
+        "encoder.layer.{}",
+        "encoder.layer.{}.attention.self.value",
+        "encoder.layer.{}.attention.output.dense",
+        _then_mlp("encoder.layer.{}.LayerNorm"),
+        SEPARATE,
     ),
     Case(
         "MPT",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -440,3 +441,10 @@ def usable() -> list[str]:
     import timm_models
 
     return [name for name, case in CASES.items() if case.library != "timm" or timm_models.available()]
+
+
+def sampled() -> list[str]:
+    """Every second family and all modules of our own; all of them where EVERY_FAMILY is set (`make conformance`)."""
+    libraries = [name for name in usable() if not name.startswith("own")]
+    left_out = [] if os.environ.get("EVERY_FAMILY") else libraries[1::2]
+    return [name for name in usable() if name not in left_out]

@@ -1,5 +1,6 @@
 """Blocks made to mislead: nothing about them may be wrong in silence. They note their states themselves."""
 
+import functools
 import math
 
 import pytest
@@ -192,3 +193,50 @@ def test_tensors_of_inference_mode():
     with torch.inference_mode():
         found = diagnose(net, torch.randn(1, 6, D), **QUICK)
     assert [change.part for change in found.layers[1].changes] == ["attention"]
+
+
+class TwoStreams(nn.Module):
+    """What the last part gave and the sum of all before it go side by side."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(self.rule) for _ in range(2)])
+        for block in self.blocks:
+            block.forward = functools.partial(self.rule, block)
+
+    @staticmethod
+    def rule(block, x, total=None):
+        total = x if total is None else total + x
+        total = total + block.attn(block.norm1(total))
+        return block.mlp(block.norm2(total)), total
+
+    def forward(self, x):
+        total = None
+        for block in self.blocks:
+            x, total = block(x, total)
+        return x + total
+
+
+def test_two_streams_are_refused():
+    torch.manual_seed(0)
+    with pytest.raises(InputError, match="gets two arrays of tokens"):
+        diagnose(TwoStreams().eval(), torch.randn(1, 6, D), **QUICK)
+
+
+def test_a_second_attention_is_named():
+    torch.manual_seed(0)
+    net = Net(lambda b, x: b.mlp(b.norm2(y := x + b.attn(b.norm1(x)))) + y + b.temporal_attn(y))
+    for block in net.blocks:
+        block.temporal_attn = Attention()
+    found = diagnose(net.eval(), torch.randn(1, 6, D), stack="blocks.*.attn", **QUICK)
+    assert [change.part for change in found.layers[1].changes] == ["attention", "temporal_attn and mlp"]
+
+
+def test_a_projection_after_the_output_projection_is_no_gate():
+    torch.manual_seed(0)
+    net = Net(lambda b, x: x + b.more(b.attn(b.norm1(x))))
+    for block in net.blocks:
+        block.more = nn.Linear(D, D)
+    found = diagnose(net.eval(), torch.randn(1, 6, D), **QUICK)
+    assert "another module changes what attention gives" in " ".join(found.remarks)
+    assert set(found.layers[1].dominance.verdict_heads[0]) == {"undecided"}

@@ -406,6 +406,9 @@ def test_verdicts_from_weights_alone_hold_for_attention_at_hand(values, seed, ca
     W_V, W_O = one_head(lam)
     (said,) = head_verdicts(W_V, W_O, causal)
     assert said in ("smooth", "rough", "open")
+    # Eigenvalues that are handed in only say where a proof is tried.
+    wrong = torch.randn(1, len(lam), dtype=torch.complex64, generator=torch.Generator().manual_seed(seed))
+    assert head_verdicts(W_V, W_O, causal, wrong)[0] in (said, "open")
     if said == "open":
         return
     A = attention(6, 6, causal=causal, sharpness=0.2 + seed % 5, seed=seed)

@@ -1,0 +1,184 @@
+"""Good inputs, small enough to copy for every case: what the cases damage. Everything is made here."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+CIFAR = "cifar-100-binary"
+SMALL_RUN = (
+    "--no-augment", "--patch", "8", "--depth", "2", "--width", "16", "--heads", "2", "--batch", "10", "--epochs", "1",
+    "--warmup", "0", "--device", "cpu",
+)  # fmt: skip
+PAYLOADS = {
+    "colour": "\x1b[31mred\x1b[0m",
+    "title": "\x1b]0;owned\x07red",
+    "c1": "\x9b31mred",
+    "bidi": "\u202ered",
+    "return": "red\rgreen",
+    "newline": "red\ngreen",
+    "bell": "\x07red",
+    "bold": "[bold]zebra[/bold]red",
+    "closing": "red[/b]",
+    "link": "[link=x]red",
+    "emoji": "red:pile_of_poo:",
+    "unicode": "redⅧ\u0301\U0001f600",
+    "zero width": "red\u200b\u2060",
+}
+"""Names and texts that say more to a terminal than to a reader. All contain red, by which they are found again."""
+
+
+def make(folder: Path) -> None:
+    """All of it. Leaves threads behind: call it in a process that may be thrown away."""
+    import numpy as np
+    import torch
+
+    torch.manual_seed(0)
+    _vit(folder / "vit")
+    _gpt(folder / "gpt", folder / "sharded")
+    _cifar(folder / CIFAR, np.random.default_rng(0))
+    _images(folder, np.random.default_rng(1))
+    prose = "The quick brown fox jumps over the lazy dog. " * 60
+    (folder / "text.txt").write_text(prose)
+    _cells(folder / "results")
+    _by_commands()
+
+
+def _vit(folder: Path) -> None:
+    import transformers
+
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=4
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps(
+            {
+                "image_processor_type": "ViTImageProcessor",
+                "do_resize": True,
+                "size": {"height": 16, "width": 16},
+                "resample": 2,
+                "do_rescale": True,
+                "rescale_factor": 1 / 255,
+                "do_normalize": True,
+                "image_mean": [0.5, 0.5, 0.5],
+                "image_std": [0.5, 0.5, 0.5],
+            }
+        )
+    )
+
+
+def _gpt(folder: Path, sharded: Path) -> None:
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    letters = {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyz .,")}
+    words = Tokenizer(models.WordLevel(letters, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?", pad_token="?")
+    config = transformers.GPT2Config(
+        n_embd=16, n_layer=2, n_head=2, vocab_size=len(letters), n_positions=64, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    for place, size in ((folder, "1GB"), (sharded, "10KB")):
+        model.save_pretrained(place, max_shard_size=size)
+        tokenizer.save_pretrained(place)
+
+
+def _cifar(folder: Path, draw) -> None:  # type: ignore[no-untyped-def]
+    """CIFAR-100's binary layout with few pictures, and the same as MNIST's files."""
+    import numpy as np
+
+    folder.mkdir()
+    for split, count in (("train", 2500), ("test", 40)):  # 2 % of them are a batch of --quick
+        labels = (np.arange(count) % 100).astype(np.uint8)
+        pixels = draw.integers(0, 255, (count, 3072), dtype=np.uint8)
+        rows = np.concatenate([labels[:, None] // 5, labels[:, None], pixels], axis=1)
+        (folder / f"{split}.bin").write_bytes(rows.astype(np.uint8).tobytes())
+    (folder / "fine_label_names.txt").write_text("".join(f"class{i}\n" for i in range(100)))
+    (folder / "coarse_label_names.txt").write_text("".join(f"coarse{i}\n" for i in range(20)))
+    idx = folder.with_name("fashion-mnist")
+    idx.mkdir()
+    for split, count in (("train", 100), ("t10k", 40)):
+        images = draw.integers(0, 255, (count, 28, 28), dtype=np.uint8)
+        named = idx / f"{split}-images-idx3-ubyte.gz"
+        named.write_bytes(gzip.compress(struct.pack(">IIII", 0x803, count, 28, 28) + images.tobytes(), mtime=0))
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        named = idx / f"{split}-labels-idx1-ubyte.gz"
+        named.write_bytes(gzip.compress(struct.pack(">II", 0x801, count) + labels.tobytes(), mtime=0))
+
+
+def _images(folder: Path, draw) -> None:  # type: ignore[no-untyped-def]
+    import io
+
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    pixels = draw.integers(0, 255, (4, 16, 16, 3), dtype=np.uint8)
+    np.savez(folder / "images.npz", images=pixels, labels=np.zeros(4, dtype=np.int64))
+    np.savez(
+        folder / "tokens.npz", input_ids=np.ones((4, 16), dtype=np.int64), attention_mask=np.ones((4, 16), "int64")
+    )
+    (folder / "images").mkdir()
+    encoded = []
+    for i, image in enumerate(pixels):
+        for ending in ("png", "jpeg"):
+            held = io.BytesIO()
+            Image.fromarray(image).save(held, ending)
+            (folder / "images" / f"{i}.{ending}").write_bytes(held.getvalue())
+        encoded.append({"bytes": held.getvalue(), "path": f"{i}.jpeg"})
+    pq.write_table(pa.table({"image": encoded, "label": [0, 1, 2, 3]}), folder / "images.parquet")
+    pq.write_table(pa.table({"text": ["The quick brown fox jumps. " * 20] * 8}), folder / "text.parquet")
+
+
+def _cells(folder: Path) -> None:
+    """Cells as they are kept, with little of their logs."""
+    for table in ("table2", "table3"):
+        (folder / table).mkdir(parents=True)
+        for file in sorted((ROOT / "results" / table).glob("*.json"))[:2]:
+            cell = json.loads(file.read_text())
+            for log in ("epochs", "smoothing"):
+                if log in cell:
+                    cell[log] = cell[log][-1:]
+            (folder / table / file.name).write_text(json.dumps(cell))
+
+
+def _by_commands() -> None:
+    """What the commands themselves write, into the folder they run in."""
+    data = ("--data", CIFAR, *SMALL_RUN)
+    commands = [
+        ("diagnose", "vit", "--inputs", "2", "--depth", "2", "--json", "d.json"),
+        ("spectrum", "vit", "--json", "s.json"),
+        ("steer", "vit", "-m", "spectral:mode=sharpen", "-o", "steered"),
+        ("steer", "vit", "-m", "neutreno:strength=0.5", "-o", "neutreno"),
+        ("train", *data, "--variant", "sharpen", "-o", "run"),
+        ("train", *data, "--minutes", "0", "-o", "stopped"),
+        ("diagnose", "gpt", "--inputs", "2", "--no-spectra", "--data", "text.parquet"),
+        ("diagnose", "vit", "--inputs", "2", "--no-spectra", "--data", "images.parquet"),
+        ("simulate", "--layers", "5", "--width", "4", "--heads", "1"),
+        ("reproduce", "status", "--results", "results"),
+        ("reproduce", "table2", "--show", "--results", "results"),
+        ("reproduce", "fig3", "--colour", "nowhere"),
+        ("train", "--help"),
+    ]
+    import altair  # noqa: F401
+    import jinja2  # noqa: F401
+    import vl_convert  # noqa: F401
+
+    import oversmooth.report.figures
+    import oversmooth.report.page  # noqa: F401
+    from oversmooth.cli import main
+
+    for command in commands:
+        sys.argv = ["oversmooth", *command]
+        try:
+            main()
+        except SystemExit as left:
+            if left.code and "nowhere" not in command:
+                raise RuntimeError(f"good input was refused: {' '.join(command)}") from left

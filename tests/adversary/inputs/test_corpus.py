@@ -1,0 +1,43 @@
+"""A sample of the corpus, the same every time; `make adversary` runs all of it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[2]
+CASES = 65
+GROUPS = (
+    "options", "weights", "configs", "shards", "code", "kinds", "names", "data", "diagnoses", "runs", "outputs",
+    "environment", "api",
+)  # fmt: skip
+pytestmark = pytest.mark.xdist_group("corpus")  # the sample is run once
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """The table's lines, from a process of its own: it forks, which is no good after threads."""
+    table = tmp_path_factory.mktemp("corpus") / "table.tsv"
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "adversary.inputs.corpus", "--sample", str(CASES), "--jobs", "1", "--table", table],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert table.exists(), done.stderr
+    return [dict(zip(_LINE, line.split("\t"), strict=True)) for line in table.read_text("utf-8").splitlines()[1:]]
+
+
+_LINE = ("case", "code", "seconds", "memory", "verdict", "sentence", "command")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_bad_input_holds(rows, group):
+    some = [row for row in rows if row["case"].startswith(f"{group}/")]
+    assert some
+    failed = [f"{row['case']}: {row['verdict']}: {row['sentence']}" for row in some if row["verdict"] != "held"]
+    assert not failed, "\n".join(failed)

@@ -1,0 +1,245 @@
+"""Commands stopped at random moments, and then again: `python tests/adversary/kills.py` prints what became of them.
+
+Every command runs undisturbed first. Then it is sent SIGINT, SIGTERM or SIGKILL at a moment drawn from its whole
+course, in a fresh directory, and run again there. It holds when the first run says one sentence and leaves with the
+signal's exit code, and the second gives the undisturbed result and the files of the undisturbed run, and no others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import oversmooth
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+# Whoever starts this in the background has it, and what it starts, ignore Ctrl-C.
+START = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+START += "from oversmooth.__main__ import main; print('begun', flush=True); main()"
+MAY_BE_PREEMPTED = 75
+"""The exit code of a run that was asked to make room and goes on when it is started again."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """arguments: with GIVEN for the directory of models and data; result: what must be the same, from its directory."""
+
+    name: str
+    arguments: tuple[str, ...]
+    result: Callable[[Path], Any]
+
+
+@dataclass
+class Tally:
+    """What became of one command under one signal."""
+
+    tries: int = 0
+    stopped: int = 0
+    same: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def run(command: Command, given: Path, folder: Path, stop: tuple[int, float] | None = None) -> tuple[int, str, float]:
+    """Exit code, standard error and seconds."""
+    arguments = [word.replace("GIVEN", str(given)) for word in command.arguments]
+    settings = {
+        **os.environ,
+        "OVERSMOOTH_CACHE": str(folder.parent / f"{folder.name}-cache"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(oversmooth.__file__).parents[1]),  # from there a relative one leads nowhere
+    }
+    began = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-c", START, *arguments],
+        cwd=folder,
+        env=settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # before that it is Python that starts, which has nothing to tidy
+        if stop is not None:
+            try:
+                process.wait(stop[1])
+            except subprocess.TimeoutExpired:
+                process.send_signal(stop[0])
+        said = process.communicate()[1]
+    return process.returncode, said, time.monotonic() - began
+
+
+def there(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def judge(command: Command, given: Path, home: Path, number: int, moment: float, expected: Any, usual: set[str]) -> str:
+    """ "" where it held, "+" where it held and the signal came too late to stop anything, or what was wrong."""
+    folder = Path(tempfile.mkdtemp(dir=home))
+    code, said, _ = run(command, given, folder, (number, moment))
+    if code in (0, -number, 128 + number) and there(folder) == usual and command.result(folder) == expected:
+        return "+"  # it came as the interpreter was about to end, or later
+    if number == signal.SIGKILL:
+        if code not in (0, -signal.SIGKILL):
+            return f"left with {code}: {said[-200:]}"
+    elif code:
+        if code not in (128 + number, MAY_BE_PREEMPTED):
+            return f"left with {code}: {said[-200:]}"
+        if "Traceback" in said:
+            return f"traceback: {said[-300:]}"
+        if left := [name for name in there(folder) if ".oversmooth" in name]:
+            return f"left {left[0]} behind"
+    code, said, _ = run(command, given, folder)
+    if code:
+        return f"again: left with {code}: {said[-300:]}"
+    if there(folder) != usual:
+        return f"again: other files, {sorted(there(folder) ^ usual)[:3]}"
+    if command.result(folder) != expected:
+        return "again: another result"
+    shutil.rmtree(folder)
+    return ""
+
+
+def table(commands: list[Command], given: Path, home: Path, tries: int, seed: int) -> dict[tuple[str, int], Tally]:
+    draw, found = random.Random(seed), {}
+    for command in commands:
+        folder = Path(tempfile.mkdtemp(dir=home))
+        code, said, seconds = run(command, given, folder)
+        if code:
+            raise SystemExit(f"{command.name} fails undisturbed: {said[-500:]}")
+        expected, usual = command.result(folder), there(folder)
+        for number in SIGNALS:
+            tally = found[command.name, number] = Tally()
+            for _ in range(tries):
+                moment = draw.uniform(0, seconds)
+                wrong = judge(command, given, home, number, moment, expected, usual)
+                tally.tries += 1
+                tally.stopped += wrong != "+"
+                tally.same += wrong in ("", "+")
+                if wrong not in ("", "+"):
+                    tally.wrong.append(f"after {moment:.2f} of {seconds:.2f} s: {wrong}")
+            print(
+                f"{command.name:12} {signal.Signals(number).name:8} {tally.tries:5} {tally.stopped:8} {tally.same:12}",
+                *tally.wrong,
+                flush=True,
+            )
+    return found
+
+
+# What must be the same: everything but times and dates.
+
+
+def diagnosis(folder: Path) -> Any:
+    found = json.loads((folder / "d.json").read_text())
+    found["provenance"] = {k: v for k, v in found["provenance"].items() if k not in ("created", "seconds")}
+    return found
+
+
+def simulation(folder: Path) -> Any:
+    return json.loads((folder / "d.json").read_text())
+
+
+def checkpoint(folder: Path) -> Any:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in (folder / "made").iterdir()}
+
+
+def pages(folder: Path) -> Any:
+    timeless = r"20\d\d-\d\d-\d\d(T[0-9:+]+)?|\"seconds\":[0-9.]+|<[^>]*>[0-9.]+</[^>]*>"
+    return {p.name: re.sub(timeless, "", p.read_text()) for p in folder.glob("*.html")}
+
+
+def trained(folder: Path) -> Any:
+    from safetensors import safe_open
+
+    with safe_open(folder / "run" / "model.safetensors", "np") as opened:
+        return {name: str(opened.get_slice(name).get_shape()) for name in opened.keys()}, weights_of(folder / "run")  # noqa: SIM118
+
+
+def weights_of(folder: Path) -> str:
+    """The arrays of a trained model, which come after the metadata."""
+    data = (folder / "model.safetensors").read_bytes()
+    return hashlib.sha256(data[8 + int.from_bytes(data[:8], "little") :]).hexdigest()
+
+
+def cells(folder: Path) -> Any:
+    found = [json.loads(path.read_text()) for path in sorted((folder / "results").rglob("*.json"))]
+    return [(cell["title"], cell["accuracy"]) for cell in found if "title" in cell]
+
+
+SMALL = "--no-augment --patch 8 --depth 2 --width 16 --heads 2 --batch 10 --device cpu --epochs 1 --warmup 1 --lr 0.01"
+COMMANDS = [
+    Command("diagnose", ("diagnose", "GIVEN/vit", "--inputs", "2", "--json", "d.json", "--html", "d.html"), diagnosis),
+    Command("spectrum", ("spectrum", "GIVEN/vit", "--json", "d.json", "-o", "d.svg"), diagnosis),
+    Command("steer", ("steer", "GIVEN/vit", "-m", "spectral:mode=sharpen", "-o", "made"), checkpoint),
+    Command("fold", ("fold", "GIVEN/steered", "-o", "made"), checkpoint),
+    Command("simulate", ("simulate", "--layers", "2000", "-o", "d.json"), simulation),
+    Command("train", ("train", "--data", "GIVEN/cifar-100-binary", "-o", "run", "--resume", *SMALL.split()), trained),
+    Command(
+        "table2",
+        ("reproduce", "table2", "--quick", "--cells", "plain", "--data", "GIVEN/cifar-100-binary", "--device", "cpu"),
+        cells,
+    ),
+    Command("demo", ("demo", "-o", "demo.html"), pages),
+]
+
+
+def make_given(folder: Path) -> None:
+    """A small vision checkpoint, plain and steered, and a small data set."""
+    import torch
+    import transformers
+
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=4
+    )
+    torch.manual_seed(0)
+    transformers.ViTForImageClassification(config).save_pretrained(folder / "vit")
+    preprocessing = {"image_processor_type": "ViTImageProcessor", "size": 16}
+    (folder / "vit" / "preprocessor_config.json").write_text(json.dumps(preprocessing))
+    code, said, _ = run(Command("", ("steer", "GIVEN/vit", "-m", "spectral", "-o", "steered"), there), folder, folder)
+    if code:
+        raise SystemExit(said)
+    data = folder / "cifar-100-binary"
+    data.mkdir()
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 200), ("test", 100)):
+        labels = np.arange(count, dtype=np.uint8) % 100
+        pixels = draw.integers(0, 40, (count, 3072)) + 2 * labels[:, None]
+        rows = np.concatenate([labels[:, None] // 5, labels[:, None], pixels], axis=1)
+        (data / f"{split}.bin").write_bytes(rows.astype(np.uint8).tobytes())
+    for kind, count in (("fine", 100), ("coarse", 20)):
+        (data / f"{kind}_label_names.txt").write_text("".join(f"class{i}\n" for i in range(count)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("commands", nargs="*", help=", ".join(one.name for one in COMMANDS))
+    parser.add_argument("--tries", type=int, default=4, help="of each command and signal")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    chosen = [one for one in COMMANDS if one.name in (asked.commands or [one.name for one in COMMANDS])]
+    with tempfile.TemporaryDirectory(prefix="oversmooth-kills-") as home:
+        given = Path(home) / "given"
+        given.mkdir()
+        make_given(given)
+        print("command      signal   tries  stopped  again, same")
+        found = table(chosen, given, Path(home), asked.tries, asked.seed)
+    sys.exit(any(tally.wrong for tally in found.values()))
+
+
+if __name__ == "__main__":
+    main()

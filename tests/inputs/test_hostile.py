@@ -1,0 +1,342 @@
+"""Data that was made to do harm, or broke on its way: refused in a sentence, without waiting, and within memory."""
+
+import io
+import os
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+
+from oversmooth import InputError
+from oversmooth.inputs import Preprocessing, arrays, image_inputs, parquet, text_inputs
+
+STEPS = Preprocessing(size=(16, 24), note="")
+PLAIN = dict(images=np.zeros((3, 8, 8, 3), np.uint8))
+
+
+class Letters:
+    """A tokenizer of letters, as far as it is asked."""
+
+    is_fast, pad_token_id, eos_token_id, all_special_ids = True, 0, 0, ()
+
+    def num_special_tokens_to_add(self):
+        return 0
+
+    def __len__(self):
+        return 128
+
+    def __call__(self, text, *, max_length, **_):
+        pieces = [text[i : i + max_length] for i in range(0, len(text), max_length)]
+        ids = [[ord(letter) % 128 for letter in piece] for piece in pieces]
+        zeros = [[0] * len(piece) for piece in pieces]
+        return {"input_ids": ids, "special_tokens_mask": zeros, "attention_mask": [[1] * len(p) for p in pieces]}
+
+
+def images(file, **settings):
+    return list(image_inputs(STEPS, file, **(dict(count=2, batch=2) | settings)))
+
+
+def texts(file, **settings):
+    return list(text_inputs(Letters(), file, **(dict(count=2, length=8, batch=2) | settings)))
+
+
+def refused(call, *arguments, words="", **settings):
+    with pytest.raises(InputError, match=words) as said:
+        call(*arguments, **settings)
+    sentence = str(said.value)
+    assert len(sentence) < 300 + len(str(arguments[0]))
+    assert "()" not in sentence
+    return sentence
+
+
+# What is no file
+
+
+@pytest.mark.parametrize(("suffix", "read"), [(".npz", images), (".png", images), (".parquet", texts), (".txt", texts)])
+def test_pipes_and_devices_are_not_waited_for(suffix, read, tmp_path):
+    os.mkfifo(tmp_path / f"pipe{suffix}")
+    refused(read, tmp_path / f"pipe{suffix}", words="it is a pipe; give")
+    (tmp_path / f"zeros{suffix}").symlink_to("/dev/zero")
+    refused(read, tmp_path / f"zeros{suffix}", words="it is a device; give")
+
+
+# npz
+
+
+def packed(path, name="images.npy", how=zipfile.ZIP_DEFLATED, content=None, **arrays):
+    with zipfile.ZipFile(path, "w", how) as file:
+        for key, array in arrays.items():
+            data = io.BytesIO()
+            np.save(data, array)
+            file.writestr(f"{key}.npy", data.getvalue())
+        if content is not None:
+            file.writestr(name, content)
+    return path
+
+
+def header(shape, dtype="|u1", order=False):
+    data = io.BytesIO()
+    np.lib.format.write_array_header_1_0(data, {"descr": dtype, "fortran_order": order, "shape": shape})
+    return data.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x93NUMPY",
+        b"\x93NUMPY\x01\x00\xff\xff{",
+        b"\x93NUMPY\x01\x00\x10\x00{'descr': [[[[[[[",
+        b"\x93NUMPY\x03\x00" + header((1, 2, 2, 3))[8:],
+        b"\x93NUMPY\x09\x00" + header((1, 2, 2, 3))[8:],
+        header((1, 2, 2, 3)),
+        header((10**6, 10**6, 10**6, 3)),
+        header((2**62, 2**62, 4, 3)),
+        header((-1, 2, 2, 3)) + bytes(12),
+        header((1, 2, 2, 3), "|O") + bytes(12),
+        header((1, 2, 2, 3), "<U1000000000"),
+        header((1, 2, 2, 3)) + bytes(1000),
+    ],
+    ids=range(13),
+)
+def test_an_array_that_is_not_what_it_claims(content, tmp_path):
+    refused(images, packed(tmp_path / "a.npz", content=content), words="is not a readable .npz file")
+
+
+def test_an_encrypted_member_and_ways_of_packing_that_no_one_knows(tmp_path):
+    whole = packed(tmp_path / "a.npz", **PLAIN).read_bytes()
+    for offset, value in ((6, 1), (8, 99)):  # the flags, and the way, of the first member
+        local, central = bytearray(whole), whole.index(b"PK\x01\x02")
+        local[offset], local[central + offset + 2] = value, value
+        (tmp_path / "b.npz").write_bytes(local)
+        refused(images, tmp_path / "b.npz", words="is not a readable .npz file")
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_packed_bytes_that_are_damaged(how, tmp_path):
+    whole = bytearray(
+        packed(tmp_path / "a.npz", how=how, images=np.arange(768, dtype=np.uint8).reshape(4, 8, 8, 3)).read_bytes()
+    )
+    whole[60:120] = bytes(60)
+    (tmp_path / "a.npz").write_bytes(whole)
+    refused(images, tmp_path / "a.npz", words="is not a readable .npz file")
+
+
+def bomb(path, shape, kind="|u1"):
+    """Zeros of this shape, packed without ever being there."""
+    begin = header(shape, kind)
+    size = len(begin) + int(np.prod(shape, dtype=object)) * np.dtype(kind).itemsize
+    squeeze, crc, data = zlib.compressobj(9, zlib.DEFLATED, -15), 0, io.BytesIO()
+    data.write(squeeze.compress(begin) + squeeze.flush(zlib.Z_FULL_FLUSH))
+    block = squeeze.compress(bytes(2**24)) + squeeze.flush(zlib.Z_FULL_FLUSH)
+    for _ in range((size - len(begin)) // 2**24):
+        data.write(block)
+    name, raw = b"images.npy", data.getvalue()
+    sizes = struct.pack("<III", crc, len(raw), size)
+    local = b"PK\x03\x04" + struct.pack("<HHHHH", 20, 0, 8, 0, 0) + sizes + struct.pack("<HH", len(name), 0) + name
+    central = b"PK\x01\x02" + struct.pack("<HHHHHH", 20, 20, 0, 8, 0, 0) + sizes
+    central += struct.pack("<HHHHHII", len(name), 0, 0, 0, 0, 0, 0) + name
+    end = b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(central), len(local) + len(raw), 0)
+    path.write_bytes(local + raw + central + end)
+    return path
+
+
+def test_a_bomb_is_not_unpacked(tmp_path):
+    file = bomb(tmp_path / "bomb.npz", (2**10, 2**10, 2**10, 3))
+    assert file.stat().st_size < 5 * 10**6
+    refused(
+        images, file, words=r"images\.npy in .*bomb\.npz has [\d,]+ bytes and unpacks to 3,221,[\d,]+, \d[\d,]+ times"
+    )
+
+
+def test_only_what_was_chosen_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(arrays, "_AT_ONCE", 1000)
+    numbers = np.arange(50 * 8 * 8 * 3, dtype=np.uint32).reshape(50, 8, 8, 3) % 251
+    for stored in (numbers, np.asfortranarray(numbers), numbers.astype(">f8"), numbers.astype(np.int16)):
+        packed(tmp_path / "a.npz", images=stored, labels=np.arange(50))
+        found = arrays.pictures(tmp_path / "a.npz", 3)
+        assert (found.total, found.indices, found.labels) == (50, [8, 25, 41], [8, 25, 41])
+        assert np.array_equal(found.pixels, numbers[[8, 25, 41]])
+
+
+def test_more_than_memory_holds_is_refused_with_the_number(tmp_path, monkeypatch):
+    monkeypatch.setattr("oversmooth.machine.free_memory", lambda: 10**6)
+    packed(tmp_path / "a.npz", images=np.zeros((10, 256, 256, 3), np.uint8))
+    refused(images, tmp_path / "a.npz", words=r"images\.npy in .* needs .* of memory, and 1 MB are free; choose fewer")
+
+
+def test_what_lies_beside_the_pictures_may_be_anything(tmp_path):
+    np.savez(tmp_path / "a.npz", note=np.array([{}], object), x=np.zeros((3, 8, 8, 3), np.uint8))
+    assert len(images(tmp_path / "a.npz")) == 1
+
+
+@pytest.mark.parametrize("label", [2**60, -(2**60), 2**63 - 1])
+def test_labels_beyond_all_classes(label, tmp_path):
+    packed(tmp_path / "a.npz", labels=np.array([0, label, 0]), **PLAIN)
+    refused(
+        images,
+        tmp_path / "a.npz",
+        words=rf"image 1 of a\.npz has the label {label}; labels are counted from 0",
+        count=3,
+    )
+    packed(tmp_path / "b.npz", labels=np.array([0, 2**64 - 1, 0], np.uint64), **PLAIN)
+    refused(images, tmp_path / "b.npz", words="has the label 18446744073709551615", count=3)
+
+
+def test_ids_beyond_all_tokens(tmp_path):
+    packed(tmp_path / "a.npz", input_ids=np.array([[1, 2], [3, 2**64 - 1]], np.uint64))
+    refused(texts, tmp_path / "a.npz", words="input_ids goes from 1 to 18446744073709551615, but the tokenizer has 128")
+
+
+# parquet
+
+
+def table(path, *columns):
+    schema = pyarrow.schema([(name, value.type) for name, value in columns])
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays([value for _, value in columns], schema=schema), path)
+    return path
+
+
+@pytest.fixture
+def png():
+    data = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(data, "png")
+    return data.getvalue()
+
+
+def test_two_columns_of_one_name(png, tmp_path):
+    image, label, text = pyarrow.array([png]), pyarrow.array([2**60]), pyarrow.array(["some words"])
+    twice = table(tmp_path / "a.parquet", ("image", image), ("image", image))
+    refused(images, twice, words=r"a\.parquet has 2 columns named image; leave one of that name")
+    twice = table(tmp_path / "b.parquet", ("image", image), ("label", label), ("label", label))
+    refused(images, twice, words="has 2 columns named label")
+    refused(texts, table(tmp_path / "c.parquet", ("text", text), ("text", text)), words="has 2 columns named text")
+    once = table(tmp_path / "d.parquet", ("image", image), ("label", label))
+    refused(images, once, words="row 0 of d.parquet has the label 1152921504606846976")
+
+
+def test_a_thousand_columns_are_not_listed(tmp_path):
+    wide = table(tmp_path / "a.parquet", *((f"column {i}", pyarrow.array([1])) for i in range(1000)))
+    refused(images, wide, words="column 7 and so on; it needs one named image")
+
+
+@pytest.mark.parametrize(
+    "column", [[1, 2], [1.5, None], [b"ab", b"cd"], [["a"], ["b"]], [{"a": 1}, None], [True, False]], ids=str
+)
+@pytest.mark.parametrize("lines", [False, True])
+def test_text_that_is_no_text(column, lines, tmp_path):
+    refused(
+        texts, table(tmp_path / "a.parquet", ("text", pyarrow.array(column))), words="has no text in it", lines=lines
+    )
+
+
+@pytest.mark.parametrize("column", [[1, 2], ["a", "b"], [["a"], []], [{"bytes": 5}, None], [None, None]], ids=str)
+def test_pictures_that_are_none(column, tmp_path):
+    refused(images, table(tmp_path / "a.parquet", ("image", pyarrow.array(column))), words="none of the 2 images")
+
+
+def test_row_groups_beyond_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("oversmooth.machine.free_memory", lambda: 1000)
+    large = table(tmp_path / "a.parquet", ("text", pyarrow.array([str(i) * 100 for i in range(100)])))
+    refused(
+        texts, large, words=r"a row group of .* needs .* of memory, and 1 kB are free; write it in smaller row groups"
+    )
+    assert parquet.ROWS_AT_ONCE < 100
+
+
+# pictures
+
+
+@pytest.mark.parametrize("kind", [SyntaxError, ValueError, MemoryError])
+def test_a_reason_is_never_empty(kind, tmp_path, monkeypatch):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+
+    def silent(*_):
+        raise kind
+
+    monkeypatch.setattr("oversmooth.inputs.images._load", silent)
+    refused(images, tmp_path / "a.png", words=rf"a\.png does not decode \({kind.__name__}\) and was left out")
+
+
+def test_postscript_is_not_run_whatever_it_is_called(tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    )
+    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("Ghostscript was started"))
+    refused(images, tmp_path / "a.png", words=r"none of the 1 images .* decodes")
+
+
+def test_every_format_that_is_listed_is_read(tmp_path):
+    from oversmooth.inputs.sources import IMAGES
+
+    Image.init()
+    for ending in IMAGES:
+        if Image.EXTENSION.get(ending) in Image.SAVE:
+            Image.new("L" if ending == ".pgm" else "RGB", (8, 8)).save(tmp_path / f"a{ending}")
+            assert len(images(tmp_path / f"a{ending}")) == 1
+
+
+@pytest.mark.filterwarnings("ignore:Image size")
+def test_a_picture_of_a_billion_pixels(tmp_path):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    begin = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
+    packed = zlib.compress(bytes(10**6))
+    (tmp_path / "a.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", begin) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+    )
+    refused(images, tmp_path / "a.png", words=r"does not decode \(Image size \(1600000000 pixels\) exceeds limit")
+
+
+# text
+
+
+LONG = "Some words follow each other here. " * 2000
+
+
+@pytest.mark.parametrize("lines", [False, True])
+@pytest.mark.parametrize("text", ["short words", LONG], ids=["short", "long"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_text_in_two_bytes_a_letter_is_no_text(encoding, text, lines, tmp_path):
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    refused(texts, tmp_path / "a.txt", words=r"holds zero bytes, as UTF-16 does|is not UTF-8 text", lines=lines)
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_zero_bytes_anywhere_in_what_is_read(lines, tmp_path):
+    (tmp_path / "a.txt").write_bytes(LONG.replace("each", "e\0ch").encode())
+    refused(texts, tmp_path / "a.txt", words="holds zero bytes", lines=lines)
+    rows = table(tmp_path / "a.parquet", ("text", pyarrow.array(["some", "wo\0rds"])))
+    refused(texts, rows, words="row 1 of a.parquet is not text: it holds zero bytes", lines=lines)
+
+
+@pytest.mark.parametrize("text", ["short words", LONG], ids=["short", "long"])
+def test_a_byte_order_mark_is_no_letter(text, tmp_path):
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    (tmp_path / "b.txt").write_bytes(text.encode("utf-8-sig"))
+    plain, marked = texts(tmp_path / "a.txt"), texts(tmp_path / "b.txt")
+    assert torch.equal(plain[0].inputs["input_ids"][0], marked[0].inputs["input_ids"][0])
+
+
+def test_a_tokenizer_that_fails_is_named(tmp_path):
+    class Broken(Letters):
+        def __call__(self, *_, **__):
+            raise Exception("WordLevel error: Missing [UNK] token from the vocabulary")
+
+    (tmp_path / "a.txt").write_text("some words")
+    with pytest.raises(InputError, match=r"the tokenizer makes nothing of a\.txt \(WordLevel error: "):
+        text_inputs(Broken(), tmp_path / "a.txt", count=2, length=8, batch=2)
+
+
+def test_a_text_larger_than_memory_is_read_in_part_or_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("oversmooth.machine.free_memory", lambda: 10**5)
+    (tmp_path / "a.txt").write_text(LONG)
+    assert len(texts(tmp_path / "a.txt")) == 1
+    refused(texts, tmp_path / "a.txt", words="reading all of .* needs .* of memory, and 100 kB are free", lines=True)

@@ -1,0 +1,179 @@
+"""Files that are there whole or not at all, whatever happens while they are written."""
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from oversmooth import files, signals
+from oversmooth.errors import InputError
+
+
+def gone():
+    """The number of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def left_by(process, folder, name="x", suffix=".json"):
+    """What a process that was killed leaves: a file and a folder."""
+    prefix = f".{name}.{files._machine()}-{process}-"
+    (folder / f"{prefix}abcd1234.oversmooth{suffix}").write_text("half")
+    (folder / f"{prefix}efgh5678.oversmooth").mkdir()
+    (folder / f"{prefix}efgh5678.oversmooth" / "weights").write_text("half")
+
+
+@pytest.mark.parametrize("writer", [files.whole_file, files.whole_folder])
+def test_what_a_killed_process_left_is_tidied_and_nothing_else(tmp_path, writer):
+    left_by(gone(), tmp_path)
+    left_by(gone(), tmp_path, "another", ".pdf")
+    keep = [".x.00000000-1-abcd1234.oversmooth.json", ".x.oversmooth.json", f".x.{files._machine()}-1.json", "x.txt"]
+    for name in keep:
+        (tmp_path / name).write_text("someone's")
+    left_by(os.getppid(), tmp_path)  # which runs
+    running = [name for name in os.listdir(tmp_path) if f"-{os.getppid()}-" in name]
+    with writer(tmp_path / "out") as temporary:
+        assert temporary.name.startswith(f".out.{files._machine()}-{os.getpid()}-")
+        if temporary.is_file():
+            temporary.write_text("whole")
+    assert sorted(os.listdir(tmp_path)) == sorted([*keep, *running, "out"])
+
+
+def test_a_death_by_kill_leaves_what_the_next_run_tidies(tmp_path):
+    code = "import os, signal, sys; from pathlib import Path; from oversmooth.files import whole_file\n"
+    code += "with whole_file(Path(sys.argv[1])) as t: t.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "x.json"], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 1
+    with files.whole_file(tmp_path / "x.json") as temporary:
+        temporary.write_text("whole")
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
+@contextlib.contextmanager
+def small_disk(size=20_000):
+    """No file can have more bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("how", ["safetensors", "text", "folder"])
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, how):
+    def write():
+        if how == "folder":
+            with files.whole_folder(tmp_path / "out") as temporary:
+                save_file({"x": torch.zeros(100_000)}, temporary / "model.safetensors")
+            return
+        with files.whole_file(tmp_path / "out") as temporary:
+            if how == "text":
+                temporary.write_text("x" * 100_000)
+            else:
+                save_file({"x": torch.zeros(100_000)}, temporary)
+
+    if how != "folder":
+        (tmp_path / "out").write_text("before")
+    said = r"out cannot be written: .*File too large.*; make room"
+    with small_disk(), pytest.raises(InputError, match=said) as refused:
+        write()
+    kept = "nothing was left" if how == "folder" else "what was there before is untouched"
+    assert kept in str(refused.value)
+    assert os.listdir(tmp_path) == ([] if how == "folder" else ["out"])
+    if how != "folder":
+        assert (tmp_path / "out").read_text() == "before"
+
+
+def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
+    order = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda d: order.append("fsync") or sync(d))
+    monkeypatch.setattr(Path, "replace", lambda self, to: order.append("rename") or replace(self, to))
+    with files.whole_file(tmp_path / "x") as temporary:
+        temporary.write_text("x")
+    assert order == ["fsync", "rename", "fsync"]
+    order.clear()
+    with files.whole_folder(tmp_path / "y") as temporary:
+        (temporary / "a").write_text("x")
+        (temporary / "b").mkdir()
+    assert order == ["fsync", "fsync", "fsync", "rename", "fsync"]
+
+
+def test_a_disk_that_fails_at_the_end_of_a_write_is_told(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+
+    def write():
+        with files.whole_file(tmp_path / "x.json") as temporary:
+            temporary.write_text("x")
+
+    with pytest.raises(InputError, match="No space left on device"):
+        write()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_mistake_in_the_block_stays_what_it_is(tmp_path):
+    def write():
+        with files.whole_folder(tmp_path / "x") as temporary:
+            (temporary / "half").write_text("x")
+            json.loads("{")
+
+    with pytest.raises(json.JSONDecodeError):
+        write()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_temporary_folder(tmp_path, number):
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+        def write():
+            with files.whole_folder(tmp_path / "x") as temporary:
+                (temporary / "half").write_text("x")
+                signal.raise_signal(number)
+
+        with signals.heard() as stop, pytest.raises(KeyboardInterrupt):
+            write()
+        assert stop.exit_code == 128 + number
+        assert os.listdir(tmp_path) == []
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def test_a_name_as_long_as_names_may_be(tmp_path):
+    path = tmp_path / ("ä" * 124 + ".json")
+    with files.whole_file(path) as temporary:
+        temporary.write_text("x")
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_outputs_are_neither_inputs_nor_one_another(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    (tmp_path / "link.json").symlink_to(tmp_path / "a.json")
+    for outputs, inputs, said in (
+        ([tmp_path / "a.json"], [str(tmp_path / "." / "a.json")], "to be read and to be written"),
+        ([tmp_path / "link.json"], [tmp_path / "a.json", None], "to be read and to be written"),
+        ([tmp_path / "b.md", None, tmp_path / "x" / ".." / "b.md"], [], "named twice"),
+    ):
+        with pytest.raises(InputError, match=said):
+            files.check_apart(outputs, inputs)
+    files.check_apart([tmp_path / "b.json", None], [tmp_path / "a.json", "a/hub-id"])
