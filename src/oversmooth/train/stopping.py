@@ -29,14 +29,16 @@ def reason(heard: list[int], end: float | None) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[list[int]]:
-    """A list into which signals to stop are put; the second of a kind is as ever, so that two Ctrl-C stop at once."""
+    """A list into which signals to stop are put; the second Ctrl-C is as ever, and stops at once.
+
+    Others may come several times for one reason: Linux tells of a parent's death once for each of its threads.
+    """
     heard: list[int] = []
     before: dict[int, Any] = {}
 
     def hear(number: int, frame: Any) -> None:
         heard.append(number)
-        # As ever, SIGUSR2 would end the process while it saves, which is what it was sent to bring about.
-        if number in (signal.SIGINT, signal.SIGTERM) and number in before:
+        if number == signal.SIGINT and number in before:
             signal.signal(number, before[number])
 
     with _handled(hear, list(_SIGNALS), before):
