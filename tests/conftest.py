@@ -1,11 +1,16 @@
-"""Settings for all tests: one thread a process, and the same examples every time."""
+"""Settings for all tests: the same examples every time."""
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from support.nightly import NIGHTLY
 
 settings.register_profile(
-    "repeatable", derandomize=True, deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    max_examples=100 if NIGHTLY else 15,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
 
@@ -17,8 +22,11 @@ def _same_numbers():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests of one family run in one process, where what they share is made once."""
-    shared = ("test_families.py", "test_models_table.py")
+    """What tests share is made once: those of one family, and those of some modules, run in one process."""
+    by_family = ("test_families.py", "test_models_table.py", "test_conformance.py")
+    by_module = ("test_realdata.py", "test_trained_figures.py", "test_page.py", "test_demo.py")
     for item in items:
-        if item.path.name in shared and "name" in getattr(item, "fixturenames", ()):
+        if item.path.name in by_module:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+        elif item.path.name in by_family and "name" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(item.callspec.params["name"]))

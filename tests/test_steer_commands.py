@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from families import FAMILIES
+from support.nightly import nightly
 from test_commands import gpt, run, vit  # noqa: F401 (fixtures)
 
 import oversmooth
@@ -223,6 +224,7 @@ def test_fig3_is_what_the_theory_says(monkeypatch, capsys, tmp_path):
     assert all(d.steering["verified"]["ok"] for mode, d in found.items() if mode)
 
 
+@nightly
 def test_the_sweep_over_methods(monkeypatch, capsys, tmp_path, vit, gpt):  # noqa: F811
     monkeypatch.setenv("COLUMNS", "160")
     assert run(monkeypatch, "reproduce", "steering", vit, "--inputs", 2, "--spectra", 2, "-o", tmp_path / "t.md") == 0
@@ -300,6 +302,7 @@ def test_words():
         method_named("spectral:form=general,range=1")
 
 
+@nightly
 def test_the_example_runs():
     script = Path(__file__).resolve().parents[1] / "examples" / "steer_train_fold.py"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A vision model by its hub id, from a cache such as the hub's own library keeps, without a network."""
+"""Vision models by their hub ids, from a cache such as the hub's own library keeps, without a network."""
 
 import json
 import os
@@ -8,97 +8,113 @@ import sys
 import pytest
 import torch
 
+pytestmark = pytest.mark.xdist_group("hub ids")  # one process answers for all of them
 MEAN, STD = [0.1, 0.2, 0.3], [0.4, 0.5, 0.6]
 PROCESSOR = dict(image_processor_type="ViTImageProcessor", size={"height": 20, "width": 20}, resample=3) | dict(
     image_mean=MEAN, image_std=STD
 )
+FILES = {"preprocessor": PROCESSOR, "processor": {"image_processor": PROCESSOR}}
+"""By the names of their models, and of the files less _config.json."""
+SHARDS = ("10KB", "1GB")
 ASK = """
 import json, sys
+from pathlib import Path
 from oversmooth import models
-loaded = models.load("someone/vit")
-if len(sys.argv) > 1:
-    from pathlib import Path
-    models.save(loaded, Path(sys.argv[1]))
-p = loaded.preprocessing
-print(json.dumps([p.size, p.interpolation, p.mean, p.std, p.note, loaded.remarks]))
+from oversmooth.steering import steering_of
+said = {}
+for name in sys.argv[2:]:
+    loaded = models.load(f"someone/{name}")
+    p, steering = loaded.preprocessing, steering_of(loaded.model)
+    said[name] = dict(size=p.size, interpolation=p.interpolation, mean=p.mean, std=p.std, note=p.note)
+    said[name] |= dict(remarks=loaded.remarks, steering=steering and steering.settings()["methods"][0]["strength"])
+    if steering is None:
+        models.save(loaded, Path(sys.argv[1]) / name)
+print(json.dumps(said))
 """
 
 
-@pytest.fixture
-def cache(tmp_path):
-    """A cache with one model in it, and the folder of its files."""
+def model():
     from transformers import ViTConfig, ViTForImageClassification
 
-    repository = tmp_path / "hub" / "models--someone--vit"
-    snapshot = repository / "snapshots" / ("0" * 40)
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text("0" * 40)
     sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
     torch.manual_seed(0)
-    ViTForImageClassification(ViTConfig(**sizes, image_size=20, patch_size=4)).save_pretrained(snapshot)
-    return tmp_path / "hub", snapshot
+    return ViTForImageClassification(ViTConfig(**sizes, image_size=20, patch_size=4))
 
 
-def asked(hub, *arguments, ask=ASK, **more):
-    environment = os.environ | {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"} | more
+def snapshot(home, name):
+    """The folder of a model's files, in a cache."""
+    repository = home / "hub" / f"models--someone--{name}"
+    folder = repository / "snapshots" / ("0" * 40)
+    folder.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A cache with models in it that differ in their files."""
+    from oversmooth.steering import NeuTRENO, steer
+    from oversmooth.steering.saving import rename_weights
+
+    home = tmp_path_factory.mktemp("home")
+    for name in ("without", *FILES):
+        folder = snapshot(home, name)
+        model().save_pretrained(folder)
+        if name in FILES:
+            (folder / f"{name}_config.json").write_text(json.dumps(FILES[name]))
+    for shards in SHARDS:
+        folder = snapshot(home, shards)
+        steer(model(), NeuTRENO(0.35)).save_pretrained(folder, max_shard_size=shards)
+        rename_weights(folder)
+        (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    return home
+
+
+def asked(home, *names, **more):
+    environment = os.environ | {"HF_HUB_CACHE": str(home / "hub"), "HF_HUB_OFFLINE": "1"} | more
     done = subprocess.run(
-        [sys.executable, "-c", ask, *arguments], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", ASK, str(home / "saved"), *names],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("file", ["preprocessor_config.json", "processor_config.json"])
-def test_a_hub_id_gets_its_processors_file(cache, tmp_path, file):
-    hub, snapshot = cache
-    content = PROCESSOR if file.startswith("pre") else {"image_processor": PROCESSOR}
-    (snapshot / file).write_text(json.dumps(content))
-    assert asked(hub, str(tmp_path / "saved")) == [[20, 20], "bicubic", MEAN, STD, "", []]
-    assert (tmp_path / "saved" / file).read_text() == (snapshot / file).read_text()
+@pytest.fixture(scope="module")
+def said(home):
+    return asked(home, "without", *FILES, *SHARDS)
 
 
-def test_a_hub_id_without_one_is_told_by_its_name(cache):
-    hub, _ = cache
-    size, _, mean, _, note, remarks = asked(hub)
-    assert (size, mean) == ([20, 20], [0.5] * 3)
-    assert note.startswith("someone/vit has no preprocessor_config.json")
-    assert remarks == [note]
+@pytest.mark.parametrize("file", FILES)
+def test_a_hub_id_gets_its_processors_file(home, said, file):
+    plain = dict(note="", remarks=[], steering=None)
+    assert said[file] == dict(size=[20, 20], interpolation="bicubic", mean=MEAN, std=STD, **plain)
+    assert json.loads((home / "saved" / file / f"{file}_config.json").read_text()) == FILES[file]
+
+
+def test_a_hub_id_without_one_is_told_by_its_name(said):
+    found = said["without"]
+    assert (found["size"], found["mean"]) == ([20, 20], [0.5] * 3)
+    assert found["note"].startswith("someone/without has no preprocessor_config.json")
+    assert found["remarks"] == [found["note"]]
+
+
+@pytest.mark.parametrize("shards", SHARDS)
+def test_a_steered_model_by_its_hub_id(said, shards):
+    """Its weights have a name that transformers does not look for."""
+    assert (said[shards]["steering"], said[shards]["remarks"]) == (0.35, [])
 
 
 NOWHERE = "/dev/null/nowhere"
 """A place in which nothing can be written or made, whoever asks."""
 
 
-def test_a_home_that_cannot_be_written_to_is_no_reason_to_stop(cache):
+def test_a_home_that_cannot_be_written_to_is_no_reason_to_stop(home):
     """As in a container, or on a machine whose home directories are mounted to be read only."""
-    hub, snapshot = cache
-    (snapshot / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
     homes = dict.fromkeys(("HOME", "HF_HOME", "XDG_CACHE_HOME", "HF_MODULES_CACHE", "OVERSMOOTH_CACHE"), NOWHERE)
-    assert asked(hub, **homes)[0] == [20, 20]
-
-
-STEERED = """
-import json
-from oversmooth.steering import steering_of
-from oversmooth import models
-loaded = models.load("someone/vit")
-print(json.dumps([steering_of(loaded.model).settings()["methods"][0]["strength"], loaded.remarks]))
-"""
-
-
-@pytest.mark.parametrize("shards", ["10KB", "1GB"])
-def test_a_steered_model_by_its_hub_id(cache, shards):
-    """Its weights have a name that transformers does not look for."""
-    from transformers import ViTForImageClassification
-
-    from oversmooth.steering import NeuTRENO, steer
-    from oversmooth.steering.saving import rename_weights
-
-    hub, snapshot = cache
-    model = steer(ViTForImageClassification.from_pretrained(snapshot), NeuTRENO(0.35))
-    for file in snapshot.iterdir():
-        file.unlink()
-    model.save_pretrained(snapshot, max_shard_size=shards)
-    rename_weights(snapshot)
-    (snapshot / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
-    assert asked(hub, ask=STEERED) == [0.35, []]
+    found = asked(home, SHARDS[0], **homes)
+    assert found[SHARDS[0]]["size"] == [20, 20]

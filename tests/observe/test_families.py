@@ -4,6 +4,7 @@ import family_checks as checks
 import pytest
 import torch
 from families import FAMILIES, run, usable
+from support.nightly import some
 from torch import nn
 
 from oversmooth.anatomy import locate
@@ -13,8 +14,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
     pytest.mark.filterwarnings("ignore:mkldnn_matmul"),  # processors without bfloat16
 ]
-EVERY = pytest.mark.parametrize("name", usable())
-SOME = pytest.mark.parametrize("name", usable()[::3])
+EVERY = pytest.mark.parametrize("name", some(usable(), 2))
+SOME = pytest.mark.parametrize("name", some(usable(), 6))
 
 
 @EVERY
@@ -80,7 +81,7 @@ def test_nothing_is_left_behind_by_a_model_that_fails(name):
         )
 
 
-@pytest.mark.parametrize("name", [n for n in usable() if FAMILIES[n].library != "toy"][::4])
+@pytest.mark.parametrize("name", some([n for n in usable() if FAMILIES[n].library != "toy"], 6))
 def test_gradients_stay_as_they_are(name):
     family = FAMILIES[name]
     mask = family.mask()

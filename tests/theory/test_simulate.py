@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import apply_layer, attention, normal, weights
+from support.nightly import some
 from torch.nn.functional import layer_norm
 
 from oversmooth import InputError
@@ -66,10 +67,10 @@ def test_against_the_update_written_out(heads, n, d, causal, residual, norm, neu
     torch.testing.assert_close(run.X, expected[-1] / expected[-1].norm(), **near)
 
 
-@pytest.mark.parametrize("scale", [2.0, -3.5])
+@pytest.mark.parametrize("scale", some([-3.5, 2.0], 2))
 def test_ten_thousand_layers_neither_overflow_nor_underflow(scale):
     A, eye = attention(1, 8, 8, sharpness=0.5), torch.eye(4, dtype=torch.float64)[None]
-    run = simulate(normal(8, 4), A, eye, scale * eye, 10_000, every=500)
+    run = simulate(normal(8, 4), A, eye, scale * eye, 10_000, every=2000)
     for name in (
         "log_hfc_lfc",
         "log_hfc_lfc_spectral",

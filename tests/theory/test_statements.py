@@ -104,7 +104,7 @@ def test_flip_back_to_smoothing_below_the_threshold(n, d, seed, complex_spectrum
 def test_unique_smoothing_dominator_gives_the_constant_array():
     """X_L ∝ 1 v_jᵀ: input and angle convergence, rank one."""
     A, H = attention(1, 6, 6), with_spectrum(torch.tensor([0.9, 0.3, 0.1, -0.2]))
-    run = simulate(normal(6, 4), A, *one_head(H), 200)
+    run = simulate(normal(6, 4), A, *one_head(H), 200, every=100)
     values, vectors = torch.linalg.eigh(H)
     expected = torch.outer(torch.ones(6).double(), vectors[:, values.argmax()]) / math.sqrt(6)
     X = run.X * torch.sign((run.X * expected).sum())
@@ -119,7 +119,7 @@ def test_unique_sharpening_dominator_gives_the_outer_product():
     A = symmetric_attention(6, seed=4)[None]
     H = with_spectrum(torch.tensor([-1.0, -0.5, -0.2, -0.1]))
     found = dominance(A, *one_head(H))
-    run = simulate(normal(6, 4), A, *one_head(H), 4000)
+    run = simulate(normal(6, 4), A, *one_head(H), 4000, every=1000)
     values, vectors = torch.linalg.eig(A[0])
     v = vectors[:, values.real.argmin()].real
     expected = (v - v.mean()).norm() / (v.mean().abs() * math.sqrt(6))
@@ -160,12 +160,12 @@ def test_ties_that_mix_tokens_and_features_keep_the_rank():
     mixed = dominance(A, *one_head(with_spectrum(torch.tensor([-0.8, -0.8, -0.1]))))
     assert mixed.verdict == "rough"
     assert mixed.notions["rank_collapse"] == "fails"
-    run = simulate(normal(n, 3), A, *one_head(with_spectrum(torch.tensor([-0.8, -0.8, -0.1]))), 2000)
+    run = simulate(normal(n, 3), A, *one_head(with_spectrum(torch.tensor([-0.8, -0.8, -0.1]))), 2000, every=1000)
     assert run.sigma_ratio[-1] > 0.01
     # One feature vector, or one token vector, is not enough to keep it.
     shared = dominance(A, *one_head(with_spectrum(torch.tensor([-0.8, -0.3, -0.1]))))
     assert shared.notions["rank_collapse"] == "holds"
-    run = simulate(normal(n, 3), A, *one_head(with_spectrum(torch.tensor([-0.8, -0.3, -0.1]))), 2000)
+    run = simulate(normal(n, 3), A, *one_head(with_spectrum(torch.tensor([-0.8, -0.3, -0.1]))), 2000, every=1000)
     assert run.sigma_ratio[-1] < 1e-6
 
 
@@ -182,13 +182,13 @@ def test_complex_pairs_of_both_give_rank_two_and_turn():
         tried += 1
         assert found.array.turns
         assert found.notions["rank_collapse"] == "fails"
-        run = simulate(normal(6, 2), A, *one_head(0.9 * turn), 3000)
-        assert run.sigma_ratio[-200:].max() > 1e-3
+        run = simulate(normal(6, 2), A, *one_head(0.9 * turn), 3000, every=7)
+        assert run.sigma_ratio[-30:].max() > 1e-3
         low, high = (end.item() for end in found.array.hfc_lfc)
         assert low * 0.98 < run.hfc_lfc[-1].item() < high * 1.02
-        if tried == 4:
+        if tried == 2:
             break
-    assert tried >= 2
+    assert tried == 2
 
 
 @given(st.integers(2, 9), st.integers(1, 5), seeds)
@@ -196,7 +196,7 @@ def test_one_head_without_residual_always_smooths(n, d, seed):
     A, (W_V, W_O) = attention(1, n, n, seed=seed), weights(1, d, d, seed=seed)
     found = dominance(A, W_V, W_O, residual=False)
     assert found.verdict == "smooth"
-    run = simulate(normal(n, d, seed=seed), A, W_V, W_O, 300, residual=False)
+    run = simulate(normal(n, d, seed=seed), A, W_V, W_O, 300, residual=False, every=100)
     assert run.log_hfc_lfc[-1] < -10 or found.margin < 0.05
 
 
@@ -246,7 +246,7 @@ def test_depth_is_the_product_of_the_centred_operators(heads, n, d, causal, seed
     torch.testing.assert_close(hfc(X), Z)
 
 
-@settings(max_examples=12)  # thousands of layers each
+@settings(max_examples=6)  # thousands of layers each
 @given(st.integers(2, 3), st.integers(3, 6), st.integers(2, 4), st.booleans(), seeds)
 def test_multi_head_verdict_against_simulated_layers(heads, n, d, causal, seed):
     A, (W_V, W_O) = attention(heads, n, n, causal=causal, seed=seed), weights(heads, d, 2, scale=0.7, seed=seed)
@@ -337,7 +337,7 @@ def test_equal_radii_are_a_tie_and_the_jordan_structure_decides():
         found = dominance(A, *one_head(H))
         assert found.verdict == "tie"
         assert set(found.notions.values()) == {"open"}
-    stays = simulate(normal(n, 2), A, *one_head(plain), 1000)
+    stays = simulate(normal(n, 2), A, *one_head(plain), 1000, every=500)
     falls = simulate(normal(n, 2), A, *one_head(jordan), 10_000, every=1000)
     assert stays.hfc_lfc[-1] > 0.1
     assert falls.hfc_lfc[-1] < 1e-2  # like 1/L: the block grows linearly on constant arrays
@@ -360,14 +360,14 @@ def test_bias_is_a_smooth_mode_of_eigenvalue_one():
     assert dominance(A, *one_head(H)).verdict == "rough"
     assert dominance(A, *one_head(H), bias=True).verdict == "smooth"
     X, bias = normal(5, 2), torch.tensor([0.3, -0.1]).double()
-    assert simulate(X, A, *one_head(H), 3000).hfc_lfc[-1] > 0.1
-    assert simulate(X, A, *one_head(H), 3000, bias=bias).hfc_lfc[-1] < 1e-6
+    assert simulate(X, A, *one_head(H), 3000, every=1000).hfc_lfc[-1] > 0.1
+    assert simulate(X, A, *one_head(H), 3000, every=1000, bias=bias).hfc_lfc[-1] < 1e-6
     # And it does not help where the rough part grows.
     B = attention(1, 5, 5, seed=2)
     H = with_spectrum(torch.tensor([-1.0, -0.9]))
     if dominance(B, *one_head(H)).rho_rough > 1.01:
         assert dominance(B, *one_head(H), bias=True).verdict == "rough"
-        assert simulate(X, B, *one_head(H), 3000, bias=bias).hfc_lfc[-1] > 0.1
+        assert simulate(X, B, *one_head(H), 3000, every=1000, bias=bias).hfc_lfc[-1] > 0.1
 
 
 def test_layer_norm_gamma_swaps_smoothing_and_sharpening_only_where_eigenvalues_are_small():
@@ -390,7 +390,7 @@ def test_post_norm_does_not_see_the_sign_of_a_uniform_gamma(n, d, seed):
     assert torch.equal(plus.abs_cos, minus.abs_cos)
 
 
-@settings(max_examples=12)  # thousands of layers each
+@settings(max_examples=6)  # hundreds of layers each
 @given(st.integers(1, 3), st.integers(2, 6), st.integers(1, 4), st.floats(0.05, 1.0), seeds)
 def test_neutreno_shifts_attention_and_needs_more_than_one_to_smooth(heads, n, d, strength, seed):
     """ρ_smooth is the radius of I + (1 − λ̃) W_V W_O, and input convergence needs it above max(1, ρ_rough)."""
@@ -401,7 +401,7 @@ def test_neutreno_shifts_attention_and_needs_more_than_one_to_smooth(heads, n, d
     margin = found.rho_smooth - found.rho_rough.clamp(min=1)
     torch.testing.assert_close(found.margin, margin)
     assume(margin.abs() > 0.02)
-    run = simulate(normal(n, d, seed=seed), A, W_V, W_O, 1500, neutreno=strength, every=100)
+    run = simulate(normal(n, d, seed=seed), A, W_V, W_O, 800, neutreno=strength, every=100)
     if found.verdict == "smooth":
         assert run.log_hfc_lfc[-1] < -10
     else:
@@ -420,7 +420,7 @@ def test_repeated_attention_alone_is_a_random_walk_with_a_constant_limit():
     """P2: X ← A X tends to 1 πᵀ X_0 with π the stationary distribution."""
     A, X = attention(1, 6, 6), normal(6, 3)
     eye = torch.eye(3, dtype=torch.float64)[None]
-    run = simulate(X, A, eye, eye, 200, residual=False)
+    run = simulate(X, A, eye, eye, 200, residual=False, every=100)
     values, vectors = torch.linalg.eig(A[0].T)
     stationary = vectors[:, values.real.argmax()].real
     stationary = stationary / stationary.sum()

@@ -152,7 +152,7 @@ def test_children_end_with_a_parent_that_was_killed(tmp_path):
     def writers():
         """Processes that have a checkpoint."""
         found = [json.loads(path.read_text() or "{}") for path in work.glob("*/.oversmooth-lock")]
-        ready = list(work.glob("*/checkpoint/000002"))
+        ready = list(work.glob("*/checkpoint/000001"))
         return [one["pid"] for one in found if one] if len(ready) == 2 else []
 
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.nightly import NIGHTLY
 
 TESTS = Path(__file__).parents[2]
-CASES = 65
+CASES = 2000 if NIGHTLY else 40
 GROUPS = (
     "options", "weights", "configs", "shards", "code", "kinds", "names", "data", "diagnoses", "runs", "outputs",
     "environment", "api",

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import attention, dense_radii, layer_matrix, normal, radius, weights
+from support.nightly import some
 
 from oversmooth import InputError, steering
 from oversmooth.theory import (
@@ -537,7 +538,7 @@ def drift(n, up, down, corner, seed):
     return rows(A)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", some([torch.float32, torch.float64], 2))
 def test_heads_that_drift_are_checked_from_the_left(dtype):
     """Pseudo-eigenvalues pass for eigenvalues in a Krylov space; the transposed update does not find them again."""
     wrong = []

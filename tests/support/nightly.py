@@ -1,0 +1,17 @@
+"""What takes long runs in `make nightly` alone; `make test` takes a fixed sample of it."""
+
+import os
+from collections.abc import Iterable
+from typing import TypeVar
+
+import pytest
+
+NIGHTLY = bool(os.environ.get("OVERSMOOTH_NIGHTLY"))
+T = TypeVar("T")
+
+nightly = pytest.mark.skipif(not NIGHTLY, reason="takes long; runs in make nightly")
+
+
+def some(items: Iterable[T], every: int) -> list[T]:
+    """One in so many, and all of them at night."""
+    return list(items)[:: 1 if NIGHTLY else every]
