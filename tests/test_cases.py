@@ -3,8 +3,8 @@ import torch
 from support.nightly import some
 
 from oversmooth import InputError
-from oversmooth.cases import PRESETS, Case, with_options
 from oversmooth.theory import head_spectrum, joined_spectrum
+from oversmooth.theory.toy import PRESETS, Case, with_options
 
 
 @pytest.mark.parametrize("preset", [p for p in PRESETS if p not in ("cases", "figure4")])

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 from report_example import example
 
-from oversmooth import cases, cli, files, foreign
+from oversmooth import cli
 from oversmooth.cli.streams import Terminal, standard_streams
 from oversmooth.report import simulation
+from oversmooth.safety import files, foreign
+from oversmooth.theory import toy as cases
 
 app_module = importlib.import_module("oversmooth.cli.app")  # the package has the application under that name
 

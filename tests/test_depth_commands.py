@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_train_commands import cifar, run  # noqa: F401 (fixture)
 
-from oversmooth.errors import InputError
 from oversmooth.reproduce import cells, depth, table2
+from oversmooth.safety.errors import InputError
 from oversmooth.train import recipe, saved
 from oversmooth.train.build import augment_of
 from oversmooth.train.evaluate import Evaluator

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from oversmooth import files, signals
-from oversmooth.errors import InputError
+from oversmooth.safety import files, signals
+from oversmooth.safety.errors import InputError
 
 
 def gone():
@@ -50,7 +50,7 @@ def test_what_a_killed_process_left_is_tidied_and_nothing_else(tmp_path, writer)
 
 
 def test_a_death_by_kill_leaves_what_the_next_run_tidies(tmp_path):
-    code = "import os, signal, sys; from pathlib import Path; from oversmooth.files import whole_file\n"
+    code = "import os, signal, sys; from pathlib import Path; from oversmooth.safety.files import whole_file\n"
     code += "with whole_file(Path(sys.argv[1])) as t: t.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)"
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "x.json"], check=False)
     assert done.returncode == -signal.SIGKILL

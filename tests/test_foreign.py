@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oversmooth.errors import InputError
-from oversmooth.foreign import MOST_LETTERS, READABLE, json_text, sentence, visible
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.foreign import MOST_LETTERS, READABLE, json_text, sentence, visible
 
 NASTY = "\x1b]0;title\x07\x1b[31m\x9b2J\x08\x7f\u202egpj\u2066\udcff"
 TURNING = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ["transformers", "timm", "torchvision", "altair", "typer", "rich", "pandas", "scipy", "oversmooth.cases"]
+HEAVY = ["transformers", "timm", "torchvision", "altair", "typer", "rich", "pandas", "scipy", "oversmooth.theory.toy"]
 
 
 @pytest.mark.parametrize("module", ["oversmooth", "oversmooth.metrics", "oversmooth.theory"])

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from oversmooth import InputError, machine
+from oversmooth import InputError
+from oversmooth.safety import machine
 
 
 def test_there_is_some():

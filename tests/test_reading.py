@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from oversmooth import InputError
-from oversmooth.errors import about, reason
-from oversmooth.files import check_plain, check_unpacked, parse_json, read_bytes, read_json
+from oversmooth.safety.errors import about, reason
+from oversmooth.safety.files import check_plain, check_unpacked, parse_json, read_bytes, read_json
 
 
 def kinds(folder):

@@ -14,7 +14,7 @@ from test_commands import gpt, run, vit  # noqa: F401 (fixtures)
 
 import oversmooth
 from oversmooth import Diagnosis
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import FeatScale, Laplacian, NeuTRENO, Spectral, ValueResidual, steering_of, verify
 from oversmooth.steering.words import layers_named, method_named
 

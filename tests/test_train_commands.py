@@ -15,8 +15,8 @@ import torch
 from train_example import RECIPE, blobs, splits
 
 from oversmooth import cli
-from oversmooth.errors import InputError
 from oversmooth.reproduce import cells, table2, table3
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
 from oversmooth.train import checkpoint, lock, loop, recipe, saved
 from oversmooth.train.evaluate import Evaluator

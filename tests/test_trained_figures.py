@@ -13,8 +13,8 @@ from train_example import RECIPE, splits
 
 from oversmooth import models
 from oversmooth.diagnosing import diagnose
-from oversmooth.errors import InputError
 from oversmooth.reproduce import fig3, table1, table2, trained
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of
 from oversmooth.train import loop, saved
 from oversmooth.train.build import model_of

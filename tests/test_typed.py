@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 
-from oversmooth.typed import typed
+from oversmooth.safety.typed import typed
 
 
 class Shape(TypedDict, total=False):

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from oversmooth import anatomy, metrics, steering, theory
     from oversmooth.diagnosing import diagnose
     from oversmooth.diagnosis import Diagnosis
-    from oversmooth.errors import InputError
+    from oversmooth.safety.errors import InputError
     from oversmooth.steering import fold, load_steered, save_steered, steer, unsteer
 
 __version__ = "0.1.0"
@@ -30,7 +30,7 @@ __all__ = [
 _PARTS = ("anatomy", "metrics", "steering", "theory")
 _HOMES = {
     "Diagnosis": "oversmooth.diagnosis",
-    "InputError": "oversmooth.errors",
+    "InputError": "oversmooth.safety.errors",
     "diagnose": "oversmooth.diagnosing",
     **dict.fromkeys(("fold", "load_steered", "save_steered", "steer", "unsteer"), "oversmooth.steering"),
 }

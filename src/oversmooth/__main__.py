@@ -3,7 +3,7 @@
 import signal
 import sys
 
-from oversmooth.signals import heard
+from oversmooth.safety.signals import heard
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from torch.nn.modules.module import (
 )
 
 from oversmooth.anatomy.locate import MOST_LAYERS
-from oversmooth.errors import InputError
-from oversmooth.machine import free_memory, in_digits, in_words
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.machine import free_memory, in_digits, in_words
 
 # As configurations name them: num_hidden_layers, n_layer, encoder_layers, depths; hidden_size, n_embd, n_positions.
 _DEPTH = re.compile(r"(^|_)(layers?|blocks?|depths?|groups?|group_num)$")

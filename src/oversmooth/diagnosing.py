@@ -33,12 +33,12 @@ from oversmooth.diagnosis import (
     plain,
     share_of_smoothing,
 )
-from oversmooth.errors import InputError
 from oversmooth.inputs import Batch, Inputs
 from oversmooth.observe import MASSIVE_RATIO, Block, Found, Observer, Settings, study
 from oversmooth.observe.account import BY_INPUT
 from oversmooth.observe.extrapolate import last_block, whole_stack
 from oversmooth.observe.feed import Given, Runner
+from oversmooth.safety.errors import InputError
 from oversmooth.spectra import layer_spectrum, without_radii
 
 Progress = Callable[[int, int | None, str], None]

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from torch import Tensor
 
-from oversmooth.errors import InputError, reason
-from oversmooth.files import check_plain, parse_json, read_bytes, whole_file
-from oversmooth.foreign import json_text
-from oversmooth.machine import check_fits
-from oversmooth.typed import typed
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import check_plain, parse_json, read_bytes, whole_file
+from oversmooth.safety.foreign import json_text
+from oversmooth.safety.machine import check_fits
+from oversmooth.safety.typed import typed
 
 if TYPE_CHECKING:
     import pandas

@@ -31,12 +31,12 @@ from oversmooth.anatomy import locate
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.anatomy.live import steering_of
 from oversmooth.building import check_numbers, watched
-from oversmooth.errors import InputError, reason
-from oversmooth.files import whole_folder
 from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
-from oversmooth.inputs.libraries import borrow, unusable
 from oversmooth.inputs.processor_files import FILES, image_size
 from oversmooth.remote_code import arrays_only, check_asks_for_none, class_of, code_run
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import whole_folder
+from oversmooth.safety.libraries import borrow, unusable
 from oversmooth.steering.apply import MARKER
 from oversmooth.steering.saving import STEERED, WEIGHTS, read_file, rename_weights, restore_into, steered_class
 from oversmooth.train.saved import load_model, save_model, trained_file

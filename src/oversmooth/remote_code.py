@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 
 def class_of(transformers: Any, config: Any, trust: bool) -> Any:

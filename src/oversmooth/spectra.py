@@ -19,11 +19,11 @@ from torch import Tensor
 import oversmooth
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain
-from oversmooth.errors import InputError, about
-from oversmooth.files import parse_json, read_bytes
+from oversmooth.safety.errors import InputError, about
+from oversmooth.safety.files import parse_json, read_bytes
+from oversmooth.safety.typed import typed
 from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum
-from oversmooth.typed import typed
 
 _ZERO = 1e-6  # relative: a zero that centring or rank leaves has a sign that rounding chose
 _MOST_KEPT = 2**30

@@ -166,7 +166,7 @@ def test_only_what_was_chosen_is_kept(tmp_path, monkeypatch):
 
 
 def test_more_than_memory_holds_is_refused_with_the_number(tmp_path, monkeypatch):
-    monkeypatch.setattr("oversmooth.machine.free_memory", lambda: 10**6)
+    monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 10**6)
     packed(tmp_path / "a.npz", images=np.zeros((10, 256, 256, 3), np.uint8))
     refused(images, tmp_path / "a.npz", words=r"images\.npy in .* needs .* of memory, and 1 MB are free; choose fewer")
 
@@ -242,7 +242,7 @@ def test_pictures_that_are_none(column, tmp_path):
 
 
 def test_row_groups_beyond_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("oversmooth.machine.free_memory", lambda: 1000)
+    monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 1000)
     large = table(tmp_path / "a.parquet", ("text", pyarrow.array([str(i) * 100 for i in range(100)])))
     refused(
         texts, large, words=r"a row group of .* needs .* of memory, and 1 kB are free; write it in smaller row groups"
@@ -336,7 +336,7 @@ def test_a_tokenizer_that_fails_is_named(tmp_path):
 
 
 def test_a_text_larger_than_memory_is_read_in_part_or_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("oversmooth.machine.free_memory", lambda: 10**5)
+    monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 10**5)
     (tmp_path / "a.txt").write_text(LONG)
     assert len(texts(tmp_path / "a.txt")) == 1
     refused(texts, tmp_path / "a.txt", words="reading all of .* needs .* of memory, and 100 kB are free", lines=True)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from oversmooth.errors import InputError
 from oversmooth.inputs import Preprocessing, image_inputs, picture
+from oversmooth.safety.errors import InputError
 
 STEPS = Preprocessing((16, 24))
 

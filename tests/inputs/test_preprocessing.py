@@ -8,10 +8,10 @@ import timm_models
 import torch
 from PIL import Image
 
-from oversmooth.errors import InputError
 from oversmooth.inputs import Preprocessing, picture
 from oversmooth.inputs.preprocessing import rgb
 from oversmooth.inputs.processor_files import image_size
+from oversmooth.safety.errors import InputError
 
 STATED = {
     "ViT": {"image_processor_type": "ViTImageProcessor", "size": {"height": 64, "width": 48}, "resample": 3},

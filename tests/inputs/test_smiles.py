@@ -6,9 +6,10 @@ from collections import Counter
 import pytest
 import torch
 
-from oversmooth.errors import InputError
-from oversmooth.inputs import REACTIONS, smiles_tokenizer, text_inputs
-from oversmooth.inputs.smiles import SPLIT
+from oversmooth.demo.smiles import SPLIT
+from oversmooth.demo.smiles import smiles_tokenizer
+from oversmooth.inputs import REACTIONS, text_inputs
+from oversmooth.safety.errors import InputError
 
 LINES = REACTIONS.read_text(encoding="utf-8").splitlines()
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth.errors import InputError
 from oversmooth.inputs import PROSE, text_inputs
+from oversmooth.safety.errors import InputError
 
 
 def table(path, **columns):

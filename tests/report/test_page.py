@@ -10,8 +10,8 @@ from support.nightly import some
 
 from oversmooth import InputError
 from oversmooth.diagnosis import Accuracy, Diagnosis
-from oversmooth.foreign import shortened
 from oversmooth.report import page
+from oversmooth.safety.foreign import shortened
 
 NASTY = "</script><script>alert(1)</script>"
 

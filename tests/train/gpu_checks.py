@@ -15,7 +15,7 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from train_example import RECIPE, blobs, plain, splits
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train import data, graphs, loop, run
 from oversmooth.train.build import augment_of, model_of
 from oversmooth.train.evaluate import Evaluator

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth.errors import InputError
 from oversmooth.inputs import picture
+from oversmooth.safety.errors import InputError
 from oversmooth.train.augment import Augment, Draws
 from oversmooth.train.randaugment import RandAugment
 

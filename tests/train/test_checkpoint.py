@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from train_example import RECIPE, splits
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train import checkpoint, loop, saved
 from oversmooth.train.loop import Watch, train
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from oversmooth.errors import InputError
 from oversmooth.inputs import picture
+from oversmooth.safety.errors import InputError
 from oversmooth.train.corruptions import CONSTANTS, EXTRA, KINDS, SEVERITIES, corrupt, read_official
 from oversmooth.train.corruptions.draws import Draws, _mix
 

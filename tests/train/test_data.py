@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train.data import Images, load, normalisation, share
 
 Image = pytest.importorskip("PIL.Image")
@@ -306,7 +306,7 @@ def test_pipes_and_folders_are_no_data(tmp_path):
 
 
 def test_what_exceeds_the_memory_is_refused_with_the_number(tmp_path, monkeypatch):
-    monkeypatch.setattr("oversmooth.machine.free_memory", lambda: 10_000)
+    monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 10_000)
     refused("of memory, and 10 kB are free", cifar100(tmp_path / "a"))
     refused("reading", binary(tmp_path / "b"))
     message = refused("of memory, and 10 kB are free", idx(tmp_path / "c"))

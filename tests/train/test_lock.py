@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train import lock
 
 OTHER = "another machine"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from train_example import RECIPE, plain, splits
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
 from oversmooth.train import checkpoint, failure, loop, run, saved
 from oversmooth.train.loop import Watch, load_splits, train
@@ -227,7 +227,7 @@ def test_a_checkpoint_of_another_kind_of_device_is_refused(tmp_path):
 
 _FULL = """
 import resource, signal
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 try:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train.data import load
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 3072), np.uint8)
@@ -98,7 +98,7 @@ def test_pickles_that_ask_for_much_memory_are_refused(home, monkeypatch):
     refused("is not a readable pickle", home)
     (home / "train").write_bytes(pickle.dumps({"data": PIXELS, "fine_labels": [2**64, *FINE[1:]]}, 2))
     refused("not as many whole numbers", home)
-    monkeypatch.setattr("oversmooth.machine.free_memory", lambda: 10_000)
+    monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 10_000)
     refused("of memory, and 10 kB are free", home)
 
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oversmooth.errors import InputError
 from oversmooth.inputs import picture
+from oversmooth.safety.errors import InputError
 from oversmooth.train.randaugment import OPERATIONS, UNIFORMS, Plan, RandAugment
 
 Image = pytest.importorskip("PIL.Image")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.nightly import some
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train.ranks import Ranks
 
 _PROCESSES = """

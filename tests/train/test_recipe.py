@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from train_example import RECIPE, blobs
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral
 from oversmooth.train.randaugment import RandAugment
 from oversmooth.train.recipe import PAPER, QUICK, Recipe

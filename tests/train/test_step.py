@@ -111,7 +111,7 @@ def test_what_fused_adamw_is_told_leaves_weights_and_moments_alone():
 
 
 def test_fewer_images_than_a_batch_are_refused():
-    from oversmooth.errors import InputError
+    from oversmooth.safety.errors import InputError
 
     with pytest.raises(InputError, match="less than one batch of 8"):
         Step(RECIPE, model_of(RECIPE), blobs(7, 0), CPU)

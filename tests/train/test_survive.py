@@ -8,7 +8,7 @@ import pytest
 import torch
 from train_example import RECIPE, splits
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train import checkpoint, failure, lock, logs, loop, room, run, saved
 from oversmooth.train.loop import Watch, train
 

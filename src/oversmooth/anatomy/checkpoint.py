@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from oversmooth.anatomy.live import NormForm, config_parts, config_value
-from oversmooth.errors import InputError, reason
-from oversmooth.files import check_plain, read_json
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import check_plain, read_json
 
 _TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
 _LONGEST_NAME = 1000

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layouts import Layout
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.weights import all_finite, repeat_shared_heads
 
 NormPosition = Literal["pre", "post", "none", "unknown"]

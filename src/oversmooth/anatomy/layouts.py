@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 Packing = Literal["separate", "stacked", "per head", "quarters", "latent"]
 Role = Literal["factor", "keep", "feed"]

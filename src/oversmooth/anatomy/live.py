@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy import layouts
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.weights import all_finite
 
 NormForm = tuple[Literal["layer", "rms"], float]

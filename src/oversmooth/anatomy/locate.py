@@ -18,7 +18,7 @@ from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import GATE, SINKS, Anatomy, AttentionLayer, Norm, NormPosition, Weights
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
 from oversmooth.anatomy.live import NormForm
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 MOST_LAYERS = 4096
 """Several times what the deepest transformer that was ever trained has."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 
-from oversmooth import signals
 from oversmooth.cli import cells, demo, diagnose, reproduce, simulate, spectrum, steer, train  # each adds its command
 from oversmooth.cli.app import app
 from oversmooth.cli.streams import err, standard_streams
-from oversmooth.errors import InputError
+from oversmooth.safety import signals
+from oversmooth.safety.errors import InputError
 
 __all__ = ["app", "cells", "demo", "diagnose", "main", "reproduce", "simulate", "spectrum", "steer", "train"]
 

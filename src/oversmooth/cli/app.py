@@ -24,7 +24,7 @@ from rich.text import Text
 
 import oversmooth
 from oversmooth.cli.streams import err, out
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 __all__ = ["Commands", "app", "duration", "err", "out", "progress_bar", "status"]
 

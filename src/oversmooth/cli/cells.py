@@ -103,8 +103,8 @@ def _filled(
 
     tested: so many test images for a quick version, which is fitted to the data; None for the paper's.
     """
-    from oversmooth import files
     from oversmooth.reproduce import cells as kept
+    from oversmooth.safety import files
     from oversmooth.train.runs import first_of_test
 
     if show:
@@ -205,10 +205,10 @@ def table3(
     force: Force = False,
 ) -> None:
     """The first paper's table 3: accuracy of table 2's models against the intensity of corruption."""
-    from oversmooth import files
-    from oversmooth.errors import InputError
     from oversmooth.reproduce import cells as kept
     from oversmooth.reproduce import table2, table3
+    from oversmooth.safety import files
+    from oversmooth.safety.errors import InputError
     from oversmooth.train.runs import first_of_test
 
     _check_outputs(output)
@@ -276,8 +276,8 @@ def status(results: Results = Path("results")) -> None:
 
 
 def _check_outputs(output: list[Path] | None) -> None:
-    from oversmooth import files
     from oversmooth.report import figures
+    from oversmooth.safety import files
 
     files.check_apart(output or [])
     for path in output or []:
@@ -285,8 +285,8 @@ def _check_outputs(output: list[Path] | None) -> None:
 
 
 def _present(table: Table, markdown: str, output: list[Path] | None, chart: Any) -> None:
-    from oversmooth import files
     from oversmooth.report import figures
+    from oversmooth.safety import files
 
     out.print(table)
     for path in output or []:

@@ -92,10 +92,10 @@ def diagnose(
     ] = False,
 ) -> None:
     """Whether and where models smooth their tokens, which part does it, and what the spectra say about it."""
-    from oversmooth import files
-    from oversmooth.errors import InputError
     from oversmooth.report import figures as drawn
     from oversmooth.report import page
+    from oversmooth.safety import files
+    from oversmooth.safety.errors import InputError
 
     if json is not None:
         files.check_writable(json, (".json",))

@@ -43,7 +43,7 @@ def _named(
     models: list[str] | None, trained: bool, share: float, results: Path, seed: int | None = None, *, none: bool = False
 ) -> list[str]:
     """The models that are meant. none: whether there may be none."""
-    from oversmooth.errors import InputError
+    from oversmooth.safety.errors import InputError
 
     if trained and models:
         raise InputError(f"both {models[0]} and --trained were given; name models, or take table 2's")
@@ -80,8 +80,8 @@ def table1(
 
     With --trained, of all seeds of table 2's models that are there.
     """
-    from oversmooth import files
     from oversmooth.reproduce import table1 as recipe
+    from oversmooth.safety import files
 
     if output is not None:
         files.check_writable(output, (".md",))
@@ -196,9 +196,9 @@ def steering(
     device: Device = None,
 ) -> None:
     """What each method and strength does to a trained model without any training: curves, prediction, top-1."""
-    from oversmooth import files
     from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
     from oversmooth.reproduce import steering as recipe
+    from oversmooth.safety import files
 
     if output is not None:
         files.check_writable(output, (".md",))

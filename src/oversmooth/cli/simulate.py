@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oversmooth.cli.app import app, out, progress_bar
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from oversmooth.cases import Case, Outcome
+    from oversmooth.theory.toy import Case, Outcome
 
 
 class NormChoice(StrEnum):
@@ -58,8 +58,8 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict from spectra what depth does to random tokens, apply the layers, and show both side by side."""
-    from oversmooth import cases
     from oversmooth.report import simulation
+    from oversmooth.theory import toy as cases
 
     chosen = dict(
         tokens=tokens,

@@ -33,9 +33,9 @@ def spectrum(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Histogram: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Eigenvalues of H = (W_V W_O)ᵀ, layer by layer, from weights alone. A stopped run goes on where it was."""
-    from oversmooth import files
-    from oversmooth.errors import InputError
     from oversmooth.models import check_there
+    from oversmooth.safety import files
+    from oversmooth.safety.errors import InputError
 
     if json is not None:
         files.check_writable(json, (".json",))

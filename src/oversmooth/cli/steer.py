@@ -31,8 +31,9 @@ def steer(
     dtype: Dtype = None,
 ) -> None:
     """Put methods on a model and save it, steered: train it, diagnose it, fold it."""
-    from oversmooth import files, models
+    from oversmooth import models
     from oversmooth.report import terminal
+    from oversmooth.safety import files
     from oversmooth.steering import steer as put_on
     from oversmooth.steering import steering_of, verify
     from oversmooth.steering.words import layers_named, method_named
@@ -64,8 +65,9 @@ def fold(
     dtype: Dtype = None,
 ) -> None:
     """Leave a stock checkpoint that computes the same: it loads with plain from_pretrained."""
-    from oversmooth import files, models
-    from oversmooth.errors import InputError
+    from oversmooth import models
+    from oversmooth.safety import files
+    from oversmooth.safety.errors import InputError
     from oversmooth.steering import fold as fold_in
     from oversmooth.steering import steering_of
 

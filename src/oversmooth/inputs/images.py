@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError, reason
 from oversmooth.inputs import arrays
 from oversmooth.inputs.batches import Batch, Inputs, check_positive, spread
-from oversmooth.inputs.libraries import borrow
 from oversmooth.inputs.parquet import Table
 from oversmooth.inputs.pictures import picture
 from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.inputs.sources import Source, resolve
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.libraries import borrow
 
 # Those of sources.IMAGES, whatever a file is named: of the others some run programs, as that for PostScript does.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oversmooth.errors import InputError, reason
-from oversmooth.inputs.libraries import borrow
 from oversmooth.inputs.sources import Source
-from oversmooth.machine import check_fits
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.libraries import borrow
+from oversmooth.safety.machine import check_fits
 
 ROWS_AT_ONCE = 32
 

@@ -10,12 +10,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from oversmooth.errors import InputError, reason
-from oversmooth.files import check_plain, read_bytes
 from oversmooth.inputs.batches import spread
 from oversmooth.inputs.parquet import Row, Table
 from oversmooth.inputs.sources import Source
-from oversmooth.machine import check_fits
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import check_plain, read_bytes
+from oversmooth.safety.machine import check_fits
 
 # Enough letters to fill one token whatever the tokenizer; about 4 in English, up to 3 bytes a letter in other scripts.
 LETTERS_A_TOKEN = 16

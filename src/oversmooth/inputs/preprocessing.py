@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oversmooth.inputs import processor_files
-from oversmooth.inputs.libraries import borrow
 from oversmooth.inputs.processor_files import Stated
+from oversmooth.safety.libraries import borrow
 
 if TYPE_CHECKING:
     from PIL.Image import Image

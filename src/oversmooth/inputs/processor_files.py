@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from oversmooth.errors import InputError
-from oversmooth.files import json_kind, read_json
-from oversmooth.machine import in_digits
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import json_kind, read_json
+from oversmooth.safety.machine import in_digits
 
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
 Resize = Literal["exact", "shortest", "none"]

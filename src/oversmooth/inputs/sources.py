@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from oversmooth.errors import InputError
-from oversmooth.files import check_plain
 from oversmooth.inputs.batches import Kind
-from oversmooth.inputs.libraries import borrow
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import check_plain
+from oversmooth.safety.libraries import borrow
 
 IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError, reason
 from oversmooth.inputs import arrays
 from oversmooth.inputs.batches import Batch, Inputs, check_positive, spread
 from oversmooth.inputs.passages import Passage, lines_of, passages_of
 from oversmooth.inputs.sources import Source, resolve
+from oversmooth.safety.errors import InputError, reason
 
 PROSE = Path(__file__).parent / "prose.txt"
 REACTIONS = Path(__file__).parent / "reactions.txt"

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 
 def prepare(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

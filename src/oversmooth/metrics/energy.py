@@ -7,8 +7,8 @@ attention, and one of E with ``λ_i = λ̃ / step_i`` and ``f = V⁰`` is NeuTRE
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
 from oversmooth.metrics._tokens import prepare
+from oversmooth.safety.errors import InputError
 
 
 def nonlocal_energy(u: Tensor, kernel: Tensor, mask: Tensor | None = None) -> Tensor:

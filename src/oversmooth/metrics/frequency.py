@@ -5,9 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
 from oversmooth.metrics._tokens import count, largest, prepare
 from oversmooth.metrics.rank import singular_values
+from oversmooth.safety.errors import InputError
 
 
 def _mean(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.live import steering_of
-from oversmooth.errors import InputError
 from oversmooth.observe.account import Stage
 from oversmooth.observe.collect import MASSIVE_RATIO, Collect, Found, Settings
 from oversmooth.observe.study import Block, Study
 from oversmooth.observe.watch import Watch
+from oversmooth.safety.errors import InputError
 
 __all__ = ["MASSIVE_RATIO", "Block", "Found", "Observer", "Settings", "Stage", "study"]
 

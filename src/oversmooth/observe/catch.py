@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from oversmooth.errors import InputError
 from oversmooth.observe.tokens import counted, may_see
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
 
 _SOFTMAX: tuple[Callable[..., Any], ...] = (F.softmax, torch.softmax, Tensor.softmax)

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.errors import InputError, about
 from oversmooth.observe.account import BY_INPUT, Stage
 from oversmooth.observe.catch import Caught
 from oversmooth.observe.study import Block, inverse_sigma
 from oversmooth.observe.sums import few_tokens, holds
 from oversmooth.observe.tokens import Tokens, tokens_of
+from oversmooth.safety.errors import InputError, about
 from oversmooth.theory.dominance import TIE, Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.spectrum import attention_spectrum

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from oversmooth import metrics
 from oversmooth.anatomy.live import steering_of
 from oversmooth.diagnosis import Course, Extrapolation, Number, plain
-from oversmooth.errors import InputError, about
 from oversmooth.observe.study import Block, inverse_sigma, without_dropout
 from oversmooth.observe.watch import batch_first, first_tensor, results_like
+from oversmooth.safety.errors import InputError, about
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.radii import AttentionChange

@@ -9,8 +9,8 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy
-from oversmooth.errors import InputError
 from oversmooth.inputs import Batch
+from oversmooth.safety.errors import InputError
 
 Given = Tensor | Mapping[str, Tensor] | Batch
 

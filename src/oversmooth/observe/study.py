@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
 from oversmooth.anatomy.live import STEERING_PARTS, steering_of
-from oversmooth.errors import InputError
 from oversmooth.observe.account import Account, Branch, Event, Stage, account
 from oversmooth.observe.catch import Caught
 from oversmooth.observe.sums import same
 from oversmooth.observe.tokens import sequences
 from oversmooth.observe.watch import Watch
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 
 SINK = "a sink takes a share of attention, so that its rows sum to less than one and constant arrays are not kept"

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.errors import InputError
 from oversmooth.observe.catch import CatchAttention, Caught
+from oversmooth.safety.errors import InputError
 
 
 class Listener(Protocol):

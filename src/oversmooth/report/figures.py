@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from oversmooth.diagnosis import Diagnosis, Number
-from oversmooth.errors import InputError
-from oversmooth.files import check_folder, check_writable, whole_file
-from oversmooth.foreign import visible
-from oversmooth.inputs.libraries import borrow
 from oversmooth.report.page import distinct
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import check_folder, check_writable, whole_file
+from oversmooth.safety.foreign import visible
+from oversmooth.safety.libraries import borrow
 
 FORMATS = ("pdf", "svg", "png")
 ENDINGS = tuple(f".{name}" for name in FORMATS)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from oversmooth.diagnosis import Diagnosis, Layer, Number, plain
-from oversmooth.errors import InputError
-from oversmooth.files import check_writable, whole_file
-from oversmooth.foreign import READABLE, shortened
-from oversmooth.inputs.libraries import borrow
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import check_writable, whole_file
+from oversmooth.safety.foreign import READABLE, shortened
+from oversmooth.safety.libraries import borrow
 from oversmooth.verdict import agreement
 
 MOST_MODELS = 6

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from oversmooth.cases import Outcome
-from oversmooth.files import check_writable, whole_file
 from oversmooth.report.figures import check_libraries
+from oversmooth.safety.files import check_writable, whole_file
+from oversmooth.theory.toy import Outcome
 
 CHART_ENDINGS = (".png", ".svg", ".pdf", ".html", ".json")
 _POWER = "datum.value == 1 ? '1' : format(datum.value, '.0e')"

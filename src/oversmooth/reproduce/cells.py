@@ -23,14 +23,14 @@ from typing import Any, TypedDict
 import torch
 
 import oversmooth
-from oversmooth.errors import InputError, reason
-from oversmooth.files import read_json, whole_file
-from oversmooth.foreign import json_text
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import read_json, whole_file
+from oversmooth.safety.foreign import json_text
+from oversmooth.safety.typed import typed
 from oversmooth.train import checkpoint, lock, loop
 from oversmooth.train.many import Job, run_many
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.runs import OnNan, Progress, Splits, Watch
-from oversmooth.typed import typed
 
 Told = Callable[[str], None]
 Home = str | Callable[[Recipe], str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from oversmooth.errors import InputError
 from oversmooth.report.figures import plain_signs
+from oversmooth.safety.errors import InputError
 
 _COLOURS = ["#009E73", "#0072B2", "#D55E00"]  # plain, smoothing, sharpening
 

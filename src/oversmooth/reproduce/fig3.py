@@ -23,9 +23,9 @@ from torch import nn
 
 from oversmooth.diagnosing import Progress, diagnose
 from oversmooth.diagnosis import Diagnosis
-from oversmooth.errors import InputError
 from oversmooth.inputs import Inputs, Preprocessing
 from oversmooth.models import Loaded, load
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import Spectral, steer
 from oversmooth.train.recipe import Recipe, percent
 from oversmooth.train.saved import recipe_of

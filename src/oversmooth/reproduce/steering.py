@@ -16,11 +16,11 @@ from rich.table import Table
 
 from oversmooth.diagnosing import Progress, diagnose
 from oversmooth.diagnosis import Diagnosis
-from oversmooth.errors import InputError
 from oversmooth.inputs import Inputs
 from oversmooth.models import Loaded
 from oversmooth.report.terminal import number
 from oversmooth.reproduce import tables
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import (
     AttnScale,
     Centred,

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oversmooth.diagnosis import Diagnosis
-from oversmooth.errors import InputError
 from oversmooth.reproduce import tables
 from oversmooth.reproduce.cells import mean_and_spread
+from oversmooth.safety.errors import InputError
 from oversmooth.train.recipe import Recipe, percent
 
 if TYPE_CHECKING:

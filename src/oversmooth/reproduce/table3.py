@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from oversmooth.errors import InputError
 from oversmooth.reproduce import cells, tables
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of
 from oversmooth.train.corruptions import KINDS, SEVERITIES
 from oversmooth.train.data import Images

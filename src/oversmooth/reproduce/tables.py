@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from oversmooth.foreign import visible
+from oversmooth.safety.foreign import visible
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from oversmooth.errors import InputError
 from oversmooth.reproduce import table2
+from oversmooth.safety.errors import InputError
 from oversmooth.train.recipe import Recipe, percent
 from oversmooth.train.saved import recipe_of
 

@@ -13,7 +13,7 @@ from torch import nn
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.live import STEERED, STEERING_PARTS, check_is_module, steered_module, steering_of, unwrapped
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import opened
 from oversmooth.steering.method import Method
 from oversmooth.steering.passes import Passes

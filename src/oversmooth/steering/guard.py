@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import hiding
 from oversmooth.steering.passes import Passes
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.radii import AttentionChange
 
 Place = Literal["weights", "values", "attention", "output"]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 VALUES = "oversmooth_values"
 

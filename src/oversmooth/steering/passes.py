@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 _KEY = "oversmooth"
 

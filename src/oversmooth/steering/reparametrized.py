@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import orthogonal
 from oversmooth.steering.passes import Pass, Passes
 from oversmooth.steering.spectral import CONDITION_LIMIT, Spectral

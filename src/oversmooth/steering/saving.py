@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from oversmooth.anatomy.live import check_is_module, steering_of, unwrapped
-from oversmooth.errors import InputError, reason
-from oversmooth.files import check_plain, json_kind, parse_json, read_json, whole_file, whole_folder
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import check_plain, json_kind, parse_json, read_json, whole_file, whole_folder
+from oversmooth.safety.typed import typed
 from oversmooth.steering.apply import MARKER, restore, take_off
 from oversmooth.steering.method import Method
-from oversmooth.typed import typed
 
 KEY = "oversmooth"
 """Of the settings, in a safetensors file's metadata and in a configuration."""

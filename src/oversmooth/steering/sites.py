@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.steering.guard import Guard
 from oversmooth.steering.hiding import points
 from oversmooth.steering.method import Method, Part

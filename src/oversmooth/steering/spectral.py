@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import orthogonal
 from oversmooth.steering.method import Method, Place, check_choice
 

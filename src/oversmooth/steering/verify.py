@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.anatomy.live import check_is_module, steering_of, unwrapped
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.steering.record import Steering
 from oversmooth.steering.reparametrized import ReparametrizedLayer
 from oversmooth.steering.spectral import CONDITION_LIMIT

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.errors import about
+from oversmooth.safety.errors import about
 from oversmooth.steering import orthogonal
 from oversmooth.steering.spectral import Spectral
 from oversmooth.theory.small import finite

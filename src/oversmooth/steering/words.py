@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.steering.method import Method
 from oversmooth.steering.saving import method_from
 

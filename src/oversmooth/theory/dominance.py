@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.theory import one_head, several_heads
 from oversmooth.theory.bounds import DEFECTIVE, SAFETY
 from oversmooth.theory.limit import LimitArray

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.bounds import CERTIFY_TOKENS, ROUNDINGS, SAFETY, SUSPICIOUS, Region, certified, moved, rounding
 from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector

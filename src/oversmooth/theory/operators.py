@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.tokens import broadcast_mask, centre_tokens, check_product, check_rows, count_nonfinite
 
 # Entries of scores held at once where no fused kernel does the work: 16 MiB in float32.

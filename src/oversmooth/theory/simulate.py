@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from oversmooth import metrics
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.tokens import centre_tokens, token_mean
 from oversmooth.theory.weights import check_weights, one_a_head

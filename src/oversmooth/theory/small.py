@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 # A thread wants at least this many rows of matrices, or the hand-over costs more than it saves.
 _WORTH_SHARING = 128

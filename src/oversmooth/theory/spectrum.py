@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.krylov import Arnoldi
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.reducible import Reducible

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.dominance import TIE, Verdict
 from oversmooth.theory.krylov import LinearSystem, Score, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, as_operator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 
 def token_mean(v: Tensor, mask: Tensor | None) -> Tensor:

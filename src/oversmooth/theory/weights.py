@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.small import eigenvalues
 
 

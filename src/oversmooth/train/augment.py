@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train import mixing, randaugment
 from oversmooth.train.randaugment import RandAugment
 

@@ -25,11 +25,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from oversmooth.errors import InputError, reason
-from oversmooth.files import parse_json, read_json, whole_folder
-from oversmooth.machine import check_fits
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import parse_json, read_json, whole_folder
+from oversmooth.safety.machine import check_fits
+from oversmooth.safety.typed import typed
 from oversmooth.train.recipe import Recipe
-from oversmooth.typed import typed
 
 FOLDER, MANIFEST = "checkpoint", "manifest.json"
 SINGLE = "checkpoint.safetensors"

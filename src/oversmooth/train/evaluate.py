@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from oversmooth.errors import InputError
 from oversmooth.inputs.preprocessing import LUMA
+from oversmooth.safety.errors import InputError
 from oversmooth.train import graphs
 from oversmooth.train.build import augment_of
 from oversmooth.train.corruptions import KINDS, SEVERITIES, corrupt, read_official

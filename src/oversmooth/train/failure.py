@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train.build import model_of
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.step import Step, autocasts

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 NAME = ".oversmooth-lock"
 BEAT, QUIET = 10.0, 120.0

@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 from typing import Any, TypedDict
 
-from oversmooth.errors import InputError
-from oversmooth.files import parse_json
-from oversmooth.foreign import json_text
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import parse_json
+from oversmooth.safety.foreign import json_text
+from oversmooth.safety.typed import typed
 from oversmooth.train.checkpoint import Retry
-from oversmooth.typed import typed
 
 EPOCHS, SMOOTHING = "log.jsonl", "smoothing.jsonl"
 """A line an epoch, and one each time a run went back or found a checkpoint damaged; a line each time smoothing was

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from oversmooth.errors import InputError
-from oversmooth.files import check_folder
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import check_folder
 from oversmooth.train import checkpoint, lock, logs
 from oversmooth.train.ranks import Ranks, joined, number
 from oversmooth.train.recipe import Recipe

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from oversmooth.errors import InputError
-from oversmooth.files import whole_file
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import whole_file
 from oversmooth.train import checkpoint, parent
 from oversmooth.train.loop import MODEL
 from oversmooth.train.recipe import Recipe

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train import tones
 from oversmooth.train.warp import Move, rotation, warp
 

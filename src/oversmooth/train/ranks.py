@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from oversmooth.errors import InputError, reason
+from oversmooth.safety.errors import InputError, reason
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from oversmooth.errors import InputError, reason
-from oversmooth.files import parse_json, read_json
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import parse_json, read_json
+from oversmooth.safety.typed import typed
 from oversmooth.train.augment import CIFAR100_MEAN, CIFAR100_STD
 from oversmooth.train.randaugment import RandAugment
 from oversmooth.train.vit import Shape
-from oversmooth.typed import typed
 
 if TYPE_CHECKING:
     from oversmooth.steering import Method

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 PATIENCE, PAUSE = 300.0, 2.0
 """Seconds in which others may make room, and between two looks."""

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oversmooth import errors
-from oversmooth.errors import InputError
+from oversmooth.safety import errors
+from oversmooth.safety.errors import InputError
 from oversmooth.steering.reparametrized import SingularError
 from oversmooth.train import checkpoint, data, failure, logs, room
 from oversmooth.train.build import model_of

@@ -16,12 +16,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from oversmooth.anatomy.live import steering_of, unwrapped
-from oversmooth.errors import InputError
-from oversmooth.files import whole_file
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import whole_file
+from oversmooth.safety.typed import typed
 from oversmooth.steering.saving import KEY, read_file, read_settings, restore_into
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.vit import ViT
-from oversmooth.typed import typed
 
 RECIPE = "recipe"
 """Of the recipe, in the file's metadata."""

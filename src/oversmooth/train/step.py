@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.errors import InputError
-from oversmooth.machine import check_fits
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.machine import check_fits
 from oversmooth.train import graphs, mixing
 from oversmooth.train.augment import Draws
 from oversmooth.train.build import augment_of

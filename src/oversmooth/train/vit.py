@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.errors import InputError
-from oversmooth.machine import check_fits
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.machine import check_fits
 
 _BLOCK = 50_000  # bytes of a block's modules, whatever its width
 

@@ -349,7 +349,7 @@ def _command(case: Case, arguments: list[str]) -> int:
 
 def _call(case: Case, place: Place) -> int:
     """A call in Python: 0 if it returns, 2 if it raises what this package raises."""
-    from oversmooth.errors import InputError
+    from oversmooth.safety.errors import InputError
 
     try:
         case.build(place)

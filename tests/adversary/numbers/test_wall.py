@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oracles import normal
 from train_example import RECIPE, plain, splits
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import Spectral, orthogonal, steer, steering_of, verify
 from oversmooth.train import failure, run
 from oversmooth.train.loop import Watch, train

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train.corruptions.blur import defocus_blur, gaussian_blur, glass_blur, motion_blur, zoom_blur
 from oversmooth.train.corruptions.constants import CONSTANTS, SEVERITIES
 from oversmooth.train.corruptions.digital import contrast, elastic_transform, pixelate, saturate

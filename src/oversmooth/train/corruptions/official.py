@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oversmooth.errors import InputError, reason
+from oversmooth.safety.errors import InputError, reason
 from oversmooth.train.corruptions.apply import check_kind
 from oversmooth.train.corruptions.constants import SEVERITIES
 

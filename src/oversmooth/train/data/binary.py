@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from oversmooth.errors import InputError
-from oversmooth.machine import check_fits
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.machine import check_fits
 from oversmooth.train.data.images import Images, class_names
 from oversmooth.train.data.known import KNOWN
 

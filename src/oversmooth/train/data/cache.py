@@ -12,10 +12,10 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from oversmooth.errors import InputError
-from oversmooth.files import whole_file
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import whole_file
+from oversmooth.safety.typed import typed
 from oversmooth.train.data.images import Images
-from oversmooth.typed import typed
 
 _VERSION = 1  # of what is stored: raise it when the readers come to give something else
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oversmooth.errors import InputError, reason
-from oversmooth.machine import check_fits
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.machine import check_fits
 from oversmooth.train.data.images import Images
 from oversmooth.train.data.known import KNOWN
 

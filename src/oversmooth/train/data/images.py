@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
-from oversmooth.files import read_bytes
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import read_bytes
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no one answer to ==

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.train.data.images import Images
 
 

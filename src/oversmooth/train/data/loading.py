@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from oversmooth.errors import InputError
-from oversmooth.inputs.libraries import borrow
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.libraries import borrow
 from oversmooth.train.data import binary, idx, parquet, pickles
 from oversmooth.train.data.cache import remembered
 from oversmooth.train.data.images import Images

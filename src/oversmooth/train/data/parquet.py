@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oversmooth.errors import InputError, reason
-from oversmooth.inputs.libraries import borrow
-from oversmooth.machine import check_fits
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.libraries import borrow
+from oversmooth.safety.machine import check_fits
 from oversmooth.train.data.images import Images, class_names
 from oversmooth.train.data.known import Known, known
 

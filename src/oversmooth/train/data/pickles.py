@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oversmooth.errors import InputError, reason
-from oversmooth.files import check_plain
-from oversmooth.machine import check_fits
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import check_plain
+from oversmooth.safety.machine import check_fits
 from oversmooth.train.data.images import Images
 from oversmooth.train.data.known import KNOWN
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 from oversmooth.theory import Dominance, Simulation, centre_features, dominance, flip_threshold, fold_norm, simulate
 from oversmooth.theory.simulate import Norm
 

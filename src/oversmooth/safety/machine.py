@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 _CGROUPS = Path("/sys/fs/cgroup")
 

@@ -7,7 +7,7 @@ import importlib.metadata
 import traceback
 from typing import Any
 
-from oversmooth.errors import InputError
+from oversmooth.safety.errors import InputError
 
 _PACKAGES = {"PIL": "pillow", "vl_convert": "vl-convert-python"}
 _EXTRAS = {"timm": "oversmooth[timm]", "altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}

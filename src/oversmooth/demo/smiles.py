@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from oversmooth.errors import InputError, reason
-from oversmooth.files import read_bytes
-from oversmooth.inputs.libraries import borrow
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import read_bytes
+from oversmooth.safety.libraries import borrow
 
 # Bracket atoms first, two-letter atoms before their first letter, and >> before >.
 SPLIT = r"\[[^\]]+\]|Br|Cl|>>|%[0-9]{2}|[BCNOSPFIbcnosp]|[()\.=#\-+\\/:~@?>*$]|[0-9]"

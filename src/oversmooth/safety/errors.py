@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from oversmooth import foreign
+from oversmooth.safety import foreign
 
 
 class InputError(ValueError):

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from oversmooth.errors import InputError, reason
+from oversmooth.safety.errors import InputError, reason
 
 
 def check_writable(path: Path, endings: tuple[str, ...]) -> None:
