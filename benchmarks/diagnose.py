@@ -143,7 +143,7 @@ def ours(data: str) -> dict[str, float]:
 
 def spectrum(path: str, joined: bool) -> dict[str, float]:
     from oversmooth.anatomy import locate
-    from oversmooth.spectra import diagnose_weights
+    from oversmooth.diagnosis.weights import diagnose_weights
 
     torch.linalg.eigvals(torch.eye(4))
     before = peak()

@@ -6,7 +6,7 @@ import math
 
 import numpy
 
-from oversmooth.diagnosis import (
+from oversmooth.diagnosis.result import (
     Change,
     Course,
     Diagnosis,

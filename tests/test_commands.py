@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth import Diagnosis, cli, spectra
+from oversmooth import Diagnosis, cli
 from oversmooth.anatomy import locate
+from oversmooth.diagnosis import weights as spectra
 
 
 def run(monkeypatch, *arguments):
@@ -304,7 +305,7 @@ def test_a_name_that_cannot_be_fetched_says_what_to_do(monkeypatch, capsys):
 
 
 def test_ctrl_c_leaves_nothing_half_written(monkeypatch, capsys, tmp_path, gpt):
-    from oversmooth import diagnosing
+    from oversmooth.diagnosis import diagnose as diagnosing
 
     def stop(*_):
         raise KeyboardInterrupt

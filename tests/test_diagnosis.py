@@ -10,8 +10,9 @@ import pytest
 from families import usable
 from report_example import example
 
-from oversmooth import Diagnosis, InputError, verdict
-from oversmooth.diagnosis import METRICS, Accuracy, Course
+from oversmooth import Diagnosis, InputError
+from oversmooth.diagnosis import verdict
+from oversmooth.diagnosis.result import METRICS, Accuracy, Course
 from oversmooth.report import figures, page, terminal
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

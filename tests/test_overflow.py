@@ -9,9 +9,9 @@ from families import FAMILIES
 
 from oversmooth import InputError, diagnose, steer
 from oversmooth.anatomy import locate
-from oversmooth.spectra import diagnose_weights
+from oversmooth.diagnosis.weights import diagnose_weights
 from oversmooth.steering import Spectral, verify
-from oversmooth.steering.orthogonal import completed
+from oversmooth.steering.methods.orthogonal import completed
 from oversmooth.steering.warm_start import nearest_basis
 from oversmooth.theory import dominance, head_spectrum, joined_spectrum
 from oversmooth.theory.bounds import Region, certified, head_verdicts

@@ -18,7 +18,7 @@ from oversmooth import Diagnosis
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm
 from oversmooth.anatomy.layouts import Layout
-from oversmooth.spectra import Memory, diagnose_weights, layer_spectrum
+from oversmooth.diagnosis.weights import Memory, diagnose_weights, layer_spectrum
 
 
 class Arrays:

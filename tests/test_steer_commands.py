@@ -16,7 +16,8 @@ import oversmooth
 from oversmooth import Diagnosis
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import FeatScale, Laplacian, NeuTRENO, Spectral, ValueResidual, steering_of, verify
-from oversmooth.steering.words import layers_named, method_named
+from oversmooth.steering.layer_names import layers_named
+from oversmooth.steering.methods.registry import method_named
 
 
 def logits(model, size=16):

@@ -12,7 +12,7 @@ from test_trained_models import run
 from train_example import RECIPE, splits
 
 from oversmooth import models
-from oversmooth.diagnosing import diagnose
+from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.reproduce import fig3, table1, table2, trained
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of

@@ -8,8 +8,8 @@ import torch
 from train_example import RECIPE, plain
 
 from oversmooth import cli, models
-from oversmooth.diagnosing import diagnose
-from oversmooth.diagnosis import Diagnosis
+from oversmooth.diagnosis.diagnose import diagnose
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.steering import steering_of
 from oversmooth.train.build import augment_of, model_of
 from oversmooth.train.saved import save_model

@@ -5,9 +5,9 @@ from typing import get_args
 import pytest
 from report_example import example
 
-from oversmooth.diagnosis import Course, Extrapolation
+from oversmooth.diagnosis.result import Course, Extrapolation
+from oversmooth.diagnosis.verdict import _further, _steered
 from oversmooth.theory.stack import Verdict
-from oversmooth.verdict import _further, _steered
 
 WORDS = ("smooth", "rough", "tie", "undecided")
 

@@ -7,10 +7,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from oversmooth import anatomy, metrics, steering, theory
-    from oversmooth.diagnosing import diagnose
-    from oversmooth.diagnosis import Diagnosis
+    from oversmooth.diagnosis.diagnose import diagnose
+    from oversmooth.diagnosis.result import Diagnosis
+    from oversmooth.models import load_steered
     from oversmooth.safety.errors import InputError
-    from oversmooth.steering import fold, load_steered, save_steered, steer, unsteer
+    from oversmooth.steering import fold, save_steered, steer, unsteer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,10 +30,11 @@ __all__ = [
 ]
 _PARTS = ("anatomy", "metrics", "steering", "theory")
 _HOMES = {
-    "Diagnosis": "oversmooth.diagnosis",
+    "Diagnosis": "oversmooth.diagnosis.result",
     "InputError": "oversmooth.safety.errors",
-    "diagnose": "oversmooth.diagnosing",
-    **dict.fromkeys(("fold", "load_steered", "save_steered", "steer", "unsteer"), "oversmooth.steering"),
+    "diagnose": "oversmooth.diagnosis.diagnose",
+    "load_steered": "oversmooth.models",
+    **dict.fromkeys(("fold", "save_steered", "steer", "unsteer"), "oversmooth.steering"),
 }
 
 

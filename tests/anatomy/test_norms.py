@@ -16,7 +16,7 @@ from oversmooth import InputError
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.live import norm_form
 from oversmooth.cli import app
-from oversmooth.spectra import diagnose_weights, layer_spectrum
+from oversmooth.diagnosis.weights import diagnose_weights, layer_spectrum
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 

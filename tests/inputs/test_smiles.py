@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from oversmooth.demo.smiles import SPLIT
-from oversmooth.demo.smiles import smiles_tokenizer
+from oversmooth.demo.smiles import SPLIT, smiles_tokenizer
 from oversmooth.inputs import REACTIONS, text_inputs
 from oversmooth.safety.errors import InputError
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oversmooth.observe.extrapolate import _settled
+from oversmooth.diagnosis.extrapolate import _settled
 
 DEPTH = torch.arange(0, 97, 4.0)
 

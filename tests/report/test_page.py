@@ -9,7 +9,7 @@ from report_example import example
 from support.nightly import some
 
 from oversmooth import InputError
-from oversmooth.diagnosis import Accuracy, Diagnosis
+from oversmooth.diagnosis.result import Accuracy, Diagnosis
 from oversmooth.report import page
 from oversmooth.safety.foreign import shortened
 

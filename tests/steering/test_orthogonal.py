@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles import normal
 
-from oversmooth.steering import orthogonal
+from oversmooth.steering.methods import orthogonal
 
 SHAPES = st.tuples(st.integers(1, 12), st.integers(1, 12)).map(lambda s: (max(s), min(s)))
 SEEDS = st.integers(0, 1000)

@@ -16,7 +16,7 @@ from oracles import dense_radii, normal
 from oversmooth import InputError
 from oversmooth.anatomy import locate
 from oversmooth.steering import Spectral, steer, steering_of, verify
-from oversmooth.steering.orthogonal import is_orthonormal
+from oversmooth.steering.methods.orthogonal import is_orthonormal
 from oversmooth.theory import dominance
 
 FORMS = {

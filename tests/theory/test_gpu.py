@@ -4,7 +4,8 @@ import pytest
 import torch
 from oracles import attention, normal, same_spectrum, weights
 
-from oversmooth.theory import SoftmaxAttention, attention_spectrum, dominance, simulate, small
+from oversmooth.theory import SoftmaxAttention, attention_spectrum, dominance, simulate
+from oversmooth.theory import small_matrices as small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

@@ -10,7 +10,7 @@ from support.nightly import some
 from oversmooth import InputError
 from oversmooth.metrics import Average, effective_rank, input_convergence, rank_one_distance, stable_rank
 from oversmooth.theory import DenseAttention, SoftmaxAttention, dominance, fold_norm, simulate
-from oversmooth.theory.small import eigenvector
+from oversmooth.theory.small_matrices import eigenvector
 
 
 def eye(d):

@@ -200,7 +200,7 @@ def check_a_full_gpu_says_what_would_fit():
 
 def check_V_is_orthonormal_inside_a_graph():
     """Θ is written over between replays: on the wall det Θ = 0, beside it, dependent, zero; forward and backward."""
-    from oversmooth.steering import orthogonal
+    from oversmooth.steering.methods import orthogonal
 
     generator = torch.Generator().manual_seed(0)
     theta = torch.randn(4, 192, 192, generator=generator).div(14).to(gpu()).requires_grad_()

@@ -13,8 +13,9 @@ from torch import nn
 from oversmooth.anatomy.checkpoint import Checkpoint
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm, NormPosition
 from oversmooth.anatomy.layouts import LAYOUTS, Layout, register
-from oversmooth.anatomy.live import LiveModel, check_is_module, steering_of, unwrapped
+from oversmooth.anatomy.live import LiveModel, check_is_module, unwrapped
 from oversmooth.anatomy.locate import find
+from oversmooth.anatomy.steered import steered_as
 
 __all__ = ["LAYOUTS", "Anatomy", "AttentionLayer", "Layout", "Norm", "locate", "register"]
 
@@ -39,6 +40,6 @@ def locate(
     if isinstance(model, (str, Path)):
         return find(Checkpoint(model), stack=stack, heads=heads, norm=norm)
     inside = unwrapped(check_is_module(model))
-    if heads is None and (steering := steering_of(inside)) is not None:
+    if heads is None and (steering := steered_as(inside)) is not None:
         heads = steering.heads  # told when it was steered
     return find(LiveModel(inside), stack=stack, heads=heads, norm=norm)

@@ -121,23 +121,6 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-# Where `steering` notes, on the module it was given, what it did; here, so that observing needs no steering.
-STEERED = "_oversmooth"
-STEERING_PARTS = "oversmooth"
-"""The name, inside an attention module, of what methods keep there."""
-
-
-def steered_module(model: nn.Module) -> nn.Module | None:
-    """The module that was given to `steer`: this one or one inside it; None where nothing was steered."""
-    return next((m for m in unwrapped(model).modules() if STEERED in m.__dict__), None)
-
-
-def steering_of(model: nn.Module) -> Any:
-    """What `steer` did to a model (a `steering.Steering`), or None."""
-    module = steered_module(model)
-    return None if module is None else module.__dict__[STEERED]
-
-
 _TOWERS = {
     "vision_config": ("vision", "visual"),
     "text_config": ("text", "language"),

@@ -12,7 +12,7 @@ import typer
 from oversmooth.cli.app import app, out, progress_bar
 
 if TYPE_CHECKING:
-    from oversmooth.diagnosis import Diagnosis
+    from oversmooth.diagnosis.result import Diagnosis
 
 
 @app.command()

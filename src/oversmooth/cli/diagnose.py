@@ -12,7 +12,7 @@ import typer
 from oversmooth.cli.app import app, out, progress_bar
 
 if TYPE_CHECKING:
-    from oversmooth.diagnosis import Diagnosis
+    from oversmooth.diagnosis.result import Diagnosis
 
 
 MOST = 10_000_000
@@ -153,8 +153,8 @@ def diagnose_all(
     trust_remote_code: bool = False,
 ) -> list[Diagnosis]:
     """Each model in turn, with progress; saved diagnoses are taken as they are."""
-    from oversmooth.diagnosing import diagnose as run
-    from oversmooth.diagnosis import Diagnosis
+    from oversmooth.diagnosis.diagnose import diagnose as run
+    from oversmooth.diagnosis.result import Diagnosis
     from oversmooth.inputs.sources import check_readable
     from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, check_loadable, load
 

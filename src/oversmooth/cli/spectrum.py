@@ -12,8 +12,8 @@ from oversmooth.cli.diagnose import is_saved
 
 if TYPE_CHECKING:
     from oversmooth.anatomy import Anatomy
-    from oversmooth.diagnosis import Diagnosis
-    from oversmooth.spectra import Memory
+    from oversmooth.diagnosis.result import Diagnosis
+    from oversmooth.diagnosis.weights import Memory
 
 
 @app.command()
@@ -63,10 +63,10 @@ def spectra_of(
 ) -> Diagnosis:
     """One model, with progress; a saved diagnosis is taken as it is."""
     if is_saved(name):
-        from oversmooth.diagnosis import Diagnosis
+        from oversmooth.diagnosis.result import Diagnosis
 
         return Diagnosis.load(name)
-    from oversmooth.spectra import diagnose_weights
+    from oversmooth.diagnosis.weights import diagnose_weights
 
     title, anatomy, memory = _anatomy(name, joined, heads, stack, norm)
     kept = len(memory.read()) if memory is not None else 0
@@ -97,8 +97,8 @@ def _anatomy(
     from oversmooth.anatomy import locate
     from oversmooth.anatomy.checkpoint import Checkpoint
     from oversmooth.anatomy.locate import find, norm_position
-    from oversmooth.spectra import Memory
-    from oversmooth.train.saved import trained_file
+    from oversmooth.diagnosis.weights import Memory
+    from oversmooth.train.model_file import trained_file
 
     told = norm_position(norm)
     path = Path(name)

@@ -36,7 +36,8 @@ def steer(
     from oversmooth.safety import files
     from oversmooth.steering import steer as put_on
     from oversmooth.steering import steering_of, verify
-    from oversmooth.steering.words import layers_named, method_named
+    from oversmooth.steering.layer_names import layers_named
+    from oversmooth.steering.methods.registry import method_named
 
     methods, places = [method_named(text) for text in method], layers_named(layers)
     files.check_new_folder(output)
@@ -46,6 +47,7 @@ def steer(
     with status("steering"):
         put_on(loaded.model, methods, places, stack=stack)
     steering = steering_of(loaded.model)
+    assert steering is not None
     if steering.moved:
         out.print(terminal.moved(steering.moved))
     if steering.reparametrized:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oversmooth.demo.smiles import smiles_tokenizer
-from oversmooth.diagnosing import Progress, diagnose
-from oversmooth.diagnosis import Diagnosis
+from oversmooth.diagnosis.diagnose import Progress, diagnose
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import REACTIONS, Inputs, text_inputs
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError

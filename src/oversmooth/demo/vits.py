@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oversmooth import verdict
-from oversmooth.diagnosing import Progress, diagnose
-from oversmooth.diagnosis import Accuracy, Diagnosis
+from oversmooth.diagnosis import verdict
+from oversmooth.diagnosis.diagnose import Progress, diagnose
+from oversmooth.diagnosis.result import Accuracy, Diagnosis
 from oversmooth.models import load
 from oversmooth.steering import fold, steering_of
 from oversmooth.train.corruptions import KINDS, SEVERITIES

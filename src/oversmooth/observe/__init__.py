@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.anatomy.live import steering_of
+from oversmooth.anatomy.steered import steered_as
 from oversmooth.observe.account import Stage
 from oversmooth.observe.collect import MASSIVE_RATIO, Collect, Found, Settings
 from oversmooth.observe.study import Block, Study
@@ -50,7 +50,7 @@ class Observer:
 
     def __init__(self, model: nn.Module, blocks: list[Block], settings: Settings | None = None) -> None:
         settings = settings or Settings()
-        self._collect = Collect(blocks, settings, steering_of(model))
+        self._collect = Collect(blocks, settings, steered_as(model))
         layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in blocks}.values())
         modules = dict(model.named_modules(remove_duplicate=False))
         self._watch = Watch(modules, layers, self._collect, self._collect.parts, attention=settings.spectra)

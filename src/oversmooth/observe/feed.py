@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN, PAIRS, USE_CACHE
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.inputs import Batch
 from oversmooth.safety.errors import InputError
@@ -36,7 +37,7 @@ class Runner:
         except (TypeError, ValueError):
             takes = set()
         # A cache of keys would be filled for nothing.
-        self.settings = {"use_cache": False} if "use_cache" in takes else {}
+        self.settings = {USE_CACHE: False} if USE_CACHE in takes else {}
         # What a classifier's output has; features are no votes for classes.
         self.classes = getattr(config, "num_labels", getattr(model, "num_classes", None))
         parameter = next(model.parameters())
@@ -81,7 +82,7 @@ class Runner:
         size = self._size(batch)
 
         def first(name: str, v: Tensor) -> Tensor:
-            if name in ("mask", "src_mask", "attn_mask"):  # (n, n): who sees whom, the same for all inputs
+            if name in PAIRS:
                 return v
             at = axis if v.ndim > 2 else 0  # masks are (batch, n) however the tokens lie
             return (v.narrow(at, 0, 1) if v.ndim > 0 and v.shape[at] == size else v).clone()
@@ -98,10 +99,10 @@ class Runner:
         """The tokens that are not padding, by the name of an argument."""
         if isinstance(batch, Tensor):
             return None
-        name = "decoder_attention_mask" if self.decodes else "attention_mask"
+        name = DECODER_PADDING_SHOWN if self.decodes else PADDING_SHOWN
         if (mask := batch.inputs.get(name)) is not None and mask.ndim == 2:
             return mask.bool()
-        if (hidden := batch.inputs.get("src_key_padding_mask")) is not None:
+        if (hidden := batch.inputs.get(PADDING_HIDDEN)) is not None:
             return ~hidden.bool()
         return None
 

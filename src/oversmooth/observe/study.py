@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
-from oversmooth.anatomy.live import STEERING_PARTS, steering_of
+from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.observe.account import Account, Branch, Event, Stage, account
 from oversmooth.observe.catch import Caught
 from oversmooth.observe.sums import same
@@ -88,7 +88,7 @@ class Study:
 
     def __init__(self, modules: dict[str, nn.Module], layers: list[AttentionLayer]) -> None:
         self.modules, self.layers = modules, layers
-        self.steering = steering_of(modules[""])
+        self.steering = steered_as(modules[""])
         self._first_values: Tensor | None = None
         self.blocks: list[Block] = []
         self._heard: _Heard | None = None
@@ -198,7 +198,7 @@ class Study:
         # A norm that reads something else than what entered the block is known by name only.
         first = found.stages[0].part.startswith("attention")
         agrees = first and self._norm_agrees(layer, heard) if found.norm_position == "pre" else True
-        running = None if self.steering is None else self.steering.passes.hold()
+        running = None if self.steering is None else self.steering.hold()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
         self.blocks.append(

@@ -15,7 +15,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from oversmooth.theory.small import finite
+from oversmooth.theory.small_matrices import finite
 
 # Roundings of an entry that a sum may be off by: of its terms, their products with factors, and itself.
 _ROUNDINGS = 8.0

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from oversmooth.anatomy.calls import PADDING_HIDDEN
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.observe.catch import CatchAttention, Caught
 from oversmooth.safety.errors import InputError
@@ -253,7 +254,7 @@ def _unnested(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any,
     lengths = torch.tensor([len(part) for part in args[0].unbind()], device=args[0].device)
     x = torch.nested.to_padded_tensor(args[0], 0.0)
     hidden = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
-    return (x, *args[1:]), {**kwargs, "src_key_padding_mask": hidden}
+    return (x, *args[1:]), {**kwargs, PADDING_HIDDEN: hidden}
 
 
 def _check_same(name: str, out: Any, again: Any) -> None:

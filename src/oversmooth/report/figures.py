@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oversmooth.diagnosis import Diagnosis, Number
+from oversmooth.diagnosis.result import Diagnosis, Number
 from oversmooth.report.page import distinct
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder, check_writable, whole_file

@@ -17,12 +17,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from oversmooth.diagnosis import Diagnosis, Layer, Number, plain
+from oversmooth.diagnosis.result import Diagnosis, Layer, Number, plain
+from oversmooth.diagnosis.verdict import agreement
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.safety.foreign import READABLE, shortened
 from oversmooth.safety.libraries import borrow
-from oversmooth.verdict import agreement
 
 MOST_MODELS = 6
 """As many colours can be told apart by readers with any kind of colour vision."""

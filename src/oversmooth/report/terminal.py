@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from oversmooth.diagnosis import Diagnosis, Eigenvalues, Number
+from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Number
 
 if TYPE_CHECKING:
     from oversmooth.steering.record import Moved

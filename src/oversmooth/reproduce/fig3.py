@@ -21,8 +21,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from oversmooth.diagnosing import Progress, diagnose
-from oversmooth.diagnosis import Diagnosis
+from oversmooth.diagnosis.diagnose import Progress, diagnose
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Inputs, Preprocessing
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError

@@ -14,8 +14,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from oversmooth.diagnosing import Progress, diagnose
-from oversmooth.diagnosis import Diagnosis
+from oversmooth.diagnosis.diagnose import Progress, diagnose
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Inputs
 from oversmooth.models import Loaded
 from oversmooth.report.terminal import number

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from oversmooth.diagnosis import Diagnosis
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.reproduce import tables
 from oversmooth.reproduce.cells import mean_and_spread
 from oversmooth.safety.errors import InputError

@@ -12,15 +12,16 @@ from torch import nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.anatomy.live import STEERED, STEERING_PARTS, check_is_module, steered_module, steering_of, unwrapped
+from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.anatomy.steered import STEERED, STEERING_PARTS, steered_module
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import opened
-from oversmooth.steering.method import Method
+from oversmooth.steering import open_attention as opened
+from oversmooth.steering.methods.base import Method
+from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.passes import Passes
-from oversmooth.steering.record import Moved, Steering
+from oversmooth.steering.record import Moved, Steering, steering_of
 from oversmooth.steering.reparametrized import ReparametrizedLayer, check_parameters, check_weights, compute
 from oversmooth.steering.sites import Site
-from oversmooth.steering.spectral import Spectral
 from oversmooth.steering.warm_start import placeholder, start
 
 MARKER = "oversmooth_steered_open_with_oversmooth"

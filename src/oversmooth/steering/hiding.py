@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.opened import VALUES, OpenedAttention
+from oversmooth.steering.open_attention import VALUES, OpenedAttention
 
 # Small, so that rotary positions do not spread the scores; not zero, which some modules take for padding.
 _CONTENT = 2.0**-6

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from oversmooth.anatomy.calls import PADDING_HIDDEN, PADDING_SHOWN, PAIRS
 from oversmooth.safety.errors import InputError
 
 _KEY = "oversmooth"
@@ -185,10 +186,10 @@ class Passes:
 
 def _token_mask(kwargs: dict[str, Any]) -> Tensor | None:
     """Which tokens are not padding, from whatever mask the stack was given."""
-    hidden = kwargs.get("src_key_padding_mask")
+    hidden = kwargs.get(PADDING_HIDDEN)
     if isinstance(hidden, Tensor):
         return ~hidden if hidden.dtype == torch.bool else hidden == 0
-    for name in ("attention_mask", "attn_mask"):
+    for name in (PADDING_SHOWN, "attn_mask"):
         mask = kwargs.get(name)
         if not isinstance(mask, Tensor):
             continue
@@ -204,5 +205,5 @@ def _masks_pairs(kwargs: dict[str, Any]) -> bool:
     """Whether there is a mask of pairs of tokens, as torch's encoders take it."""
     if kwargs.get("is_causal"):
         return True
-    masks = [kwargs.get(name) for name in ("mask", "src_mask", "attn_mask")]
+    masks = [kwargs.get(name) for name in PAIRS]
     return any(isinstance(m, Tensor) and m.ndim in (2, 3) and m.shape[-1] == m.shape[-2] for m in masks)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy
-from oversmooth.steering.method import Method
+from oversmooth.anatomy.steered import steered_as
+from oversmooth.steering.methods.base import Method
 from oversmooth.steering.passes import Pass, Passes
+from oversmooth.steering.promises import kept
 from oversmooth.steering.reparametrized import ReparametrizedLayer, prepare
 from oversmooth.steering.sites import Site
 
@@ -56,12 +59,19 @@ class Steering:
             "heads": self.heads,
         }
 
-    def report(self, model: nn.Module) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """For a diagnosis: what was done, how far it took the weights, and whether the promised spectrum holds."""
-        from oversmooth.steering.verify import verify
-
         moved = [{"layer": m.index, "heads": m.heads} for m in self.moved]
-        return {**self.settings(), "moved": moved, "verified": verify(model).summary() if self.reparametrized else None}
+        held = kept(self.reparametrized, list(self.sites.values()), {}).summary() if self.reparametrized else None
+        return {**self.settings(), "moved": moved, "verified": held}
+
+    def hold(self) -> tuple[Pass, Tensor | None] | None:
+        """The pass that is running, for `resumed`."""
+        return None if self.passes is None else self.passes.hold()
+
+    def resumed(self, held: Any) -> AbstractContextManager[None]:
+        """Blocks that run meanwhile are part of an earlier pass again."""
+        return nullcontext() if self.passes is None else self.passes.resumed(held)
 
     def remarks(self) -> list[str]:
         """What a reader of a diagnosis should know."""
@@ -87,3 +97,8 @@ class Steering:
             alike = (shape.width, shape.heads, shape.kv_heads, shape.head_dim, theta.device, theta.dtype)
             groups.setdefault(alike, []).append(layer)
         prepare(list(groups.values()), running)
+
+
+def steering_of(model: nn.Module) -> Steering | None:
+    """What `steer` did to a model, or None."""
+    return cast("Steering | None", steered_as(model))

@@ -14,9 +14,9 @@ from torch.nn.utils import parametrize
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import orthogonal
+from oversmooth.steering.methods import orthogonal
+from oversmooth.steering.methods.spectral import CONDITION_LIMIT, Spectral
 from oversmooth.steering.passes import Pass, Passes
-from oversmooth.steering.spectral import CONDITION_LIMIT, Spectral
 from oversmooth.steering.warm_start import Start
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from oversmooth.anatomy.live import check_is_module, steering_of, unwrapped
+from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, json_kind, parse_json, read_json, whole_file, whole_folder
 from oversmooth.safety.typed import typed
 from oversmooth.steering.apply import MARKER, restore, take_off
-from oversmooth.steering.method import Method
+from oversmooth.steering.methods.registry import method_from
+from oversmooth.steering.record import steering_of
 
 KEY = "oversmooth"
 """Of the settings, in a safetensors file's metadata and in a configuration."""
@@ -72,16 +73,12 @@ def rename_weights(folder: Path) -> None:
         file.rename(renamed)
 
 
-def load_steered(path: str | Path, model: nn.Module | None = None) -> nn.Module:
-    """What `save_steered` or save_pretrained wrote. model: a stock one, for a file that has weights alone."""
-    path = Path(path)
-    if path.suffix != ".safetensors" or (model is None and (path.parent / "config.json").is_file()):
-        from oversmooth import models  # borrows transformers or timm
+def load_steered(path: str | Path, model: nn.Module | None) -> nn.Module:
+    """A file that `save_steered` wrote, into the stock model it belongs to.
 
-        loaded = models.load(str(path)).model
-        if steering_of(loaded) is None:
-            raise InputError(f"{path} holds no steered model: its configuration has no {KEY!r}; load it as any other")
-        return loaded
+    `oversmooth.load_steered` takes directories and files with a configuration beside them as well.
+    """
+    path = Path(path)
     if model is None:
         raise InputError(f"{path} has weights alone; give the stock model they belong to: load_steered(path, model)")
     inside = unwrapped(check_is_module(model))
@@ -149,29 +146,6 @@ def steered_class(cls: Any, settings: dict[str, Any]) -> Any:
         restore_structure(self, settings)
 
     return type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
-
-
-def method_from(settings: dict[str, Any]) -> Method:
-    """A method from its settings, as `Method.settings` wrote them."""
-    from oversmooth.steering import METHODS
-
-    given = dict(settings)
-    name = given.pop("method", None)
-    if not isinstance(name, str) or name not in METHODS:
-        raise InputError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
-    known = {f.name for f in dataclasses.fields(METHODS[name])}  # type: ignore[arg-type]
-    if unknown := set(given) - known:
-        raise InputError(f"{name} has no setting {sorted(unknown)[0]!r}; it has {', '.join(sorted(known))}")
-    if isinstance(given.get("range"), list):
-        given["range"] = tuple(given["range"])
-    try:
-        found = METHODS[name](**given)
-        typed(type(found), dataclasses.asdict(found))  # type: ignore[call-overload]
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} cannot be made of these settings: {reason(error)}; mend or leave it out") from error
-    return found
 
 
 def read_settings(text: str, path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.guard import Guard
 from oversmooth.steering.hiding import points
-from oversmooth.steering.method import Method, Part
+from oversmooth.steering.methods.base import Method, Part
 from oversmooth.steering.passes import Pass, Passes
 from oversmooth.theory.radii import AttentionChange
 

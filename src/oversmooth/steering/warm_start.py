@@ -9,9 +9,9 @@ from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import about
-from oversmooth.steering import orthogonal
-from oversmooth.steering.spectral import Spectral
-from oversmooth.theory.small import finite
+from oversmooth.steering.methods import orthogonal
+from oversmooth.steering.methods.spectral import Spectral
+from oversmooth.theory.small_matrices import finite
 
 
 @dataclass(frozen=True)

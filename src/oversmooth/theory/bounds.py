@@ -18,7 +18,7 @@ from torch import Tensor
 
 from oversmooth.theory.components import components
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
-from oversmooth.theory.small import eigenvalues, finite
+from oversmooth.theory.small_matrices import eigenvalues, finite
 from oversmooth.theory.weights import check_weights, head_spectrum, smaller_product
 
 SAFETY = 4.0

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from oversmooth.theory.small import complex_of, eigenvalues, eigenvector, eigenvectors, finite
+from oversmooth.theory.small_matrices import complex_of, eigenvalues, eigenvector, eigenvectors, finite
 
 
 class LinearSystem(Protocol):

@@ -11,7 +11,7 @@ from oversmooth.theory.krylov import extremal
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
 from oversmooth.theory.reducible import Reducible, centred_block, long_ways
-from oversmooth.theory.small import complex_of, eigenvalues_and_errors, eigenvector, eigenvectors
+from oversmooth.theory.small_matrices import complex_of, eigenvalues_and_errors, eigenvector, eigenvectors
 from oversmooth.theory.spectrum import (
     DENSE_TOKENS,
     CentredAttention,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oversmooth.theory.components import Components, components
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix
-from oversmooth.theory.small import eigenvalues, eigenvectors
+from oversmooth.theory.small_matrices import eigenvalues, eigenvectors
 
 _LINK = 1e-6
 

@@ -12,7 +12,7 @@ from oversmooth.theory.krylov import Extremal, LinearSystem, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
 from oversmooth.theory.reducible import Reducible, long_ways
-from oversmooth.theory.small import complex_of, eigenvalues, eigenvalues_and_errors, eigenvector, eigenvectors
+from oversmooth.theory.small_matrices import complex_of, eigenvalues, eigenvalues_and_errors, eigenvector, eigenvectors
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads, TransposedHeads
 from oversmooth.theory.tokens import centre_tokens, token_mean
 from oversmooth.theory.weights import smaller_product, stack_heads

@@ -14,7 +14,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory.krylov import Arnoldi
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.reducible import Reducible
-from oversmooth.theory.small import complex_of, eigenpairs, eigenvalues
+from oversmooth.theory.small_matrices import complex_of, eigenpairs, eigenvalues
 
 Method = Literal["auto", "dense", "arnoldi"]
 DENSE_TOKENS = 64

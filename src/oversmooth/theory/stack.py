@@ -28,7 +28,7 @@ from oversmooth.theory.dominance import TIE, Verdict
 from oversmooth.theory.krylov import LinearSystem, Score, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import real_and_imaginary
-from oversmooth.theory.small import eigenvalue_error, eigenvalues
+from oversmooth.theory.small_matrices import eigenvalue_error, eigenvalues
 from oversmooth.theory.spectrum import DEFAULT_TOLERANCE
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads, TransposedHeads
 from oversmooth.theory.weights import check_weights, stack_heads

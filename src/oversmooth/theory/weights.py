@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.small import eigenvalues
+from oversmooth.theory.small_matrices import eigenvalues
 
 
 def check_weights(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:

@@ -133,7 +133,7 @@ class Recipe:
     def methods(self) -> list[Method]:
         """What steers the model; none for plain."""
         from oversmooth.steering import Spectral
-        from oversmooth.steering.words import method_named
+        from oversmooth.steering.methods.registry import method_named
 
         if self.variant == "plain":
             return []

@@ -12,19 +12,18 @@ from typing import Any, TypedDict
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
 
-from oversmooth.anatomy.live import steering_of, unwrapped
+from oversmooth.anatomy.live import unwrapped
+from oversmooth.anatomy.steered import steered_as
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_file
 from oversmooth.safety.typed import typed
 from oversmooth.steering.saving import KEY, read_file, read_settings, restore_into
+from oversmooth.train.model_file import RECIPE, trained_file
 from oversmooth.train.recipe import Recipe
 from oversmooth.train.vit import ViT
-
-RECIPE = "recipe"
-"""Of the recipe, in the file's metadata."""
 
 
 class _Notes(TypedDict, total=False):
@@ -44,7 +43,7 @@ def save_model(
     inside = unwrapped(model)
     arrays = {name: value.detach().to("cpu", dtype).contiguous() for name, value in inside.state_dict().items()}
     metadata = {"format": "pt", RECIPE: json.dumps(recipe.to_dict()), "aliases": "{}"}
-    steering = steering_of(inside)
+    steering = steered_as(inside)
     if steering is not None:
         metadata[KEY] = json.dumps(steering.settings())
     if notes:
@@ -94,18 +93,6 @@ def load_model(path: str | Path) -> tuple[ViT, Recipe]:
             raise InputError(f"{path} is of another model: {wrong[0]} does not fit its recipe; train it anew")
         model.load_state_dict(arrays)
     return model.eval(), recipe
-
-
-def trained_file(path: Path) -> Path | None:
-    """The file that `save_model` wrote, if this is it, or a run's directory with it."""
-    file = path / "model.safetensors" if path.is_dir() and not (path / "config.json").is_file() else path
-    if file.suffix != ".safetensors" or not file.is_file():
-        return None
-    try:
-        with safe_open(file, framework="pt") as opened:
-            return file if RECIPE in (opened.metadata() or {}) else None
-    except (SafetensorError, OSError):
-        return None  # whoever reads it says what is wrong
 
 
 def recipe_of(path: Path) -> Recipe | None:

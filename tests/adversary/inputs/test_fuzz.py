@@ -29,9 +29,9 @@ from train_example import RECIPE
 from oversmooth import Diagnosis, InputError, models
 from oversmooth.anatomy import locate
 from oversmooth.demo.smiles import smiles_tokenizer
+from oversmooth.diagnosis.weights import Memory, layer_spectrum
 from oversmooth.inputs import Preprocessing, image_inputs, text_inputs
 from oversmooth.reproduce import cells
-from oversmooth.spectra import Memory, layer_spectrum
 from oversmooth.steering import NeuTRENO, load_steered, save_steered, steer
 from oversmooth.train import checkpoint, logs, saved
 from oversmooth.train.data import load

@@ -306,7 +306,7 @@ def test_exactly_uniform_attention(n, dtype):
 
 
 def test_an_eigenvalue_problem_that_fails_is_moved_by_less_than_rounding(monkeypatch):
-    from oversmooth.theory import small
+    from oversmooth.theory import small_matrices as small
 
     calls, real = [], torch.linalg.eigvals
 

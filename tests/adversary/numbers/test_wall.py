@@ -12,7 +12,8 @@ from oracles import normal
 from train_example import RECIPE, plain, splits
 
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import Spectral, orthogonal, steer, steering_of, verify
+from oversmooth.steering import Spectral, steer, steering_of, verify
+from oversmooth.steering.methods import orthogonal
 from oversmooth.train import failure, run
 from oversmooth.train.loop import Watch, train
 

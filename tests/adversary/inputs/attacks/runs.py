@@ -308,7 +308,7 @@ def _caches() -> Iterator[Case]:
         line: tuple[str, ...], spoil: Callable[[bytes], bytes], needed: tuple[str, ...]
     ) -> Callable[[Place], Any]:
         def build(place: Place) -> list[str]:
-            from oversmooth.spectra import Memory
+            from oversmooth.diagnosis.weights import Memory
 
             place.copy(*needed)
             cache = place.folder.with_name(f"{place.folder.name}-cache")
@@ -336,7 +336,7 @@ def _caches() -> Iterator[Case]:
 def _fill(cache: Any, line: tuple[str, ...], memory: Any) -> None:
     """A cache as a stopped run leaves it."""
     from oversmooth.anatomy import locate
-    from oversmooth.spectra import layer_spectrum
+    from oversmooth.diagnosis.weights import layer_spectrum
 
     cache.mkdir(exist_ok=True)
     if line[0] == "spectrum":

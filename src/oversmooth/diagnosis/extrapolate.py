@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth import metrics
-from oversmooth.anatomy.live import steering_of
-from oversmooth.diagnosis import Course, Extrapolation, Number, plain
+from oversmooth.anatomy.calls import CACHES, USE_CACHE
+from oversmooth.anatomy.steered import steered_as
+from oversmooth.diagnosis.result import Course, Extrapolation, Number, plain
 from oversmooth.observe.study import Block, inverse_sigma, without_dropout
 from oversmooth.observe.watch import batch_first, first_tensor, results_like
 from oversmooth.safety.errors import InputError, about
@@ -26,7 +27,6 @@ from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.stack import stack_dominance
 from oversmooth.theory.weights import centre_features, fold_norm
 
-_CACHES = ("past_key_values", "past_key_value", "layer_past", "cache_position")
 # Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
 _SIMULATED = 96
 # Change of log HFC/LFC a layer below which a simulation has settled.
@@ -122,7 +122,7 @@ def _undecided(what: str, why: str, real: Course | None) -> Extrapolation:
 
 def _change(modules: dict[str, nn.Module], block: Block, run: int) -> AttentionChange | None:
     """What steering does to a block's attention."""
-    steering = steering_of(modules[""])
+    steering = steered_as(modules[""])
     site = None if steering is None else steering.site(block.layer.name)
     change: AttentionChange | None = None if site is None else site.change(run)
     return change
@@ -220,8 +220,8 @@ def _real(blocks: list[Block], modules: dict[str, nn.Module], depth: int) -> Cou
 
     depths, values = [0.0], [ratio(x)]
     try:
-        steering = steering_of(modules[""])
-        again = nullcontext() if steering is None else steering.passes.resumed(blocks[-1].running)
+        steering = steered_as(modules[""])
+        again = nullcontext() if steering is None else steering.resumed(blocks[-1].running)
         with torch.no_grad(), without_dropout(modules), again:
             for step in range(depth):
                 block = blocks[step % len(blocks)]
@@ -238,5 +238,5 @@ def _with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor) -> tu
     """The same call with other tokens, and without a cache that would remember them."""
     old = first_tensor(args, kwargs)
     args = tuple(x if value is old else None if hasattr(value, "get_seq_length") else value for value in args)
-    kwargs = {name: x if value is old else None if name in _CACHES else value for name, value in kwargs.items()}
-    return args, {name: False if name == "use_cache" else value for name, value in kwargs.items()}
+    kwargs = {name: x if value is old else None if name in CACHES else value for name, value in kwargs.items()}
+    return args, {name: False if name == USE_CACHE else value for name, value in kwargs.items()}

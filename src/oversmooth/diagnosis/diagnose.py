@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 import oversmooth
-from oversmooth import verdict
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, NormPosition
-from oversmooth.anatomy.live import check_finite, check_is_module, steering_of, unwrapped
-from oversmooth.diagnosis import (
+from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
+from oversmooth.anatomy.steered import steered_as
+from oversmooth.diagnosis import verdict
+from oversmooth.diagnosis.extrapolate import last_block, whole_stack
+from oversmooth.diagnosis.result import (
     SPECIAL_COUNTED,
     Change,
     Diagnosis,
@@ -33,13 +35,12 @@ from oversmooth.diagnosis import (
     plain,
     share_of_smoothing,
 )
+from oversmooth.diagnosis.weights import layer_spectrum, without_radii
 from oversmooth.inputs import Batch, Inputs
 from oversmooth.observe import MASSIVE_RATIO, Block, Found, Observer, Settings, study
 from oversmooth.observe.account import BY_INPUT
-from oversmooth.observe.extrapolate import last_block, whole_stack
 from oversmooth.observe.feed import Given, Runner
 from oversmooth.safety.errors import InputError
-from oversmooth.spectra import layer_spectrum, without_radii
 
 Progress = Callable[[int, int | None, str], None]
 """(inputs done, inputs in all if known, what is going on)."""
@@ -201,8 +202,8 @@ def diagnose(
         extrapolation=extrapolation,
         remarks=remarks,
     )
-    if (steering := steering_of(inside)) is not None:
-        diagnosis.steering = steering.report(inside)
+    if (steering := steered_as(inside)) is not None:
+        diagnosis.steering = steering.report()
         diagnosis.remarks += steering.remarks()
     diagnosis.verdict = verdict.sentences(diagnosis)
     return diagnosis

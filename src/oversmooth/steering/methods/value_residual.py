@@ -9,10 +9,19 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.method import MethodWithStrength, Part, Place, beside, number_or_parameter, one_a_head
+from oversmooth.steering.methods.base import (
+    MethodWithStrength,
+    Part,
+    Place,
+    beside,
+    number_or_parameter,
+    one_a_head,
+    register,
+)
 from oversmooth.theory.radii import AttentionChange
 
 
+@register
 @dataclass(frozen=True)
 class ValueResidual(MethodWithStrength):
     """strength: s, 0.5 as published; learned: one a layer, from there on."""

@@ -9,9 +9,19 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.method import Method, Part, Place, beside, check_number, mean_over_tokens, number_or_parameter
+from oversmooth.steering.methods.base import (
+    Method,
+    Part,
+    Place,
+    beside,
+    check_number,
+    mean_over_tokens,
+    number_or_parameter,
+    register,
+)
 
 
+@register
 @dataclass(frozen=True)
 class FeatScale(Method):
     """low, high: where s and t start (0 as published); as_published adds both terms twice, as the authors' code."""

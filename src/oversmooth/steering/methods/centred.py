@@ -1,4 +1,4 @@
-"""AttnScale: ``A' = J + (1 + w)(A − J)``, J all 1/n: the part of attention that is no mean, amplified."""
+"""Centred attention: ``A − s J``, J all 1/n; with s = 1 nothing of the mean token passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.method import (
+from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
     Place,
@@ -17,36 +17,37 @@ from oversmooth.steering.method import (
     mean_over_tokens,
     number_or_parameter,
     one_a_head,
+    register,
     repeat_heads,
 )
 from oversmooth.theory.radii import AttentionChange
 
 
+@register
 @dataclass(frozen=True)
-class AttnScale(MethodWithStrength):
-    """One w a head, learned from `strength` (0 as published) on unless learned is False."""
+class Centred(MethodWithStrength):
+    """``A V − s · mean(V)``; learned: one s a head, from `strength` on."""
 
-    learned: bool = True
+    strength: float = 1.0
 
     place: ClassVar[Place] = "attention"
     averages: ClassVar[bool] = True
     why_no_fold: ClassVar[str] = "taking away the mean of the values over tokens"
 
     def part(self, layer: AttentionLayer) -> Part:
-        return _AttnScale(self, layer.heads)
+        return _Centred(self, layer.heads)
 
 
-class _AttnScale(Part):
-    def __init__(self, method: AttnScale, heads: int) -> None:
+class _Centred(Part):
+    def __init__(self, method: Centred, heads: int) -> None:
         super().__init__()
         self.heads = heads
         number_or_parameter(self, "strength", method.strength, heads, method.learned)
 
     def forward(self, U: Tensor, V: Tensor, V0: Tensor | None, mask: Tensor | None) -> Tensor:
-        """``(1 + w) A V − w mean(V)``. U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
-        w = beside(self.strength, U, 1)
-        return (1 + w) * U - w * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
+        """U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
+        return U - beside(self.strength, U, 1) * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
 
     def change(self) -> AttentionChange:
-        w = one_a_head(self.strength, self.heads)
-        return AttentionChange(1 + w, torch.zeros_like(w), w)
+        s = one_a_head(self.strength, self.heads)
+        return AttentionChange(torch.ones_like(s), torch.zeros_like(s), s)

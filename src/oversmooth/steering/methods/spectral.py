@@ -16,8 +16,8 @@ from torch import Tensor
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import orthogonal
-from oversmooth.steering.method import Method, Place, check_choice
+from oversmooth.steering.methods import orthogonal
+from oversmooth.steering.methods.base import Method, Place, check_choice, register
 
 Mode = Literal["sharpen", "smooth"]
 # V of the general form is refused from this condition number on: float32 weights have lost half their digits there. Its
@@ -29,6 +29,7 @@ _NEAR_ONE = 1 - 1e-3
 _LEAST = 1e-3
 
 
+@register
 @dataclass(frozen=True)
 class Spectral(Method):
     """``H = V Λ V⁻¹`` with Λ of one sign: negative to sharpen, positive to smooth.

@@ -1,4 +1,4 @@
-"""Centred attention: ``A − s J``, J all 1/n; with s = 1 nothing of the mean token passes."""
+"""Laplacian heads: ``A − c I``; with c = 1 a token gets how far the mean of what it looks at lies from itself."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.method import (
+from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
     Place,
     beside,
-    mean_over_tokens,
     number_or_parameter,
     one_a_head,
+    register,
     repeat_heads,
 )
 from oversmooth.theory.radii import AttentionChange
 
 
+@register
 @dataclass(frozen=True)
-class Centred(MethodWithStrength):
-    """``A V − s · mean(V)``; learned: one s a head, from `strength` on."""
+class Laplacian(MethodWithStrength):
+    """``A V − c V``; learned: one c a head, from `strength` on."""
 
     strength: float = 1.0
 
     place: ClassVar[Place] = "attention"
-    averages: ClassVar[bool] = True
-    why_no_fold: ClassVar[str] = "taking away the mean of the values over tokens"
+    why_no_fold: ClassVar[str] = "taking a token's own value away from what attention mixes"
 
     def part(self, layer: AttentionLayer) -> Part:
-        return _Centred(self, layer.heads)
+        return _Laplacian(self, layer.heads)
 
 
-class _Centred(Part):
-    def __init__(self, method: Centred, heads: int) -> None:
+class _Laplacian(Part):
+    def __init__(self, method: Laplacian, heads: int) -> None:
         super().__init__()
         self.heads = heads
         number_or_parameter(self, "strength", method.strength, heads, method.learned)
 
     def forward(self, U: Tensor, V: Tensor, V0: Tensor | None, mask: Tensor | None) -> Tensor:
         """U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
-        return U - beside(self.strength, U, 1) * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
+        return U - beside(self.strength, U, 1) * repeat_heads(V, self.heads)
 
     def change(self) -> AttentionChange:
-        s = one_a_head(self.strength, self.heads)
-        return AttentionChange(torch.ones_like(s), torch.zeros_like(s), s)
+        c = one_a_head(self.strength, self.heads)
+        return AttentionChange(torch.ones_like(c), c, torch.zeros_like(c))

@@ -13,9 +13,18 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.method import MethodWithStrength, Part, Place, beside, check_number, number_or_parameter
+from oversmooth.steering.methods.base import (
+    MethodWithStrength,
+    Part,
+    Place,
+    beside,
+    check_number,
+    number_or_parameter,
+    register,
+)
 
 
+@register
 @dataclass(frozen=True)
 class ContraNorm(MethodWithStrength):
     """strength: s; temperature: τ; learned: one s a layer, from `strength` on."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
-from oversmooth.steering.method import (
+from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
     Place,
@@ -17,11 +17,13 @@ from oversmooth.steering.method import (
     check_choice,
     number_or_parameter,
     one_a_head,
+    register,
     repeat_heads,
 )
 from oversmooth.theory.radii import AttentionChange
 
 
+@register
 @dataclass(frozen=True)
 class NeuTRENO(MethodWithStrength):
     """Adds ``λ̃ (V⁰ − V)`` in every layer but the first, before the output projection; V⁰ is not detached.

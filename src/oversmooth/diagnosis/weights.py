@@ -18,7 +18,7 @@ from torch import Tensor
 
 import oversmooth
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.diagnosis import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain
+from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.files import parse_json, read_bytes
 from oversmooth.safety.typed import typed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,17 @@ class Method:
         said = (*self.always_said(), *(["learned"] if getattr(self, "learned", False) else []))
         given = [f for f in dataclasses.fields(self) if f.name in said or getattr(self, f.name) != f.default]
         return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in given)})"
+
+
+METHODS: dict[str, type[Method]] = {}
+"""Every method by its name."""
+M = TypeVar("M", bound=type[Method])
+
+
+def register(method: M) -> M:
+    """Make a method known by its name to the command line and to files: a decorator, for classes of one's own too."""
+    METHODS[method.__name__] = method
+    return method
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from oversmooth.diagnosis import SPECIAL_COUNTED, Diagnosis, Extrapolation, Layer, Number
+from oversmooth.diagnosis.result import SPECIAL_COUNTED, Diagnosis, Extrapolation, Layer, Number
 
 _ROUNDING = 1e-6  # of the largest eigenvalue: what is nearer to zero is zero, computed
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
@@ -88,3 +89,10 @@ def watched(name: str) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def seeded(seed: int, make: Any) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made: nn.Module = make()
+        return made

@@ -1,28 +1,56 @@
-"""Methods and layers as a command line names them: ``neutreno:strength=0.4``, ``first-half``, ``0,2,4-7``."""
+"""All methods by name: those of the files in this folder, and those that others register.
+
+A method is named in words as a command line has it, ``neutreno:strength=0.4``, or by its settings, as files have it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator
+import importlib
+import pkgutil
 from typing import Any
 
-from oversmooth.safety.errors import InputError
-from oversmooth.steering.method import Method
-from oversmooth.steering.saving import method_from
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.typed import typed
+from oversmooth.steering import methods
+from oversmooth.steering.methods.base import METHODS, Method, register
+
+__all__ = ["METHODS", "method_from", "method_named", "register"]
+
+for _file in pkgutil.iter_modules(methods.__path__):
+    importlib.import_module(f"{methods.__name__}.{_file.name}")  # where its class registers itself
+
+
+def method_from(settings: dict[str, Any]) -> Method:
+    """A method from its settings, as `Method.settings` wrote them."""
+    given = dict(settings)
+    name = given.pop("method", None)
+    if not isinstance(name, str) or name not in METHODS:
+        raise InputError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
+    known = {f.name for f in dataclasses.fields(METHODS[name])}  # type: ignore[arg-type]
+    if unknown := set(given) - known:
+        raise InputError(f"{name} has no setting {sorted(unknown)[0]!r}; it has {', '.join(sorted(known))}")
+    if isinstance(given.get("range"), list):
+        given["range"] = tuple(given["range"])
+    try:
+        found = METHODS[name](**given)
+        typed(type(found), dataclasses.asdict(found))  # type: ignore[call-overload]
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} cannot be made of these settings: {reason(error)}; mend or leave it out") from error
+    return found
 
 
 def method_named(text: str) -> Method:
     """``NAME`` or ``NAME:setting=value,...``; a setting without a value is switched on.
 
-    >>> from oversmooth.steering.words import method_named
+    >>> from oversmooth.steering.methods.registry import method_named
     >>> print(method_named("spectral:mode=smooth,bounded"))
     Spectral(mode='smooth', bounded=True)
     >>> print(method_named("spectral:form=general,range=-0.5..0.2"))
     Spectral(form='general', range=(-0.5, 0.2))
     """
-    from oversmooth.steering import METHODS
-
     name, _, rest = text.partition(":")
     known = {key.lower(): key for key in METHODS}
     if name.lower() not in known:
@@ -51,22 +79,3 @@ def _value(method: str, key: str, text: str, default: object) -> Any:
         except ValueError:
             raise InputError(f"{method}: {key} is {text!r}; give a number") from None
     return text
-
-
-def layers_named(text: str) -> str | Iterator[int]:
-    """Places and ranges of places, or a word that `steer` knows. A range is as long as it is asked for, and never made
-    as a list: the first place that a model does not have ends it.
-
-    >>> list(layers_named("0,2,4-6")), layers_named("first-half")
-    ([0, 2, 4, 5, 6], 'first-half')
-    """
-    if not any(character.isdigit() for character in text):
-        return text
-    places: list[range] = []
-    for entry in text.split(","):
-        first, dash, last = entry.strip().partition("-") if not entry.strip().startswith("-") else (entry, "", "")
-        try:
-            places.append(range(int(first), int(last if dash else first) + 1))
-        except ValueError:
-            raise InputError(f"layers {text!r} cannot be read at {entry!r}; give places such as 0,2,4-7") from None
-    return itertools.chain.from_iterable(places)

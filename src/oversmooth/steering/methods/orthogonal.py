@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from oversmooth.theory.small import finite
+from oversmooth.theory.small_matrices import finite
 
 Map = Literal["qr", "cayley", "exp"]
 MAPS: tuple[Map, ...] = ("qr", "cayley", "exp")

@@ -1,0 +1,5 @@
+"""What was found about a model: the result (`result`), how it is made (`diagnose`), and what it says (`verdict`)."""
+
+from oversmooth.diagnosis.result import Diagnosis
+
+__all__ = ["Diagnosis"]

@@ -1,0 +1,119 @@
+"""Models of timm: by their names, and from directories that timm wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import reprlib
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from oversmooth.anatomy.checkpoint import Checkpoint, read_config
+from oversmooth.anatomy.steered import steered_as
+from oversmooth.models.building import check_numbers, seeded, watched
+from oversmooth.models.hub import check_reachable, not_fetched
+from oversmooth.models.loaded import Loaded, Wanted, described
+from oversmooth.models.remote_code import arrays_only
+from oversmooth.models.sources import folder_of, is_timm
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.libraries import borrow
+from oversmooth.steering.saving import read_file, restore_into
+
+_TIMM_LOADS = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
+
+
+LIBRARY = "timm"
+
+
+def accepts(name: str) -> bool:
+    path = Path(name)
+    return is_timm(folder_of(path)) if path.exists() else is_timm_name(name)
+
+
+def load(wanted: Wanted) -> Loaded:
+    name = wanted.name
+    if not Path(name).exists():
+        if not wanted.random:
+            check_reachable(timm_repository(name), ("config.json", "model.safetensors"))
+        return from_timm(name, None, wanted.random, wanted.seed)
+    folder = folder_of(Path(name))
+    return from_timm(f"local-dir:{folder}", folder, wanted.random, wanted.seed).of_folder(folder)
+
+
+def is_timm_name(name: str) -> bool:
+    """Whether a name that is no path is timm's, as far as can be told."""
+    if name.startswith(("timm/", "hf_hub:timm/", "hf-hub:timm/")):
+        return True
+    if "/" in name:
+        return False
+    with contextlib.suppress(InputError):
+        return bool(borrow("timm", "a timm model").is_model(name))
+    return False
+
+
+def timm_repository(name: str) -> str:
+    """Where the hub has the weights of a timm name; the name itself where timm does not say."""
+    if "/" in name:
+        return name.rpartition(":")[2]
+    found = getattr(borrow("timm", "a timm name").get_pretrained_cfg(name), "hf_hub_id", None)
+    return found if isinstance(found, str) and found else name
+
+
+def why_no_timm() -> str:
+    try:
+        borrow("timm", "a timm name")
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded:
+    timm = borrow("timm", f"{name} is a timm model and")
+    hub = name.replace("timm/", "hf-hub:timm/", 1) if name.startswith("timm/") else name
+    config = read_config(folder) if folder is not None else {}
+    if folder is not None:
+        architecture = config["architecture"]
+        if not isinstance(architecture, str) or ":" in architecture or not timm.is_model(architecture):
+            raise InputError(
+                f"{folder}: its configuration says architecture {reprlib.repr(architecture)}, which timm does not "
+                "have; mend it, or take a newer timm"
+            )
+        check_numbers(config, str(folder))
+    try:
+        with watched(name), arrays_only():
+            if random and folder is not None:
+                model = seeded(seed, lambda: timm.create_model(config["architecture"], pretrained=False))
+            elif folder is not None and (settings := config.get("oversmooth")):
+                (file,) = Checkpoint(folder).files
+                made = {k: config[k] for k in ("num_classes", "global_pool") if k in config} | _model_arguments(config)
+                model = timm.create_model(config["architecture"], pretrained=False, **made)
+                arrays, _ = read_file(file)
+                restore_into(model, settings, arrays, folder)
+            else:
+                if folder is not None:
+                    Checkpoint(folder)  # says what is missing, cut off, or more than arrays
+                model = seeded(seed, lambda: timm.create_model(hub, pretrained=not random))
+    except InputError:
+        raise
+    except Exception as error:  # timm and the hub raise what they like
+        raise InputError(not_fetched(name, error)) from error
+    return described(model, name, folder, None)
+
+
+def _model_arguments(config: dict[str, Any]) -> dict[str, Any]:
+    """What a configuration gives to the model itself: not what would have timm load some other file."""
+    given = config.get("model_args")
+    given = given if isinstance(given, dict) else {}
+    return {key: value for key, value in given.items() if key not in _TIMM_LOADS}
+
+
+def save_timm(model: nn.Module, folder: Path) -> None:
+    timm = borrow("timm", "saving a timm model")
+    if not hasattr(model, "pretrained_cfg"):
+        raise InputError(f"a {type(model).__name__} has no configuration to go with it; use save_steered(model, file)")
+    timm.models.save_for_hf(model, folder, safe_serialization=True)
+    if (steering := steered_as(model)) is not None:
+        config = read_config(folder) | {"oversmooth": steering.settings()}
+        (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")

@@ -1,0 +1,173 @@
+"""Models of transformers: by their hub ids, and from directories."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from oversmooth.anatomy import locate
+from oversmooth.anatomy.checkpoint import Checkpoint, read_config
+from oversmooth.models.building import check_numbers, seeded, watched
+from oversmooth.models.from_timm import why_no_timm
+from oversmooth.models.hub import check_reachable, fetched_config, not_fetched, processor_folder
+from oversmooth.models.loaded import Loaded, Wanted, described
+from oversmooth.models.remote_code import arrays_only, check_asks_for_none, class_of, code_run
+from oversmooth.models.sources import folder_of
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.libraries import borrow, unusable
+from oversmooth.steering.apply import MARKER
+from oversmooth.steering.saving import STEERED, WEIGHTS, steered_class
+
+_TEXTS = (".json", ".txt", ".model", ".jinja", ".jsonl")
+_MOST_TEXT = 2**28
+
+
+LIBRARY = "transformers"
+
+
+def accepts(name: str) -> bool:
+    """Whatever no other loader takes: only transformers can tell."""
+    return True
+
+
+def load(wanted: Wanted) -> Loaded:
+    name = wanted.name
+    how = (wanted.random, wanted.seed, wanted.dtype, wanted.device, wanted.trust_remote_code)
+    if Path(name).exists():
+        folder = folder_of(Path(name))
+        return from_transformers(str(folder), folder, *how).of_folder(folder)
+    try:
+        return from_transformers(name, None, *how)
+    except InputError as error:
+        if "/" not in name and (without := why_no_timm()):  # it may be one of timm's
+            raise InputError(f"{error}; {without}") from error
+        raise
+
+
+def from_transformers(
+    name: str, folder: Path | None, random: bool, seed: int, dtype: str | None, device: str | None, trust: bool
+) -> Loaded:
+    transformers = borrow("transformers", f"loading {name}")
+    with quiet(transformers), arrays_only():
+        if folder is None:
+            check_reachable(name)
+        else:
+            _check_texts(folder)
+        stated = read_config(folder) if folder is not None else fetched_config(name)
+        check_numbers(stated, name)
+        if not trust:
+            check_asks_for_none(stated, name)
+        try:
+            # Said outright: where nothing is said, transformers asks on standard input whether to run code.
+            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust)
+        except Exception as error:
+            raise InputError(not_fetched(name, error)) from error
+        # Once more: what the hub gave now may be newer.
+        read = config.to_dict() | {"attn_implementation": getattr(config, "_attn_implementation", None)}
+        check_numbers(read, name)
+        if not trust:
+            check_asks_for_none(read, name)
+        if folder is not None and not random:
+            Checkpoint(folder)  # refuses what is missing, cut off, or more than arrays, in a sentence of its own
+        try:
+            cls = class_of(transformers, config, trust)
+        except (ImportError, RuntimeError) as error:  # classes are imported as they are asked for
+            raise unusable("transformers", f"loading {name}", error) from error
+        settings = getattr(config, "oversmooth", None)  # of a model that was saved steered
+        load = cls
+        if settings and not random:
+            load = steered_class(cls, settings)
+            if (weights := _steered_weights(name, folder)) is not None:
+                config.transformers_weights = weights  # how from_pretrained is told another name
+        remarks = code_run(name, config) if trust else []
+        if dtype is None and device in (None, "cpu"):
+            # Half precision on a CPU is slow, or refused; what is stored in it is exact in float32.
+            dtype = "float32"
+        try:
+            if random:
+                make = partial(cls.from_config, trust_remote_code=trust) if hasattr(cls, "from_config") else cls
+                with watched(name):
+                    model = seeded(seed, lambda: make(config))
+            else:
+                with watched(name):
+                    model, info = load.from_pretrained(
+                        name, config=config, dtype=dtype or "auto", output_loading_info=True, trust_remote_code=trust
+                    )
+                missing = sorted(set(info.get("missing_keys", ())) - {MARKER})
+                if load is not cls:
+                    model.__class__ = cls
+                    getattr(model, MARKER).zero_()  # not in files of earlier versions
+                    if hasattr(model.config, "transformers_weights"):
+                        del model.config.transformers_weights  # what is saved may have the usual name
+                inside = tuple(f"{layer.block}." for layer in locate(model))
+                if lost := [key for key in missing if key.startswith(inside)]:
+                    raise InputError(f"{name} lacks {len(lost)} weights of its blocks, {lost[0]} first; fetch it again")
+                if missing:
+                    remarks.append(
+                        f"not in the checkpoint, and drawn at random: {len(missing)} of the weights, "
+                        f"{', '.join(missing[:3])}"
+                    )
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(not_fetched(name, error)) from error
+        tokenizer, without = None, ""
+        if getattr(model, "main_input_name", "") == "input_ids":
+            try:
+                tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=trust)
+            except BaseException as error:  # some checkpoints come without one; who needs it says so
+                if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # as Rust has it
+                    raise
+                without = reason(error) if "trust_remote_code" not in str(error) else "its own code, which is not run"
+    vision = getattr(model, "main_input_name", "") == "pixel_values"
+    beside = processor_folder(name) if folder is None and vision else folder
+    loaded = described(model, name, beside, tokenizer)
+    loaded.processor = None if folder is not None else beside
+    loaded.no_tokenizer = without
+    loaded.remarks += remarks
+    return loaded
+
+
+def _check_texts(folder: Path) -> None:
+    """Refuse, before libraries read them whole, files beside the weights that are larger than any that was meant."""
+    for file in folder.iterdir():
+        if file.suffix in _TEXTS and file.is_file() and (size := file.stat().st_size) > _MOST_TEXT:
+            raise InputError(f"{file} has {size:,} bytes, over {_MOST_TEXT:,}; fetch it again, or remove it")
+
+
+def _steered_weights(name: str, folder: Path | None) -> str | None:
+    """The file of a steered model's weights where it is not the one that transformers looks for."""
+    if folder is not None:
+        # save_pretrained into the same directory since, as a Trainer does it, leaves newer ones under the usual name.
+        newer = not Checkpoint(folder).files[0].name.startswith(STEERED)
+        return None if newer else next(file for file in WEIGHTS if (folder / file).is_file())
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    for file in WEIGHTS:
+        with contextlib.suppress(Exception):  # it is not there
+            kept = hub.try_to_load_from_cache(name, file)
+            if isinstance(kept, str) or hub.hf_hub_download(name, file):
+                return file
+    return None
+
+
+@contextlib.contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's own progress bars and advice: what matters is said in remarks."""
+    tools = transformers.utils.logging
+    level = tools.get_verbosity()
+    bars = getattr(tools, "is_progress_bar_enabled", lambda: True)()
+    tools.set_verbosity(logging.CRITICAL)
+    tools.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        tools.set_verbosity(level)
+        if bars:
+            tools.enable_progress_bar()

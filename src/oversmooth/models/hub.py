@@ -1,0 +1,82 @@
+"""Names on the hub: whether they can be reached, what their repositories hold, and why they could not be fetched."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from oversmooth.anatomy.checkpoint import read_config
+from oversmooth.inputs.processor_files import FILES
+from oversmooth.models.sources import check_there
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.libraries import borrow
+
+
+def fetch(name: str) -> Path:
+    """The weights of a hub id, as files: nothing is built from them. From the cache, where they are there already."""
+    check_there(name)
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    check_reachable(name)
+    try:
+        listed = ["*.safetensors", "*.safetensors.index.json", "config.json"]
+        folder = Path(hub.snapshot_download(name, allow_patterns=listed))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(hub.snapshot_download(name, allow_patterns=["pytorch_model*.bin*", "config.json"]))
+    except Exception as error:  # the hub raises what it likes
+        raise InputError(not_fetched(name, error)) from error
+    return folder
+
+
+def fetched_config(name: str) -> dict[str, Any]:
+    """The configuration of a hub id; empty where it cannot be had, and who loads it says why."""
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    with contextlib.suppress(Exception):
+        kept = hub.try_to_load_from_cache(name, "config.json")
+        return read_config(Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, "config.json")).parent)
+    return {}
+
+
+def processor_folder(name: str) -> Path | None:
+    """Where the cache has what states a hub id's preprocessing, fetched if need be; None where nothing does."""
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    found = None
+    for file in FILES:
+        with contextlib.suppress(Exception):  # not in the repository, or not in the cache and no network
+            kept = hub.try_to_load_from_cache(name, file)
+            found = Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, file)).parent
+    return found
+
+
+def check_reachable(name: str, files: tuple[str, ...] = ("config.json",)) -> None:
+    """Without a network the libraries try again and again before they say so; names in their cache need none."""
+    hub = borrow("huggingface_hub", f"fetching {name}")
+    with contextlib.suppress(Exception):
+        if any(isinstance(hub.try_to_load_from_cache(name, file), str) for file in files):
+            return
+    if getattr(hub.constants, "HF_HUB_OFFLINE", False):
+        raise InputError(
+            f"{name!r} is no path here and not in the hub's cache, and HF_HUB_OFFLINE is set; "
+            "unset it, or give the directory of a downloaded checkpoint"
+        )
+    try:
+        socket.getaddrinfo(urlparse(hub.constants.ENDPOINT).hostname, 443)
+    except OSError as error:
+        raise InputError(not_fetched(name, error)) from error
+
+
+def not_fetched(name: str, error: Exception) -> str:
+    first = reason(error)
+    if "trust_remote_code" in str(error):
+        return (
+            f"{name} comes with code of its own, which is not run; if you trust it, give --trust-remote-code, or load "
+            "it yourself and call oversmooth.diagnose(model, inputs)"
+        )
+    if Path(name.removeprefix("local-dir:")).exists():
+        return f"{name.removeprefix('local-dir:')} could not be loaded ({first}); check its files"
+    return (
+        f"{name!r} is no path here and could not be fetched by that name ({type(error).__name__}: {first}); "
+        "check the spelling, or, without a network, give the directory of a downloaded checkpoint"
+    )

@@ -1,0 +1,135 @@
+"""A model that is ready to run, and what it says of the inputs it takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from oversmooth.anatomy.checkpoint import read_config
+from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
+from oversmooth.inputs.processor_files import image_size
+from oversmooth.safety.errors import InputError
+
+Kind = Literal["vision", "text", "other"]
+DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
+DATA_COUNT = 64
+"""Inputs of the user's data, if not said otherwise."""
+_LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which model, and how: what `load` was asked for."""
+
+    name: str
+    random: bool = False
+    seed: int = 0
+    dtype: str | None = None
+    device: str | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass
+class Loaded:
+    """A model ready to run."""
+
+    model: nn.Module
+    name: str
+    kind: Kind
+    tokenizer: Any = None
+    preprocessing: Preprocessing | None = None
+    argument: str = "pixel_values"
+    longest: int | None = None
+    """Tokens it takes at most; None if it does not say."""
+    no_tokenizer: str = ""
+    """Why there is no tokenizer, where there should be one."""
+    remarks: list[str] = field(default_factory=list)
+    folder: Path | None = None
+    """Where it was loaded from, if from files of the user's."""
+    processor: Path | None = None
+    """Where the files of a hub id's processor are, if it has any."""
+    recipe: Any = None
+    """The `train.recipe.Recipe` it was trained by, if `oversmooth train` wrote it."""
+
+    def of_folder(self, folder: Path) -> Loaded:
+        """Named after the directory of the user's that it was loaded from."""
+        self.name, self.folder = folder.resolve().name, folder
+        return self
+
+    def inputs(
+        self,
+        source: Path | None = None,
+        *,
+        count: int = DEFAULT_COUNT,
+        length: int | None = None,
+        batch: int = DEFAULT_BATCH,
+        lines: bool = False,
+    ) -> Inputs:
+        """From the user's data, or the package's own prose or pictures."""
+        if self.kind == "vision":
+            assert self.preprocessing is not None
+            return image_inputs(self.preprocessing, source, count=count, batch=batch, argument=self.argument)
+        if self.kind == "text" and self.tokenizer is not None:
+            if length is not None and self.longest is not None and length > self.longest:
+                raise InputError(
+                    f"inputs of {length} tokens are longer than the {self.longest} that {self.name} takes; "
+                    f"give --length {self.longest} or less"
+                )
+            length = min(length or DEFAULT_LENGTH, self.longest or sys.maxsize)
+            return text_inputs(self.tokenizer, source, count=count, length=length, batch=batch, lines=lines)
+        if self.kind == "text":
+            why = f" that can be read ({self.no_tokenizer})" if self.no_tokenizer else ""
+            raise InputError(
+                f"{self.name} has no tokenizer beside its weights{why}; add its tokenizer files, or give inputs"
+            )
+        raise InputError(
+            f"{self.name} takes neither images nor text; call oversmooth.diagnose(model, inputs) with its own"
+        )
+
+
+def default_inputs(model: nn.Module, tokenizer: Any = None) -> Inputs:
+    """The package's own prose or pictures for a live model that says how it wants them."""
+    return described(model, type(model).__name__, None, tokenizer).inputs()
+
+
+def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) -> Loaded:
+    """What a live model says about the inputs it takes."""
+    config = getattr(model, "config", None)
+    main = getattr(model, "main_input_name", None)
+    if (timm_settings := _timm_settings(model)) is not None:
+        # What lies beside the weights is theirs; a live model of the same architecture may have another's.
+        stated = read_config(folder).get("pretrained_cfg") if folder is not None else None
+        preprocessing = Preprocessing.from_timm(stated if isinstance(stated, dict) else timm_settings, name)
+        remarks = [preprocessing.note] if preprocessing.note else []
+        return Loaded(model, name, "vision", preprocessing=preprocessing, argument="x", remarks=remarks)
+    if main == "pixel_values":
+        part = getattr(config, "vision_config", config)
+        size = image_size(name, getattr(part, "image_size", 224))
+        if folder is not None:
+            preprocessing = Preprocessing.from_folder(folder, image_size=size, name=name)
+        else:
+            preprocessing = Preprocessing.unstated(name, image_size=size)
+        remarks = [preprocessing.note] if preprocessing.note else []
+        return Loaded(model, name, "vision", preprocessing=preprocessing, remarks=remarks)
+    if main == "input_ids" or tokenizer is not None:
+        longest = next((getattr(config, key) for key in _LONGEST if isinstance(getattr(config, key, None), int)), None)
+        if longest is not None and getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
+            longest -= 2  # its positions start at 2
+        return Loaded(model, name, "text", tokenizer=tokenizer, longest=longest)
+    return Loaded(model, name, "other")
+
+
+def _timm_settings(model: nn.Module) -> dict[str, Any] | None:
+    """The pretrained_cfg of a timm model (default_cfg, in old versions); None for any other model."""
+    for key in ("pretrained_cfg", "default_cfg"):
+        found = getattr(model, key, None)
+        if dataclasses.is_dataclass(found) and not isinstance(found, type):
+            found = dataclasses.asdict(found)
+        if isinstance(found, dict) and found:
+            return found
+    return None

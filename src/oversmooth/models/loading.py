@@ -1,0 +1,97 @@
+"""From a name or a path to a model that is ready to run: the first loader that accepts it.
+
+A loader is a module with ``LIBRARY`` (what it borrows), ``accepts(name)`` and ``load(wanted)``; a new source is one
+more of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from oversmooth.anatomy.steered import steered_as
+from oversmooth.models import from_timm, from_training, from_transformers
+from oversmooth.models.loaded import Loaded, Wanted
+from oversmooth.models.sources import check_there
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.libraries import borrow
+from oversmooth.steering import saving
+
+LOADERS: tuple[ModuleType, ...] = (from_training, from_timm, from_transformers)
+"""In the order in which they are asked; the last takes whatever is left."""
+
+
+def load(
+    name: str,
+    *,
+    random: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+) -> Loaded:
+    """A hub id, a timm name, a checkpoint's directory, or a weights file: one with its configuration beside it, or
+    one that `oversmooth train` wrote.
+
+    random: the same architecture with freshly initialised weights, drawn from seed. trust_remote_code: run Python files
+    that come with the checkpoint, where its configuration names any.
+    """
+    if dtype is not None:
+        dtype_named(dtype)
+    check_there(name)
+    loaded: Loaded = _loader(name).load(Wanted(name, random, seed, dtype, device, trust_remote_code))
+    if random:
+        loaded.name = f"{loaded.name} (random)"
+    if dtype is not None:
+        loaded.model = loaded.model.to(dtype_named(dtype))
+    if device is not None:
+        try:
+            loaded.model = loaded.model.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}); try cpu") from error
+    loaded.model.eval()
+    return loaded
+
+
+def _loader(name: str) -> ModuleType:
+    return next(loader for loader in LOADERS if loader.accepts(name))
+
+
+def check_loadable(name: str) -> None:
+    """Refuse what is not there, or needs a library that is not, without loading it."""
+    check_there(name)
+    if library := _loader(name).LIBRARY:
+        borrow(library, f"loading {name}")
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch does not know, or that is not here."""
+    try:
+        device = torch.device(name)
+        if device.type == "meta":
+            raise RuntimeError("it holds no numbers")
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, ValueError, TypeError, ImportError) as error:
+        raise InputError(f"device {name!r} cannot be used ({str(error).splitlines()[0][:120]}); try cpu") from error
+
+
+def dtype_named(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if found not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        raise InputError(f"dtype is {name!r}; give a floating type, such as float32 or bfloat16")
+    return found
+
+
+def load_steered(path: str | Path, model: torch.nn.Module | None = None) -> torch.nn.Module:
+    """What `save_steered` or save_pretrained wrote. model: a stock one, for a file that has weights alone."""
+    path = Path(path)
+    if path.suffix == ".safetensors" and (model is not None or not (path.parent / "config.json").is_file()):
+        return saving.load_steered(path, model)
+    loaded = load(str(path)).model
+    if steered_as(loaded) is None:
+        raise InputError(
+            f"{path} holds no steered model: its configuration has no {saving.KEY!r}; load it as any other"
+        )
+    return loaded

@@ -1,0 +1,70 @@
+"""A loaded model written as a directory that can be loaded again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from oversmooth.anatomy.steered import steered_as
+from oversmooth.inputs.processor_files import FILES
+from oversmooth.models.from_timm import save_timm
+from oversmooth.models.from_transformers import quiet
+from oversmooth.models.loaded import Loaded
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import whole_folder
+from oversmooth.safety.libraries import borrow
+from oversmooth.steering.saving import rename_weights
+from oversmooth.train.saved import save_model
+
+_CODE = (".py", ".pyc", ".pyd", ".so", ".pkl", ".pickle", ".joblib")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
+_MOST_BESIDE = 2**30
+
+
+def save(loaded: Loaded, path: Path) -> None:
+    """A directory that `load` reads, whole or not at all: weights, configuration, and what lay beside them."""
+    beside = _beside(loaded.folder) if loaded.folder is not None else []
+    with whole_folder(path) as temporary:
+        write = getattr(loaded.model, "save_pretrained", None)
+        if loaded.recipe is not None:
+            save_model(loaded.model, loaded.recipe, temporary / "model.safetensors", dtype=torch.float32)
+        elif write is not None:
+            with quiet(borrow("transformers", "saving")):
+                write(temporary)
+                if loaded.folder is None and loaded.tokenizer is not None:
+                    loaded.tokenizer.save_pretrained(temporary)
+        else:
+            save_timm(loaded.model, temporary)
+        if loaded.recipe is None and steered_as(loaded.model) is not None:
+            rename_weights(temporary)
+        if loaded.processor is not None:
+            for file in (loaded.processor / name for name in FILES):
+                if file.is_file() and not (temporary / file.name).exists():
+                    shutil.copyfile(file, temporary / file.name)
+        for file in beside:
+            if not (temporary / file.name).exists():
+                shutil.copyfile(file, temporary / file.name)
+
+
+def _beside(folder: Path) -> list[Path]:
+    """What goes along with a checkpoint: neither weights nor code, and only what lies in it. A link may lead to
+    anything that its owner can read; the hub's cache is made of links, from snapshots to blobs of the same repository.
+    """
+    home = folder.resolve()
+    inside = [home, *([home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [])]
+    found = [
+        file
+        for file in sorted(folder.iterdir())
+        if file.suffix not in (*_WEIGHTS, *_CODE)
+        and not file.name.endswith(".index.json")
+        and file.is_file()
+        and any(file.resolve().is_relative_to(place) for place in inside)
+    ]
+    for file in found:
+        if (size := file.stat().st_size) > _MOST_BESIDE:
+            raise InputError(
+                f"{file} would be copied along and has {size:,} bytes, over {_MOST_BESIDE:,}; put it elsewhere first"
+            )
+    return found

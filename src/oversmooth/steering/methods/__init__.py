@@ -1,0 +1,1 @@
+"""Ways to steer, one file each; `registry` finds every one of them."""

@@ -1,0 +1,257 @@
+"""Whether the promised spectrum holds: computed from the weights that the model uses, not assumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.safety.errors import InputError
+from oversmooth.steering.methods.spectral import CONDITION_LIMIT
+from oversmooth.steering.reparametrized import ReparametrizedLayer
+from oversmooth.steering.sites import Site
+from oversmooth.theory.operators import DenseAttention, is_causal
+from oversmooth.theory.small_matrices import finite
+from oversmooth.theory.spectrum import flip_threshold
+from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
+
+# Relative to the largest eigenvalue: rounding of weights in this precision moves eigenvalues by about so much.
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+# A folded H is only looked at for its sign: what is nearer to the promise than this is rounding.
+_SIGN = 1e-3
+
+
+@dataclass
+class LayerCheck:
+    """One reparametrized layer."""
+
+    index: int
+    name: str
+    promised: tuple[float, float]
+    """Between which the eigenvalues of H lie: of a head, and summed over query heads that share a value head."""
+    heads: list[tuple[float, float]]
+    """The least and the greatest real part, head by head, as computed."""
+    imaginary: float
+    """The largest imaginary part: rounding, for a symmetric H."""
+    joined: tuple[float, float]
+    """The same of all heads together."""
+    coupling: float
+    """The largest entry of W_O W_V between different value heads: 0 where they decouple, as one V makes them."""
+    condition: float
+    """Of V: 1 where it is orthogonal."""
+    folded: tuple[float, float] | None
+    """Of all heads as the stream meets them: with the norm before and the layer scale after them, which can break the
+    sign; None where there is neither.
+    """
+    flip: float | None = None
+    """The sum over query heads that share a value head below which sharpening would turn into smoothing, for the
+    attention that was seen, where there is least room; −1 is safe for any.
+    """
+    room: float | None = None
+    """How far the least such sum lies above its flip; above −1 where no attention was seen. None where nothing is
+    known, as heads do not take slices of one V (wiring="code").
+    """
+    still: int = 0
+    """Features whose sum is 0: they are neither smoothed nor sharpened."""
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Verification:
+    """What `verify` found."""
+
+    layers: list[LayerCheck]
+    problems: list[str]
+    """Sentences; empty where every promise holds."""
+
+    @property
+    def doubts(self) -> list[str]:
+        """Where H keeps its promise, but not as the stream meets it, or does nothing."""
+        folded = [
+            f"layer {c.index} ({c.name}): with its norm and layer scale H has eigenvalues from {c.folded[0]:.3g} to "
+            f"{c.folded[1]:.3g}"
+            for c in self.layers
+            if c.folded and (c.folded[0] < c.promised[0] - _SIGN or c.folded[1] > c.promised[1] + _SIGN)
+        ]
+        return folded + [
+            f"layer {c.index} ({c.name}): {c.still} eigenvalues are 0, which neither smooths nor sharpens"
+            for c in self.layers
+            if c.still
+        ]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        head = "every promise holds" if self.ok else "; ".join(self.problems)
+        rows = [
+            f"layer {c.index:>3}  λ in [{min(a for a, _ in c.heads):+.4f}, {max(b for _, b in c.heads):+.4f}]  "
+            f"together [{c.joined[0]:+.4f}, {c.joined[1]:+.4f}]  coupling {c.coupling:.1e}  "
+            f"room {'unknown' if c.room is None else f'{c.room:+.4f}'}"
+            for c in self.layers
+        ]
+        return "\n".join([head, *rows])
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON takes it: None for what is infinite or not known."""
+        layers = [
+            {
+                "layer": c.index,
+                "promised": [_finite(end) for end in c.promised],
+                "least": _finite(min(low for low, _ in c.heads)),
+                "greatest": _finite(max(high for _, high in c.heads)),
+                "joined": [_finite(end) for end in c.joined],
+                "folded": None if c.folded is None else [_finite(end) for end in c.folded],
+                "coupling": _finite(c.coupling),
+                "condition": _finite(c.condition),
+                "flip": _finite(c.flip),
+                "room": _finite(c.room),
+            }
+            for c in self.layers
+        ]
+        return {"ok": self.ok, "problems": self.problems, "doubts": self.doubts, "layers": layers}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+@torch.no_grad()
+def kept(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site], attention: dict[str, Tensor]) -> Verification:
+    """Whether the weights in use have the spectra that these layers promise. attention: by the name of the layer."""
+    problems = _bad_numbers(layers, sites)
+    names = [layer.shape.name for layer in layers]
+    for name, A in attention.items():
+        if name not in names:
+            raise InputError(f"attention is given for {name}, which is not reparametrized; give {', '.join(names)}")
+        heads = layers[names.index(name)].shape.heads
+        if A.ndim < 3 or A.shape[-3] != heads:
+            raise InputError(f"attention of {name} has shape {tuple(A.shape)}; give (..., {heads}, n, n)")
+    checks = []
+    if not problems:
+        for layer in layers:
+            check = _check(layer, attention.get(layer.shape.name))
+            problems += check.problems
+            checks.append(check)
+    return Verification(checks, problems)
+
+
+def _bad_numbers(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site]) -> list[str]:
+    """NaN and infinity in what is learned, by layer."""
+    found = []
+    named = [(la.index, la.shape.name, n, v) for la in layers for n, v in (("Θ", la.theta), ("ψ", la.psi))]
+    for site in sites:
+        for part in site.parts.values():
+            named += [(site.index, site.layer.name, n, p) for n, p in part.named_parameters()]
+    for index, layer, name, value in named:
+        bad = int((~value.isfinite()).sum())
+        if bad:
+            found.append(
+                f"layer {index} ({layer}): {name} has NaN or infinity in {bad:,} of {value.numel():,} entries; "
+                "go back to the last checkpoint, with a lower learning rate"
+            )
+    return found
+
+
+def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
+    shape, method = layer.shape, layer.method
+    rows, back = layer.rows()
+    if not bool(rows.isfinite().all() and back.isfinite().all()):
+        nan = float("nan")
+        said = f"layer {layer.index} ({shape.name}): the columns of V depend on each other; go back to a checkpoint"
+        return LayerCheck(
+            layer.index, shape.name, method.ends, [(nan, nan)], nan, (nan, nan), nan, torch.inf, None, problems=[said]
+        )
+    dtype = layer.psi.dtype
+    W_V, W_O = shape.W_V.double(), shape.raw_W_O.double()
+    group = layer.group
+    low, high = method.ends
+    spectra = head_spectrum(W_V, W_O)
+    joined = joined_spectrum(W_V, W_O)
+    by_head = [(float(row.real.min()), float(row.real.max())) for row in spectra]
+    singular = torch.linalg.svdvals(finite(rows.double().flatten(0, 1)))
+    check = LayerCheck(
+        index=layer.index,
+        name=shape.name,
+        promised=(low, high),
+        heads=by_head,
+        imaginary=float(spectra.imag.abs().max()),
+        joined=(float(joined.real.min()), float(joined.real.max())),
+        coupling=_coupling(W_V[::group], W_O, group) if method.wiring == "paper" else float("nan"),
+        condition=float(singular.max() / singular.min()),
+        folded=_folded(shape, W_V),
+    )
+    if method.wiring == "paper":
+        values = (W_O @ W_V).diagonal(dim1=-2, dim2=-1).unflatten(0, (-1, group))
+        check.flip, check.room = _room(values, attention)
+        check.still = int((values.sum(1) == 0).sum())
+    size = max(1.0, float(spectra.abs().max()))
+    slack = _ROUNDING[dtype] * size
+    where = f"layer {layer.index} ({shape.name})"
+    ends = [*by_head, check.joined]
+    if min(a for a, _ in ends) < low - slack or max(b for _, b in ends) > high + slack:
+        check.problems.append(
+            f"{where}: eigenvalues from {min(a for a, _ in ends):.4g} to {max(b for _, b in ends):.4g} were promised "
+            f"within [{low:g}, {high:g}]"
+        )
+    if check.coupling > slack * max(1.0, check.condition):
+        check.problems.append(f"{where}: its heads overlap (W_O W_V is {check.coupling:.1e} between them)")
+    if check.condition > CONDITION_LIMIT:
+        check.problems.append(f"{where}: V is nearly singular (condition number {check.condition:.1e})")
+    if method.ends[0] < 0 and check.room is not None and check.room < -slack:
+        flip = -1.0 if check.flip is None else check.flip
+        bound = "−1, below which some attention makes it smooth" if check.flip is None else f"the flip at {flip:.4g}"
+        what = "eigenvalue" if group == 1 else f"sum over {group} query heads that share a value head"
+        check.problems.append(f"{where}: the least {what}, {flip + check.room:.4g}, lies below {bound}")
+    return check
+
+
+def _room(values: Tensor, attention: Tensor | None) -> tuple[float | None, float]:
+    """The flip where there is least room, and the room. values ``(kv_heads, group, k)``.
+
+    The query heads of a group act together on each feature j: as their sum ℓ_j beside the mixture
+    ``Σ_q (ℓ_qj/ℓ_j) A_q``, whose flip those of the heads do not bound (THEORY §5).
+    """
+    sums = values.sum(1)
+    if attention is None:
+        return None, float(sums.min()) + 1.0
+    A = attention.to(values).unflatten(-3, (values.shape[0], values.shape[1]))
+    share = values / torch.where(sums == 0, 1.0, sums)[:, None]
+    if values.shape[1] == 1:
+        flips = flip_threshold(A[..., 0, :, :])[..., None].expand(*A.shape[:-4], *sums.shape)
+    else:
+        # Feature by feature: all mixtures at once would be as many times larger than attention as a head has features.
+        # Sums of 0, and shares of both signs, make no attention; what is asked of its spectrum has an answer.
+        mixtures = (torch.einsum("gq,...gqij->...gij", share[..., j], A) for j in range(sums.shape[-1]))
+        flips = torch.stack([flip_threshold(DenseAttention.trusted(B, None, is_causal(B))) for B in mixtures], dim=-1)
+        flips = torch.where(sums == 0, -torch.inf, flips)
+    room = (sums - flips).flatten()
+    least = int(room.argmin())
+    return float(flips.flatten()[least]), float(room[least])
+
+
+def _coupling(W_V: Tensor, W_O: Tensor, group: int) -> float:
+    """W_V ``(kv_heads, d, k)``, W_O ``(heads, k, d)``."""
+    products = torch.einsum("hkd,gdl->hgkl", W_O, W_V)
+    own = torch.arange(len(W_O), device=W_O.device) // group
+    products[torch.arange(len(W_O), device=W_O.device), own] = 0.0
+    return float(products.abs().max())
+
+
+def _folded(layer: AttentionLayer, W_V: Tensor) -> tuple[float, float] | None:
+    before = layer.norm if layer.norm_position == "pre" else None
+    if before is None and layer.scale is None:
+        return None
+    if before is not None:
+        W_V = fold_norm(W_V, before.gamma.to(W_V), kind=before.kind)
+    values = joined_spectrum(W_V, layer.W_O.double()).real
+    return float(values.min()), float(values.max())

@@ -1,0 +1,22 @@
+"""Which file on disk is a model that `oversmooth train` wrote; told without building anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+RECIPE = "recipe"
+"""Of the recipe, in the file's metadata."""
+
+
+def trained_file(path: Path) -> Path | None:
+    """The file that `saved.save_model` wrote, if this is it, or a run's directory with it."""
+    file = path / "model.safetensors" if path.is_dir() and not (path / "config.json").is_file() else path
+    if file.suffix != ".safetensors" or not file.is_file():
+        return None
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return file if RECIPE in (opened.metadata() or {}) else None
+    except (SafetensorError, OSError):
+        return None  # whoever reads it says what is wrong
