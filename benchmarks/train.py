@@ -22,15 +22,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from oversmooth.train.build import model_of
-from oversmooth.train.corruptions import KINDS, SEVERITIES, corrupt
-from oversmooth.train.data import Images
-from oversmooth.train.evaluate import Evaluator
-from oversmooth.train.graphs import captured
-from oversmooth.train.monitor import Monitor
-from oversmooth.train.recipe import PAPER, Recipe
-from oversmooth.train.step import Step
-from oversmooth.train.vit import Shape
+from oversmooth.train.cuda_graphs import captured
+from oversmooth.train.engine.step import Step
+from oversmooth.train.tasks.images.build import model_of
+from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES, corrupt
+from oversmooth.train.tasks.images.data import Images
+from oversmooth.train.tasks.images.evaluate import Evaluator
+from oversmooth.train.tasks.images.recipe import PAPER, Recipe
+from oversmooth.train.tasks.images.smoothing import Monitor
+from oversmooth.train.tasks.images.vit import Shape
 
 PARTS = ("step", "steered", "augmentation", "monitoring", "corruptions")
 REACH = {

@@ -8,10 +8,10 @@ import torch
 
 from oversmooth import InputError
 from oversmooth.demo import vits
-from oversmooth.train.corruptions import KINDS, corrupt
-from oversmooth.train.data import load
-from oversmooth.train.recipe import VARIANTS, Recipe
-from oversmooth.train.saved import load_model, notes_of
+from oversmooth.train.tasks.images.corruptions import KINDS, corrupt
+from oversmooth.train.tasks.images.data import load
+from oversmooth.train.tasks.images.recipe import VARIANTS, Recipe
+from oversmooth.train.tasks.images.saved_model import load_model, notes_of
 
 
 def few(count):

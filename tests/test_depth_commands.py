@@ -12,11 +12,12 @@ from test_train_commands import cifar, run  # noqa: F401 (fixture)
 
 from oversmooth.reproduce import cells, depth, table2
 from oversmooth.safety.errors import InputError
-from oversmooth.train import recipe, saved
-from oversmooth.train.build import augment_of
-from oversmooth.train.evaluate import Evaluator
-from oversmooth.train.runs import load_splits
-from oversmooth.train.vit import Shape
+from oversmooth.train.engine.result import load_splits
+from oversmooth.train.tasks.images import recipe
+from oversmooth.train.tasks.images import saved_model as saved
+from oversmooth.train.tasks.images.build import augment_of
+from oversmooth.train.tasks.images.evaluate import Evaluator
+from oversmooth.train.tasks.images.vit import Shape
 
 
 def cell(one, accuracy, last):

@@ -210,7 +210,7 @@ def test_a_damaged_steered_checkpoint_is_refused(tmp_path, vit):  # noqa: F811
 def test_fig3_is_what_the_theory_says(monkeypatch, capsys, tmp_path):
     """Untrained, sharpening keeps tokens apart and smoothing draws them together; predicted in every case."""
     from oversmooth.reproduce import fig3
-    from oversmooth.train import vit as own
+    from oversmooth.train.tasks.images import vit as own
 
     small = own.Shape(patch=8, width=48, depth=6, heads=3)
     monkeypatch.setattr(own, "Shape", lambda **_: small)

@@ -18,11 +18,13 @@ from oversmooth import cli
 from oversmooth.reproduce import cells, table2, table3
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
-from oversmooth.train import checkpoint, lock, loop, recipe, saved
-from oversmooth.train.evaluate import Evaluator
-from oversmooth.train.many import Job, run_many
-from oversmooth.train.runs import first_of_test, load_splits
-from oversmooth.train.vit import Shape
+from oversmooth.train.engine import checkpoint, lock, loop
+from oversmooth.train.engine.parallel_runs import Job, run_many
+from oversmooth.train.engine.result import first_of_test, load_splits
+from oversmooth.train.tasks.images import recipe
+from oversmooth.train.tasks.images import saved_model as saved
+from oversmooth.train.tasks.images.evaluate import Evaluator
+from oversmooth.train.tasks.images.vit import Shape
 
 SMALL = ("--no-augment", "--patch", 8, "--depth", 2, "--width", 16, "--heads", 2, "--batch", 10, "--device", "cpu")
 

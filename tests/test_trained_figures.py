@@ -16,10 +16,11 @@ from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.reproduce import fig3, table1, table2, trained
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of
-from oversmooth.train import loop, saved
-from oversmooth.train.build import model_of
-from oversmooth.train.recipe import PAPER, VARIANTS
-from oversmooth.train.vit import Shape
+from oversmooth.train.engine import loop
+from oversmooth.train.tasks.images import saved_model as saved
+from oversmooth.train.tasks.images.build import model_of
+from oversmooth.train.tasks.images.recipe import PAPER, VARIANTS
+from oversmooth.train.tasks.images.vit import Shape
 
 TINY = replace(PAPER, shape=Shape(image=16, patch=8, width=16, depth=2, heads=8))
 SEEDS = (0, 3)

@@ -11,8 +11,8 @@ from oversmooth import cli, models
 from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.steering import steering_of
-from oversmooth.train.build import augment_of, model_of
-from oversmooth.train.saved import save_model
+from oversmooth.train.tasks.images.build import augment_of, model_of
+from oversmooth.train.tasks.images.saved_model import save_model
 
 
 def run(monkeypatch, *arguments):

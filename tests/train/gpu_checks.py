@@ -16,12 +16,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from train_example import RECIPE, blobs, plain, splits
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train import data, graphs, loop, run
-from oversmooth.train.build import augment_of, model_of
-from oversmooth.train.evaluate import Evaluator
-from oversmooth.train.monitor import Monitor
-from oversmooth.train.recipe import PAPER
-from oversmooth.train.step import Step
+from oversmooth.train import cuda_graphs as graphs
+from oversmooth.train.engine import loop
+from oversmooth.train.engine import training_run as run
+from oversmooth.train.engine.step import Step
+from oversmooth.train.tasks.images import data
+from oversmooth.train.tasks.images.build import augment_of, model_of
+from oversmooth.train.tasks.images.evaluate import Evaluator
+from oversmooth.train.tasks.images.recipe import PAPER
+from oversmooth.train.tasks.images.smoothing import Monitor
 
 CPU = torch.device("cpu")
 EXACT = replace(RECIPE, precision="float32")

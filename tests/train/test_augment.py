@@ -6,8 +6,8 @@ import torch
 
 from oversmooth.inputs import picture
 from oversmooth.safety.errors import InputError
-from oversmooth.train.augment import Augment, Draws
-from oversmooth.train.randaugment import RandAugment
+from oversmooth.train.tasks.images.augment import Augment, Draws
+from oversmooth.train.tasks.images.randaugment import RandAugment
 
 PLAIN = dict(rand_augment=None, mixup=0.0, cutmix=0.0, smoothing=0.0, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 LABELS = torch.arange(12) % 5

@@ -12,8 +12,9 @@ from safetensors.torch import save_file
 from train_example import RECIPE, splits
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train import checkpoint, loop, saved
-from oversmooth.train.loop import Watch, train
+from oversmooth.train.engine import checkpoint, loop
+from oversmooth.train.engine.loop import Watch, train
+from oversmooth.train.tasks.images import saved_model as saved
 
 SMALL = 20_000
 

@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 from oversmooth.inputs import picture
 from oversmooth.safety.errors import InputError
-from oversmooth.train.corruptions import CONSTANTS, EXTRA, KINDS, SEVERITIES, corrupt, read_official
-from oversmooth.train.corruptions.draws import Draws, _mix
+from oversmooth.train.tasks.images.corruptions import CONSTANTS, EXTRA, KINDS, SEVERITIES, corrupt, read_official
+from oversmooth.train.tasks.images.corruptions.draws import Draws, _mix
 
 ALL = KINDS + EXTRA
 BY_RULE = {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression"}
@@ -93,7 +93,7 @@ def test_an_image_is_corrupted_alike_in_every_batch(kind, pictures):
 def test_memory_pieces_and_strides_change_nothing(kind, pictures, monkeypatch):
     whole = corrupt(pictures, kind, 5)
     strided = pictures.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
-    monkeypatch.setattr("oversmooth.train.corruptions.apply._PIECE", {"cpu": 5 * 3072})
+    monkeypatch.setattr("oversmooth.train.tasks.images.corruptions.apply._PIECE", {"cpu": 5 * 3072})
     assert torch.equal(corrupt(strided, kind, 5), whole)
 
 
@@ -295,8 +295,8 @@ def test_bad_input_is_refused_in_one_sentence(change, match):
 
 
 def test_official_files_of_another_set_are_refused(tmp_path, monkeypatch):
-    from oversmooth.train import evaluate
-    from oversmooth.train.data import Images
+    from oversmooth.train.tasks.images import evaluate
+    from oversmooth.train.tasks.images.data import Images
 
     images, labels = torch.zeros(10, 3, 32, 32, dtype=torch.uint8), torch.arange(10)
     monkeypatch.setattr(evaluate, "read_official", lambda *_: (images, labels))

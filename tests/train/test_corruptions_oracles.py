@@ -11,13 +11,13 @@ from PIL import Image, features
 from scipy import ndimage, stats
 
 from oversmooth.inputs import picture
-from oversmooth.train.corruptions import CONSTANTS, SEVERITIES, corrupt
-from oversmooth.train.corruptions.draws import Draws
-from oversmooth.train.corruptions.jpeg import jpeg_compression
-from oversmooth.train.corruptions.pixels import blurred, magnified, mirror, reflect, truncated, zoom_map
-from oversmooth.train.corruptions.spatter import _embossed, distances, edges
-from oversmooth.train.corruptions.textures import frost_textures
-from oversmooth.train.corruptions.weather import plasma
+from oversmooth.train.tasks.images.corruptions import CONSTANTS, SEVERITIES, corrupt
+from oversmooth.train.tasks.images.corruptions.draws import Draws
+from oversmooth.train.tasks.images.corruptions.jpeg import jpeg_compression
+from oversmooth.train.tasks.images.corruptions.pixels import blurred, magnified, mirror, reflect, truncated, zoom_map
+from oversmooth.train.tasks.images.corruptions.spatter import _embossed, distances, edges
+from oversmooth.train.tasks.images.corruptions.textures import frost_textures
+from oversmooth.train.tasks.images.corruptions.weather import plasma
 
 CPU = torch.device("cpu")
 

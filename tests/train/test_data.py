@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train.data import Images, load, normalisation, share
+from oversmooth.train.tasks.images.data import Images, load, normalisation, share
 
 Image = pytest.importorskip("PIL.Image")
 arrow = pytest.importorskip("pyarrow")
@@ -32,7 +32,7 @@ def _apart(monkeypatch, tmp_path):
     """No data and no cache but the test's own, and no network."""
     monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("OVERSMOOTH_DATA", raising=False)
-    monkeypatch.setattr("oversmooth.train.data.loading.SYSTEM", tmp_path / "system")
+    monkeypatch.setattr("oversmooth.train.tasks.images.data.loading.SYSTEM", tmp_path / "system")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from train_example import RECIPE
 
-from oversmooth.train import many
-from oversmooth.train import parent as parent_module
+from oversmooth.train.engine import parallel_runs as many
+from oversmooth.train.engine import parent as parent_module
 
 TESTS = str(Path(__file__).parents[1])
 
@@ -25,7 +25,7 @@ sys.path.insert(0, {tests!r})
 import torch._dynamo  # what the first step would import, in every child
 from train_example import RECIPE, splits
 from oversmooth.reproduce import cells
-from oversmooth.train.loop import Watch, train
+from oversmooth.train.engine.loop import Watch, train
 
 home = Path({folder!r})
 RECIPES = [RECIPE, replace(RECIPE, variant="sharpen")]
@@ -113,9 +113,9 @@ sys.path.insert(0, {tests!r})
 from dataclasses import replace
 from pathlib import Path
 from oversmooth.reproduce import cells
-from oversmooth.train.recipe import QUICK
-from oversmooth.train.runs import load_splits
-from oversmooth.train.vit import Shape
+from oversmooth.train.tasks.images.recipe import QUICK
+from oversmooth.train.engine.result import load_splits
+from oversmooth.train.tasks.images.vit import Shape
 from test_train_commands import make_cifar
 
 data, results = Path({folder!r}) / "cifar-100-binary", Path({folder!r}) / "results"

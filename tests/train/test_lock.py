@@ -10,7 +10,7 @@ import time
 import pytest
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train import lock
+from oversmooth.train.engine import lock
 
 OTHER = "another machine"
 

@@ -14,8 +14,10 @@ from train_example import RECIPE, plain, splits
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
-from oversmooth.train import checkpoint, failure, loop, run, saved
-from oversmooth.train.loop import Watch, load_splits, train
+from oversmooth.train.engine import checkpoint, failure, loop
+from oversmooth.train.engine import training_run as run
+from oversmooth.train.engine.loop import Watch, load_splits, train
+from oversmooth.train.tasks.images import saved_model as saved
 
 EVERY_EPOCH = Watch(evaluate=1, monitor=3, save=0)
 
@@ -93,7 +95,7 @@ _RUN = """
 import sys
 sys.path.insert(0, {tests!r})
 import torch._dynamo  # what the first step would import, in every child
-from oversmooth.train.loop import Watch, train
+from oversmooth.train.engine.loop import Watch, train
 from train_example import RECIPE, splits
 
 def run():
@@ -334,7 +336,7 @@ def test_a_saved_model_comes_back(tmp_path, variant):
     assert saved.notes_of(tmp_path / loop.MODEL)["accuracy"] == result.accuracy
     if variant != "plain":
         from oversmooth.steering import load_steered
-        from oversmooth.train.vit import ViT
+        from oversmooth.train.tasks.images.vit import ViT
 
         again = load_steered(tmp_path / loop.MODEL, ViT(recipe.shape))
         with torch.no_grad():

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oversmooth.train import mixing
+from oversmooth.train.tasks.images import mixing
 
 UNIT = st.floats(0, 1, exclude_max=True, width=32)
 BOTH = (1.0, 0.8)

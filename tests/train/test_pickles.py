@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train.data import load
+from oversmooth.train.tasks.images.data import load
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 3072), np.uint8)
 FINE, COARSE = [3, 99, 0, 7, 7, 7], [1, 19, 0, 2, 2, 2]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oversmooth.inputs import picture
 from oversmooth.safety.errors import InputError
-from oversmooth.train.randaugment import OPERATIONS, UNIFORMS, Plan, RandAugment
+from oversmooth.train.tasks.images.randaugment import OPERATIONS, UNIFORMS, Plan, RandAugment
 
 Image = pytest.importorskip("PIL.Image")
 ImageEnhance = pytest.importorskip("PIL.ImageEnhance")

@@ -11,7 +11,7 @@ import torch
 from support.nightly import some
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train.ranks import Ranks
+from oversmooth.train.engine.ranks import Ranks
 
 _PROCESSES = """
 import os, signal, sys
@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from oversmooth.train import loop
-from oversmooth.train.build import model_of
-from oversmooth.train.ranks import Ranks, joined
-from oversmooth.train.step import Step
+from oversmooth.train.tasks.images.build import model_of
+from oversmooth.train.engine.ranks import Ranks, joined
+from oversmooth.train.engine.step import Step
 from train_example import RECIPE, blobs, splits
 
 folder, cpu = Path({folder!r}), torch.device("cpu")

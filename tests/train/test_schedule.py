@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from oversmooth.train.schedule import learning_rates
+from oversmooth.train.engine.schedule import learning_rates
 
 
 @pytest.mark.parametrize(("warmup", "cosine"), [(5, 300), (0, 7), (3, 1)])

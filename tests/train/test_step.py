@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from train_example import RECIPE, blobs, plain
 
-from oversmooth.train.build import augment_of, model_of
-from oversmooth.train.step import Step
+from oversmooth.train.engine.step import Step
+from oversmooth.train.tasks.images.build import augment_of, model_of
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,11 @@ import torch
 from train_example import RECIPE, splits
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train import checkpoint, failure, lock, logs, loop, room, run, saved
-from oversmooth.train.loop import Watch, train
+from oversmooth.train.engine import checkpoint, failure, lock, logs, loop
+from oversmooth.train.engine import disk_space as room
+from oversmooth.train.engine import training_run as run
+from oversmooth.train.engine.loop import Watch, train
+from oversmooth.train.tasks.images import saved_model as saved
 
 QUIET = Watch(monitor=0)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from oversmooth.reproduce.cells import Home
-    from oversmooth.train.recipe import Recipe
+    from oversmooth.train.tasks.images.recipe import Recipe
 
 Cells = Annotated[
     list[str] | None,
@@ -105,7 +105,7 @@ def _filled(
     """
     from oversmooth.reproduce import cells as kept
     from oversmooth.safety import files
-    from oversmooth.train.runs import first_of_test
+    from oversmooth.train.engine.result import first_of_test
 
     if show:
         return (every if tested is None else kept.like_those_there(every, results, str(table))), "finished"
@@ -209,7 +209,7 @@ def table3(
     from oversmooth.reproduce import table2, table3
     from oversmooth.safety import files
     from oversmooth.safety.errors import InputError
-    from oversmooth.train.runs import first_of_test
+    from oversmooth.train.engine.result import first_of_test
 
     _check_outputs(output)
     every = table2.recipes(seeds or (1 if quick else 3), quick=quick)

@@ -15,7 +15,7 @@ import typer
 from oversmooth.cli.app import SECONDS_BETWEEN_LINES, app, duration, err, out, status
 
 if TYPE_CHECKING:
-    from oversmooth.train.runs import OnNan, Progress, Splits
+    from oversmooth.train.engine.result import OnNan, Progress, Splits
 
 _RECIPE, _MODEL, _RUN = "The recipe (defaults: the first paper's)", "The model", "The run"
 Data = Annotated[
@@ -185,13 +185,13 @@ def train(
     )
     size = dict(patch=patch, depth=depth, width=width, heads=heads)
     with leaves_when_asked():
-        from oversmooth.train.parent import end_with_parent
+        from oversmooth.train.engine.parent import end_with_parent
 
         end_with_parent()
         from oversmooth.safety import files
-        from oversmooth.train import loop
-        from oversmooth.train.ranks import asked_for
-        from oversmooth.train.recipe import PAPER, QUICK, Recipe
+        from oversmooth.train.engine import loop
+        from oversmooth.train.engine.ranks import asked_for
+        from oversmooth.train.tasks.images.recipe import PAPER, QUICK, Recipe
 
         begun = QUICK if quick else PAPER if recipe is None else Recipe.read(recipe)
         changed = begun.changed(given, size, augment)
@@ -253,7 +253,7 @@ def say(line: str) -> None:
 @contextlib.contextmanager
 def leaves_when_asked() -> Iterator[None]:
     """A batch system that wants the machine back is told to start the command again, when there is nothing to save."""
-    from oversmooth.train.stopping import Preempted, preemptible
+    from oversmooth.train.engine.stopping import Preempted, preemptible
 
     try:
         with preemptible():
@@ -265,14 +265,14 @@ def leaves_when_asked() -> Iterator[None]:
 
 def leave(why: str) -> NoReturn:
     """With the exit code for why a run stopped."""
-    from oversmooth.train.stopping import EXIT_CODES
+    from oversmooth.train.engine.stopping import EXIT_CODES
 
     raise typer.Exit(EXIT_CODES.get(why, 0))
 
 
 def on_nan_named(name: str) -> OnNan:
     from oversmooth.safety.errors import InputError
-    from oversmooth.train.runs import ON_NAN
+    from oversmooth.train.engine.result import ON_NAN
 
     for known in ON_NAN:
         if name == known:
@@ -282,7 +282,7 @@ def on_nan_named(name: str) -> OnNan:
 
 def load(data: str) -> Splits:
     """Both splits, with a bar while images are decoded for the first time."""
-    from oversmooth.train.runs import load_splits
+    from oversmooth.train.engine.result import load_splits
 
     with status(f"reading {data}"):
         return load_splits(data)

@@ -19,10 +19,10 @@ from oversmooth.diagnosis.diagnose import Progress, diagnose
 from oversmooth.diagnosis.result import Accuracy, Diagnosis
 from oversmooth.models import load
 from oversmooth.steering import fold, steering_of
-from oversmooth.train.corruptions import KINDS, SEVERITIES
-from oversmooth.train.data import Images
-from oversmooth.train.evaluate import Corruptions, Evaluator
-from oversmooth.train.saved import load_model, notes_of
+from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES
+from oversmooth.train.tasks.images.data import Images
+from oversmooth.train.tasks.images.evaluate import Corruptions, Evaluator
+from oversmooth.train.tasks.images.saved_model import load_model, notes_of
 
 FOLDER = Path(__file__).parent / "fashion"
 # In this order the page has smoothing blue and sharpening orange, as everywhere.

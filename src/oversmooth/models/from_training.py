@@ -18,8 +18,8 @@ def accepts(name: str) -> bool:
 
 
 def load(wanted: Wanted) -> Loaded:
-    from oversmooth.train.build import model_of
-    from oversmooth.train.saved import load_model
+    from oversmooth.train.tasks.images.build import model_of
+    from oversmooth.train.tasks.images.saved_model import load_model
 
     path = trained_file(Path(wanted.name))
     assert path is not None, "it was accepted"

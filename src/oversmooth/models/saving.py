@@ -16,7 +16,6 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_folder
 from oversmooth.safety.libraries import borrow
 from oversmooth.steering.saving import rename_weights
-from oversmooth.train.saved import save_model
 
 _CODE = (".py", ".pyc", ".pyd", ".so", ".pkl", ".pickle", ".joblib")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
@@ -29,6 +28,8 @@ def save(loaded: Loaded, path: Path) -> None:
     with whole_folder(path) as temporary:
         write = getattr(loaded.model, "save_pretrained", None)
         if loaded.recipe is not None:
+            from oversmooth.train.tasks.images.saved_model import save_model
+
             save_model(loaded.model, loaded.recipe, temporary / "model.safetensors", dtype=torch.float32)
         elif write is not None:
             with quiet(borrow("transformers", "saving")):

@@ -27,10 +27,10 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import read_json, whole_file
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.typed import typed
-from oversmooth.train import checkpoint, lock, loop
-from oversmooth.train.many import Job, run_many
-from oversmooth.train.recipe import Recipe
-from oversmooth.train.runs import OnNan, Progress, Splits, Watch
+from oversmooth.train.engine import checkpoint, lock, loop
+from oversmooth.train.engine.parallel_runs import Job, run_many
+from oversmooth.train.engine.result import OnNan, Progress, Splits, Watch
+from oversmooth.train.tasks.images.recipe import Recipe
 
 Told = Callable[[str], None]
 Home = str | Callable[[Recipe], str]

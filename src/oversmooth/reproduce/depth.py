@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oversmooth.reproduce import cells, table2, tables
-from oversmooth.train.recipe import PAPER, QUICK, VARIANTS, Recipe, percent, variant_title
+from oversmooth.train.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent, variant_title
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -27,8 +27,8 @@ from oversmooth.inputs import Inputs, Preprocessing
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import Spectral, steer
-from oversmooth.train.recipe import Recipe, percent
-from oversmooth.train.saved import recipe_of
+from oversmooth.train.tasks.images.recipe import Recipe, percent
+from oversmooth.train.tasks.images.saved_model import recipe_of
 
 FIGURE = "steered"
 """The figure of `report.figures` that it is."""
@@ -116,7 +116,7 @@ def groups(diagnoses: list[Diagnosis]) -> Iterator[tuple[str, list[Diagnosis]]]:
 
 def _own(seed: int, device: str | None) -> Loaded:
     """ViT-Ti with patches of 4, which a CPU runs in seconds."""
-    from oversmooth.train.vit import Shape, ViT
+    from oversmooth.train.tasks.images.vit import Shape, ViT
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -18,7 +18,7 @@ from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.reproduce import tables
 from oversmooth.reproduce.cells import mean_and_spread
 from oversmooth.safety.errors import InputError
-from oversmooth.train.recipe import Recipe, percent
+from oversmooth.train.tasks.images.recipe import Recipe, percent
 
 if TYPE_CHECKING:
     from rich.table import Table

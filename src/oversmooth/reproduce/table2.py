@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oversmooth.reproduce import cells, tables
-from oversmooth.train.recipe import PAPER, QUICK, VARIANTS, Recipe, percent, variant_title
+from oversmooth.train.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent, variant_title
 
 if TYPE_CHECKING:
     from rich.table import Table

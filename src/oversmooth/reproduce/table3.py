@@ -20,12 +20,12 @@ import torch
 from oversmooth.reproduce import cells, tables
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of
-from oversmooth.train.corruptions import KINDS, SEVERITIES
-from oversmooth.train.data import Images
-from oversmooth.train.evaluate import Corruptions, Evaluator, by_severity, under_corruption
-from oversmooth.train.loop import device_named
-from oversmooth.train.recipe import VARIANTS, Recipe, percent, variant_title
-from oversmooth.train.saved import load_model
+from oversmooth.train.engine.loop import device_named
+from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES
+from oversmooth.train.tasks.images.data import Images
+from oversmooth.train.tasks.images.evaluate import Corruptions, Evaluator, by_severity, under_corruption
+from oversmooth.train.tasks.images.recipe import VARIANTS, Recipe, percent, variant_title
+from oversmooth.train.tasks.images.saved_model import load_model
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from oversmooth.reproduce import table2
 from oversmooth.safety.errors import InputError
-from oversmooth.train.recipe import Recipe, percent
-from oversmooth.train.saved import recipe_of
+from oversmooth.train.tasks.images.recipe import Recipe, percent
+from oversmooth.train.tasks.images.saved_model import recipe_of
 
 
 def find(results: Path, share: float, seed: int | None = None) -> list[Path]:

@@ -1,1 +1,1 @@
-"""Training on small images: the model, data, augmentation, corruptions. Importing oversmooth never imports this."""
+"""Training from scratch: `engine` runs it, whatever it is; `tasks` say what is trained on what."""

@@ -33,10 +33,11 @@ from oversmooth.diagnosis.weights import Memory, layer_spectrum
 from oversmooth.inputs import Preprocessing, image_inputs, text_inputs
 from oversmooth.reproduce import cells
 from oversmooth.steering import NeuTRENO, load_steered, save_steered, steer
-from oversmooth.train import checkpoint, logs, saved
-from oversmooth.train.data import load
-from oversmooth.train.recipe import Recipe
-from oversmooth.train.vit import ViT
+from oversmooth.train.engine import checkpoint, logs
+from oversmooth.train.tasks.images import saved_model as saved
+from oversmooth.train.tasks.images.data import load
+from oversmooth.train.tasks.images.recipe import Recipe
+from oversmooth.train.tasks.images.vit import ViT
 
 EXAMPLES = int(os.environ.get("OVERSMOOTH_FUZZ", "0"))
 pytestmark = [

@@ -14,8 +14,9 @@ from train_example import RECIPE, plain, splits
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import Spectral, steer, steering_of, verify
 from oversmooth.steering.methods import orthogonal
-from oversmooth.train import failure, run
-from oversmooth.train.loop import Watch, train
+from oversmooth.train.engine import failure
+from oversmooth.train.engine import training_run as run
+from oversmooth.train.engine.loop import Watch, train
 
 BOUND = 1e-6
 
@@ -345,7 +346,7 @@ def test_stop_is_the_default_and_other_words_are_refused(failing):
 
 
 def test_a_steered_model_with_dependent_columns_runs_and_verifies():
-    from oversmooth.train.build import model_of
+    from oversmooth.train.tasks.images.build import model_of
 
     model = steer(model_of(plain()), Spectral())
     layer = steering_of(model).reparametrized[0]

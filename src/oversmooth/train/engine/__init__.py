@@ -1,0 +1,1 @@
+"""A run: its steps, checkpoints, logs, processes, and how it stops and goes on."""

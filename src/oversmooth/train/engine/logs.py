@@ -1,0 +1,103 @@
+"""What happened, line by line: JSONL files that are cut back to the checkpoint when a run resumes, and TensorBoard."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any, TypedDict
+
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import parse_json
+from oversmooth.safety.foreign import json_text
+from oversmooth.safety.typed import typed
+from oversmooth.train.engine.checkpoint import Retry
+
+EPOCHS, SMOOTHING = "log.jsonl", "smoothing.jsonl"
+"""A line an epoch, and one each time a run went back or found a checkpoint damaged; a line each time smoothing was
+looked at.
+"""
+
+
+class _Epoch(TypedDict):
+    """What others take from an epoch's line."""
+
+    epoch: int
+    step: int
+    images_per_s: float
+
+
+class Log:
+    """A file of JSON objects, one a line, each written whole."""
+
+    def __init__(self, path: Path, length: int = 0) -> None:
+        """length: in bytes, of what belongs to the run that goes on; what comes after it is run again."""
+        self.path = path
+        self.cut(length)
+
+    def cut(self, length: int) -> None:
+        """Drop what comes after so many bytes."""
+        if self.path.is_file() and self.path.stat().st_size > length:
+            os.truncate(self.path, length)
+        self.rows = read(self.path)
+
+    def write(self, row: dict[str, Any]) -> None:
+        line = json_text(row) + "\n"
+        before = self.length
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, before)  # there may have been room for half of it
+            raise InputError(
+                f"{self.path} cannot be written ({error.strerror or error}); make room, and go on with --resume"
+            ) from error
+        self.rows.append(row)
+
+    @property
+    def length(self) -> int:
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All whole lines, up to one that was cut off or is none of ours."""
+    if not path.is_file():
+        return []
+    rows = []
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        try:
+            row = parse_json(line, "no line", "remove it")
+            kind = _Epoch if "epoch" in row else Retry if "retry" in row else dict[str, Any]
+            rows.append(typed(kind, row))
+        except (ValueError, TypeError):
+            break
+    return rows
+
+
+def check_board() -> None:
+    """Refuse before the work is done whose numbers could not be written."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise InputError("writing for TensorBoard needs tensorboard, which is not installed; pip install tensorboard")
+
+
+class Board:
+    """The same numbers for TensorBoard, where it is wanted."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        check_board()
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
+
+    def write(self, step: int, row: dict[str, Any]) -> None:
+        for name, value in row.items():
+            if isinstance(value, list):
+                for depth, one in enumerate(value):
+                    self.writer.add_scalar(f"{name}/{depth:02d}", one, step)
+            elif isinstance(value, (int, float)) and name not in ("step", "epoch"):
+                self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.writer.close()

@@ -1,0 +1,158 @@
+"""``train(recipe, data)``: a run on a device, in a folder.
+
+One process on a CPU or a GPU, or many under torchrun. The result is that of the last epoch, never of the best one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import check_folder
+from oversmooth.train.engine import checkpoint, lock, logs
+from oversmooth.train.engine.ranks import Ranks, joined, number
+from oversmooth.train.engine.result import ON_NAN, OnNan, Progress, Result, Splits, Watch, load_splits
+from oversmooth.train.engine.training_run import MODEL, Run
+from oversmooth.train.tasks.images.recipe import Recipe
+from oversmooth.train.tasks.images.saved_model import load_model, notes_of
+
+__all__ = ["MODEL", "Progress", "Result", "Run", "Splits", "Watch", "load_splits", "train"]
+
+
+def train(
+    recipe: Recipe,
+    splits: Splits,
+    *,
+    device: str | torch.device | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    minutes: float | None = None,
+    watch: Watch | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    compiled: bool | None = None,
+    on_nan: OnNan = "stop",
+    force: bool = False,
+    told: Callable[[str], None] | None = None,
+) -> Result:
+    """Train as the recipe says. folder: for logs, checkpoints and the model; without one nothing is written.
+
+    resume: go on where the checkpoint in the folder is, or begin if there is none. minutes: stop at a checkpoint after
+    so long. Ctrl-C does the same; pressed again, it stops at once. So do SIGTERM and SIGUSR2, by which batch systems
+    ask for the machine. compiled: by default on a GPU. told: sentences on the way, such as of a damaged checkpoint.
+
+    A folder has one writer. One whose writer is gone is taken over; force takes it over whoever writes there.
+
+    on_nan: when a step is not finite, "stop" says which layer was the first; "retry" goes back to the last checkpoint,
+    or the beginning, and on with other draws, three times at most, and says so in the log and in the result.
+    """
+    if on_nan not in ON_NAN:
+        raise InputError(f"on_nan is {on_nan!r}; choose 'stop' or 'retry'")
+    if minutes is not None and not minutes >= 0:
+        raise InputError(f"minutes is {minutes}; give 0 or more")
+    begin = time.monotonic()
+    place = device_named(device)
+    if watch is not None and watch.tensorboard:
+        logs.check_board()
+    where = None if folder is None else Path(folder)
+    if where is not None:
+        check_folder(where)
+        if (finished := finished_run(recipe, where, resume)) is not None:
+            return finished
+    for images in (splits.train, splits.test):
+        recipe.check_fits(images)
+    end = None if minutes is None else begin + 60 * minutes
+    with joined(place) as ranks, float32_products(place), _held(where, ranks, force, told) as mine:
+        # Whoever wrote there until now may have finished.
+        if where is not None and (finished := finished_run(recipe, where, resume)) is not None:
+            return finished
+        run = Run(recipe, splits, place, where, ranks, watch or Watch(), progress, compiled, on_nan, told, mine)
+        return run.go(end)
+
+
+@contextmanager
+def _held(
+    folder: Path | None, ranks: Ranks, force: bool, told: Callable[[str], None] | None
+) -> Iterator[lock.Lock | None]:
+    """The folder, for the first process, which alone writes; where it is refused, all of them stop."""
+    with ExitStack() as stack:
+        mine, refused = None, None
+        if folder is not None and ranks.first:
+            try:
+                mine = stack.enter_context(lock.held(folder, force=force, told=told))
+            except InputError as error:
+                refused = error
+        if ranks.agree(refused is not None):
+            raise refused or InputError(f"{folder} is not free, as the first process says; see there")
+        yield mine
+
+
+def finished_run(recipe: Recipe, folder: Path, resume: bool) -> Result | None:
+    """The run in this folder if it is over; one that must not be overwritten is refused."""
+    if not resume and (found := checkpoint.recipe_of(folder)) is not None:
+        raise InputError(
+            f"{folder} holds a run of {found.title}, not finished; go on with --resume, or name another directory"
+        )
+    path = folder / MODEL
+    if checkpoint.is_there(folder) or not path.is_file():
+        return None
+    model, found = load_model(path)
+    if not resume:
+        raise InputError(f"{folder} holds a finished run of {found.title}; name another directory")
+    if (differs := found.difference(recipe)) is not None:
+        raise InputError(f"{folder} holds a finished run of another recipe: {differs}; name another directory")
+    notes, lines = notes_of(path), logs.read(folder / logs.EPOCHS)
+    rows = [line for line in lines if "epoch" in line]
+    return Result(
+        recipe=recipe,
+        finished=True,
+        why="finished",
+        step=rows[-1]["step"] if rows else 0,
+        steps=rows[-1]["step"] if rows else 0,
+        accuracy=notes.get("accuracy"),
+        epochs=rows,
+        smoothing=logs.read(folder / logs.SMOOTHING),
+        seconds=float(notes.get("seconds", 0)),
+        folder=folder,
+        model=model,
+        retries=[line for line in lines if "retry" in line],
+    )
+
+
+def device_named(name: str | torch.device | None) -> torch.device:
+    """By default the GPU if there is one."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise InputError(f"there is no device {name!r}; give cpu, cuda or cuda:1") from error
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise InputError(f"device is {name} but torch finds no GPU here; give --device cpu")
+        own = number("LOCAL_RANK", torch.cuda.current_device())  # torchrun: a GPU for each process
+        device = torch.device("cuda", own if device.index is None else device.index)
+        if (count := torch.cuda.device_count()) <= (device.index or 0):
+            raise InputError(f"device is {device} and there are {count} GPUs; give cuda:0 to cuda:{count - 1}")
+        torch.cuda.set_device(device)
+    elif device.type != "cpu":
+        raise InputError(f"device is {name}; training runs on cpu and cuda")
+    return device
+
+
+@contextmanager
+def _tensor_cores() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def float32_products(device: torch.device) -> Any:
+    """What autocast leaves in float32 may use tensor cores on a GPU."""
+    return _tensor_cores() if device.type == "cuda" else nullcontext()

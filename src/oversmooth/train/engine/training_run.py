@@ -1,0 +1,391 @@
+"""One run in this process: its epochs, what is logged and saved on the way, and how it stops and goes on.
+
+Checkpoints belong to the clock, not to epochs: the first after the first step, the next a few seconds later, and then
+one a minute, within epochs too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oversmooth.safety import errors
+from oversmooth.safety.errors import InputError
+from oversmooth.steering.reparametrized import SingularError
+from oversmooth.train.engine import checkpoint, failure, logs
+from oversmooth.train.engine import disk_space as room
+from oversmooth.train.engine.lock import Lock
+from oversmooth.train.engine.ranks import Ranks
+from oversmooth.train.engine.result import OnNan, Progress, Result, Splits, Watch
+from oversmooth.train.engine.step import Step
+from oversmooth.train.engine.stopping import REASONS, interruptible, reason
+from oversmooth.train.tasks.images import data
+from oversmooth.train.tasks.images.build import model_of
+from oversmooth.train.tasks.images.evaluate import Evaluator
+from oversmooth.train.tasks.images.recipe import Recipe
+from oversmooth.train.tasks.images.saved_model import save_model
+from oversmooth.train.tasks.images.smoothing import Monitor
+
+MODEL = "model.safetensors"
+_RETRIES = 3
+_EARLY = (0.0, 10.0)  # seconds until the first two checkpoints of a run: much goes wrong at the beginning
+
+
+class Run:
+    """One run in this process."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        splits: Splits,
+        device: torch.device,
+        folder: Path | None,
+        ranks: Ranks,
+        watch: Watch,
+        progress: Callable[[Progress], None] | None,
+        compiled: bool | None,
+        on_nan: OnNan = "stop",
+        told: Callable[[str], None] | None = None,
+        lock: Lock | None = None,
+    ) -> None:
+        """told: sentences that a user should see. lock: of the folder, where this process writes."""
+        self.recipe, self.device, self.folder, self.ranks, self.watch = recipe, device, folder, ranks, watch
+        self.progress = progress if ranks.first else None
+        self.told = told if told is not None and ranks.first else lambda line: None
+        self.lock = lock
+        self.heard: list[int] = []
+        if folder is not None and ranks.first:
+            checkpoint.tidy(folder)
+        found = None if folder is None else checkpoint.load(folder, recipe)
+        self._build(splits, compiled)
+        facts: checkpoint.Facts = {} if found is None else self._resume(found)
+        self.seconds, self.accuracy = float(facts.get("seconds", 0)), facts.get("accuracy")
+        self.epoch_seconds = float(facts.get("epoch_seconds", 0))
+        lengths = facts.get("logs", {})
+        self.log, self.smoothing = (
+            None if folder is None or not ranks.first else logs.Log(folder / name, lengths.get(name, 0))
+            for name in (logs.EPOCHS, logs.SMOOTHING)
+        )
+        self.rows: list[dict[str, Any]] = [] if self.log is None else [r for r in self.log.rows if "epoch" in r]
+        self.looks: list[dict[str, Any]] = [] if self.smoothing is None else list(self.smoothing.rows)
+        self.retries: list[checkpoint.Retry] = list(facts.get("retries", []))
+        if found is not None:
+            self._tell_damaged(found)
+        wanted = watch.tensorboard and folder is not None and ranks.first
+        self.board = logs.Board(folder, self.step.done) if wanted and folder is not None else None
+        self.speed = 0.0
+        self.since = time.monotonic()
+        self.saved_at = self.since
+        self.saves = 0 if found is None else len(_EARLY)
+        self.ask_at = 0
+        """The step at which processes ask each other next."""
+        self.told_at = 0.0
+        self.mark: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
+        self.kept = (self.step.state(), self._facts()) if on_nan == "retry" else None
+        """The last checkpoint, or the beginning, to go back to."""
+
+    def _build(self, splits: Splits, compiled: bool | None) -> None:
+        recipe, device = self.recipe, self.device
+        part = data.share(splits.train, recipe.share, recipe.share_seed).to(device)
+        # Weights, gradients and two moments; on a CPU what a step leaves for its way back too, by a low estimate.
+        shape, batch = recipe.shape, min(recipe.batch, len(part))
+        activations = 8 * 4 * batch * shape.tokens * shape.width * shape.depth
+        shape.check_fits(4, activations if device.type == "cpu" else 0)
+        self.test = splits.test.to(device)
+        self.model: torch.nn.Module = model_of(recipe).to(device)
+        full = False
+        try:
+            self.step = Step(recipe, self.model, part, device, self.ranks, compiled=compiled)
+            self.evaluator = Evaluator(recipe, self.model, device, compiled=compiled)
+            self.monitor = Monitor(recipe, self.model, self.test.images, device) if self.watch.monitor else None
+        except torch.OutOfMemoryError:
+            full = True
+        if full:  # not inside the handler, where the error still holds all that was allocated
+            self.model = self.step = self.evaluator = None  # type: ignore[assignment]
+            raise failure.too_large(recipe, device)
+
+    def _resume(self, found: checkpoint.Checkpoint) -> checkpoint.Facts:
+        arrays, path = found.arrays, found.path
+        if len(arrays["losses"]) != self.step.steps:
+            raise InputError(
+                f"{self.folder} was trained with {len(arrays['losses'])} steps an epoch and these images give "
+                f"{self.step.steps}; give the images it began with"
+            )
+        if arrays["generator.augment"].shape != self.step.generator.get_state().shape:
+            here, there = ("a GPU", "a CPU") if self.device.type == "cuda" else ("a CPU", "a GPU")
+            raise InputError(
+                f"{self.folder} was trained on {there}, whose random numbers {here} cannot go on with; "
+                f"resume it on {there}, or name another directory"
+            )
+        for name, own in self.step.state().items():
+            if name not in arrays or (arrays[name].shape, arrays[name].dtype) != (own.shape, own.dtype):
+                raise InputError(f"{path} is damaged: {name} does not fit the recipe; remove it to go on without it")
+        if not 0 <= int(arrays["position"]) <= self.step.total:
+            place = f"step {int(arrays['position']):,} of {self.step.total:,}"
+            raise InputError(f"{path} is damaged: it is at {place}; remove it to go on without it")
+        try:
+            torch.set_rng_state(arrays["generator.torch"])
+            self.step.load(arrays)
+        except (RuntimeError, TypeError) as error:  # torch looks into the states of its generators
+            raise InputError(f"{path} is damaged ({errors.reason(error)}); remove it to go on without it") from error
+        return found.facts
+
+    def _tell_damaged(self, found: checkpoint.Checkpoint) -> None:
+        for said in found.damaged:
+            self.told(f"{said}: going on from {found.path}, at step {self.step.done:,}")
+            if self.log is not None:
+                self._write(self.log, {"damaged": said, "step": self.step.done})
+
+    def go(self, end: float | None) -> Result:
+        """To the end, or until the time is up."""
+        step, why = self.step, "finished"
+        self.since = self.saved_at = time.monotonic()
+        with interruptible() as self.heard:
+            try:
+                while step.done < step.total and why == "finished":
+                    try:
+                        why = self._epoch(end) or why
+                    except failure.Diverged as error:
+                        self._go_back(error)
+                if why == "finished":
+                    self._finish()
+            except RuntimeError as error:
+                if (said := failure.lost_device(error, self.device, step.done, self._saved())) is None:
+                    raise
+                raise said from error
+        if self.board is not None:
+            self.board.close()
+        return Result(
+            recipe=self.recipe,
+            finished=why == "finished",
+            why=why,
+            step=step.done,
+            steps=step.total,
+            accuracy=self.accuracy if why == "finished" else None,
+            epochs=self.rows,
+            smoothing=self.looks,
+            seconds=self.seconds,
+            folder=self.folder,
+            model=self.model,
+            retries=[dict(retry) for retry in self.retries],
+        )
+
+    def _epoch(self, end: float | None) -> str:
+        """The rest of an epoch, or as far as the time allows; why the run stops here, if it does."""
+        step = self.step
+        inside = step.done % step.steps
+        if inside == 0:
+            step.begin_epoch()
+        self.mark = (step.done, step.generator.get_state())
+        for _ in range(inside, step.steps):
+            self._one()
+            if step.done % step.steps == 0:
+                self._end_epoch()
+            if why := self._stop_or_save(end):
+                return why
+        return ""
+
+    def _stop_or_save(self, end: float | None) -> str:
+        """Save if it is time to; why the run stops here, if it does. All processes decide alike, at the same step."""
+        step = self.step
+        if self.ranks.world > 1 and step.done % step.steps and step.done < self.ask_at:
+            return ""  # asking makes all of them wait for each other
+        why, save, pause = self.ranks.highest(
+            REASONS.index(reason(self.heard, end)), self._is_time(), self._steps_a_second()
+        )
+        self.ask_at = step.done + max(1, round(pause))
+        if step.done == step.total:
+            return ""
+        if why or save:
+            self.save()
+        return REASONS[round(why)]
+
+    def _is_time(self) -> bool:
+        wait = self.watch.save if self.saves >= len(_EARLY) else min(_EARLY[self.saves], self.watch.save)
+        return time.monotonic() - self.saved_at >= wait
+
+    def _steps_a_second(self) -> float:
+        """As the first process knows it, whose word all take."""
+        return self._images_a_second() / self.recipe.batch if self.ranks.first else 0.0
+
+    def _images_a_second(self) -> float:
+        """In the epoch before, or so far in the first."""
+        if self.speed:
+            return self.speed
+        inside = (self.step.done - 1) % self.step.steps + 1
+        return inside * self.recipe.batch / max(1e-9, self.epoch_seconds + time.monotonic() - self.since)
+
+    def _go_back(self, error: failure.Diverged) -> None:
+        """To the last checkpoint, to go on with other random numbers; raises the error where that is not wanted, or has
+        been done often enough.
+        """
+        if self.kept is None:
+            raise error
+        if len(self.retries) == _RETRIES:
+            raise failure.Diverged(f"{error}; {_RETRIES} times it went back to a checkpoint, with other draws, in vain")
+        arrays, facts = self.kept
+        failed, back = int(self.step.failed), int(arrays["position"])
+        failed = 1 + (self.step.done if failed < 0 else failed)
+        said = checkpoint.Retry(retry=len(self.retries) + 1, failed_at_step=failed, back_to_step=back, said=str(error))
+        self.retries.append(said)
+        self.step.load(arrays)
+        self.step.draw_anew(len(self.retries))
+        self._clock(training=False)  # what was in vain took time, and is no part of an epoch's speed
+        self.accuracy, self.epoch_seconds = facts["accuracy"], facts["epoch_seconds"]
+        for log in (self.log, self.smoothing):
+            if log is not None:
+                log.cut(facts["logs"][log.path.name])
+        self.rows = [row for row in self.rows if row["step"] <= back]
+        self.looks = [row for row in self.looks if row["step"] <= back]
+        if self.board is not None and self.folder is not None:
+            self.board.close()
+            self.board = logs.Board(self.folder, back)
+        if self.log is not None:
+            self._write(self.log, dict(said))
+        self.save()  # who resumes it goes on from here, and knows
+
+    def _one(self) -> None:
+        full = False
+        try:
+            self.step.run()
+        except torch.OutOfMemoryError:
+            full = True
+        except SingularError as error:  # a graph cannot say so, and gives NaN
+            raise failure.Diverged(f"step {self.step.done + 1:,}: {error}") from None
+        if full:
+            self.model = self.step = self.evaluator = self.monitor = None  # type: ignore[assignment]
+            raise failure.too_large(self.recipe, self.device)
+        done = self.step.done
+        if self.device.type == "cpu":
+            self._check()  # on a GPU once an epoch: asking makes it wait
+            self._tell()
+        due = self.watch.monitor and (done % self.watch.monitor == 0 or done in (1, self.step.total))
+        if self.monitor is not None and self.ranks.first and due:
+            row = {"step": done, **self.monitor.measure()}
+            if self.smoothing is not None:
+                self._write(self.smoothing, row)
+            self.looks.append(row)
+            if self.board is not None:
+                self.board.write(done, row)
+
+    def _check(self) -> None:
+        if int(self.step.failed) >= 0:
+            raise failure.not_finite(self.step, self.mark, self._saved())
+
+    def _saved(self) -> str:
+        """Where one can go on from, in words."""
+        path = None if self.folder is None else checkpoint.newest(self.folder)
+        return "the beginning" if path is None else f"{path} with --resume"
+
+    def _end_epoch(self) -> None:
+        step, recipe = self.step, self.recipe
+        self._check()
+        losses = self.ranks.mean(step.losses).tolist()  # waits for the epoch's end
+        epoch = step.done // step.steps
+        spent = self._clock()
+        self.speed = step.steps * recipe.batch / max(self.epoch_seconds, 1e-9)
+        row: dict[str, Any] = {
+            "epoch": epoch,
+            "step": step.done,
+            "loss": sum(losses) / len(losses),
+            "lr": step.rates[step.done - 1],
+            "images_per_s": round(self.speed, 1),
+            "seconds": round(spent, 3),
+        }
+        self.epoch_seconds = 0.0
+        if self.ranks.first and self._is_due(epoch):
+            self.accuracy = self.evaluator.accuracy(self.test.images, self.test.labels)
+            row["accuracy"] = self.accuracy
+            self._clock(training=False)
+        if self.log is not None:
+            self._write(self.log, row)
+        self.rows.append(row)
+        if self.board is not None:
+            self.board.write(step.done, row)
+        self._tell(row["loss"], force=True)
+
+    def _is_due(self, epoch: int) -> bool:
+        total = self.recipe.total_epochs
+        every = max(1, total // 20) if self.watch.evaluate is None else self.watch.evaluate
+        return epoch == total or (every > 0 and epoch % every == 0)
+
+    def _clock(self, training: bool = True) -> float:
+        """Adds the time since it was last asked to the run's, and to the epoch's if it was spent on steps."""
+        now = time.monotonic()
+        spent, self.since = now - self.since, now
+        self.seconds += spent
+        if training:
+            self.epoch_seconds += spent
+        return self.seconds
+
+    def _tell(self, loss: float | None = None, force: bool = False) -> None:
+        now = time.monotonic()
+        if self.progress is None or (not force and now - self.told_at < 0.2):
+            return
+        self.told_at = now
+        step, speed = self.step, self._images_a_second()
+        left = (step.total - step.done) * self.recipe.batch / max(1e-9, speed)
+        loss = self.rows[-1]["loss"] if loss is None and self.rows else loss
+        epoch = min(self.recipe.total_epochs, step.done // step.steps + 1)
+        self.progress(
+            Progress(step.done, step.total, epoch, self.recipe.total_epochs, speed, left, loss, self.accuracy)
+        )
+
+    def save(self) -> None:
+        """The checkpoint, by the first process."""
+        self._check()
+        self._clock()
+        writes = self.folder is not None and self.ranks.first
+        if writes or self.kept is not None:
+            state, facts = self.step.state(), self._facts()
+            if self.kept is not None:
+                self.kept = (state, facts)
+            if self.folder is not None and writes:
+                self._write_checkpoint(self.folder, state, facts)
+        self._clock(training=False)  # what saving took is no part of an epoch's speed
+        self.saves += 1
+        self.saved_at = time.monotonic()
+
+    def _write_checkpoint(self, folder: Path, state: dict[str, Tensor], facts: checkpoint.Facts) -> None:
+        if self.lock is not None:
+            self.lock.check()
+        try:
+            self._patiently(lambda: checkpoint.save(folder, self.recipe, state, facts))
+        except InputError as error:
+            before = checkpoint.newest(folder)
+            kept = "nothing was left there" if before is None else f"{before} is untouched"
+            raise InputError(
+                f"{str(error).partition(';')[0]}; make room on the disk and go on with --resume: {kept}"
+            ) from error
+
+    def _write(self, log: logs.Log, row: dict[str, Any]) -> None:
+        self._patiently(lambda: log.write(row))
+
+    def _patiently(self, write: Callable[[], Any]) -> None:
+        room.patiently(write, self.told, lambda: bool(self.heard))
+
+    def _facts(self) -> checkpoint.Facts:
+        """What a checkpoint holds beside arrays."""
+        return {
+            "seconds": self.seconds,
+            "epoch_seconds": self.epoch_seconds,
+            "accuracy": self.accuracy,
+            "logs": {log.path.name: log.length for log in (self.log, self.smoothing) if log is not None},
+            "retries": list(self.retries),
+        }
+
+    def _finish(self) -> None:
+        """The model, and then no checkpoint: there is nothing to go on with."""
+        if self.folder is not None and self.ranks.first:
+            if self.lock is not None:
+                self.lock.check()
+            notes = {"accuracy": self.accuracy, "seconds": round(self.seconds, 1)}
+            path = self.folder / MODEL
+            self._patiently(lambda: save_model(self.model, self.recipe, path, notes=notes))
+            checkpoint.remove(self.folder)
+        self.ranks.wait()

@@ -1,0 +1,1 @@
+"""What is trained on what: a model, its data, and how it is judged; one folder each."""

@@ -1,0 +1,1 @@
+"""Images classified by small vision transformers, as in the first paper."""
