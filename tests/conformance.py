@@ -44,8 +44,8 @@ from families import FAMILIES, HEADS, WIDTH, Family, run, tensors
 from family_checks import same_bits, with_dropout
 from torch import Tensor, nn
 
-from oversmooth import InputError
-from oversmooth.steering import fold, load_steered, save_steered, steer, steering_of, unsteer, verify
+from oversmooth import InputError, load_steered
+from oversmooth.steering import fold, save_steered, steer, steering_of, unsteer, verify
 
 # Strength 0
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from oversmooth import InputError, building
+from oversmooth import InputError
+from oversmooth.models import building
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import pytest
 import timm_models
 import torch
 
-from oversmooth import InputError, building, cli, models, remote_code
+from oversmooth import InputError, cli, models
 from oversmooth.anatomy import locate
+from oversmooth.models import building, remote_code
 from oversmooth.steering import NeuTRENO, steer
 
 CODE = """

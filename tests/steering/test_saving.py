@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from oversmooth import InputError, fold, unsteer
-from oversmooth.steering import NeuTRENO, Spectral, load_steered, method_from, save_steered, steer, steering_of
+from oversmooth import InputError, fold, load_steered, unsteer
+from oversmooth.steering import NeuTRENO, Spectral, method_from, save_steered, steer, steering_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # processors without bfloat16
 FAMILY = FAMILIES["BERT"]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from oversmooth import fold
-from oversmooth.steering import FeatScale, NeuTRENO, Spectral, load_steered, steer, steering_of, verify
+from oversmooth import fold, load_steered
+from oversmooth.steering import FeatScale, NeuTRENO, Spectral, steer, steering_of, verify
 
 FAMILY = "torch encoder (Pre-LN, batch first)"  # needs no other library, which takes its time to be imported twice
 

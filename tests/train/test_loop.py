@@ -335,7 +335,7 @@ def test_a_saved_model_comes_back(tmp_path, variant):
         torch.testing.assert_close(model(x), result.model(x), rtol=0.05, atol=0.05)  # bf16 weights
     assert saved.notes_of(tmp_path / loop.MODEL)["accuracy"] == result.accuracy
     if variant != "plain":
-        from oversmooth.steering import load_steered
+        from oversmooth import load_steered
         from oversmooth.train.tasks.images.vit import ViT
 
         again = load_steered(tmp_path / loop.MODEL, ViT(recipe.shape))

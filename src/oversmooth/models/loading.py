@@ -88,7 +88,11 @@ def load_steered(path: str | Path, model: torch.nn.Module | None = None) -> torc
     """What `save_steered` or save_pretrained wrote. model: a stock one, for a file that has weights alone."""
     path = Path(path)
     if path.suffix == ".safetensors" and (model is not None or not (path.parent / "config.json").is_file()):
-        return saving.load_steered(path, model)
+        if model is None:
+            raise InputError(
+                f"{path} has weights alone; give the stock model they belong to: load_steered(path, model)"
+            )
+        return saving.load_into(model, path)
     loaded = load(str(path)).model
     if steered_as(loaded) is None:
         raise InputError(

@@ -19,12 +19,12 @@ from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.methods.value_residual import ValueResidual
 from oversmooth.steering.promises import Verification
 from oversmooth.steering.record import Steering, steering_of
-from oversmooth.steering.saving import load_steered, save_steered
+from oversmooth.steering.saving import save_steered
 from oversmooth.steering.verify import verify
 
 __all__ = [
     "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "Laplacian", "Method", "NeuTRENO", "Spectral",
-    "Steering", "ValueResidual", "Verification", "fold", "load_steered", "method_from", "method_named",
+    "Steering", "ValueResidual", "Verification", "fold", "method_from", "method_named",
     "register", "save_steered", "steer",
     "steering_of", "unsteer", "verify",
 ]  # fmt: skip

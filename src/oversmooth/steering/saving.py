@@ -73,14 +73,8 @@ def rename_weights(folder: Path) -> None:
         file.rename(renamed)
 
 
-def load_steered(path: str | Path, model: nn.Module | None) -> nn.Module:
-    """A file that `save_steered` wrote, into the stock model it belongs to.
-
-    `oversmooth.load_steered` takes directories and files with a configuration beside them as well.
-    """
-    path = Path(path)
-    if model is None:
-        raise InputError(f"{path} has weights alone; give the stock model they belong to: load_steered(path, model)")
+def load_into(model: nn.Module, path: Path) -> nn.Module:
+    """A file that `save_steered` wrote, into the stock model it belongs to."""
     inside = unwrapped(check_is_module(model))
     if steering_of(inside) is not None:
         raise InputError(f"the model given for {path} is steered already; give a stock one")

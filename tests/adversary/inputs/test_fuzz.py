@@ -26,13 +26,13 @@ from report_example import example
 from safetensors.torch import save, save_file
 from train_example import RECIPE
 
-from oversmooth import Diagnosis, InputError, models
+from oversmooth import Diagnosis, InputError, load_steered, models
 from oversmooth.anatomy import locate
 from oversmooth.demo.smiles import smiles_tokenizer
 from oversmooth.diagnosis.weights import Memory, layer_spectrum
 from oversmooth.inputs import Preprocessing, image_inputs, text_inputs
 from oversmooth.reproduce import cells
-from oversmooth.steering import NeuTRENO, load_steered, save_steered, steer
+from oversmooth.steering import NeuTRENO, save_steered, steer
 from oversmooth.train.engine import checkpoint, logs
 from oversmooth.train.tasks.images import saved_model as saved
 from oversmooth.train.tasks.images.data import load

@@ -1,6 +1,6 @@
 """Trained models on disk: safetensors in bf16 with the recipe, and the steering's settings where it is steered.
 
-A steered file follows `steering.save_steered`'s conventions, so `steering.load_steered(path, ViT(shape))` reads it too.
+A steered file follows the conventions of `steering.save_steered`: `oversmooth.load_steered(path, ViT(shape))` reads it.
 """
 
 from __future__ import annotations
