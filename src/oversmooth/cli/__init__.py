@@ -14,6 +14,9 @@ from oversmooth.safety.errors import InputError
 __all__ = ["app", "cells", "demo", "diagnose", "main", "reproduce", "simulate", "spectrum", "steer", "train"]
 
 
+_NEEDED = ("numpy", "safetensors", "torch", "rich")
+
+
 def main() -> None:
     """The command line, from the arguments to the exit code."""
     said = ""
@@ -41,6 +44,8 @@ def _refusal(error: BaseException) -> InputError:
     if isinstance(error, OSError):
         what = error.filename or "a file or the terminal"
         return InputError(f"{what} cannot be used ({error.strerror or error}); check its name, permissions and room")
+    if isinstance(error, ModuleNotFoundError) and (name := (error.name or "").partition(".")[0]) in _NEEDED:
+        return InputError(f"{name} is not installed, which every part of oversmooth needs; install oversmooth again")
     # torch has errors of its own for a machine or a GPU that is full.
     if isinstance(error, MemoryError) or "llocate memory" in str(error) or "out of memory" in str(error):
         return InputError("this takes more memory than there is; give less at once, or a smaller model")

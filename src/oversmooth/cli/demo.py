@@ -27,9 +27,9 @@ def demo(
     from oversmooth.demo import language
     from oversmooth.report import page
 
+    page.check(output)
     beside = output.with_stem(f"{output.stem}-language")
-    for path in (output, beside):
-        page.check(path)
+    page.check(beside)
     language.check()
     of_images, of_texts = _vits(seed), _language(seed)
     for title, found in (("Language models", of_texts), ("ViTs trained on Fashion-MNIST", of_images)):

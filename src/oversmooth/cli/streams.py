@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType, RenderHook
 from rich.segment import Segment
 from rich.text import Text
 
@@ -26,6 +26,16 @@ class Terminal(Console):
 
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:
         super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False, **options)
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Of the terminal; COLUMNS=0 says that there is no telling, not that nothing fits."""
+        found = super().size
+        return found if found.width > 0 else ConsoleDimensions(80, found.height)
+
+    @size.setter
+    def size(self, new: tuple[int, int]) -> None:
+        self._width, self._height = new
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Every string on its way to be measured, wrapped and shown."""

@@ -20,7 +20,7 @@ import oversmooth
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain
 from oversmooth.safety.errors import InputError, about
-from oversmooth.safety.files import parse_json, read_bytes
+from oversmooth.safety.files import cache_folder, parse_json, read_bytes
 from oversmooth.safety.typed import typed
 from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum
@@ -214,15 +214,6 @@ def _remarks(anatomy: Anatomy) -> list[str]:
     ]
 
 
-def _users_cache() -> Path:
-    if named := os.environ.get("XDG_CACHE_HOME"):
-        return Path(named)
-    try:
-        return Path.home() / ".cache"
-    except RuntimeError:  # a user without a home, as in some containers: nothing is remembered
-        return Path(os.devnull)
-
-
 @dataclass
 class _Kept:
     """A line of it."""
@@ -241,10 +232,9 @@ class Memory:
 
     @classmethod
     def of(cls, files: Iterable[Path], *question: object) -> Memory:
-        """For these weight files. In OVERSMOOTH_CACHE, else the user's cache directory."""
-        folder = Path(os.environ.get("OVERSMOOTH_CACHE") or _users_cache() / "oversmooth")
+        """For these weight files."""
         facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
-        return cls(folder, json.dumps([oversmooth.__version__, facts, [str(q) for q in question]]))
+        return cls(cache_folder(), json.dumps([oversmooth.__version__, facts, [str(q) for q in question]]))
 
     def read(self) -> dict[str, Spectrum]:
         """Finished layers by name. What cannot be read is counted in ``dropped`` and computed again: a stop cuts a line

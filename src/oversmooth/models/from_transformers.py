@@ -123,7 +123,7 @@ def from_transformers(
             except BaseException as error:  # some checkpoints come without one; who needs it says so
                 if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # as Rust has it
                     raise
-                without = reason(error) if "trust_remote_code" not in str(error) else "its own code, which is not run"
+                without = _why_no_tokenizer(error)
     vision = getattr(model, "main_input_name", "") == "pixel_values"
     beside = processor_folder(name) if folder is None and vision else folder
     loaded = described(model, name, beside, tokenizer)
@@ -131,6 +131,14 @@ def from_transformers(
     loaded.no_tokenizer = without
     loaded.remarks += remarks
     return loaded
+
+
+def _why_no_tokenizer(error: BaseException) -> str:
+    try:
+        borrow("tokenizers", "reading it")  # without which transformers fails as it likes
+    except InputError as lacking:
+        return str(lacking)
+    return reason(error) if "trust_remote_code" not in str(error) else "its own code, which is not run"
 
 
 def _check_texts(folder: Path) -> None:

@@ -51,7 +51,6 @@ def save(diagnoses: list[Diagnosis], folder: Path, format: str) -> list[Path]:
         raise InputError("there is nothing to draw: no diagnosis was given; give at least one")
     charts = {name: chart for name, make in FIGURES.items() if (chart := make(diagnoses)) is not None}
     check_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, chart in charts.items():
         path = folder / f"{name}.{format}"

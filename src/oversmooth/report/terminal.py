@@ -10,11 +10,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Number
+from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Layer, Number
 
 if TYPE_CHECKING:
     from oversmooth.steering.record import Moved
 
+_MOST_ROWS = 300
+"""Of deeper models every so many layers are shown: a terminal takes seconds to lay out thousands."""
 _BAR = "▏▎▍▌▋▊▉█"
 
 
@@ -66,7 +68,7 @@ def layers(diagnosis: Diagnosis) -> Table:
         "ρ\nrough",
         "smooth\ncases",
     )
-    for depth, layer in enumerate(diagnosis.layers):
+    for depth, layer in _some(list(enumerate(diagnosis.layers)), table):
         changes = [layer.change(part) for part in parts]
         s, d = layer.spectrum, layer.dominance
         table.add_row(
@@ -99,7 +101,7 @@ def spectra(diagnosis: Diagnosis) -> Table:
     columns = ["layer", "Re λ < 0", "mean Re λ", "ρ smooth"] + (["ρ smooth\nnorm folded"] if folded else [])
     decided = any(layer.spectrum.verdicts for layer in diagnosis.layers if layer.spectrum)
     table = _table(*columns, "heads,\nRe λ < 0", *(["by weights\nalone"] if decided else []))
-    for place, layer in enumerate(layer for layer in diagnosis.layers if layer.spectrum):
+    for place, layer in _some(list(enumerate(layer for layer in diagnosis.layers if layer.spectrum)), table):
         s = layer.spectrum
         assert s is not None
         by_head = s.heads["raw"]
@@ -170,6 +172,15 @@ def _pooled(heads: list[Eigenvalues]) -> Eigenvalues:
 def _range(values: list[Number]) -> tuple[Number, Number]:
     known = [v for v in values if v is not None]
     return (min(known), max(known)) if known else (None, None)
+
+
+def _some(rows: list[tuple[int, Layer]], table: Table) -> list[tuple[int, Layer]]:
+    """All rows that a table can take, the last among them; what is left out is said below it."""
+    step = math.ceil(len(rows) / _MOST_ROWS)
+    if step < 2:
+        return rows
+    table.caption = f"1 of {step} of {len(rows):,} layers is shown; a file, --json, has them all"
+    return [*rows[:-1:step], rows[-1]]
 
 
 def _table(*headings: str) -> Table:

@@ -20,6 +20,8 @@ class InputError(ValueError):
 
 def reason(error: BaseException, most: int = 120) -> str:
     """What another library says, short enough for a sentence and without addresses; its name where it says nothing."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"{error.name.partition('.')[0]} is not installed; install it"
     said = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", str(error))).strip()
     said = said[:most].rstrip(". (")
     if _OF_PYTHON.search(said):

@@ -18,6 +18,11 @@ from typing import Any
 
 from oversmooth.safety.errors import InputError, reason
 
+_OF_MODELS = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json",
+    "processor_config.json",
+)  # fmt: skip
+
 
 def check_writable(path: Path, endings: tuple[str, ...]) -> None:
     """Refuse a path that will not do, before the work is done that is to go there."""
@@ -25,6 +30,13 @@ def check_writable(path: Path, endings: tuple[str, ...]) -> None:
         raise InputError(f"{path} is a directory; name a file")
     if path.suffix.lower() not in endings:
         raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}; choose one of {', '.join(endings)}")
+    _check_leads_somewhere(path)
+    if path.exists():
+        for is_kind, words in _KINDS:
+            if is_kind(path.stat().st_mode):
+                raise InputError(f"{path} is {words}; name a file")
+        if path.name in _OF_MODELS or path.name.endswith(".index.json"):
+            raise InputError(f"{path} is part of a model, which would lose it; name another file")
     _check_can_be_made(path.parent, path)
 
 
@@ -32,7 +44,13 @@ def check_folder(folder: Path) -> None:
     """Refuse a directory that is not there and cannot be made, or cannot be written to."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a directory")
+    _check_leads_somewhere(folder)
     _check_can_be_made(folder, folder)
+
+
+def _check_leads_somewhere(path: Path) -> None:
+    if path.is_symlink() and not path.exists():
+        raise InputError(f"{path} is a link that leads nowhere; remove it, or choose another place")
 
 
 def _check_can_be_made(folder: Path, wanted: Path) -> None:
@@ -66,12 +84,14 @@ def whole_file(path: Path) -> Iterator[Path]:
     Directories on the way that are not there are made, here and in `whole_folder`, and what processes that were killed
     left beside path is removed.
     """
+    made = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tidy(path.parent)
         handle, name = tempfile.mkstemp(prefix=_prefix(path.stem), suffix=_MARK + path.suffix, dir=path.parent)
         os.close(handle)
     except OSError as error:
+        _remove_empty(made)
         raise _unwritten(path, error) from error
     temporary = Path(name)
     try:
@@ -86,18 +106,21 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise _unwritten(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+        _remove_empty(made)
 
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """A temporary directory beside path, renamed to it when the block succeeds and removed when it does not."""
     check_new_folder(path)
+    made = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.resolve().parent
         tidy(beside)
         temporary = Path(tempfile.mkdtemp(prefix=_prefix(path.name), suffix=_MARK, dir=beside))
     except OSError as error:
+        _remove_empty(made)
         raise _unwritten(path, error) from error
     try:
         yield temporary
@@ -116,6 +139,27 @@ def whole_folder(path: Path) -> Iterator[Path]:
         raise _unwritten(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        _remove_empty(made)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Those that were made for something that did not come to be, the innermost first."""
+    with contextlib.suppress(OSError):  # it has something in it
+        for folder in folders:
+            folder.rmdir()
+
+
+def cache_folder() -> Path:
+    """What may be computed again is kept here: OVERSMOOTH_CACHE, else a folder in the user's cache directory."""
+    if named := os.environ.get("OVERSMOOTH_CACHE"):
+        return Path(named)
+    users = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not users.is_absolute():  # as its specification has it
+        try:
+            users = Path.home() / ".cache"
+        except RuntimeError:  # a user without a home, as in some containers: nothing is kept
+            return Path(os.devnull)
+    return users / "oversmooth"
 
 
 def check_new_folder(path: Path) -> None:

@@ -146,10 +146,11 @@ def _run(case: Case, place: Place, log: Path) -> Outcome:
         code: int | None = os.waitstatus_to_exitcode(status)
     except FileNotFoundError:
         arguments, before, code = [], {}, None
+    encoding = case.environment.get("PYTHONIOENCODING", "utf-8")
     return Outcome(
         code=code,
-        out=bytes(shown) if terminal else _bytes(log / "stdout"),
-        err=_without_colours(bytes(shown)) if terminal else _bytes(log / "stderr"),
+        out=bytes(shown) if terminal else _bytes(log / "stdout", encoding),
+        err=_without_colours(bytes(shown)) if terminal else _bytes(log / "stderr", encoding),
         seconds=clock.seconds,
         memory=max(0, most, used.ru_maxrss * 1024 - held),
         hung=hung,
@@ -164,8 +165,10 @@ def _without_colours(shown: bytes) -> bytes:
     return re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).replace(b"\r", b"")
 
 
-def _bytes(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
+def _bytes(path: Path, encoding: str) -> bytes:
+    """What was printed; of UTF-16, half of which would be control characters, as UTF-8."""
+    printed = path.read_bytes() if path.exists() else b""
+    return printed.decode(encoding).encode() if encoding == "utf-16" else printed
 
 
 def _held(pid: int | str = "self") -> int:

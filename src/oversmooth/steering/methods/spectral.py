@@ -71,7 +71,8 @@ class Spectral(Method):
             raise InputError(f"seed is {self.seed!r}; give a whole number from 0 to 2^63 − 1")
         if self.range is not None:
             if self.form != "general":
-                raise InputError(f"range is {self.range} but form is {self.form!r}; a range needs form='general'")
+                given = self.range or "empty"
+                raise InputError(f"range is {given} but form is {self.form!r}; a range needs form='general'")
             try:
                 low, high = map(float, self.range)
             except (TypeError, ValueError):

@@ -11,6 +11,7 @@ states: 65 MB for ViT-Ti. ``RUN/checkpoint.safetensors``, as earlier versions wr
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -167,6 +168,8 @@ def tidy(folder: Path) -> None:
     for place, pattern in ((folder, f".{FOLDER}-*"), (folder, ".model*.safetensors"), (folder / FOLDER, ".*")):
         for left in place.glob(pattern):
             _remove(left)
+    with contextlib.suppress(OSError):  # there is none, or it holds some
+        (folder / FOLDER).rmdir()
 
 
 def remove(folder: Path) -> None:

@@ -358,10 +358,13 @@ class Run:
             self._patiently(lambda: checkpoint.save(folder, self.recipe, state, facts))
         except InputError as error:
             before = checkpoint.newest(folder)
-            kept = "nothing was left there" if before is None else f"{before} is untouched"
-            raise InputError(
-                f"{str(error).partition(';')[0]}; make room on the disk and go on with --resume: {kept}"
-            ) from error
+            then = f"go on with --resume: {before} is untouched"
+            if before is None:
+                then = "begin again: nothing was left there"
+                checkpoint.tidy(folder)
+                for left in (logs.EPOCHS, logs.SMOOTHING):
+                    (folder / left).unlink(missing_ok=True)
+            raise InputError(f"{str(error).partition(';')[0]}; make room on the disk and {then}") from error
 
     def _write(self, log: logs.Log, row: dict[str, Any]) -> None:
         self._patiently(lambda: log.write(row))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import whole_file
+from oversmooth.safety.files import cache_folder, whole_file
 from oversmooth.safety.typed import typed
 from oversmooth.train.tasks.images.data.images import Images
 
@@ -23,13 +22,11 @@ _VERSION = 1  # of what is stored: raise it when the readers come to give someth
 def remembered(files: Sequence[Path], question: str, make: Callable[[], Images]) -> Images:
     """What ``make`` gives, kept under a name that changes when the files or the question do.
 
-    In OVERSMOOTH_CACHE, else the user's cache directory. What cannot be kept or read back is made: never a reason to
-    stop.
+    What cannot be kept or read back is made: never a reason to stop.
     """
     facts = [(str(file.resolve()), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
     key = hashlib.sha256(json.dumps([_VERSION, question, facts]).encode()).hexdigest()[:24]
-    home = os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~")) / ".cache"
-    path = Path(os.environ.get("OVERSMOOTH_CACHE") or Path(home) / "oversmooth") / f"images-{key}.safetensors"
+    path = cache_folder() / f"images-{key}.safetensors"
     # Any of these means a file that is not there, not whole, or not ours.
     with contextlib.suppress(OSError, SafetensorError, InputError, KeyError, ValueError, TypeError, RecursionError):
         return _read(path)
