@@ -369,10 +369,8 @@ def test_markup_in_names_is_text(monkeypatch, capsys, tmp_path, vit):
 def test_spectrum_of_a_hub_id_streams_the_files_it_fetched(monkeypatch, capsys, tmp_path, gpt):
     import huggingface_hub
 
-    from oversmooth import models
-
     asked = []
-    monkeypatch.setattr(models, "_check_reachable", lambda name: None)
+    monkeypatch.setattr("oversmooth.models.hub.check_reachable", lambda name: None)
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda name, allow_patterns: asked.append(name) or str(gpt), raising=False
     )

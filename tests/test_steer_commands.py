@@ -152,7 +152,7 @@ def test_saves_of_earlier_versions_are_read(tmp_path, vit):  # noqa: F811
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("-m", "sharpen"), "there is no method 'sharpen'; choose one of spectral, neutreno"),
+        (("-m", "sharpen"), "there is no method 'sharpen'; choose one of attnscale, centred"),
         (("-m", "neutreno:power=2"), "has no setting 'power'; it has strength"),
         (("-m", "neutreno:strength=much"), "strength is 'much'; give a number"),
         (("-m", "neutreno:learned=perhaps"), "learned is 'perhaps'; give yes or no"),

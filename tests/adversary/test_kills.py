@@ -13,7 +13,7 @@ from oversmooth import cli
 MEANWHILE = """
 import os, signal
 from pathlib import Path
-from oversmooth import files
+from oversmooth.safety import files
 write = Path.write_text
 def stop(self, *given, **named):
     write(self, "half")

@@ -11,6 +11,7 @@ from PIL import Image
 from oversmooth.inputs import Preprocessing, picture
 from oversmooth.inputs.preprocessing import rgb
 from oversmooth.inputs.processor_files import image_size
+from oversmooth.models.loaded import described
 from oversmooth.safety.errors import InputError
 
 STATED = {
@@ -107,14 +108,10 @@ def test_a_live_timm_model_gets_its_own_transform(name):
     timm = timm_models.timm()
     from timm.data import create_transform, resolve_model_data_config
 
-    from oversmooth import models
-
     model = timm.create_model(name, depth=1)
     image = Image.fromarray(picture(1, (301, 250)))
     expected = create_transform(**resolve_model_data_config(model))(image)
-    torch.testing.assert_close(
-        models._described(model, name, None, None).preprocessing(image), expected, rtol=1e-6, atol=1e-6
-    )
+    torch.testing.assert_close(described(model, name, None, None).preprocessing(image), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_timm_resizes_the_shorter_side_and_cuts_out_the_middle(tmp_path):

@@ -7,7 +7,7 @@ from conformance_methods import free_parameters, make, outputs, steered
 from families import FAMILIES
 from torch import nn
 
-from oversmooth import InputError, fold, unsteer
+from oversmooth import InputError, fold, load_steered, unsteer
 from oversmooth.steering import (
     AttnScale,
     Centred,
@@ -17,7 +17,6 @@ from oversmooth.steering import (
     NeuTRENO,
     Spectral,
     ValueResidual,
-    load_steered,
     save_steered,
     steer,
     steering_of,

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from train_example import RECIPE, blobs, plain, splits
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train import cuda_graphs as graphs
+from oversmooth.train import cuda_graphs
 from oversmooth.train.engine import loop
 from oversmooth.train.engine import training_run as run
 from oversmooth.train.engine.step import Step
@@ -215,7 +215,7 @@ def check_V_is_orthonormal_inside_a_graph():
         out.copy_(V.detach())
         grad.copy_(torch.autograd.grad((V * weight).sum(), theta)[0])
 
-    replay = graphs.captured(body)
+    replay = cuda_graphs.captured(body)
     start = theta.detach().clone()
     for kind in ("as drawn", "0.0", "1e-12", "1e-8", "1e-6", "equal", "zero column", "rank one", "zero", "scaled"):
         changed = start.clone()

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from oversmooth.train import loop
+from oversmooth.train.engine import loop
 from oversmooth.train.tasks.images.build import model_of
 from oversmooth.train.engine.ranks import Ranks, joined
 from oversmooth.train.engine.step import Step

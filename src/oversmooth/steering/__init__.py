@@ -24,7 +24,13 @@ from oversmooth.steering.verify import verify
 
 __all__ = [
     "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "Laplacian", "Method", "NeuTRENO", "Spectral",
-    "Steering", "ValueResidual", "Verification", "fold", "method_from", "method_named",
-    "register", "save_steered", "steer",
-    "steering_of", "unsteer", "verify",
+    "Steering", "ValueResidual", "Verification", "fold", "method_from", "method_named", "register", "save_steered",
+    "steer", "steering_of", "unsteer", "verify",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> type[Method]:
+    """Methods that came with a file in `methods`, or that others registered."""
+    if name in METHODS:
+        return METHODS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,7 +26,7 @@ def method_from(settings: dict[str, Any]) -> Method:
     given = dict(settings)
     name = given.pop("method", None)
     if not isinstance(name, str) or name not in METHODS:
-        raise InputError(f"there is no method {name!r}; choose one of {', '.join(METHODS)}")
+        raise InputError(f"there is no method {name!r}; choose one of {', '.join(sorted(METHODS))}")
     known = {f.name for f in dataclasses.fields(METHODS[name])}  # type: ignore[arg-type]
     if unknown := set(given) - known:
         raise InputError(f"{name} has no setting {sorted(unknown)[0]!r}; it has {', '.join(sorted(known))}")
@@ -54,7 +54,7 @@ def method_named(text: str) -> Method:
     name, _, rest = text.partition(":")
     known = {key.lower(): key for key in METHODS}
     if name.lower() not in known:
-        raise InputError(f"there is no method {name!r}; choose one of {', '.join(known)}")
+        raise InputError(f"there is no method {name!r}; choose one of {', '.join(sorted(known))}")
     fields = {f.name: f for f in dataclasses.fields(METHODS[known[name.lower()]])}  # type: ignore[arg-type]
     settings: dict[str, Any] = {"method": known[name.lower()]}
     for entry in filter(None, rest.split(",")):

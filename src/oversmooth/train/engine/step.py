@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
-from oversmooth.train import cuda_graphs as graphs
+from oversmooth.train import cuda_graphs
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.schedule import learning_rates
 from oversmooth.train.tasks.images import mixing
@@ -83,16 +83,16 @@ class Step:
         compiled = on_gpu if compiled is None else compiled
         self.compiled = compiled
         self._transform: Callable[..., tuple[Tensor, Tensor]] = (
-            graphs.compiled(self._transformed) if compiled else self._transformed
+            cuda_graphs.compiled(self._transformed) if compiled else self._transformed
         )
         run: nn.Module = model
         if self.ranks.world > 1:
             run = nn.parallel.DistributedDataParallel(model)
-        self._forward: Callable[[Tensor], Tensor] = graphs.compiled(run) if compiled else run
+        self._forward: Callable[[Tensor], Tensor] = cuda_graphs.compiled(run) if compiled else run
         self._replay: Callable[[], None] | None = None
         if on_gpu and self.ranks.world == 1:
             before = self.state()
-            self._replay = graphs.captured(self._body)
+            self._replay = cuda_graphs.captured(self._body)
             self.load(before)  # capturing ran some steps
 
     def begin_epoch(self) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from oversmooth.inputs.preprocessing import LUMA
 from oversmooth.safety.errors import InputError
-from oversmooth.train import cuda_graphs as graphs
+from oversmooth.train import cuda_graphs
 from oversmooth.train.tasks.images.build import augment_of
 from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES, corrupt, read_official
 from oversmooth.train.tasks.images.data import Images
@@ -43,7 +43,7 @@ class Evaluator:
         self.augment = augment_of(recipe).to(device)
         shape = recipe.shape
         compiled = on_gpu if compiled is None else compiled
-        self._forward = graphs.compiled(model) if compiled else model
+        self._forward = cuda_graphs.compiled(model) if compiled else model
         self._replay: Callable[[], None] | None = None
         if on_gpu:
             self.images = torch.zeros(
@@ -52,7 +52,7 @@ class Evaluator:
             self.found = torch.zeros(self.batch, dtype=torch.int64, device=device)
             training = model.training
             model.eval()
-            self._replay = graphs.captured(lambda: self.found.copy_(self._classes(self.images)))
+            self._replay = cuda_graphs.captured(lambda: self.found.copy_(self._classes(self.images)))
             model.train(training)
 
     @torch.no_grad()
