@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from torch import Tensor
 
+from oversmooth.metrics import METRICS
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, parse_json, read_bytes, whole_file
 from oversmooth.safety.foreign import json_text
@@ -34,11 +35,7 @@ _MEMORY_A_BYTE = 12  # of a file: what its numbers take once they are read
 
 Number = float | None
 Numbers = dict[str, Number]
-"""Metrics by name, those of `METRICS`."""
-METRICS = (
-    *("hfc_lfc", "log_hfc_lfc", "log_hfc", "log_lfc", "cos", "abs_cos"),  # of all inputs
-    *("effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance"),  # of those whose ranks were taken
-)
+"""Metrics by name, those of `metrics.METRICS`."""
 Verdict = Annotated[str, Literal["smooth", "rough", "tie", "undecided"]]
 Alone = Annotated[str, Literal["smooth", "rough", "open"]]
 """What weights alone decide, or a simulation."""
@@ -345,7 +342,7 @@ class Diagnosis:
 
     def curve(self, metric: str, *, without_massive: bool = False) -> list[Number]:
         """A metric after every block, what enters the first block included; None where it was not taken."""
-        if metric not in METRICS:
+        if metric not in METRICS and not any(metric in layer.tokens for layer in self.layers):
             raise InputError(f"there is no metric {metric!r}; choose one of {', '.join(METRICS)}")
         return [
             (layer.without_massive if without_massive and layer.without_massive else layer.tokens).get(metric)

@@ -17,10 +17,15 @@ from oversmooth.metrics.rank import (
     singular_values,
     stable_rank,
 )
+from oversmooth.metrics.registry import METRICS, Metric, find, register
 from oversmooth.metrics.summary import Summary, summary
 
+find()
+
 __all__ = [
+    "METRICS",
     "Average",
+    "Metric",
     "Summary",
     "cosine",
     "effective_rank",
@@ -31,6 +36,7 @@ __all__ = [
     "nonlocal_energy",
     "rank_one_distance",
     "ranks_of",
+    "register",
     "sigma_ratio",
     "singular_values",
     "stable_rank",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.metrics import registry
 from oversmooth.observe.account import BY_INPUT, Stage
 from oversmooth.observe.catch import Caught
 from oversmooth.observe.study import Block, inverse_sigma
@@ -91,6 +92,7 @@ class Collect:
         self.blocks, self.settings, self.steering = blocks, settings, steering
         self.found = Found()
         self._rows: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
+        self._extra = registry.extra()
         self._without: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         self._lists: dict[str, dict[int, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         self._weights: tuple[AttentionLayer, Tensor, Tensor] | None = None
@@ -348,6 +350,9 @@ class Collect:
                 self._rows[site][name].append(value)
         if not cosines:
             return
+        for metric in self._extra:
+            assert metric.of is not None
+            self._rows[site][metric.name].append(metric.of(x, mask))
         norms = found.token_norms
         counted = norms > 0
         middle = torch.where(counted, norms, torch.nan).nanmedian(-1, keepdim=True).values

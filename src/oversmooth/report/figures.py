@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oversmooth.diagnosis.result import Diagnosis, Number
+from oversmooth.metrics import METRICS
 from oversmooth.report.page import distinct
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder, check_writable, whole_file
@@ -22,11 +23,6 @@ _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 _MODES = {"plain": "#009E73", "smooth": "#0072B2", "sharpen": "#D55E00"}
 """Smoothing blue and sharpening orange in every figure, where that is what tells the models apart."""
 _PARTS = {"attention": "#56B4E9", "mlp": "#E69F00", "norm": "#8C959F"}
-_NOTIONS = (
-    ("hfc_lfc", "HFC / LFC", "input convergence", "log"),
-    ("abs_cos", "mean |cos|", "angle convergence", "linear"),
-    ("effective_rank", "effective rank", "rank collapse", "linear"),
-)
 _LOWEST = 1e-14
 _BINS = 80
 
@@ -86,7 +82,7 @@ def _notions(diagnoses: list[Diagnosis]) -> list[Any]:
     import altair as alt
 
     panels = []
-    for metric, label, notion, scale in _NOTIONS:
+    for metric, label, notion, scale in ((m.name, m.label, m.notion, m.scale) for m in METRICS.values() if m.panel):
         rows: list[dict[str, Any]] = []
         for name, diagnosis in _named(diagnoses):
             for depth, layer in enumerate(diagnosis.layers):

@@ -77,12 +77,12 @@
     const none = "not measured";
     const has = (metric) => diagnoses.some((d) => d.layers.some((layer) => known(layer.tokens[metric])));
     const rank = find("rank-metric").value;
-    const rankTitle = find("rank-metric").selectedOptions[0].text;
+    const option = find("rank-metric").selectedOptions[0], rankTitle = option.text;
     const each = (metric, word, logarithmic) => has(metric) ? charts.curves(diagnoses, labels, [{ metric }], without, logarithmic, word) : null;
     draw("chart-hfc", each("hfc_lfc", "HFC/LFC", true), `HFC/LFC ${about}`, none);
     const angles = [{ metric: "abs_cos", word: "|cos|" }, { metric: "cos", word: "cos", dashed: true }];
     draw("chart-cos", has("abs_cos") || has("cos") ? charts.curves(diagnoses, labels, angles, without, false, "cos") : null, `Mean cosine ${about}`, none);
-    draw("chart-rank", each(rank, rankTitle, rank === "sigma_ratio"), `${rankTitle} ${about}`, none);
+    draw("chart-rank", each(rank, rankTitle, option.dataset.scale === "log"), `${rankTitle} ${about}`, none);
   }
 
   function drawAccuracy() {

@@ -19,6 +19,7 @@ from typing import Any
 
 from oversmooth.diagnosis.result import Diagnosis, Layer, Number, plain
 from oversmooth.diagnosis.verdict import agreement
+from oversmooth.metrics import METRICS
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.safety.foreign import READABLE, shortened
@@ -30,15 +31,6 @@ MOST_A_PLOT = 2_000
 """Eigenvalues of one plot in the page; more cannot be told apart in a plot of this size."""
 MOST_A_PAGE = 120_000
 """Of all spectra together, about 2.5 MB at most. BERT-base has 55,296, and a page of 2.2 MB."""
-
-_METRICS = (
-    ("hfc_lfc", "HFC/LFC"),
-    ("abs_cos", "mean |cos|"),
-    ("cos", "mean cos"),
-    ("effective_rank", "effective rank"),
-    ("sigma_ratio", "σ₂/σ₁"),
-    ("stable_rank", "stable rank"),
-)
 
 _LIBRARIES = ("oversmooth", "torch", "transformers", "timm")
 
@@ -70,6 +62,7 @@ def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
         raise InputError(f"a page shows 1 to {MOST_MODELS} models and {len(diagnoses)} were given; choose among them")
     data = [diagnosis.to_dict() for diagnosis in diagnoses]
     thinned = _thin(data)
+    shown = [metric for metric in METRICS.values() if metric.label]
     labels = distinct([diagnosis.name for diagnosis in diagnoses])
     scripts = [_library(), _text("page_charts.js"), _text("page.js")]
     environment = jinja2.Environment(
@@ -88,7 +81,8 @@ def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
             }
             for label, diagnosis in zip(labels, diagnoses, strict=True)
         ],
-        metrics=[title for _, title in _METRICS],
+        metrics=shown,
+        ranks=[metric for metric in shown if metric.notion not in ("input convergence", "angle convergence")],
         thinned=thinned,
         any_massive=any(layer.without_massive for diagnosis in diagnoses for layer in diagnosis.layers),
         any_tokens=any(value is not None for d in diagnoses for layer in d.layers for value in layer.tokens.values()),
@@ -264,7 +258,7 @@ def _row(depth: int, layer: Layer) -> dict[str, Any]:
         "depth": depth,
         "name": layer.name,
         "short": shortened(layer.name, 28),
-        "tokens": [_number(layer.tokens.get(key)) for key, _ in _METRICS],
+        "tokens": [_number(layer.tokens.get(key)) for key, metric in METRICS.items() if metric.label],
         "changes": {part: _number(value, sign=True) for part, value in changes.items()},
         "negative": _number(spectrum.negative_share if spectrum else None),
         "rho_smooth": _number(layer.rho_smooth),

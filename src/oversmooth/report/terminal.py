@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Layer, Number
+from oversmooth.metrics import METRICS
 
 if TYPE_CHECKING:
     from oversmooth.steering.record import Moved
@@ -56,12 +57,10 @@ def layers(diagnosis: Diagnosis) -> Table:
     parts = list(dict.fromkeys(change.part for layer in diagnosis.layers for change in layer.changes))
     short = {"attention": "attn", "cross-attention and mlp": "rest"}
     headings = [f"Δ\n{short.get(part, part)}" for part in parts]
+    columns = [metric for metric in METRICS.values() if metric.heading]
     table = _table(
         "depth",
-        "HFC/\nLFC",
-        "cos",
-        "|cos|",
-        "eff.\nrank",
+        *(metric.heading for metric in columns),
         *headings,
         "Re λ\n< 0",
         "ρ\nsmooth",
@@ -73,9 +72,7 @@ def layers(diagnosis: Diagnosis) -> Table:
         s, d = layer.spectrum, layer.dominance
         table.add_row(
             str(depth),
-            number(layer.tokens.get("hfc_lfc")),
-            *(fixed(layer.tokens.get(m)) for m in ("cos", "abs_cos")),
-            number(layer.tokens.get("effective_rank")),
+            *((fixed if metric.fixed else number)(layer.tokens.get(metric.name)) for metric in columns),
             *("–" if c is None else f"{round(c, 2) + 0.0:+.2f}" for c in changes),
             share(s.negative_share if s else None),
             fixed(layer.rho_smooth),

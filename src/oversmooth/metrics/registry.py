@@ -1,0 +1,92 @@
+"""Every metric that a diagnosis takes, with what tables, pages and figures need to show it.
+
+A new metric is one file in this folder that registers a function of tokens::
+
+    @register(label="spread", scale="log", falls=True)
+    def spread(x, mask=None):
+        \"""``(..., n, d)`` -> ``(...)``\"""
+
+It is then measured after every block and stands in the diagnosis, the terminal, the page and the figures.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+Function = Callable[[Tensor, Tensor | None], Tensor]
+Scale = Literal["linear", "log"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of a token array, and how it is shown."""
+
+    name: str
+    """In a diagnosis, and in its JSON."""
+    label: str
+    """As people write it; empty for what is computed with and not shown."""
+    notion: str
+    """Of smoothing, which it measures; its own name where it is none of the three."""
+    scale: Scale = "linear"
+    falls: bool = True
+    """Whether it falls, or rises, as tokens become alike."""
+    heading: str = ""
+    """Of its column in the terminal; empty: it has none there."""
+    fixed: bool = False
+    """Shown with two decimals: it lies between −1 and 1."""
+    panel: bool = False
+    """Whether it has a panel of its own in figures."""
+    of: Function | None = None
+    """The function, where it is not one of those that are measured together in one sweep."""
+
+
+METRICS: dict[str, Metric] = {}
+"""By name, in the order in which they are shown."""
+
+
+def register(
+    *, label: str, scale: Scale = "linear", falls: bool = True, heading: str = "", fixed: bool = False
+) -> Callable[[Function], Function]:
+    """A decorator that makes a function of tokens a metric of every diagnosis, named as the function is."""
+
+    def known(function: Function) -> Function:
+        name = function.__name__
+        METRICS[name] = Metric(name, label, label, scale, falls, heading or label, fixed, panel=True, of=function)
+        return function
+
+    return known
+
+
+def extra() -> list[Metric]:
+    """Those that are functions of their own."""
+    return [metric for metric in METRICS.values() if metric.of is not None]
+
+
+_INPUT, _ANGLE, _RANK = "input convergence", "angle convergence", "rank collapse"
+_TOGETHER = (
+    Metric("hfc_lfc", "HFC/LFC", _INPUT, "log", heading="HFC/\nLFC", panel=True),
+    Metric("log_hfc_lfc", "", _INPUT),
+    Metric("log_hfc", "", _INPUT),
+    Metric("log_lfc", "", _INPUT),
+    Metric("cos", "mean cos", _ANGLE, falls=False, heading="cos", fixed=True),
+    Metric("abs_cos", "mean |cos|", _ANGLE, falls=False, heading="|cos|", fixed=True, panel=True),
+    Metric("effective_rank", "effective rank", _RANK, heading="eff.\nrank", panel=True),
+    Metric("sigma_ratio", "σ₂/σ₁", _RANK, "log"),
+    Metric("stable_rank", "stable rank", _RANK),
+    Metric("rank_one_distance", "", _RANK),
+)
+"""Taken in one sweep over a token array (`summary`), or from its singular values (`ranks_of`)."""
+METRICS.update({metric.name: metric for metric in _TOGETHER})
+
+
+def find() -> None:
+    """Import every file of this folder, where metrics register themselves."""
+    package = importlib.import_module(__name__.rpartition(".")[0])
+    for file in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{file.name}")
