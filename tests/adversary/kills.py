@@ -216,7 +216,7 @@ def make_given(folder: Path) -> None:
     data = folder / "cifar-100-binary"
     data.mkdir()
     draw = np.random.default_rng(0)
-    for split, count in (("train", 200), ("test", 100)):
+    for split, count in (("train", 1000), ("test", 100)):
         labels = np.arange(count, dtype=np.uint8) % 100
         pixels = draw.integers(0, 40, (count, 3072)) + 2 * labels[:, None]
         rows = np.concatenate([labels[:, None] // 5, labels[:, None], pixels], axis=1)
