@@ -1,0 +1,12 @@
+"""Checks for methods and model families of one's own: each says nothing, or raises AssertionError with what is wrong.
+
+    check_method(MyMethod(0.5), model, inputs)     a way of steering keeps the promises that all of them make
+    check_family(model, inputs)                    a model is seen as it is: places, numbers, nothing changed
+
+They run on a copy of the model, in a few seconds for a small one, and share no formula with what they check.
+"""
+
+from oversmooth.testing.family import check_family
+from oversmooth.testing.method import check_method
+
+__all__ = ["check_family", "check_method"]

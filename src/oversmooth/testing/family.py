@@ -1,0 +1,94 @@
+"""Whether a model is seen as it is, by slow routes of their own."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from oversmooth.anatomy import locate
+from oversmooth.diagnosis.diagnose import diagnose
+from oversmooth.observe.watch import first_tensor
+from oversmooth.testing.compare import outputs, same_bits, untouched
+
+
+def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **how: Any) -> None:
+    """Weights are found with shapes that fit; a diagnosis leaves the model as it was, bit for bit; HFC/LFC after every
+    block, and the eigenvalues of H, are those that numpy finds.
+
+    Args:
+        model: as it is handed to `oversmooth.diagnose`; it is left as it is.
+        inputs: a tensor, or a dict of the model's arguments, without padding.
+        tolerance: relative, of HFC/LFC.
+        how: options of `oversmooth.diagnose` that the model needs, such as heads or stack.
+    """
+    model = copy.deepcopy(model).eval()
+    anatomy = locate(model, **{key: how[key] for key in ("heads", "stack") if key in how})
+    assert len(anatomy), "no attention layer was found"
+    for layer in anatomy:
+        heads, width, size = layer.W_V.shape
+        assert (heads, size) == (layer.heads, layer.head_dim), f"{layer.name}: W_V has shape {tuple(layer.W_V.shape)}"
+        assert layer.W_O.shape == (heads, size, width), f"{layer.name}: W_O has shape {tuple(layer.W_O.shape)}"
+    with torch.no_grad():
+        expected = outputs(model, inputs)
+    found = diagnose(model, inputs, depth=0, **how)
+    untouched(model, "after a diagnosis")
+    with torch.no_grad():
+        same_bits(outputs(model, inputs), expected, "after a diagnosis")
+    streams = _streams(model, [layer.block for layer in anatomy], inputs)
+    if len(streams) == len(found.layers):  # blocks that run several times are seen once each here
+        for depth, (seen, x) in enumerate(zip(found.layers, streams, strict=True)):
+            ours, theirs = seen.tokens.get("hfc_lfc"), _ratio(x)
+            assert ours is not None, f"{seen.name}: HFC/LFC is not there"
+            off = abs(ours - theirs) / theirs
+            assert off < tolerance, f"after {depth} blocks HFC/LFC is {ours:.6g} in the diagnosis and {theirs:.6g}"
+    for seen, layer in zip(found.layers[1:], anatomy, strict=False):
+        if seen.spectrum is not None:
+            _check_signs(seen.name, seen.spectrum.negative_share, layer.W_V, layer.W_O)
+
+
+def _check_signs(name: str, ours: float | None, W_V: Tensor, W_O: Tensor) -> None:
+    """The share of eigenvalues of the joined H with a negative real part."""
+    product = sum(v.double().numpy() @ o.double().numpy() for v, o in zip(W_V, W_O, strict=True))
+    values = np.linalg.eigvals(np.asarray(product))
+    share = float((values.real < 0).mean())
+    near = float((np.abs(values.real) < 1e-5 * np.abs(values).max()).mean())  # either sign, by rounding
+    assert ours is not None, f"{name}: the spectrum of H is not there"
+    assert abs(ours - share) <= near + 1e-9, (
+        f"{name}: {ours} of the eigenvalues of H have a negative real part in the diagnosis and {share} by numpy"
+    )
+
+
+def _streams(model: nn.Module, blocks: list[str], inputs: Any) -> list[Tensor]:
+    """What enters the first block, and what every block gives."""
+    found: list[Tensor] = []
+    modules = dict(model.named_modules())
+
+    def enters(module: nn.Module, args: Any, kwargs: Any) -> None:
+        found.append(first_tensor(args, kwargs).clone())
+
+    def leaves(module: nn.Module, args: Any, out: Any) -> None:
+        found.append(first_tensor(out if isinstance(out, tuple) else (out,), {}).clone())
+
+    handles = [modules[blocks[0]].register_forward_pre_hook(enters, with_kwargs=True)]
+    handles += [modules[name].register_forward_hook(leaves) for name in blocks]
+    try:
+        with torch.no_grad():
+            outputs(model, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _ratio(x: Tensor) -> float:
+    """‖x − mean over tokens‖ / ‖mean over tokens‖, as a mean over inputs of its logarithm."""
+    tokens = x.double().numpy()
+    tokens = tokens if tokens.ndim == 3 else tokens[None]
+    mean = tokens.mean(1, keepdims=True)
+    high = np.sqrt(((tokens - mean) ** 2).sum((1, 2)))
+    low = np.sqrt(tokens.shape[1] * (mean**2).sum((1, 2)))
+    return float(np.mean(high / low))

@@ -1,0 +1,106 @@
+"""What every way of steering promises, tried on one model."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.safety.errors import InputError
+from oversmooth.steering import METHODS, Method, fold, method_from, save_steered, steer, steering_of, unsteer
+from oversmooth.steering.saving import load_into
+from oversmooth.testing.compare import close, outputs, same_bits, same_weights, untouched
+
+
+def check_method(method: Method, model: nn.Module, inputs: Any, *, tolerance: float = 1e-5) -> None:
+    """Strength 0 changes no bit, anything else changes something; gradients reach what is learned; it is saved, loaded,
+    taken off and folded as it should be.
+
+    Args:
+        method: an instance, of a class that was registered with `oversmooth.steering.register`.
+        model: any that `oversmooth.steer` takes; it is left as it is.
+        inputs: a tensor, or a dict of the model's arguments.
+        tolerance: relative, for what a folded model gives.
+    """
+    kind = type(method).__name__
+    assert METHODS.get(kind) is type(method), f"{kind} is not registered; decorate it with oversmooth.steering.register"
+    assert method_from(method.settings()) == method, f"{method} does not come back from its settings"
+    plain = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        expected = outputs(plain, inputs)
+    _check_zero(method, plain, inputs, expected)
+    steered = steer(copy.deepcopy(plain), method)
+    with torch.no_grad():
+        changed = outputs(steered, inputs)
+    alike = all(torch.equal(a, b) for a, b in zip(changed, expected, strict=True))
+    assert not alike or method.off(), f"{method} changes nothing, and does not say that it is off"
+    _check_gradients(method, steered, plain, inputs)
+    _check_saved(method, steered, plain, inputs, changed)
+    _check_taken_off(method, copy.deepcopy(steered), plain, inputs, expected)
+    _check_folded(method, steered, inputs, changed, tolerance)
+
+
+def _check_zero(method: Method, plain: nn.Module, inputs: Any, expected: list[Tensor]) -> None:
+    if "strength" not in {field.name for field in dataclasses.fields(method)}:  # type: ignore[arg-type]
+        return
+    nothing = dataclasses.replace(method, strength=0.0)  # type: ignore[type-var]
+    with torch.no_grad():
+        same_bits(outputs(steer(copy.deepcopy(plain), nothing), inputs), expected, f"{method} with strength 0")
+
+
+def _check_gradients(method: Method, steered: nn.Module, plain: nn.Module, inputs: Any) -> None:
+    """Those that the method brought; what the stock model has may be unused in it."""
+    stock = dict(plain.named_parameters())
+    model = copy.deepcopy(steered).train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    torch.stack([out.float().square().sum() for out in outputs(model, inputs)]).sum().backward()
+    for name, parameter in model.named_parameters():
+        if name in stock or not parameter.requires_grad:
+            continue
+        assert parameter.grad is not None, f"{method}: {name} gets no gradient"
+        assert bool(parameter.grad.isfinite().all()), f"{method}: the gradient of {name} is not finite"
+
+
+def _check_saved(method: Method, steered: nn.Module, plain: nn.Module, inputs: Any, changed: list[Tensor]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "steered.safetensors"
+        save_steered(steered, file)
+        stock = copy.deepcopy(plain)
+        with torch.no_grad():
+            for parameter in stock.parameters():
+                parameter.zero_()
+            loaded = load_into(stock, file).eval()
+            same_bits(outputs(loaded, inputs), changed, f"{method}, saved and loaded")
+    found = steering_of(loaded)
+    assert found is not None, f"{method}: what was loaded is not steered"
+    assert found.methods == [method], f"{method}: what was loaded is steered by {found.methods}"
+
+
+def _check_taken_off(method: Method, steered: nn.Module, plain: nn.Module, inputs: Any, expected: list[Tensor]) -> None:
+    unsteer(steered)
+    same_weights(steered, plain.state_dict(), f"{method}, taken off")
+    untouched(steered, f"{method}, taken off")
+    with torch.no_grad():
+        same_bits(outputs(steered, inputs), expected, f"{method}, taken off")
+
+
+def _check_folded(method: Method, steered: nn.Module, inputs: Any, changed: list[Tensor], tolerance: float) -> None:
+    if method.why_no_fold:
+        before = {name: value.clone() for name, value in steered.state_dict().items()}
+        try:
+            fold(steered)
+        except InputError:
+            same_weights(steered, before, f"{method}, refused to fold")
+            return
+        raise AssertionError(f"{method} says that it cannot be folded, and was")
+    fold(steered)
+    assert steering_of(steered) is None, f"{method}, folded: the model is steered still"
+    with torch.no_grad():
+        close(outputs(steered, inputs), changed, tolerance, f"{method}, folded")
