@@ -186,11 +186,7 @@ def diagnose_all(
             def advance(done: int, total: int | None, what: str, task=task, name=loaded.name) -> None:  # type: ignore[no-untyped-def]
                 bars.update(task, description=f"{name}: {what}", completed=done, total=total)
 
-            diagnosis = run(loaded.model, inputs, name=loaded.name, progress=advance, **settings)  # type: ignore[arg-type]
-            diagnosis.remarks = loaded.remarks + diagnosis.remarks
-            if loaded.recipe is not None and loaded.name == loaded.recipe.title:  # as it was trained
-                diagnosis.model["recipe"] = loaded.recipe.to_dict()
-            found.append(diagnosis)
+            found.append(run(loaded, inputs, progress=advance, **settings))  # type: ignore[arg-type]
     return found
 
 

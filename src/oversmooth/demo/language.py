@@ -66,6 +66,4 @@ def _albert(random: bool, seed: int) -> tuple[Loaded, Inputs]:
 
 def run(make: Recipe, random: bool, seed: int = 0, progress: Progress | None = None) -> Diagnosis:
     loaded, inputs = make(random, seed)
-    diagnosis = diagnose(loaded.model, inputs, name=loaded.name, seed=seed, progress=progress)
-    diagnosis.remarks = loaded.remarks + diagnosis.remarks
-    return diagnosis
+    return diagnose(loaded, inputs, seed=seed, progress=progress)

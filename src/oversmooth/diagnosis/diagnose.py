@@ -37,6 +37,7 @@ from oversmooth.diagnosis.result import (
 )
 from oversmooth.diagnosis.weights import layer_spectrum, without_radii
 from oversmooth.inputs import Batch, Inputs
+from oversmooth.models.loaded import Loaded
 from oversmooth.observe import MASSIVE_RATIO, Block, Found, Observer, Settings, study
 from oversmooth.observe.account import BY_INPUT
 from oversmooth.observe.feed import Given, Runner
@@ -52,7 +53,7 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 def diagnose(
-    model: nn.Module | str | Path,
+    model: nn.Module | Loaded | str | Path,
     inputs: Given | Iterable[Given] | None = None,
     *,
     name: str | None = None,
@@ -67,11 +68,13 @@ def diagnose(
     rule: str = "complex",
     depth: int = 24,
     seed: int = 0,
+    about: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Whether and where a model smooths, which part does it, and what the spectra say about it.
 
-    model: a module, run as it is (mode, precision, device); or a name or path, loaded with the matching library.
+    model: a module, run as it is (mode, precision, device); or a name or path, loaded with the matching library; or what
+    `models.load` gave.
     inputs: a tensor, a dict of the model's arguments, or an iterable of either; by default the package's own prose or
     pictures, where the model says how it wants them.
 
@@ -86,6 +89,7 @@ def diagnose(
         rule: "complex" takes eigenvalues as they are, "real" only their real parts (per head).
         depth: blocks to extrapolate over; 0 for none.
         seed: of Arnoldi's random starts.
+        about: more to keep of the model, in `Diagnosis.model`.
         progress: called as inputs are done.
     """
     started = time.perf_counter()
@@ -102,12 +106,16 @@ def diagnose(
     if isinstance(model, (str, Path)):
         from oversmooth import models  # borrows transformers or timm
 
-        loaded = models.load(str(model))
-        tokenizer = tokenizer or loaded.tokenizer
-        name = name or loaded.name
-        inputs = loaded.inputs() if inputs is None else inputs
-        model = loaded.model
-        remarks += loaded.remarks
+        model = models.load(str(model))
+    facts: dict[str, Any] = {}
+    if isinstance(model, Loaded):
+        tokenizer = tokenizer or model.tokenizer
+        name = name or model.name
+        inputs = model.inputs() if inputs is None else inputs
+        remarks += model.remarks
+        if model.recipe is not None and model.name == model.recipe.title:  # as it was trained
+            facts["recipe"] = model.recipe.to_dict()
+        model = model.model
     inside = unwrapped(check_is_module(model))
     if inside is not model:
         remarks.append(f"{type(model).__name__}: observed the module inside, whose outputs these are")
@@ -176,6 +184,8 @@ def diagnose(
             "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
             "parameters": sum(p.numel() for p in parameters.values()),
             "training": inside.training,
+            **facts,
+            **(about or {}),
         },
         provenance={
             "oversmooth": oversmooth.__version__,

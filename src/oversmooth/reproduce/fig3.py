@@ -103,9 +103,8 @@ def run(case: Case, inputs: Callable[[Loaded], Inputs], seed: int = 0, progress:
         # Bounded, so that what is called sharpening cannot flip back to smoothing.
         steer(loaded.model, Spectral(case.mode, bounded=True, start=case.start, seed=seed))
     settings: dict[str, Any] = dict(depth=0, joined=1, seed=seed)
-    diagnosis = diagnose(loaded.model, inputs(loaded), name=case.name, progress=progress, **settings)
-    diagnosis.model |= {"state": case.state, "mode": case.mode or "plain"}
-    return diagnosis
+    about = {"state": case.state, "mode": case.mode or "plain"}
+    return diagnose(loaded.model, inputs(loaded), name=case.name, about=about, progress=progress, **settings)
 
 
 def groups(diagnoses: list[Diagnosis]) -> Iterator[tuple[str, list[Diagnosis]]]:
