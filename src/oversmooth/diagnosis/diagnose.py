@@ -73,7 +73,7 @@ def diagnose(
 ) -> Diagnosis:
     """Whether and where a model smooths, which part does it, and what the spectra say about it.
 
-    model: a module, run as it is (mode, precision, device); or a name or path, loaded with the matching library; or what
+    model: a module, run as it is (mode, precision, device); a name or path, loaded with the matching library; or what
     `models.load` gave.
     inputs: a tensor, a dict of the model's arguments, or an iterable of either; by default the package's own prose or
     pictures, where the model says how it wants them.
