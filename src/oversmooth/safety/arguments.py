@@ -93,6 +93,14 @@ def number(
     return found
 
 
+def fraction(value: Any, what: str, *, zero: bool = False) -> float:
+    """A number between 0 and 1, which neither is. zero: 0 will do."""
+    found = number(value, what, remedy := "give a number between 0 and 1")
+    if not (0 < found < 1 or (zero and found == 0)):
+        raise InputError(f"{what} is {shown(value)}; {remedy}")
+    return found
+
+
 def whole(value: Any, what: str, *, least: int = 0, most: int | None = None) -> int:
     """A whole number within these bounds."""
     remedy = f"give a whole number, {least:,} or more" if most is None else f"give a whole number, {least} to {most:,}"
