@@ -67,6 +67,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     left beside path is removed.
     """
     try:
+        _check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         tidy(path.parent)
         handle, name = tempfile.mkstemp(prefix=_prefix(path.stem), suffix=_MARK + path.suffix, dir=path.parent)
@@ -86,6 +87,14 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise _unwritten(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Refuse a device or a pipe: a file that is renamed to it would take its place for everyone."""
+    if path.exists() and not path.is_symlink():
+        for is_kind, words in _KINDS:
+            if is_kind(path.stat().st_mode):
+                raise InputError(f"{path} cannot be written: it is {words}; name a file")
 
 
 @contextmanager
