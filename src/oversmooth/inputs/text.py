@@ -53,7 +53,7 @@ def text_inputs(
     check_positive(count=count, length=length, batch=batch)
     if not callable(tokenizer) or not hasattr(tokenizer, "num_special_tokens_to_add"):
         raise InputError(
-            f"the tokenizer is {arguments.kind(tokenizer)} that cannot be one; give a tokenizer of transformers"
+            f"the tokenizer, {arguments.kind(tokenizer)}, does not do what those of transformers do; give one of those"
         )
     resolved = resolve(Path(source), "text") if source is not None else Source(PROSE, "text", (PROSE,))
     if resolved.format == "npz":

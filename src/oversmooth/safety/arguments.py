@@ -44,8 +44,7 @@ def tensor(value: Any, what: str, shape: str, *, least: int = 2, floating: bool 
     if x.ndim < least:
         raise InputError(f"{what} {described(x, what)}; give {shape}")
     if floating and not x.is_floating_point():
-        them = "them" if what in _SEVERAL else "it"
-        raise InputError(f"{what} {_has(what)} dtype {x.dtype}; convert {them} to a floating type first")
+        raise InputError(f"{what} {_has(what)} dtype {x.dtype}; convert {_them(what)} to a floating type first")
     return x
 
 
@@ -199,29 +198,30 @@ def described(x: Tensor, what: str = "it") -> str:
 
 
 def _made_tensor(value: Any, what: str, shape: str, dtype: torch.dtype | None = None) -> Tensor:
+    wanted = f"a tensor {shape}" if shape.startswith("(") else shape
     is_array = type(value).__module__ == "numpy"
     if not (is_array or isinstance(value, (list, tuple, bool)) or _is_number(value)):
-        raise InputError(f"{what} {_is(what)} {kind(value)}; give a tensor, {shape}")
+        raise InputError(f"{what} {_is(what)} {kind(value)}; give {wanted}")
     try:
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         words = f"{what} {_is(what)} {kind(value)} that is no array of numbers"
-        raise InputError(f"{words}; give a tensor, {shape}") from error
+        raise InputError(f"{words}; give {wanted}") from error
 
 
 def _check_holds_numbers(x: Tensor, what: str) -> None:
     """Refuse what has a shape and cannot be computed with."""
     if x.layout is not torch.strided or x.is_nested:
-        why, remedy = ("nested", "pad it") if x.is_nested else ("sparse", "call its .to_dense()")
+        why, remedy = ("nested", "pad") if x.is_nested else ("sparse", "call .to_dense()")
         raise InputError(f"{what} {_is(what)} {why}; {remedy} first")
     if x.device.type == "meta":
         raise InputError(f"{what} {_is(what)} on the meta device, which holds no numbers; give a tensor in memory")
     if x.is_quantized:
         raise InputError(f"{what} {_is(what)} quantized; call .dequantize() first")
     if x.is_floating_point() and x.element_size() < 2:  # eight bits can be stored and not computed with
-        raise InputError(f"{what} {_has(what)} dtype {x.dtype}; convert it to float32 first")
+        raise InputError(f"{what} {_has(what)} dtype {x.dtype}; convert {_them(what)} to float32 first")
     if x.numel() > _WORTH_ASKING and x.device.type == "cpu":
-        check_fits(4 * x.numel(), f"{what} of shape {tuple(x.shape)} in float32", "give fewer at a time")
+        check_fits(4 * x.numel(), f"a copy in float32 of {what}, {tuple(x.shape)},", "give fewer at a time")
 
 
 def _number(value: Any, what: str, remedy: str) -> Any:
@@ -249,6 +249,10 @@ def _plain(value: Any) -> Any:
 
 def _is(what: str) -> str:
     return "are" if what in _SEVERAL else "is"
+
+
+def _them(what: str) -> str:
+    return "them" if what in _SEVERAL else "it"
 
 
 def _has(what: str) -> str:
