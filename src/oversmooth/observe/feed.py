@@ -122,6 +122,8 @@ class Runner:
 def _tensor(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         raise InputError(f"{name} is {arguments.kind(value)}; give tensors (tokenizers do with return_tensors='pt')")
+    if value.device.type == "meta":
+        raise InputError(f"{name} is on the meta device, which holds no numbers; give a tensor in memory")
     if value.numel() == 0:
         raise InputError(f"{name} has shape {tuple(value.shape)}; give at least one input of at least one token")
     return value

@@ -89,7 +89,7 @@ def number(
     # Whole numbers of Python's may be beyond any float.
     if not (-_LARGEST <= found <= _LARGEST and least <= found <= most):
         raise InputError(f"{what} is {shown(value)}; {remedy}")
-    return found
+    return found if abs(found) < 2**63 else float(found)  # torch takes no larger whole numbers
 
 
 def fraction(value: Any, what: str, *, zero: bool = False) -> float:

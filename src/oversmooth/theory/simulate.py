@@ -25,6 +25,8 @@ from oversmooth.theory.tokens import centre_tokens, token_mean
 from oversmooth.theory.weights import check_weights, one_a_head
 
 Norm = Literal["none", "pre", "post"]
+MOST_LAYERS = 10**8
+"""A day or more of the smallest ones."""
 _METRICS = ("cos", "abs_cos", "sigma_ratio", "rank_one_distance", "stable_rank", "effective_rank")
 # Arrays kept before their metrics are taken all at once.
 _KEPT = 64
@@ -131,8 +133,10 @@ def simulate(
     X = arguments.tensor(X, "tokens", "(..., n, d)")
     stack = _stack(X, A, W_V, W_O, bias)
     first = stack[0]
-    for name, number in (("layers", layers), ("every", every)):
-        arguments.whole(number, name, least=1)
+    layers, every = (
+        arguments.whole(layers, "layers", least=1, most=MOST_LAYERS),
+        arguments.whole(every, "every", least=1),
+    )
     arguments.choice(norm, "norm", ("none", "pre", "post"))
     eps = arguments.number(eps, "eps", "give a number, 0 or more", least=0)
     bands_only = arguments.flag(bands_only, "bands_only")

@@ -323,7 +323,8 @@ def _of_models() -> Iterator[Case]:
         "a mask of nothing": lambda: {"src": torch.randn(2, 5, 8), "src_key_padding_mask": torch.ones(2, 5).bool()},
         "without end": lambda: iter(lambda: None, 1),
     }
-    fine = {"one token", "numpy's", "a mask of nothing", "batches of other kinds"}
+    # Inputs of another precision are brought to the model's.
+    fine = {"one token", "numpy's", "a mask of nothing", "batches of other kinds", "float16"}
     for label, make in inputs.items():
         yield _call(
             f"diagnose(inputs: {label})",
