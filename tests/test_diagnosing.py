@@ -71,11 +71,11 @@ def test_ranks_and_joined_of_the_first_inputs_only():
 @pytest.mark.parametrize(
     ("inputs", "match"),
     [
-        (5, "inputs are a int"),
+        (5, "inputs are a number"),
         ([], "there are no inputs"),
         (iter(()), "there are no inputs"),
-        ([None], "an input is a NoneType"),
-        ("hello", "an input is a str"),
+        ([None], "an input is None"),
+        ("hello", "an input is text"),
         ([["a", "b"]], "an input is a list"),
     ],
 )

@@ -135,7 +135,7 @@ def test_heads_that_do_not_divide(heads):
 
 def test_no_heads():
     for heads in (-1, 0):
-        with pytest.raises(InputError, match=f"{heads} heads"):
+        with pytest.raises(InputError, match=f"heads is {heads}; give a whole number"):
             locate(FAMILIES["Llama"].make(), heads=heads)
 
 

@@ -208,7 +208,7 @@ def test_a_file_that_is_no_npz_is_named(content, tmp_path):
 
 @pytest.mark.parametrize("name", ["count", "batch"])
 def test_numbers_below_one_are_refused(name):
-    refused(None, f"{name} is 0; give 1 or more", **{name: 0})
+    refused(None, f"{name} is 0; give a whole number, 1 or more", **{name: 0})
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def test_npz_that_will_not_do_is_named(tokenizer, arrays, words, tmp_path):
 
 @pytest.mark.parametrize("name", ["count", "batch", "length"])
 def test_numbers_below_one_are_refused(tokenizer, name):
-    refused(tokenizer, None, f"{name} is 0; give 1 or more", **{name: 0})
+    refused(tokenizer, None, f"{name} is 0; give a whole number, 1 or more", **{name: 0})
 
 
 def test_a_length_that_holds_no_text_is_refused(tokenizer):

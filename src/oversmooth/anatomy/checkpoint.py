@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from oversmooth.anatomy.live import NormForm, config_parts, config_value
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, read_json
 
@@ -30,7 +31,7 @@ class Checkpoint:
     runs = False
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = arguments.path(path, "the model", "give a checkpoint's directory or file")
         if not self.path.exists():
             raise InputError(f"{path} does not exist; give a checkpoint's directory or file")
         self.what = str(self.path)

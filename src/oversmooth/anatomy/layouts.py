@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 Packing = Literal["separate", "stacked", "per head", "quarters", "latent"]
@@ -106,9 +107,11 @@ def register(name: str, *, value: str, output: str, packing: Packing = "separate
     >>> mine = register("mine", value="to_values.weight", output="merge.weight")
     >>> LAYOUTS.remove(mine)
     """
-    if packing not in ("separate", "stacked", "per head"):
-        raise InputError(f"packing is {packing!r}; choose 'separate', 'stacked' or 'per head'")
+    arguments.choice(packing, "packing", ("separate", "stacked", "per head"))
+    arguments.flag(transposed, "transposed")
     for role, weight in (("value", value), ("output", output)):
+        if not isinstance(weight, str):
+            raise InputError(f"{role} is {arguments.shown(weight)}; give the name of a parameter, such as 'v.weight'")
         if not weight.endswith("weight"):
             raise InputError(f"{role} is {weight!r}; name the parameter itself, such as {weight + '.weight'!r}")
     layout = Layout(name, value, output, packing, transposed)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy import layouts
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.weights import all_finite
 
@@ -153,7 +154,7 @@ def config_value(config: dict[str, Any], module: str, names: tuple[str, ...]) ->
 
 def check_is_module(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
-        raise InputError(f"the model is a {type(model).__name__}; give a torch.nn.Module, or a path")
+        raise InputError(f"the model is {arguments.kind(model)}; give a torch.nn.Module, or a path")
     return model
 
 

@@ -18,6 +18,7 @@ from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import GATE, SINKS, Anatomy, AttentionLayer, Norm, NormPosition, Weights
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
 from oversmooth.anatomy.live import NormForm
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 MOST_LAYERS = 4096
@@ -67,10 +68,9 @@ def find(
     """The attention layers of one stack. stack: part of its name, where there are several; heads and norm: where the
     source does not say.
     """
-    if heads is not None and heads < 1:
-        raise InputError(f"{heads} heads were asked for; give 1 or more")
+    heads = None if heads is None else arguments.whole(heads, "heads", least=1)
     if stack is not None and not isinstance(stack, str):
-        raise InputError(f"stack is {stack!r}; give part of a stack's name")
+        raise InputError(f"stack is {arguments.shown(stack)}; give part of a stack's name")
     norm = norm_position(norm)
     matches = _matches(source)
     remarks = _partial(source, matches)
@@ -105,9 +105,7 @@ def norm_position(told: str | None) -> NormPosition | None:
     if told is None:
         return None
     positions: dict[str, NormPosition] = {"pre": "pre", "post": "post", "none": "none"}
-    if told not in positions:
-        raise InputError(f"norm is {told!r}; choose 'pre', 'post' or 'none'")
-    return positions[told]
+    return positions[arguments.choice(told, "norm", tuple(positions))]
 
 
 def _matches(source: Source) -> list[_Match]:

@@ -41,6 +41,7 @@ from oversmooth.models.loaded import Loaded
 from oversmooth.observe import MASSIVE_RATIO, Block, Found, Observer, Settings, study
 from oversmooth.observe.account import BY_INPUT
 from oversmooth.observe.feed import Given, Runner
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 Progress = Callable[[int, int | None, str], None]
@@ -94,15 +95,13 @@ def diagnose(
     """
     started = time.perf_counter()
     remarks: list[str] = []
-    if variant not in ("raw", "folded", "observed"):
-        raise InputError(f"variant is {variant!r}; choose 'raw', 'folded' or 'observed'")
-    if rule not in ("complex", "real"):
-        raise InputError(f"rule is {rule!r}; choose 'complex' or 'real'")
-    for setting, number in (("joined", joined), ("ranks", ranks), ("depth", depth)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise InputError(f"{setting} is {number!r}; give a whole number, 0 or more")
-    if depth > MOST_BLOCKS:
-        raise InputError(f"depth is {depth:,}; give {MOST_BLOCKS:,} or less")
+    arguments.choice(variant, "variant", ("raw", "folded", "observed"))
+    arguments.choice(rule, "rule", ("complex", "real"))
+    joined, ranks = arguments.whole(joined, "joined"), arguments.whole(ranks, "ranks")
+    depth = arguments.whole(depth, "depth", most=MOST_BLOCKS)
+    spectra, seed = arguments.flag(spectra, "spectra"), arguments.seed(seed)
+    if name is not None and not isinstance(name, str):
+        raise InputError(f"name is {arguments.shown(name)}; give what the model is to be called, as text")
     if isinstance(model, (str, Path)):
         from oversmooth import models  # borrows transformers or timm
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 from torch import Tensor
 
 from oversmooth.metrics import METRICS
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import check_plain, parse_json, read_bytes, whole_file
+from oversmooth.safety.files import check_plain, check_writable, parse_json, read_bytes, whole_file
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.machine import check_fits
 from oversmooth.safety.typed import typed
@@ -357,7 +358,9 @@ class Diagnosis:
 
     def save(self, path: str | Path) -> None:
         """As JSON; the file is there whole or not at all."""
-        with whole_file(Path(path)) as temporary:
+        place = arguments.path(path, remedy="give the path of a .json file")
+        check_writable(place, (".json",))
+        with whole_file(place) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
@@ -381,11 +384,14 @@ class Diagnosis:
 
     @classmethod
     def from_json(cls, text: str) -> Diagnosis:
+        if not isinstance(text, (str, bytes, bytearray)):
+            raise InputError(f"this is {arguments.kind(text)}, not JSON as text; give what Diagnosis.save wrote")
         return cls.from_dict(parse_json(text, "this is not JSON", "give what Diagnosis.save wrote"))
 
     @classmethod
     def load(cls, path: str | Path) -> Diagnosis:
-        path, remedy = Path(path), "give a file that Diagnosis.save wrote"
+        remedy = "give a file that Diagnosis.save wrote"
+        path = arguments.path(path, remedy=remedy)
         check_fits(_MEMORY_A_BYTE * check_plain(path, remedy), f"reading {path}", remedy)
         try:
             text = read_bytes(path, remedy, _MOST_BYTES).decode("utf-8")
@@ -400,7 +406,9 @@ class Diagnosis:
         """One self-contained page."""
         from oversmooth.report import page  # charts are heavy, and only reports need them
 
-        page.save([self], Path(path))
+        place = arguments.path(path, remedy="give the path of a .html file")
+        page.check(place)
+        page.save([self], place)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a layer: metrics, changes and the summary of spectra and dominance."""

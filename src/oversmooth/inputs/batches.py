@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from oversmooth.safety.errors import InputError
+from oversmooth.safety import arguments
 
 Kind = Literal["vision", "text"]
 
@@ -75,5 +75,4 @@ def spread(available: int, count: int) -> list[int]:
 def check_positive(**settings: int) -> None:
     """Refuse a count, a length or a batch below one, by its name."""
     for name, value in settings.items():
-        if value < 1:
-            raise InputError(f"{name} is {value}; give 1 or more")
+        arguments.whole(value, name, least=1)

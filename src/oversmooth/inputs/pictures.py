@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oversmooth.inputs.canvas import Canvas, Colours, mix, step
+from oversmooth.inputs.processor_files import sides
+from oversmooth.safety import arguments
 
 _FINER = 2  # rendered at this many times the size and averaged, so that edges are not jagged
 
@@ -24,7 +26,8 @@ def picture(index: int, size: int | tuple[int, int] = 224, *, seed: int = 0) -> 
     >>> picture(3, (32, 48)).shape
     (32, 48, 3)
     """
-    height, width = (size, size) if isinstance(size, int) else size
+    height, width = sides(size, "size")
+    index, seed = arguments.whole(index, "index"), arguments.whole(seed, "seed")
     random = np.random.default_rng([seed, index])
     canvas = Canvas(height * _FINER, width * _FINER, random, hue=0.21 * index)
     scene = _SCENES[index % len(_SCENES)](canvas)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import json_kind, read_json
 from oversmooth.safety.machine import in_digits
@@ -59,6 +60,24 @@ class Stated:
     std: Channels = HALF
     note: str = ""
     centring: Centring = "down"
+
+    def __post_init__(self) -> None:
+        sides(self.size, "size")
+        if self.resize_size is not None:
+            sides(self.resize_size, "resize_size")
+        arguments.choice(self.resize, "resize", ("exact", "shortest", "none"))
+        arguments.choice(self.interpolation, "interpolation", _RESAMPLE)
+        arguments.choice(self.centring, "centring", ("down", "torchvision"))
+        arguments.number(self.rescale, "rescale", least=-_MOST, most=_MOST)
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if not isinstance(values, (list, tuple)) or len(values) not in _COUNTS:
+                raise InputError(f"{name} is {arguments.shown(values)}; give a number for each channel, one or three")
+            for value in values:
+                arguments.number(value, name, "give finite numbers, one a channel", least=-_MOST, most=_MOST)
+        if len(self.mean) != len(self.std) or 0 in self.std:
+            raise InputError(f"mean is {self.mean} and std {self.std}; give as many numbers of each, std not 0")
+        if not isinstance(self.note, str):
+            raise InputError(f"note is {arguments.shown(self.note)}; give a sentence, or nothing")
 
 
 FILES = ("processor_config.json", "preprocessor_config.json", "config.json")
@@ -200,6 +219,15 @@ def image_size(where: str, said: Any) -> tuple[int, int]:
     if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
         raise InputError(f"{where}: image_size is {reprlib.repr(said)}; it must be one or two whole numbers above 0")
     return _check_sides(where, "image_size", (sides[0], sides[1]))
+
+
+def sides(size: Any, what: str) -> tuple[int, int]:
+    """Height and width of a picture, from one number or both."""
+    pair = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
+    if len(pair) != 2:
+        raise InputError(f"{what} is {arguments.shown(size)}; give a height and a width")
+    height, width = (arguments.whole(side, what, least=1, most=LARGEST_SIDE) for side in pair)
+    return height, width
 
 
 def _check_sides(where: str | Path, key: str, size: tuple[int, int]) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from oversmooth.inputs import arrays
 from oversmooth.inputs.batches import Batch, Inputs, check_positive, spread
 from oversmooth.inputs.passages import Passage, lines_of, passages_of
 from oversmooth.inputs.sources import Source, resolve
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 
 PROSE = Path(__file__).parent / "prose.txt"
@@ -50,6 +51,10 @@ def text_inputs(
     sentences. ``attention_mask`` is always given, ``token_type_ids`` where the tokenizer makes them.
     """
     check_positive(count=count, length=length, batch=batch)
+    if not callable(tokenizer) or not hasattr(tokenizer, "num_special_tokens_to_add"):
+        raise InputError(
+            f"the tokenizer, {arguments.kind(tokenizer)}, does not do what those of transformers do; give one of those"
+        )
     resolved = resolve(Path(source), "text") if source is not None else Source(PROSE, "text", (PROSE,))
     if resolved.format == "npz":
         pieces, what, skipped = _ready_made(tokenizer, resolved.path, count, length)

@@ -3,7 +3,13 @@
 import torch
 from torch import Tensor
 
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+
+
+def as_tokens(x: Tensor) -> Tensor:
+    """Whatever is given for tokens as a tensor ``(..., n, d)``, in its own precision."""
+    return arguments.tensor(x, "tokens", "(..., n, d), tokens by features")
 
 
 def prepare(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -11,22 +17,16 @@ def prepare(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
 
     Hidden tokens are replaced, not multiplied: a NaN in the padding stays in the padding.
     """
-    x = torch.as_tensor(x)
-    if x.ndim < 2:
-        raise InputError(f"tokens have shape {tuple(x.shape)}; a metric needs (..., n, d), tokens by features")
-    if not x.is_floating_point():
-        raise InputError(f"tokens have dtype {x.dtype}; convert them to a floating type first")
+    x = as_tokens(x)
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if mask is None:
         return x, None
-    mask = torch.as_tensor(mask, device=x.device)
-    if mask.dtype != torch.bool:
-        raise InputError(f"mask has dtype {mask.dtype}; give booleans, True for the tokens that count")
+    mask = arguments.mask(mask, x.device)
     try:
         mask = mask.expand(x.shape[:-1])
     except RuntimeError:
         raise InputError(
-            f"mask has shape {tuple(mask.shape)} but tokens have shape {tuple(x.shape)}; "
+            f"mask {arguments.described(mask)} but tokens have shape {tuple(x.shape)}; "
             f"give one boolean a token, {tuple(x.shape[:-1])}"
         ) from None
     return torch.where(mask[..., None], x, 0.0), mask

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from oversmooth.metrics._tokens import largest, prepare, safe_sqrt
+from oversmooth.safety import arguments
 
 # Entries of one block of pairwise cosines: 16 MiB in float32.
 _BLOCK = 1 << 22
@@ -25,6 +26,7 @@ def cosine(x: Tensor, absolute: bool = False, mask: Tensor | None = None) -> Ten
     (tensor(-0.3333), tensor(0.3333))
     """
     x, _ = prepare(x, mask)
+    absolute = arguments.flag(absolute, "absolute")
     x = x / largest(x, -1)
     length = safe_sqrt(x.square().sum(-1, keepdim=True))
     has_direction = length != 0

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from oversmooth.safety.errors import InputError
+from oversmooth.safety import arguments
 
 
 class Average:
@@ -39,8 +39,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:
-        if x.ndim < 3:
-            raise InputError(f"a batch has shape {tuple(x.shape)}; an average needs (batch, ..., n, d)")
+        x = arguments.tensor(x, "a batch", "(batch, ..., n, d)", least=3)
         self._device = x.device
         values = self.metric(x, mask=mask, **self.settings).double().flatten()
         undefined = values.isnan()

@@ -7,7 +7,8 @@ attention, and one of E with ``λ_i = λ̃ / step_i`` and ``f = V⁰`` is NeuTRE
 import torch
 from torch import Tensor
 
-from oversmooth.metrics._tokens import prepare
+from oversmooth.metrics._tokens import as_tokens, prepare
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 
@@ -29,29 +30,41 @@ def fidelity_energy(
     u: Tensor, f: Tensor, kernel: Tensor, strength: Tensor | float, mask: Tensor | None = None
 ) -> Tensor:
     """``E(u, f) = J(u) + ½ Σ_i λ_i ‖u_i − f_i‖²``, λ one number or one a token ``(..., n)``."""
+    u, f = as_tokens(u), arguments.tensor(f, "f", "(..., n, d), tokens by features")
     if f.shape[-2:] != u.shape[-2:]:
         raise InputError(f"f has shape {tuple(f.shape)} but u has {tuple(u.shape)}; both are tokens by features")
+    arguments.check_broadcast(u=u.shape[:-2], f=f.shape[:-2])
     distance = (prepare(u, mask)[0] - prepare(f, mask)[0]).square().sum(-1)
-    strength = torch.as_tensor(strength, dtype=distance.dtype, device=distance.device)
+    remedy = f"give one number, or one a token, (..., {u.shape[-2]})"
+    strength = arguments.numbers(strength, "λ", remedy, dtype=distance.dtype, device=distance.device)
     if strength.ndim and strength.shape[-1] not in (1, u.shape[-2]):
-        raise InputError(f"λ has shape {tuple(strength.shape)}; give one number, or one a token, (..., {u.shape[-2]})")
+        raise InputError(f"λ has shape {tuple(strength.shape)}; {remedy}")
+    arguments.check_broadcast(tokens=distance.shape, λ=strength.shape)
     weighted = strength * distance
     return nonlocal_energy(u, kernel, mask) + weighted.sum(-1) / 2
 
 
 def step_size(kernel: Tensor, mask: Tensor | None = None) -> Tensor:
     """``Δt_i = 1 / Σ_j (k_ij + k_ji)``: the step at which a symmetric kernel's flow becomes attention. ``(..., n)``."""
+    kernel = _as_kernel(kernel)
+    mask = None if mask is None else arguments.mask(mask, kernel.device)
     kernel = _prepare_kernel(kernel, kernel, mask)
     return 1 / (kernel.sum(-1) + kernel.sum(-2))
 
 
+def _as_kernel(kernel: Tensor) -> Tensor:
+    return arguments.tensor(kernel, "kernel", "(..., n, n)", floating=False)
+
+
 def _prepare_kernel(u: Tensor, kernel: Tensor, mask: Tensor | None) -> Tensor:
-    n = u.shape[-2]
+    n, kernel = u.shape[-2], _as_kernel(kernel)
     if kernel.shape[-2:] != (n, n):
         raise InputError(f"kernel has shape {tuple(kernel.shape)}; {n} tokens need (..., {n}, {n})")
+    arguments.check_broadcast(u=u.shape[:-2], kernel=kernel.shape[:-2])
     kernel = kernel.to(u.dtype)
     if mask is not None:
-        if mask.dtype != torch.bool:
-            raise InputError(f"mask has dtype {mask.dtype}; give booleans, True for the tokens that count")
+        if mask.ndim == 0 or mask.shape[-1] not in (1, n):
+            raise InputError(f"mask {arguments.described(mask)}; give one boolean a token, (..., {n})")
+        arguments.check_broadcast(mask=mask.shape[:-1], kernel=kernel.shape[:-2])
         kernel = torch.where(mask[..., None] & mask[..., None, :], kernel, 0.0)
     return kernel

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from oversmooth.metrics._tokens import count, largest, prepare
 from oversmooth.metrics.rank import singular_values
-from oversmooth.safety.errors import InputError
+from oversmooth.safety import arguments
 
 
 def _mean(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -58,11 +58,10 @@ def input_convergence(x: Tensor, norm: Literal["fro", "spectral"] = "fro", mask:
     tensor(0.6325)
     """
     x, mask = prepare(x, mask)
+    arguments.choice(norm, "norm", ("fro", "spectral"))
     x = x / largest(x, (-2, -1))
     high = _high(x, mask)
     low = torch.linalg.vector_norm(_mean(x, mask), dim=(-2, -1)) * count(x, mask).sqrt()
     if norm == "fro":
         return torch.linalg.vector_norm(high, dim=(-2, -1)) / low
-    if norm == "spectral":
-        return singular_values(high)[..., 0].to(x.dtype) / low
-    raise InputError(f"norm is {norm!r}; choose 'fro' or 'spectral'")
+    return singular_values(high)[..., 0].to(x.dtype) / low

@@ -8,7 +8,9 @@ therefore taken from what is left without the first pair of singular vectors, wh
 import torch
 from torch import Tensor
 
-from oversmooth.metrics._tokens import largest, prepare, safe_sqrt
+from oversmooth.metrics._tokens import as_tokens, largest, prepare, safe_sqrt
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError
 
 RESOLUTION = 1e-7
 """Singular values below this share of the largest, or of the second near rank one, cannot be told from zero through a
@@ -87,7 +89,7 @@ def sigma_ratio(x: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> sigma_ratio(torch.diag(torch.tensor([4.0, 3.0, 1.0])))
     tensor(0.7500)
     """
-    return _as_input(ranks_of(singular_values(x, mask))["sigma_ratio"], x)
+    return _rank("sigma_ratio", x, mask)
 
 
 def rank_one_distance(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -96,7 +98,7 @@ def rank_one_distance(x: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> rank_one_distance(torch.diag(torch.tensor([4.0, 3.0])))
     tensor(0.6000)
     """
-    return _as_input(ranks_of(singular_values(x, mask))["rank_one_distance"], x)
+    return _rank("rank_one_distance", x, mask)
 
 
 def stable_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -105,7 +107,7 @@ def stable_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> stable_rank(torch.diag(torch.tensor([4.0, 3.0])))
     tensor(1.5625)
     """
-    return _as_input(ranks_of(singular_values(x, mask))["stable_rank"], x)
+    return _rank("stable_rank", x, mask)
 
 
 def effective_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -114,11 +116,14 @@ def effective_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> effective_rank(torch.eye(4)), effective_rank(torch.ones(4, 4))
     (tensor(4.), tensor(1.))
     """
-    return _as_input(ranks_of(singular_values(x, mask))["effective_rank"], x)
+    return _rank("effective_rank", x, mask)
 
 
 def ranks_of(s: Tensor) -> dict[str, Tensor]:
     """All four numbers from singular values that are there already, ``(..., m) -> (...)`` each."""
+    s = arguments.tensor(s, "s", "singular values, (..., m)", least=1, floating=False)
+    if not s.shape[-1]:
+        raise InputError(f"s has shape {tuple(s.shape)}; give at least one singular value, (..., m)")
     largest, share = s[..., :1], s / s.sum(-1, keepdim=True)
     squares = (s / largest).square()
     log_share = torch.log(torch.where(share == 0, 1.0, share))
@@ -131,5 +136,7 @@ def ranks_of(s: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _as_input(value: Tensor, x: Tensor) -> Tensor:
-    return value.to(torch.promote_types(x.dtype, torch.float32))
+def _rank(name: str, x: Tensor, mask: Tensor | None) -> Tensor:
+    """One of them, in the precision of the tokens."""
+    x = as_tokens(x)
+    return ranks_of(singular_values(x, mask))[name].to(torch.promote_types(x.dtype, torch.float32))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.metrics._tokens import count, largest, prepare
+from oversmooth.safety import arguments
 
 # Entries of one block of pairwise cosines: 4 MiB in float32, which stays in the cache.
 _BLOCK = 1 << 20
@@ -43,6 +44,7 @@ def summary(x: Tensor, mask: Tensor | None = None, *, cosines: bool = True) -> S
     cosines: False leaves them NaN, and saves most of the time.
     """
     x, mask = prepare(x, mask)
+    cosines = arguments.flag(cosines, "cosines")
     tokens = count(x, mask)
     norms = torch.linalg.vector_norm(x, dim=-1)
     log_scale = torch.zeros((), dtype=x.dtype, device=x.device)

@@ -6,6 +6,7 @@ more of them.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +16,7 @@ from oversmooth.anatomy.steered import steered_as
 from oversmooth.models import from_timm, from_training, from_transformers
 from oversmooth.models.loaded import Loaded, Wanted
 from oversmooth.models.sources import check_there
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import borrow
 from oversmooth.steering import saving
@@ -38,6 +40,8 @@ def load(
     random: the same architecture with freshly initialised weights, drawn from seed. trust_remote_code: run Python files
     that come with the checkpoint, where its configuration names any.
     """
+    arguments.path(name, "the model", "give a path, a hub id or a timm name")
+    name, seed = os.fspath(name), arguments.seed(seed)
     if dtype is not None:
         dtype_named(dtype)
     check_there(name)
@@ -78,7 +82,7 @@ def check_device(name: str) -> None:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
+    found = getattr(torch, name, None) if isinstance(name, str) else None
     if found not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         raise InputError(f"dtype is {name!r}; give a floating type, such as float32 or bfloat16")
     return found
@@ -86,7 +90,7 @@ def dtype_named(name: str) -> torch.dtype:
 
 def load_steered(path: str | Path, model: torch.nn.Module | None = None) -> torch.nn.Module:
     """What `save_steered` or save_pretrained wrote. model: a stock one, for a file that has weights alone."""
-    path = Path(path)
+    path = arguments.path(path, "the path", "give what save_steered wrote")
     if path.suffix == ".safetensors" and (model is not None or not (path.parent / "config.json").is_file()):
         if model is None:
             raise InputError(

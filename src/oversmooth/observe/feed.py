@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN, PAIRS, USE_CACHE
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.inputs import Batch
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 Given = Tensor | Mapping[str, Tensor] | Batch
@@ -52,7 +53,7 @@ class Runner:
             items = iter(given)
         except TypeError:
             raise InputError(
-                f"inputs are a {type(inputs).__name__}; give a tensor, a dict, or an iterable of them"
+                f"inputs are {arguments.kind(inputs)}; give a tensor, a dict, or an iterable of them"
             ) from None
         for item in items:
             if isinstance(item, (list, tuple)) and item and isinstance(item[0], Tensor):
@@ -65,7 +66,7 @@ class Runner:
                 yield Batch({str(k): self._moved(_tensor(str(k), v)) for k, v in item.items() if v is not None})
             else:
                 raise InputError(
-                    f"an input is a {type(item).__name__}; give a tensor, or a dict of the model's arguments"
+                    f"an input is {arguments.kind(item)}; give a tensor, or a dict of the model's arguments"
                 )
 
     def _moved(self, x: Tensor) -> Tensor:
@@ -113,14 +114,16 @@ class Runner:
             return self.call(**{**self.settings, **batch.inputs})
         except InputError:
             raise
-        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             said = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
             raise InputError(f"the model does not run on this input ({said}); give inputs that it takes") from error
 
 
 def _tensor(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
-        raise InputError(f"{name} is a {type(value).__name__}; give tensors (tokenizers do with return_tensors='pt')")
+        raise InputError(f"{name} is {arguments.kind(value)}; give tensors (tokenizers do with return_tensors='pt')")
+    if value.device.type == "meta":
+        raise InputError(f"{name} is on the meta device, which holds no numbers; give a tensor in memory")
     if value.numel() == 0:
         raise InputError(f"{name} has shape {tuple(value.shape)}; give at least one input of at least one token")
     return value

@@ -86,6 +86,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     made = [folder for folder in path.parents if not folder.exists()]
     try:
+        _check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         tidy(path.parent)
         handle, name = tempfile.mkstemp(prefix=_prefix(path.stem), suffix=_MARK + path.suffix, dir=path.parent)
@@ -107,6 +108,14 @@ def whole_file(path: Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
         _remove_empty(made)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Refuse a device or a pipe: a file that is renamed to it would take its place for everyone."""
+    if path.exists() and not path.is_symlink():
+        for is_kind, words in _KINDS:
+            if is_kind(path.stat().st_mode):
+                raise InputError(f"{path} cannot be written: it is {words}; name a file")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import STEERED, STEERING_PARTS, steered_module
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import open_attention as opened
 from oversmooth.steering.methods.base import Method
@@ -169,7 +170,9 @@ def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
     places: dict[str, Method] = {}
     for one in methods:
         if not isinstance(one, Method):
-            raise InputError(f"{one!r} is no method; give one of oversmooth.steering, such as NeuTRENO(0.6)")
+            raise InputError(
+                f"{arguments.shown(one)} is no method; give one of oversmooth.steering, such as NeuTRENO(0.6)"
+            )
         if one.place in places:
             raise InputError(
                 f"{places[one.place]} and {one} both act on {_WHERE[one.place]}, and their order would matter; "
@@ -201,14 +204,19 @@ def _chosen(layers: Layers, anatomy: Anatomy) -> list[int]:
             raise InputError(f"layers is {layers!r}; choose 'all', 'first half' or 'last half', or give their places")
         chosen = list(halves[word])
     elif callable(layers):
+        _check_takes_two(layers)
         chosen = [index for index, layer in enumerate(anatomy) if layers(index, layer)]
     else:
         if not isinstance(layers, Iterable):
-            raise InputError(f"layers is {layers!r}; give a list of places, 'all', 'first half' or 'last half'")
+            raise InputError(
+                f"layers is {arguments.shown(layers)}; give a list of places, 'all', 'first half' or 'last half'"
+            )
         chosen = []
         for place in layers:
             if isinstance(place, bool) or not isinstance(place, int) or not -depth <= place < depth:
-                raise InputError(f"layer {place!r} is not there: {anatomy.stack} has the layers 0 to {depth - 1}")
+                raise InputError(
+                    f"layer {arguments.shown(place)} is not there: {anatomy.stack} has the layers 0 to {depth - 1}"
+                )
             chosen.append(place % depth)
         chosen = sorted(set(chosen))
     if not chosen:
@@ -221,6 +229,17 @@ def _chosen(layers: Layers, anatomy: Anatomy) -> list[int]:
             "choose all of its runs or none"
         )
     return chosen
+
+
+def _check_takes_two(choose: Callable[..., object]) -> None:
+    try:
+        inspect.signature(choose).bind(0, None)
+    except TypeError:
+        raise InputError(
+            "layers is a function of other arguments; give one of (index, layer) that says yes or no"
+        ) from None
+    except ValueError:  # built in, and does not say what it takes
+        pass
 
 
 def _put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None:

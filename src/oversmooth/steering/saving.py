@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, json_kind, parse_json, read_json, whole_file, whole_folder
 from oversmooth.safety.typed import typed
@@ -41,7 +42,7 @@ def save_steered(model: nn.Module, path: str | Path) -> None:
     """To a file NAME.safetensors, or, for a Hugging Face model, to a directory, as save_pretrained does it but with the
     weights in steered.safetensors, which only this package opens.
     """
-    path, inside = Path(path), unwrapped(check_is_module(model))
+    inside, path = unwrapped(check_is_module(model)), arguments.path(path)
     steering = steering_of(inside)
     if steering is None:
         raise InputError(f"this {type(inside).__name__} is not steered; save it as any other model")

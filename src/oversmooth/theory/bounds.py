@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError
 from oversmooth.theory.components import components
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.small_matrices import eigenvalues, finite
@@ -183,7 +185,8 @@ def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False, values: Tensor
     (['rough'], ['smooth'], ['smooth'])
     """
     W_V, W_O = check_weights(W_V, W_O)
-    about = head_spectrum(W_V, W_O) if values is None else values
+    causal = arguments.flag(causal, "causal")
+    about = head_spectrum(W_V, W_O) if values is None else _known(values, W_V.shape[:-2])
     flat = (x.reshape(-1, *x.shape[-n:]).cpu() for x, n in ((W_V, 2), (W_O, 2), (about, 1)))
     words = [_weights_alone(V, output, lam, causal) for V, output, lam in zip(*flat, strict=True)]
 
@@ -194,6 +197,17 @@ def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False, values: Tensor
         return [nested(shape[1:], place + i * inner) for i in range(shape[0])]
 
     return nested(tuple(W_V.shape[:-2]), 0)
+
+
+def _known(values: Tensor, heads: torch.Size) -> Tensor:
+    """Eigenvalues that a caller has already."""
+    if not isinstance(values, Tensor):
+        raise InputError(f"values is {arguments.kind(values)}; give what head_spectrum gives")
+    if values.shape[:-1] != heads or not values.ndim or not values.shape[-1]:
+        raise InputError(f"values {arguments.described(values)}; give what head_spectrum gives")
+    if not values.is_complex():  # which no checker takes for numbers
+        arguments.tensor(values, "values", "what head_spectrum gives", least=1, floating=False)
+    return values
 
 
 def _weights_alone(V: Tensor, O: Tensor, about: Tensor, causal: bool) -> str:  # noqa: E741

@@ -14,13 +14,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import one_head, several_heads
 from oversmooth.theory.bounds import DEFECTIVE, SAFETY
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Search, Update
-from oversmooth.theory.spectrum import DEFAULT_TOLERANCE, Method, check_method, materialise_if_small
+from oversmooth.theory.spectrum import Method, check_method, check_tolerance, materialise_if_small
 from oversmooth.theory.weights import check_weights, one_a_head
 
 Verdict = Literal["smooth", "rough", "tie", "undecided"]
@@ -207,15 +208,20 @@ def dominance(
         fits = False
     if not fits:
         raise InputError(
-            f"W_V has batch {tuple(W_V.shape[:-3])} and W_O {tuple(W_O.shape[:-3])}, "
-            f"which do not align with attention's {tuple(batch)}"
+            f"W_V has batch {_batch(W_V.shape[:-3])} and W_O {_batch(W_O.shape[:-3])}, "
+            f"which do not align with attention's {_batch(batch)}; give each head group its own, or one for all"
         )
-    tolerance = DEFAULT_TOLERANCE[A.dtype] if tolerance is None else tolerance
-    tie = TIE[A.dtype] if tie is None else tie
-    if not 0 < tolerance < 1 or not 0 <= tie < 1 or (steps is not None and steps < 1):
-        raise InputError(
-            f"tolerance is {tolerance}, tie {tie} and steps {steps}; give numbers between 0 and 1, and a step or more"
-        )
+    tolerance = check_tolerance(tolerance, A.dtype)
+    tie = TIE[A.dtype] if tie is None else arguments.fraction(tie, "tie", zero=True)
+    steps = None if steps is None else arguments.whole(steps, "steps", least=1)
+    per_head, seed = arguments.flag(per_head, "per_head"), arguments.seed(seed)
+    zeros = None if zeros is None else arguments.flag(zeros, "zeros")
+    limit = None if limit is None else arguments.flag(limit, "limit")
+    residual = check_residual(residual)
+    if not (change is None or isinstance(change, AttentionChange)):
+        raise InputError(f"change is {arguments.kind(change)}; give an AttentionChange, or neutreno")
+    if not isinstance(bias, Tensor):
+        bias = arguments.flag(bias, "bias")
     if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
         raise InputError("the mask differs between heads; heads taken together see the same tokens: give (..., n)")
     W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
@@ -282,6 +288,17 @@ def dominance(
         smooth_floor=smooth_floor,
         rough_floor=rough_floor,
     )
+
+
+def check_residual(residual: bool | float) -> bool | float:
+    """Whether, or how many times, an update keeps X itself."""
+    if isinstance(residual, bool):
+        return residual
+    return arguments.number(residual, "residual", "give True, False or a finite number")
+
+
+def _batch(shape: torch.Size) -> str:
+    return str(tuple(shape)) if shape else "none"
 
 
 def _reason(outcome: int, margin: float, error: float, weights_error: float, frozen: bool) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.tokens import broadcast_mask, centre_tokens, check_product, check_rows, count_nonfinite
 
@@ -22,19 +23,13 @@ _BLOCK = 1 << 22
 _FUSED_MATH = 0  # torch._fused_sdp_choice: 0 is the kernel that forms all scores
 
 
-def _tensor(A: Tensor) -> Tensor:
-    try:
-        A = torch.as_tensor(A)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"attention is a {type(A).__name__}; give a torch tensor (..., n, n)") from None
-    if A.is_floating_point() and A.element_size() < 2:  # eight bits can be stored and not computed with
-        raise InputError(f"attention has dtype {A.dtype}; convert it to float32 first")
-    return A
+def _tensor(A: Tensor, *, floating: bool = False) -> Tensor:
+    return arguments.tensor(A, "attention", "(..., n, n)", floating=floating)
 
 
 def is_row_stochastic(A: Tensor, tolerance: float = 1e-5) -> bool:
     """Whether every row of A is non-negative and sums to one. ``(..., n, n)``."""
-    A = _tensor(A)
+    A, tolerance = _tensor(A), arguments.number(tolerance, "tolerance", "give a number, 0 or more", least=0)
     return bool((-tolerance <= A).all() and ((A.sum(-1) - 1).abs() <= tolerance).all())
 
 
@@ -109,11 +104,10 @@ class DenseAttention(AttentionOperator):
     """
 
     def __init__(self, A: Tensor, *, mask: Tensor | None = None, causal: bool | None = None) -> None:
-        A = _tensor(A)
-        if A.ndim < 2 or A.shape[-1] != A.shape[-2] or 0 in A.shape:
+        A = _tensor(A, floating=True)
+        if A.shape[-1] != A.shape[-2] or 0 in A.shape:
             raise InputError(f"attention has shape {tuple(A.shape)}; it must be (..., n, n), and not empty")
-        if not A.is_floating_point():
-            raise InputError(f"attention has dtype {A.dtype}; convert it to a floating type first")
+        causal = None if causal is None else arguments.flag(causal, "causal")
         half = A.dtype in (torch.float16, torch.bfloat16)
         self.rounding = torch.finfo(A.dtype).eps
         A = A.to(torch.promote_types(A.dtype, torch.float32))
@@ -185,7 +179,8 @@ class SoftmaxAttention(AttentionOperator):
         bias: Tensor | None = None,
         causal: bool = False,
     ) -> None:
-        if q.ndim < 2 or k.ndim != q.ndim or q.shape[-2:] != k.shape[-2:] or 0 in (*q.shape, *k.shape):
+        q, k = (arguments.tensor(x, name, "(..., heads, n, k)") for name, x in (("queries", q), ("keys", k)))
+        if k.ndim != q.ndim or q.shape[-2:] != k.shape[-2:] or 0 in (*q.shape, *k.shape):
             raise InputError(
                 f"queries have shape {tuple(q.shape)} and keys {tuple(k.shape)}; "
                 "both must be (..., heads, n, k) with the same n and k"
@@ -204,16 +199,16 @@ class SoftmaxAttention(AttentionOperator):
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
         self.q, self.k = q.to(dtype), k.to(dtype)
         self.rounding = torch.finfo(dtype).eps
-        self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-        if not math.isfinite(self.scale):
-            raise InputError(f"scale is {scale}; give a finite number")
-        self.causal = causal
+        self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(arguments.number(scale, "scale"))
+        self.causal = arguments.flag(causal, "causal")
         self.shape = torch.Size((*q.shape[:-1], q.shape[-2]))
         self.dtype, self.device = dtype, q.device
         self.mask = broadcast_mask(mask, q.shape[:-1], q.device)
         if bias is not None:
+            remedy = f"give an array for the scores, {tuple(self.shape)}"
+            bias = arguments.numbers(bias, "bias", remedy, dtype=dtype, device=q.device)
             try:
-                bias = bias.to(dtype).expand(self.shape)
+                bias = bias.expand(self.shape)
             except RuntimeError:
                 raise InputError(f"bias has shape {tuple(bias.shape)}; the scores need {tuple(self.shape)}") from None
             if bias.isnan().any() or bias.eq(torch.inf).any():
@@ -232,8 +227,9 @@ class SoftmaxAttention(AttentionOperator):
                 hidden &= self.mask[..., start:stop]
             if hidden.any():
                 where = tuple(hidden.nonzero()[0].tolist())
+                array = f" (at {where[:-1]})" if where[:-1] else ""
                 raise InputError(
-                    f"the mask hides every token from query {where[-1] + start} (at {where[:-1]}); "
+                    f"the mask hides every token from query {where[-1] + start}{array}; "
                     "let each query see at least itself, or mask it out as a token"
                 )
 

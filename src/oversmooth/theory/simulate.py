@@ -17,12 +17,16 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from oversmooth import metrics
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.theory.dominance import check_residual
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.tokens import centre_tokens, token_mean
 from oversmooth.theory.weights import check_weights, one_a_head
 
 Norm = Literal["none", "pre", "post"]
+MOST_LAYERS = 10**8
+"""A day or more of the smallest ones."""
 _METRICS = ("cos", "abs_cos", "sigma_ratio", "rank_one_distance", "stable_rank", "effective_rank")
 # Arrays kept before their metrics are taken all at once.
 _KEPT = 64
@@ -126,23 +130,27 @@ def simulate(
     the metrics only every so many layers, and at the end. bands_only: leave cosines, ranks and the spectral norm NaN,
     which is several times faster. progress: called with the number of layers done.
     """
+    X = arguments.tensor(X, "tokens", "(..., n, d)")
     stack = _stack(X, A, W_V, W_O, bias)
     first = stack[0]
-    for name, number in (("layers", layers), ("every", every)):
-        if not isinstance(number, int) or number < 1:
-            raise InputError(f"{name} is {number}; give a whole number, at least 1")
-    if norm not in ("none", "pre", "post"):
-        raise InputError(f"norm is {norm!r}; choose 'none', 'pre' or 'post'")
+    layers, every = (
+        arguments.whole(layers, "layers", least=1, most=MOST_LAYERS),
+        arguments.whole(every, "every", least=1),
+    )
+    arguments.choice(norm, "norm", ("none", "pre", "post"))
+    eps = arguments.number(eps, "eps", "give a number, 0 or more", least=0)
+    bands_only = arguments.flag(bands_only, "bands_only")
     if not X.isfinite().all():
         raise InputError("the tokens have NaN or infinite entries; start from finite ones")
-    if not X.is_floating_point():
-        raise InputError(f"tokens have dtype {X.dtype}; convert them to a floating type first")
     X = X.to(first.A.dtype).expand(*torch.broadcast_shapes(X.shape[:-2], first.batch_shape), *X.shape[-2:])
     weight, offset = _one_a_feature(gamma, X, "gamma"), _one_a_feature(beta, X, "beta")
     strength = one_a_head(neutreno, first.W_V, "neutreno")
     if strength.any() and any(layer.W_V.shape[-3:] != first.W_V.shape[-3:] for layer in stack):
         raise InputError("NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape")
-    keeps = [float(keep) for keep in residual] if isinstance(residual, Sequence) else [float(residual)] * len(stack)
+    if isinstance(residual, Sequence) and not isinstance(residual, str):
+        keeps = [float(check_residual(keep)) for keep in residual]
+    else:
+        keeps = [float(check_residual(residual))] * len(stack)
     if len(keeps) != len(stack):
         raise InputError(f"residual has {len(keeps)} numbers and the stack {len(stack)} layers; give one a layer")
     if norm == "none":
@@ -317,11 +325,12 @@ def _parts(X: Tensor, tokens: Tensor | None) -> _State:
 
 
 def _one_a_feature(value: Tensor | float, X: Tensor, name: str) -> Tensor:
-    numbers = torch.as_tensor(value, dtype=X.dtype, device=X.device)
-    if numbers.ndim > 1 or numbers.numel() not in (1, X.shape[-1]) or not numbers.isfinite().all():
-        raise InputError(
-            f"{name} has shape {tuple(numbers.shape)}; give finite numbers, one or {X.shape[-1]}, one a feature"
-        )
+    remedy = f"give finite numbers, one or {X.shape[-1]}, one a feature"
+    numbers = arguments.numbers(value, name, remedy, dtype=X.dtype, device=X.device)
+    if numbers.ndim > 1 or numbers.numel() not in (1, X.shape[-1]):
+        raise InputError(f"{name} has shape {tuple(numbers.shape)}; {remedy}")
+    if not numbers.isfinite().all():
+        raise InputError(f"{name} has NaN or infinite entries; {remedy}")
     return numbers
 
 
@@ -332,9 +341,6 @@ def _stack(
     W_O: Tensor | Sequence[Tensor],
     bias: Tensor | Sequence[Tensor | None] | None,
 ) -> list[_Layer]:
-    if not isinstance(X, Tensor):
-        raise InputError(f"the tokens are a {type(X).__name__}; give a torch tensor, (..., n, d)")
-
     def listed(x: Any) -> list[Any]:
         return list(x) if isinstance(x, (list, tuple)) else [x]
 
@@ -362,6 +368,9 @@ def _stack(
                 f"layer {i}: tokens {tuple(X.shape)}, attention {tuple(operator.shape)} and "
                 f"W_V {tuple(v.shape)} do not fit; they must be (..., n, d), (..., heads, n, n) and (heads, d, k)"
             )
+        arguments.check_broadcast(
+            tokens=X.shape[:-2], attention=operator.shape[:-3], W_V=v.shape[:-3], W_O=o.shape[:-3]
+        )
         same = (mask is None) == (operator.mask is None) and (
             mask is None
             or operator.mask is None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from oversmooth.safety.errors import InputError
+from oversmooth.safety import arguments
 from oversmooth.theory.krylov import Arnoldi
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.reducible import Reducible
@@ -94,9 +94,8 @@ def attention_spectrum(
     """
     A = as_operator(A)
     check_method(method)
-    tolerance = DEFAULT_TOLERANCE[A.dtype] if tolerance is None else tolerance
-    if not 0 < tolerance < 1 or most < 1:
-        raise InputError(f"tolerance is {tolerance} and most is {most}; give a number between 0 and 1, and a step")
+    tolerance = check_tolerance(tolerance, A.dtype)
+    most, seed = arguments.whole(most, "most", least=1), arguments.seed(seed)
     if A.causal and method == "auto":
         values = causal_values(A)
         return AttentionSpectrum(values.to(complex_of(A.dtype)), torch.zeros_like(values), "causal", tolerance)
@@ -196,5 +195,11 @@ def materialise_if_small(A: AttentionOperator) -> AttentionOperator:
 
 
 def check_method(method: str) -> None:
-    if method not in ("auto", "dense", "arnoldi"):
-        raise InputError(f"method is {method!r}; choose 'auto', 'dense' or 'arnoldi'")
+    arguments.choice(method, "method", ("auto", "dense", "arnoldi"))
+
+
+def check_tolerance(tolerance: float | None, dtype: torch.dtype) -> float:
+    """The residual at which an eigenvalue has converged: what is given, or the default of this precision."""
+    if tolerance is None:
+        return DEFAULT_TOLERANCE[dtype]
+    return arguments.fraction(tolerance, "tolerance")

@@ -23,13 +23,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.dominance import TIE, Verdict
 from oversmooth.theory.krylov import LinearSystem, Score, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import real_and_imaginary
 from oversmooth.theory.small_matrices import eigenvalue_error, eigenvalues
-from oversmooth.theory.spectrum import DEFAULT_TOLERANCE
+from oversmooth.theory.spectrum import check_tolerance
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads, TransposedHeads
 from oversmooth.theory.weights import check_weights, stack_heads
 
@@ -153,17 +154,20 @@ def stack_dominance(
     """
     for name, given in (("A", A), ("W_V", W_V), ("W_O", W_O)):
         if not isinstance(given, (list, tuple)):
-            raise InputError(f"{name} is a {type(given).__name__}; give a list, an array for each layer")
+            raise InputError(f"{name} is {arguments.kind(given)}; give a list, an array for each layer")
     if not len(A) == len(W_V) == len(W_O) or not A:
         raise InputError(f"the stack has {len(A)} A, {len(W_V)} W_V and {len(W_O)} W_O; give as many of each")
+    bias, seed = arguments.flag(bias, "bias"), arguments.seed(seed)
+    tolerance = check_tolerance(tolerance, torch.float64)
     # A product of layers is far from normal, so that its eigenvalues need all the precision there is.
     operators = [as_operator(a).to(torch.float64) for a in A]
     dtype = operators[0].dtype
-    if len({(a.shape[-1], v.shape[-2]) for a, v in zip(operators, W_V, strict=True)}) > 1:
+    checked = [check_weights(v, o) for v, o in zip(W_V, W_O, strict=True)]
+    if len({(a.shape[-1], v.shape[-2]) for a, (v, _) in zip(operators, checked, strict=True)}) > 1:
         raise InputError("layers have different numbers of tokens or features; give arrays of one size")
     weights = []
-    for operator, v, o in zip(operators, W_V, W_O, strict=True):
-        v, o = (W.to(operator.device, dtype) for W in check_weights(v, o))
+    for operator, pair in zip(operators, checked, strict=True):
+        v, o = (W.to(operator.device, dtype) for W in pair)
         if operator.shape[-3:-2] != v.shape[:1] or operator.shape[:-3].numel() != 1 or v.ndim != 3:
             raise InputError(
                 f"attention {tuple(operator.shape)} and W_V {tuple(v.shape)} do not fit; give (heads, n, n) and "
@@ -173,7 +177,6 @@ def stack_dominance(
     operators = [operator.flatten(keep=1) for operator in operators]
     log_smooth, smooth_error = _smooth(weights)
     systems = _systems(operators, weights)
-    tolerance = DEFAULT_TOLERANCE[dtype] if tolerance is None else tolerance
     rough = _rough(systems, log_smooth, tolerance, seed) if systems else _Rough(-math.inf)
     floor = 0.0 if bias else -math.inf
     above = max(log_smooth, floor) > rough.log_radius

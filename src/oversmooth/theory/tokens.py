@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 
@@ -26,17 +27,15 @@ def broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device)
     """A mask of the tokens that count, expanded to shape ``(..., n)``; the head axis may be left out."""
     if mask is None:
         return None
-    mask = torch.as_tensor(mask, device=device)
-    if mask.dtype != torch.bool:
-        raise InputError(f"mask has dtype {mask.dtype}; give booleans, True for the tokens that count")
-    given = tuple(mask.shape)
+    mask = arguments.mask(mask, device)
+    given = arguments.described(mask)
     if mask.ndim == len(shape) - 1 and mask.ndim > 0 and len(shape) > 1:
         mask = mask.unsqueeze(-2)  # one mask for all heads
     try:
         mask = mask.expand(shape)
     except RuntimeError:
         raise InputError(
-            f"mask has shape {given}; attention over {shape[-1]} tokens needs one boolean a token, "
+            f"mask {given}; attention over {shape[-1]} tokens needs one boolean a token, "
             f"{tuple(shape)} or without the head axis"
         ) from None
     empty = ~mask.any(-1)
@@ -72,9 +71,7 @@ def check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
 def check_product(n: int, v: Tensor) -> None:
     """Refuse what attention over n tokens cannot be applied to."""
     if v.ndim < 2 or v.shape[-2] != n:
-        raise InputError(
-            f"attention over {n} tokens cannot take an array of shape {tuple(v.shape)}; give (..., {n}, c)"
-        )
+        raise InputError(f"attention over {n} tokens cannot take what {arguments.described(v)}; give (..., {n}, c)")
 
 
 def count_nonfinite(x: Tensor) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import Dominance, Simulation, centre_features, dominance, flip_threshold, fold_norm, simulate
-from oversmooth.theory.simulate import Norm
+from oversmooth.theory.simulate import MOST_LAYERS, Norm
 
 # The flip: this many times the threshold is where its eigenvalues begin and end.
 _BEYOND_FLIP = (1.6, 1.2)
@@ -24,7 +24,6 @@ _ALL_BUT_ZERO = 1e-10
 _LARGEST = 1e6
 _MOST_ENTRIES = 1 << 29  # of attention: 4 GiB
 _MOST_WIDTH = 8192  # a d by d matrix is made orthogonal, which takes d³
-_MOST_LAYERS = 10**8
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Case:
         for name, least in (("tokens", 2), ("width", 1), ("heads", 1), ("layers", 4), ("draws", 1)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} is {getattr(self, name)}; give {least} or more")
-        for name, most in (("width", _MOST_WIDTH), ("layers", _MOST_LAYERS)):
+        for name, most in (("width", _MOST_WIDTH), ("layers", MOST_LAYERS)):
             if getattr(self, name) > most:
                 raise InputError(f"{name} is {getattr(self, name):,}; give {most:,} or less")
         if self.width % self.heads:

@@ -4,30 +4,30 @@ Row vectors throughout: a head maps a token x to ``x W_V W_O`` with W_V ``(..., 
 k, d)``. The papers' H is the transpose of that product, so its eigenvalues are the product's.
 """
 
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.machine import check_fits
 from oversmooth.theory.small_matrices import eigenvalues
+
+_WORTH_ASKING = 1 << 27  # entries from which on it is asked whether they fit into memory
 
 
 def check_weights(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     """Both in float32 or better, after looking at shapes and at NaN."""
-    for name, W in (("W_V", W_V), ("W_O", W_O)):
-        if not isinstance(W, Tensor):
-            raise InputError(f"{name} is a {type(W).__name__}; give a torch tensor")
-    fits = W_V.ndim > 2 and W_O.ndim > 2 and W_V.shape[-3:] == (W_O.shape[-3], W_O.shape[-1], W_O.shape[-2])
+    W_V = arguments.tensor(W_V, "W_V", "(..., heads, d, k)", least=3)
+    W_O = arguments.tensor(W_O, "W_O", "(..., heads, k, d)", least=3)
+    fits = W_V.shape[-3:] == (W_O.shape[-3], W_O.shape[-1], W_O.shape[-2])
     if not fits or 0 in (*W_V.shape, *W_O.shape):
         raise InputError(
             f"W_V has shape {tuple(W_V.shape)} and W_O {tuple(W_O.shape)}; "
             "they must be (..., heads, d, k) and (..., heads, k, d), and not empty"
         )
     for name, W in (("W_V", W_V), ("W_O", W_O)):
-        if not W.is_floating_point():
-            raise InputError(f"{name} has dtype {W.dtype}; convert it to a floating type first")
         if not all_finite(W):
             bad = int((~W.isfinite()).sum())
             raise InputError(
@@ -45,12 +45,12 @@ def all_finite(W: Tensor) -> bool:
 def one_a_head(value: Tensor | float, like: Tensor, name: str) -> Tensor:
     """One number for all heads or one a head, as ``(heads,)`` beside weights ``(..., heads, d, k)``."""
     heads = like.shape[-3]
-    try:
-        numbers = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} is {value!r}; give one number, or one a head") from None
+    remedy = f"give one finite number, or {heads}, one a head"
+    if isinstance(value, str):
+        raise InputError(f"{name} is {arguments.shown(value)}; {remedy}")
+    numbers = arguments.numbers(value, name, remedy, dtype=like.dtype, device=like.device)
     if numbers.ndim > 1 or numbers.numel() not in (1, heads) or not numbers.isfinite().all():
-        raise InputError(f"{name} is {value}; give one finite number, or {heads}, one a head")
+        raise InputError(f"{name} is {arguments.shown(value)}; {remedy}")
     return numbers.expand(heads)
 
 
@@ -90,9 +90,14 @@ def repeat_shared_heads(W_V: Tensor, heads: int) -> Tensor:
     """Grouped queries: one slice a query head, ``(..., kv_heads, d, k) -> (..., heads, d, k)``, each shared one
     repeated.
     """
-    shared = W_V.shape[-3]
-    if heads < 1 or shared < 1 or heads % shared:
+    if not isinstance(W_V, Tensor) or W_V.layout is not torch.strided or W_V.ndim < 3:
+        W_V = arguments.tensor(W_V, "W_V", "(..., kv_heads, d, k)", least=3)
+    heads, shared = arguments.whole(heads, "heads", least=1), W_V.shape[-3]
+    if shared < 1 or heads % shared:
         raise InputError(f"{heads} query heads cannot share {shared} value heads evenly; give a multiple")
+    if W_V.numel() // shared * heads > _WORTH_ASKING and W_V.device.type == "cpu":
+        size = W_V.numel() // shared * heads * W_V.element_size()
+        check_fits(size, f"repeating W_V for {heads:,} heads", "give fewer heads")
     return W_V.repeat_interleave(heads // shared, dim=-3)
 
 
@@ -101,6 +106,7 @@ def centre_features(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
 
     For Post-LN: with ``Bᵀ`` the map to an orthonormal basis of such tokens, ``Bᵀ W_V`` and ``W_O B`` (THEORY §4).
     """
+    W_V, W_O = check_weights(W_V, W_O)
     d = W_V.shape[-2]
     if d < 2:
         raise InputError("tokens of 1 feature have nothing left without their mean; give 2 features or more")
@@ -122,15 +128,18 @@ def fold_norm(
     of the tokens, where it was observed. β does not enter: with the value bias it is a constant offset, `dominance`'s
     ``bias``.
     """
+    W_V = arguments.tensor(W_V, "W_V", "(..., heads, d, k)")
     d = W_V.shape[-2]
-    gamma = torch.as_tensor(gamma, dtype=W_V.dtype, device=W_V.device)
+    remedy = f"give one number, or {d}, one a feature"
+    gamma = arguments.numbers(gamma, "γ", remedy, dtype=W_V.dtype, device=W_V.device)
+    inverse_sigma = arguments.number(inverse_sigma, "1/σ")
+    arguments.choice(kind, "norm kind", ("layer", "rms"))
     if gamma.ndim and gamma.shape[-1] not in (1, d):
         raise InputError(f"γ has {gamma.shape[-1]} entries but W_V takes {d} features; give one, or one a feature")
-    if not (gamma.isfinite().all() and math.isfinite(inverse_sigma)):
-        raise InputError("γ or 1/σ has NaN or infinite entries; mend the norm first")
-    if kind not in ("layer", "rms"):
-        raise InputError(f"norm kind is {kind!r}; choose 'layer' or 'rms'")
+    if not gamma.isfinite().all():
+        raise InputError("γ has NaN or infinite entries; mend the norm first")
     if gamma.ndim:  # one a feature, and the same for all heads of a layer
         gamma = gamma[:, None] if gamma.ndim == 1 else gamma[..., None, :, None]
+    arguments.check_broadcast(W_V=W_V.shape, γ=gamma.shape)
     folded = W_V * gamma * inverse_sigma
     return folded - folded.mean(-2, keepdim=True) if kind == "layer" else folded

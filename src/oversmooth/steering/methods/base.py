@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.radii import AttentionChange
 
@@ -111,6 +112,7 @@ class MethodWithStrength(Method):
 
     def __post_init__(self) -> None:
         check_number("strength", self.strength)
+        arguments.flag(self.learned, "learned")
 
     def off(self) -> bool:
         return self.strength == 0 and not self.learned
@@ -120,15 +122,14 @@ class MethodWithStrength(Method):
 
 
 def check_number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(f"{name} is {value!r}; give a finite number")
+    arguments.number(value, name)
     if not low <= value <= high:
         raise InputError(f"{name} is {value}; give a number from {low:g} to {high:g}")
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name} is {value!r}; choose {' or '.join(map(repr, choices))}")
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"{name} is {arguments.shown(value)}; choose {' or '.join(map(repr, choices))}")
 
 
 def number_or_parameter(part: nn.Module, name: str, value: float, size: int, learned: bool) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.safety import arguments
 from oversmooth.steering.methods.base import (
     Method,
     Part,
@@ -38,6 +39,8 @@ class FeatScale(Method):
     def __post_init__(self) -> None:
         check_number("low", self.low)
         check_number("high", self.high)
+        arguments.flag(self.learned, "learned")
+        arguments.flag(self.as_published, "as_published")
 
     def off(self) -> bool:
         return self.low == self.high == 0 and not self.learned

@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from typing import Any
 
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.typed import typed
 from oversmooth.steering import methods
@@ -23,6 +24,8 @@ for _file in pkgutil.iter_modules(methods.__path__):
 
 def method_from(settings: dict[str, Any]) -> Method:
     """A method from its settings, as `Method.settings` wrote them."""
+    if not isinstance(settings, dict):
+        raise InputError(f"the settings of a method are {arguments.kind(settings)}; give what Method.settings gives")
     given = dict(settings)
     name = given.pop("method", None)
     if not isinstance(name, str) or name not in METHODS:

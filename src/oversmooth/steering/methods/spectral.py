@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.methods import orthogonal
 from oversmooth.steering.methods.base import Method, Place, check_choice, register
@@ -69,6 +70,8 @@ class Spectral(Method):
         check_choice("start", self.start, ("warm", "cold"))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed!r}; give a whole number from 0 to 2^63 − 1")
+        arguments.flag(self.bounded, "bounded")
+        arguments.flag(self.verify, "verify")
         if self.range is not None:
             if self.form != "general":
                 given = self.range or "empty"

@@ -156,6 +156,15 @@ def _call(label: str, call: Callable[[], Any], expected: Any = "either", files: 
     return Case(f"api/{label}", lambda place: call(), expected, api=True, files=files)
 
 
+def _passes_on(call: Callable[[], Any]) -> None:
+    """What a user's own function raises is the user's to see, as it is."""
+    try:
+        call()
+    except ZeroDivisionError:
+        return
+    raise AssertionError("what the user's own function raised was swallowed")
+
+
 def _methods() -> Iterator[Case]:
     """Settings of every steering method."""
     from oversmooth import steering
@@ -309,13 +318,13 @@ def _of_models() -> Iterator[Case]:
         "batches of other widths": lambda: [torch.randn(2, 5, 8), torch.randn(2, 5, 9)],
         "batches of other kinds": lambda: [torch.randn(2, 5, 8), {"src": torch.randn(2, 5, 8)}],
         "batches that stop": lambda: iter([]),
-        "a generator that raises": lambda: (1 / 0 for _ in range(3)),
         "a set": lambda: {1, 2},
         "numpy's": lambda: torch.randn(2, 5, 8).numpy(),
         "a mask of nothing": lambda: {"src": torch.randn(2, 5, 8), "src_key_padding_mask": torch.ones(2, 5).bool()},
         "without end": lambda: iter(lambda: None, 1),
     }
-    fine = {"one token", "numpy's", "a mask of nothing", "batches of other kinds"}
+    # Inputs of another precision are brought to the model's.
+    fine = {"one token", "numpy's", "a mask of nothing", "batches of other kinds", "float16"}
     for label, make in inputs.items():
         yield _call(
             f"diagnose(inputs: {label})",
@@ -338,11 +347,21 @@ def _of_models() -> Iterator[Case]:
                 )
     layers: dict[str, Any] = {
         **SCALARS, "beyond": [5], "below": [-9], "text within": ["x"], "twice": [0, 0], "NaN within": [float("nan")],
-        "10^30 within": [10**30], "booleans": [True, False], "a function that raises": lambda i, layer: 1 / 0,
+        "10^30 within": [10**30], "booleans": [True, False],
         "a range without end": range(10**12), "a range of 10^7": range(10**7), "a function of nothing": lambda: True,
     }  # fmt: skip
     for label, value in layers.items():
         yield _call(f"steer(layers: {label})", lambda v=value: oversmooth.steer(_model(), NeuTRENO(), v))
+    yield _call(
+        "steer(layers: a function that raises)",
+        lambda: _passes_on(lambda: oversmooth.steer(_model(), NeuTRENO(), lambda i, layer: 1 / 0)),
+        "fine",
+    )
+    yield _call(
+        "diagnose(inputs: a generator that raises)",
+        lambda: _passes_on(lambda: oversmooth.diagnose(_model(), (1 / 0 for _ in range(3)), depth=2)),
+        "fine",
+    )
     methods: dict[str, Any] = {
         **SCALARS,
         "a class": NeuTRENO,

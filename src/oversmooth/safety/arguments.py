@@ -1,0 +1,259 @@
+"""Arguments looked at where they come in: what will not do is refused in a sentence that names it and what to give.
+
+Each checker returns what it was given, as a tensor or a number, and looks at nothing but types and shapes: nothing is
+copied, and no device is waited for.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers as abstract
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.machine import check_fits
+
+_SEVERAL = ("tokens", "queries", "keys", "inputs", "layers")
+"""Names that take a plural verb."""
+_WORTH_ASKING = 1 << 27
+"""Entries from which on it is asked whether they fit into memory: half a GiB in float32. Asking reads files."""
+_LEAST_SEED, _MOST_SEED = -(2**63), 2**64 - 1  # torch's
+_LONGEST_NAME, _LONGEST_PATH = 255, 4096  # bytes, as file systems have it
+_MOST_SHOWN = 60
+_LARGEST = sys.float_info.max
+T = TypeVar("T")
+
+
+def tensor(value: Any, what: str, shape: str, *, least: int = 2, floating: bool = True) -> Tensor:
+    """A tensor that can be computed with, of a tensor, a numpy array, a number or nested lists of numbers.
+
+    shape: what to give, in words. least: dimensions that it has at least. floating: integers will not do.
+    """
+    x = value if isinstance(value, Tensor) else _made_tensor(value, what, shape)
+    if not torch.compiler.is_compiling():  # what is compiled is strided and in memory
+        _check_holds_numbers(x, what)
+    if x.is_complex():
+        raise InputError(f"{what} {_has(what)} dtype {x.dtype}; give real numbers, such as the real part")
+    if x.ndim < least:
+        raise InputError(f"{what} {described(x, what)}; give {shape}")
+    if floating and not x.is_floating_point():
+        raise InputError(f"{what} {_has(what)} dtype {x.dtype}; convert {_them(what)} to a floating type first")
+    return x
+
+
+def numbers(value: Any, what: str, remedy: str, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One number or an array of them, in this precision. remedy: what to give, in words."""
+    shape = remedy.removeprefix("give ")
+    if not isinstance(value, Tensor) and type(value).__module__ != "numpy":  # no digit is lost on the way
+        return _made_tensor(value, what, shape, dtype).to(device)
+    return tensor(value, what, shape, least=0, floating=False).to(device, dtype)
+
+
+def mask(value: Any, device: torch.device) -> Tensor:
+    """Booleans, True for the tokens that count."""
+    remedy = "give booleans, True for the tokens that count"
+    if not isinstance(value, Tensor):
+        value = _made_tensor(value, "mask", "booleans, True for the tokens that count")
+    if value.dtype != torch.bool:
+        raise InputError(f"mask has dtype {value.dtype}; {remedy}")
+    if not torch.compiler.is_compiling():
+        _check_holds_numbers(value, "mask")
+    return value.to(device)
+
+
+def check_broadcast(**shapes: Sequence[int]) -> None:
+    """Refuse arrays, by their names, whose dimensions do not go together as torch's do."""
+    if torch.compiler.is_compiling():
+        return
+    try:
+        torch.broadcast_shapes(*map(tuple, shapes.values()))
+    except RuntimeError:
+        said = [f"{tuple(shape)} of {name}" for name, shape in shapes.items() if len(shape)]
+        raise InputError(
+            f"the leading dimensions {' and '.join(said)} do not go together; give as many arrays of each, or one"
+        ) from None
+
+
+def number(
+    value: Any, what: str, remedy: str = "give a finite number", *, least: float = -math.inf, most: float = math.inf
+) -> float:
+    """A finite number within these bounds, as it is. Those of numpy and torch will do."""
+    found = _number(value, what, remedy)
+    # Whole numbers of Python's may be beyond any float.
+    if not (-_LARGEST <= found <= _LARGEST and least <= found <= most):
+        raise InputError(f"{what} is {shown(value)}; {remedy}")
+    return found if abs(found) < 2**63 else float(found)  # torch takes no larger whole numbers
+
+
+def fraction(value: Any, what: str, *, zero: bool = False) -> float:
+    """A number between 0 and 1, which neither is. zero: 0 will do."""
+    found = number(value, what, remedy := "give a number between 0 and 1")
+    if not (0 < found < 1 or (zero and found == 0)):
+        raise InputError(f"{what} is {shown(value)}; {remedy}")
+    return found
+
+
+def whole(value: Any, what: str, *, least: int = 0, most: int | None = None) -> int:
+    """A whole number within these bounds."""
+    remedy = f"give a whole number, {least:,} or more" if most is None else f"give a whole number, {least} to {most:,}"
+    found = _number(value, what, remedy)
+    if not isinstance(found, int) or found < least or (most is not None and found > most):
+        raise InputError(f"{what} is {shown(value)}; {remedy}")
+    return found
+
+
+def seed(value: Any, what: str = "seed") -> int:
+    """What torch's generators take."""
+    remedy = "give a whole number from 0 to 2^63 − 1"
+    found = _number(value, what, remedy)
+    if not isinstance(found, int) or not _LEAST_SEED <= found <= _MOST_SEED:
+        raise InputError(f"{what} is {shown(value)}; {remedy}")
+    return found
+
+
+def flag(value: Any, what: str) -> bool:
+    """Yes or no: a boolean, or 0 or 1."""
+    found = _plain(value)
+    if not isinstance(found, int) or found not in (0, 1):
+        raise InputError(f"{what} is {shown(value)}; give True or False")
+    return bool(found)
+
+
+def choice(value: T, what: str, choices: tuple[str, ...]) -> T:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in choices:
+        words = [*map(repr, choices)]
+        raise InputError(f"{what} is {shown(value)}; choose {', '.join(words[:-1])} or {words[-1]}")
+    return value
+
+
+def path(value: Any, what: str = "the path", remedy: str = "give a path as text") -> Path:
+    """A path that a file system can take, whether or not anything is there."""
+    if isinstance(value, bytes) or not isinstance(value, (str, os.PathLike)):
+        raise InputError(f"{what} is {kind(value)}; {remedy}")
+    try:
+        found = Path(value)
+        if not str(value):
+            raise InputError(f"{what} is empty; {remedy}")
+        long = len(os.fsencode(found)) > _LONGEST_PATH or any(
+            len(os.fsencode(part)) > _LONGEST_NAME for part in found.parts
+        )
+    except (TypeError, ValueError) as error:  # of bytes, or a letter that no file system has
+        raise InputError(f"{what} is {shown(value)}, which no file can be called; {remedy}") from error
+    if long or "\0" in str(found):
+        why = f"has a name over {_LONGEST_NAME} bytes" if long else "has a zero byte"
+        raise InputError(f"{what} {shown(str(found))} {why}, which no file can be called; {remedy}")
+    return found
+
+
+def kind(value: Any) -> str:
+    """What something is, in words.
+
+    >>> kind(None), kind("x"), kind(3), kind([]), kind(len), kind(object())
+    ('None', 'text', 'a number', 'a list', 'a function', 'an object')
+    """
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if _is_number(value):
+        return "a number"
+    if callable(value) and hasattr(value, "__name__"):
+        return "a function"
+    words = {str: "text", bytes: "bytes", bool: "true or false"}
+    name = type(value).__name__
+    return words.get(type(value), f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}")
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence can have it: short, and whole where it is short anyway."""
+    if isinstance(value, Tensor) or hasattr(value, "shape"):
+        size = tuple(getattr(value, "shape", ()))
+        return f"an array of shape {size}" if size else f"{_plain(value)}"
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a number of {int(value.bit_length() * math.log10(2)) + 1:,} digits"
+    if isinstance(value, (list, tuple, dict, set)) and len(value) > 8:
+        return f"{kind(value)} of {len(value):,} entries"
+    try:
+        said = repr(value)
+    except Exception:  # someone else's
+        return kind(value)
+    if " object at 0x" in said or " at 0x" in said:
+        return kind(value)
+    return said if len(said) <= _MOST_SHOWN else f"{said[: _MOST_SHOWN // 2]}…{said[-_MOST_SHOWN // 4 :]}"
+
+
+def described(x: Tensor, what: str = "it") -> str:
+    """The shape of a tensor, as a sentence has it after its name."""
+    if x.ndim == 0:
+        return f"{_is(what)} a single number"
+    return f"{_has(what)} shape {tuple(x.shape)}"
+
+
+def _made_tensor(value: Any, what: str, shape: str, dtype: torch.dtype | None = None) -> Tensor:
+    wanted = f"a tensor {shape}" if shape.startswith("(") else shape
+    is_array = type(value).__module__ == "numpy"
+    if not (is_array or isinstance(value, (list, tuple, bool)) or _is_number(value)):
+        raise InputError(f"{what} {_is(what)} {kind(value)}; give {wanted}")
+    try:
+        return torch.as_tensor(value, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        words = f"{what} {_is(what)} {kind(value)} that is no array of numbers"
+        raise InputError(f"{words}; give {wanted}") from error
+
+
+def _check_holds_numbers(x: Tensor, what: str) -> None:
+    """Refuse what has a shape and cannot be computed with."""
+    if x.layout is not torch.strided or x.is_nested:
+        why, remedy = ("nested", "pad") if x.is_nested else ("sparse", "call .to_dense()")
+        raise InputError(f"{what} {_is(what)} {why}; {remedy} first")
+    if x.device.type == "meta":
+        raise InputError(f"{what} {_is(what)} on the meta device, which holds no numbers; give a tensor in memory")
+    if x.is_quantized:
+        raise InputError(f"{what} {_is(what)} quantized; call .dequantize() first")
+    if x.is_floating_point() and x.element_size() < 2:  # eight bits can be stored and not computed with
+        raise InputError(f"{what} {_has(what)} dtype {x.dtype}; convert {_them(what)} to float32 first")
+    if x.numel() > _WORTH_ASKING and x.device.type == "cpu":
+        check_fits(4 * x.numel(), f"a copy in float32 of {what}, {tuple(x.shape)},", "give fewer at a time")
+
+
+def _number(value: Any, what: str, remedy: str) -> Any:
+    """An int or a float of Python's; booleans are none."""
+    found = _plain(value)
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        raise InputError(f"{what} is {shown(value)}; {remedy}")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, abstract.Number) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's or torch's as Python's; anything else as it is."""
+    if isinstance(value, (int, float)):
+        return value
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        if isinstance(value, Tensor):
+            _check_holds_numbers(value, "a number")
+        return value.item()
+    return value
+
+
+def _is(what: str) -> str:
+    return "are" if what in _SEVERAL else "is"
+
+
+def _them(what: str) -> str:
+    return "them" if what in _SEVERAL else "it"
+
+
+def _has(what: str) -> str:
+    return "have" if what in _SEVERAL else "has"

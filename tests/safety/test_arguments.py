@@ -1,0 +1,179 @@
+"""The checkers of arguments: good ones pass as they are, bad ones are named in one sentence."""
+
+import numpy as np
+import pytest
+import torch
+
+from oversmooth import InputError
+from oversmooth.safety import arguments
+from oversmooth.safety.files import whole_file
+
+TOKENS = "(..., n, d)"
+
+
+def of_tokens(value, **settings):
+    return arguments.tensor(value, "tokens", TOKENS, **settings)
+
+
+def test_a_tensor_passes_as_it_is():
+    x = torch.randn(2, 3, 4)
+    assert of_tokens(x) is x
+    half = x.half()
+    assert of_tokens(half) is half
+
+
+@pytest.mark.parametrize("given", [[[1.0, 2.0], [3.0, 4.0]], np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)])
+def test_lists_and_arrays_become_tensors(given):
+    assert torch.equal(of_tokens(given), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+
+
+itself: list = []
+itself.append(itself)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, r"^tokens are None; give a tensor \(\.\.\., n, d\)$"),
+        ("\x1b[31mred", "^tokens are text; give a tensor"),
+        (b"x", "bytes"),
+        ({"a": 1}, "a dict"),
+        (object(), "an object"),
+        (torch.nn.Linear, "the class Linear"),
+        (3, "are a single number"),
+        (torch.tensor(1.0), "are a single number"),
+        (np.float32(1), "are a single number"),
+        ([], r"shape \(0,\)"),
+        (torch.ones(4), r"shape \(4,\)"),
+        (["a"], "a list that is no array of numbers"),
+        ([[1.0], [1.0, 2.0]], "a list that is no array of numbers"),
+        ([[10**400]], "a list that is no array of numbers"),
+        (itself, "a list that is no array of numbers"),
+        (np.array(["a"]), "no array of numbers"),
+        (torch.ones(2, 3, dtype=torch.long), "convert them to a floating type"),
+        (torch.ones(2, 3, dtype=torch.bool), "convert them to a floating type"),
+        (torch.ones(2, 3, dtype=torch.complex64), "give real numbers"),
+        (torch.ones(2, 3).to(torch.float8_e4m3fn), "convert them to float32"),
+        (torch.ones(2, 3, device="meta"), "holds no numbers"),
+        (torch.ones(2, 3).to_sparse(), r"\.to_dense\(\)"),
+        (torch.ones(1, 1).expand(10**6, 10**6), "needs 4 TB of memory"),
+    ],
+)
+def test_what_is_no_array_of_tokens(given, said):
+    with pytest.raises(InputError, match=said) as refused:
+        of_tokens(given)
+    assert 10 <= len(str(refused.value)) <= 300
+    assert "NoneType" not in str(refused.value)
+
+
+def test_integers_where_they_will_do():
+    x = torch.ones(2, 3, dtype=torch.long)
+    assert of_tokens(x, floating=False) is x
+
+
+def test_numbers_lose_no_digit():
+    found = arguments.numbers([0.1, 0.2], "gamma", "give numbers", dtype=torch.float64, device=torch.device("cpu"))
+    assert found.tolist() == [0.1, 0.2]
+    assert arguments.numbers(0.1, "gamma", "give numbers", dtype=torch.float64, device=found.device).item() == 0.1
+
+
+@pytest.mark.parametrize("given", [None, "1", {"a": 1}, [None], torch.ones(2, dtype=torch.complex64)])
+def test_what_are_no_numbers(given):
+    with pytest.raises(InputError, match=r"^gamma .*; give "):
+        arguments.numbers(given, "gamma", "give numbers", dtype=torch.float32, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("given", [[True, False], np.array([True, False]), torch.tensor([True, False])])
+def test_masks(given):
+    assert torch.equal(arguments.mask(given, torch.device("cpu")), torch.tensor([True, False]))
+
+
+@pytest.mark.parametrize("given", ["x", 3, [], torch.ones(2), {"a": 1}, torch.ones(2, device="meta").bool()])
+def test_what_is_no_mask(given):
+    with pytest.raises(InputError, match=r"^mask "):
+        arguments.mask(given, torch.device("cpu"))
+
+
+def test_numbers_of_all_libraries():
+    for given in (2, 2.0, np.float32(2), np.int64(2), torch.tensor(2.0)):
+        assert arguments.number(given, "strength") == 2
+    assert arguments.whole(np.int64(3), "count") == 3
+    assert isinstance(arguments.whole(torch.tensor(3), "count"), int)
+    assert arguments.fraction(0, "tie", zero=True) == 0
+
+
+@pytest.mark.parametrize("given", [None, True, "1", float("nan"), float("inf"), [1], {}, 10**400, 1j, torch.ones(2)])
+def test_what_is_no_number(given):
+    for check in (arguments.number, arguments.fraction):
+        with pytest.raises(InputError, match=r"^strength is .*; give a "):
+            check(given, "strength")
+
+
+@pytest.mark.parametrize("given", [None, True, "1", 0.5, -1, 10**4000, [], torch.tensor(1.0)])
+def test_what_is_no_count(given):
+    with pytest.raises(InputError, match=r"^count is .*; give a whole number, 0 to 9$"):
+        arguments.whole(given, "count", most=9)
+
+
+@pytest.mark.parametrize("given", [None, 0.5, "x", 10**30, True])
+def test_what_is_no_seed(given):
+    with pytest.raises(InputError, match=r"^seed is "):
+        arguments.seed(given)
+    assert arguments.seed(2**63) == 2**63
+
+
+@pytest.mark.parametrize("given", [None, "yes", 2, -1, {}, float("nan"), torch.ones(2)])
+def test_what_is_neither_true_nor_false(given):
+    with pytest.raises(InputError, match=r"^learned is .*; give True or False$"):
+        arguments.flag(given, "learned")
+
+
+def test_flags():
+    assert [arguments.flag(x, "learned") for x in (True, 1, np.bool_(True), torch.tensor(True), 0)] == [True] * 4 + [
+        False
+    ]
+
+
+@pytest.mark.parametrize("given", [None, "c", ["a"], {"a": 1}, np.array(["a", "b"]), torch.ones(2)])
+def test_what_is_not_to_choose_from(given):
+    with pytest.raises(InputError, match=r"^norm is .*; choose 'a' or 'b'$"):
+        arguments.choice(given, "norm", ("a", "b"))
+
+
+@pytest.mark.parametrize("given", [None, 3, b"x", [], "", "x" * 5000, "a\0b", "\ud800" * 3])
+def test_what_is_no_path(given):
+    with pytest.raises(InputError, match=r"^the path .*; give a path as text$"):
+        arguments.path(given)
+
+
+def test_paths(tmp_path):
+    assert arguments.path(str(tmp_path)) == arguments.path(tmp_path) == tmp_path
+
+
+def test_shapes_that_do_not_go_together():
+    arguments.check_broadcast(u=(2, 3), kernel=())
+    with pytest.raises(InputError, match=r"\(2,\) of u and \(3,\) of kernel do not go together"):
+        arguments.check_broadcast(u=(2,), kernel=(3,), mask=())
+
+
+class Quiet:
+    def __repr__(self):
+        raise RuntimeError
+
+
+def test_whatever_it_is_it_can_be_shown():
+    for given in (Quiet(), object(), 10**5000, list(range(10**6)), "x" * 10**6, torch.ones(3), np.ones(3), len):
+        assert len(arguments.shown(given)) < 100
+
+
+def test_a_compiled_function_may_check():
+    check = torch.compile(lambda x: of_tokens(x) * 2, backend="eager", fullgraph=True)
+    assert torch.equal(check(torch.ones(2, 3)), torch.full((2, 3), 2.0))
+
+
+def test_no_file_takes_the_place_of_a_pipe(tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="it is a pipe; name a file"), whole_file(tmp_path / "pipe"):
+        pass
