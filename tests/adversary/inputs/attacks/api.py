@@ -153,7 +153,7 @@ def _few() -> dict[str, Any]:
 
 
 def _call(label: str, call: Callable[[], Any], expected: Any = "either", files: Any = None) -> Case:
-    return Case(f"api/{label}", lambda place: call(), expected, api=True, files=files)
+    return Case(f"api/{label}", lambda _place: call(), expected, api=True, files=files)
 
 
 def _methods() -> Iterator[Case]:
@@ -202,7 +202,7 @@ def _of_models() -> Iterator[Case]:
             super().__init__()
             self.inner = _model()
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, _x: Any) -> Any:
             raise RuntimeError("\x1b[31mred\n" * 100)
 
     class Nothing(nn.Module):
@@ -338,7 +338,7 @@ def _of_models() -> Iterator[Case]:
                 )
     layers: dict[str, Any] = {
         **SCALARS, "beyond": [5], "below": [-9], "text within": ["x"], "twice": [0, 0], "NaN within": [float("nan")],
-        "10^30 within": [10**30], "booleans": [True, False], "a function that raises": lambda i, layer: 1 / 0,
+        "10^30 within": [10**30], "booleans": [True, False], "a function that raises": lambda _i, _layer: 1 / 0,
         "a range without end": range(10**12), "a range of 10^7": range(10**7), "a function of nothing": lambda: True,
     }  # fmt: skip
     for label, value in layers.items():
@@ -435,7 +435,7 @@ def _of_inputs() -> Iterator[Case]:
         def __init__(self, answer: Any) -> None:
             self.answer = answer
 
-        def __call__(self, *texts: Any, **settings: Any) -> Any:
+        def __call__(self, *_texts: Any, **_settings: Any) -> Any:
             return self.answer
 
     for label, value in {
