@@ -92,7 +92,7 @@ def tests(session: nox.Session, torch: str, transformers: str) -> None:
 @nox.session(python=PYTHONS)
 @nox.parametrize("torch", VERSIONS)
 def core(session: nox.Session, torch: str) -> None:
-    """Without any extra: import, help, metrics, theory, a diagnosis of torch's own encoder, and the tests that can run."""
+    """Without any extra: import, help, metrics, theory, a diagnosis of torch's encoder, the tests that can run."""
     pinned = constraints(session, torch=torch)
     session.install(".", *pinned)
     session.run("oversmooth", "--version")
