@@ -74,7 +74,7 @@ def captured(step: Callable[[], Any]) -> Callable[[], None]:
     with torch.cuda.graph(graph):
         step()
 
-    def replay(keeps: Any = step) -> None:  # what the graph reads and writes lives as long as step does
+    def replay(_keeps: Any = step) -> None:  # what the graph reads and writes lives as long as step does
         graph.replay()
 
     return replay

@@ -71,8 +71,8 @@ def check_zero(name: str, method: str) -> None:
 
 
 @functools.lru_cache(8)
-def _plain(name: str, train: bool, grad: bool, slow: bool) -> tuple[list[Tensor], Tensor]:
-    """What the stock model gives, and the state of chance afterwards."""
+def _plain(name: str, train: bool, grad: bool, _slow: bool) -> tuple[list[Tensor], Tensor]:
+    """What the stock model gives, and the state of chance afterwards. _slow: remembered apart."""
     plain = make(name)
     if train:
         with_dropout(plain)

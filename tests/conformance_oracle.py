@@ -88,7 +88,7 @@ class ByHand:
         x = x if self.family.batch_first else x.transpose(0, 1)
         return x.reshape(2, -1, x.shape[-1])
 
-    def _replace(self, _: nn.Module, args: Any, out: Any, *, modules: dict[str, nn.Module], place: int) -> Any:
+    def _replace(self, _: nn.Module, _args: Any, out: Any, *, modules: dict[str, nn.Module], place: int) -> Any:
         family = self.family
         assert self.read is not None
         q, k, V = projected(modules, family, place, self.read)

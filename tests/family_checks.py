@@ -215,7 +215,7 @@ def check_norm(layer: Any, passage: Passage) -> None:
 FIELDS = ("block", "heads", "kv_heads", "head_dim", "width", "causal", "norm_position", "has_bias", "layer_scale")
 
 
-def same_anatomy(live: Anatomy, disk: Anatomy, prefix: str = "") -> None:
+def same_anatomy(live: Anatomy, disk: Anatomy) -> None:
     """The same layers with the same weights; names on disk may be another version's."""
     assert len(live) == len(disk), f"{len(disk)} layers on disk"
     for a, b in zip(live, disk, strict=True):
@@ -319,7 +319,7 @@ class _Caught:
     def __init__(self) -> None:
         self.attentions: list[tuple[Any, Any]] = []
 
-    def attention(self, call, layer, caught, x, y) -> None:
+    def attention(self, _call, layer, caught, _x, _y) -> None:
         self.attentions.append((layer, caught.A))
 
     def enter(self, *_) -> None: ...

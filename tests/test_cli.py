@@ -45,7 +45,7 @@ def test_the_default_shows_the_four_cases_side_by_side(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("ending", simulation.CHART_ENDINGS)
-def test_every_ending_writes_its_format(monkeypatch, capsys, tmp_path, ending):
+def test_every_ending_writes_its_format(monkeypatch, tmp_path, ending):
     path = tmp_path / f"chart{ending}"
     assert run(monkeypatch, *SMALL, "-o", path) == 0
     assert path.read_bytes().lstrip().startswith(SIGNATURE[ending])

@@ -94,7 +94,7 @@ def test_a_twin_has_the_shape_but_not_the_weights(monkeypatch, capsys, tmp_path,
     assert "Side by side" in text
 
 
-def test_text_of_the_user(monkeypatch, capsys, tmp_path, gpt):
+def test_text_of_the_user(monkeypatch, tmp_path, gpt):
     (tmp_path / "mine.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
     arguments = ["--data", tmp_path / "mine.txt", "--inputs", 4, "--length", 32, "--json", tmp_path / "d.json"]
     assert run(monkeypatch, "diagnose", gpt, *arguments) == 0
@@ -103,7 +103,7 @@ def test_text_of_the_user(monkeypatch, capsys, tmp_path, gpt):
     assert found.model["causal"]
 
 
-def test_labelled_images_give_top_1(monkeypatch, capsys, tmp_path, vit):
+def test_labelled_images_give_top_1(monkeypatch, tmp_path, vit):
     images = np.random.default_rng(0).integers(0, 255, (6, 16, 16, 3), dtype=np.uint8)
     np.savez(tmp_path / "x.npz", images=images, labels=np.zeros(6, dtype=np.int64))
     arguments = ["--data", tmp_path / "x.npz", "--no-spectra", "--json", tmp_path / "d.json"]
@@ -132,7 +132,7 @@ def test_a_stopped_spectrum_goes_on_where_it_was(monkeypatch, tmp_path, gpt):
     anatomy = locate(gpt)
     memory = spectra.Memory.of([gpt / "model.safetensors"], True)
 
-    def stop_after_one(done, total):
+    def stop_after_one(done, _total):
         if done == 1:
             raise KeyboardInterrupt
 
@@ -152,7 +152,7 @@ def test_a_stopped_spectrum_goes_on_where_it_was(monkeypatch, tmp_path, gpt):
     assert not memory.path.exists()
 
 
-def test_another_checkpoint_or_question_has_another_memory(tmp_path, gpt, monkeypatch):
+def test_another_checkpoint_or_question_has_another_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path))
     file = tmp_path / "w.safetensors"
     file.write_bytes(b"1")
@@ -172,7 +172,7 @@ def test_table_1_has_the_published_figures_beside_ours(monkeypatch, capsys, tmp_
     assert "| tiny-vit |" in (tmp_path / "t.md").read_text()
 
 
-def test_figures_2_and_5(monkeypatch, capsys, tmp_path, vit, gpt):
+def test_figures_2_and_5(monkeypatch, tmp_path, vit, gpt):
     assert run(monkeypatch, "reproduce", "fig2", vit, "--inputs", 2, "-o", tmp_path / "2.png") == 0
     assert run(monkeypatch, "reproduce", "fig5", vit, gpt, "-o", tmp_path / "5.png") == 0
     assert (tmp_path / "2.png").read_bytes().startswith(b"\x89PNG")
@@ -304,7 +304,7 @@ def test_a_name_that_cannot_be_fetched_says_what_to_do(monkeypatch, capsys):
     assert "without a network, give the directory" in said
 
 
-def test_ctrl_c_leaves_nothing_half_written(monkeypatch, capsys, tmp_path, gpt):
+def test_ctrl_c_leaves_nothing_half_written(monkeypatch, tmp_path, gpt):
     from oversmooth.diagnosis import diagnose as diagnosing
 
     def stop(*_):
@@ -351,7 +351,7 @@ def test_spectra_of_heads_alone_are_drawn_too(monkeypatch, capsys, tmp_path, gpt
     assert "has no cases to count" in capsys.readouterr().err
 
 
-def test_short_texts_are_left_out_of_means_and_said_to_be(monkeypatch, capsys, tmp_path, gpt):
+def test_short_texts_are_left_out_of_means_and_said_to_be(monkeypatch, tmp_path, gpt):
     ids = np.tile(np.arange(1, 9), (2, 1))
     mask = np.array([[1] * 8, [1] + [0] * 7])
     np.savez(tmp_path / "x.npz", input_ids=ids, attention_mask=mask)
@@ -370,9 +370,9 @@ def test_spectrum_of_a_hub_id_streams_the_files_it_fetched(monkeypatch, capsys, 
     import huggingface_hub
 
     asked = []
-    monkeypatch.setattr("oversmooth.models.hub.check_reachable", lambda name: None)
+    monkeypatch.setattr("oversmooth.models.hub.check_reachable", lambda _name: None)
     monkeypatch.setattr(
-        huggingface_hub, "snapshot_download", lambda name, allow_patterns: asked.append(name) or str(gpt), raising=False
+        huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or str(gpt), raising=False
     )
     assert run(monkeypatch, "spectrum", "someone/tiny-gpt", "--json", tmp_path / "x.json") == 0
     assert asked == ["someone/tiny-gpt"]

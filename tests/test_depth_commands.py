@@ -136,7 +136,7 @@ def by_hand(model, x):
     seen = []
     for block, kind in ((model.blocks[0], 0), (model.blocks[-1], 1)):
         tokens = []
-        handle = block.register_forward_hook(lambda m, a, out, kind=kind, to=tokens: to.append(out if kind else a[0]))
+        handle = block.register_forward_hook(lambda _m, a, out, kind=kind, to=tokens: to.append(out if kind else a[0]))
         model(x)
         handle.remove()
         X = tokens[0].double().numpy()

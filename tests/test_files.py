@@ -112,7 +112,7 @@ def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
 
 
 def test_a_disk_that_fails_at_the_end_of_a_write_is_told(tmp_path, monkeypatch):
-    def full(descriptor):
+    def full(_descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)

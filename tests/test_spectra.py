@@ -137,7 +137,7 @@ def test_a_stopped_run_goes_on(tmp_path):
     memory = Memory(tmp_path, "key")
     expected = diagnose_weights("x", anatomy).layers
 
-    def stop(done, total):
+    def stop(_done, total):
         assert total == 2
         raise KeyboardInterrupt
 

@@ -226,7 +226,7 @@ def test_fig3_is_what_the_theory_says(monkeypatch, capsys, tmp_path):
 
 
 @nightly
-def test_the_sweep_over_methods(monkeypatch, capsys, tmp_path, vit, gpt):  # noqa: F811
+def test_the_sweep_over_methods(monkeypatch, tmp_path, vit, gpt):  # noqa: F811
     monkeypatch.setenv("COLUMNS", "160")
     assert run(monkeypatch, "reproduce", "steering", vit, "--inputs", 2, "--spectra", 2, "-o", tmp_path / "t.md") == 0
     lines = (tmp_path / "t.md").read_text(encoding="utf-8").splitlines()

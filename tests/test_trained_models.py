@@ -64,7 +64,7 @@ def shares(diagnosis):
     return [layer.spectrum.negative_share for layer in diagnosis.layers if layer.spectrum is not None]
 
 
-def test_a_run_is_steered_folded_and_loaded_again(tmp_path, monkeypatch, capsys):
+def test_a_run_is_steered_folded_and_loaded_again(tmp_path, monkeypatch):
     recipe = plain(variant="smooth")
     model = model_of(recipe).eval()
     (tmp_path / "run").mkdir()
@@ -90,7 +90,7 @@ def test_one_mean_means_grey():
     np.testing.assert_array_equal(grey.tensor(same)[0].numpy() * 255, same[..., 0])
 
 
-def test_what_was_steered_since_says_so(tmp_path, monkeypatch, capsys):
+def test_what_was_steered_since_says_so(tmp_path, monkeypatch):
     recipe = plain()
     (tmp_path / "run").mkdir()
     save_model(model_of(recipe), recipe, tmp_path / "run" / "model.safetensors")

@@ -307,7 +307,7 @@ def attend_aloud(monkeypatch: pytest.MonkeyPatch, name: str, model: nn.Module) -
         monkeypatch.setattr(nn.functional, "multi_head_attention_forward", every_head)
     if name == "Mllama (vision)":
         for layer in model.global_transformer.layers:
-            layer.self_attn.register_forward_hook(lambda _, args, out: said.append(out[1]))
+            layer.self_attn.register_forward_hook(lambda _, _args, out: said.append(out[1]))
     return said
 
 

@@ -46,7 +46,7 @@ def test_undefined_values_are_told():
 
 def test_values_far_from_zero_keep_their_spread():
     values = 1e8 + np.array([0.0, 1.0, 2.0, 3.0])
-    average = Average(lambda x, mask=None: x[..., 0, 0])
+    average = Average(lambda x, **_: x[..., 0, 0])
     for v in values:
         average.update(torch.full((1, 1, 1), v, dtype=torch.float64))
     assert average.spread() == pytest.approx(values.std(ddof=1), rel=1e-6)

@@ -20,9 +20,9 @@ def causal(i, j):
 
 
 CASES = {
-    "all see all": (lambda i, j: True, range(N)),
+    "all see all": (lambda _i, _j: True, range(N)),
     "causal": (causal, range(N)),
-    "padding at the end": (lambda i, j: j < 5, range(5)),
+    "padding at the end": (lambda _i, j: j < 5, range(5)),
     "padding at the end, hidden queries too": (lambda i, j: j < 5 and i < 5, range(5)),
     "causal, padding at the end": (lambda i, j: causal(i, j) and j < 5, range(5)),
     "causal, padding at the start": (lambda i, j: causal(i, j) and j > 1, range(2, N)),

@@ -60,8 +60,8 @@ def untouched():
         ([1, 1, -1], [1]),
         (range(2), [0, 1]),
         ((i for i in (1, 0)), [0, 1]),
-        (lambda index, layer: layer.name.endswith("layer.1.attention"), [1]),
-        (lambda index, layer: layer.heads == 4, [0, 1]),
+        (lambda _index, layer: layer.name.endswith("layer.1.attention"), [1]),
+        (lambda _index, layer: layer.heads == 4, [0, 1]),
     ],
     ids=_plain,
 )
@@ -86,7 +86,7 @@ def test_halves_of_an_odd_depth():
         ([0.0], "layer 0.0 is not there"),
         ([True], "layer True is not there"),
         ([], "no layer was chosen of the 2"),
-        (lambda index, layer: False, "no layer was chosen"),
+        (lambda _index, _layer: False, "no layer was chosen"),
         ("some", "layers is 'some'; choose 'all', 'first half' or 'last half'"),
     ],
     ids=_plain,
@@ -135,7 +135,7 @@ def free_parameters_of(model):
 def kept(model, block, family):
     found = []
     handle = model.get_submodule(block).register_forward_hook(
-        lambda m, a, out: found.append(out if isinstance(out, torch.Tensor) else out[0])
+        lambda _m, _a, out: found.append(out if isinstance(out, torch.Tensor) else out[0])
     )
     outputs(model, family)
     handle.remove()

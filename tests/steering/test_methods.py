@@ -130,9 +130,9 @@ def test_neutreno_is_a_step_down_its_energy(strength):
         attn.to_qkv.bias[width : 2 * width] = attn.to_qkv.bias[:width]
     steer(model, NeuTRENO(strength))
     kept = {}
-    model.blocks[0].attn.to_qkv.register_forward_hook(lambda m, a, out: kept.update(first=out.detach()))
-    attn.to_qkv.register_forward_hook(lambda m, a, out: kept.update(second=out.detach()))
-    attn.to_out.register_forward_pre_hook(lambda m, a: kept.update(mixed=a[0].detach()))
+    model.blocks[0].attn.to_qkv.register_forward_hook(lambda _m, _a, out: kept.update(first=out.detach()))
+    attn.to_qkv.register_forward_hook(lambda _m, _a, out: kept.update(second=out.detach()))
+    attn.to_out.register_forward_pre_hook(lambda _m, a: kept.update(mixed=a[0].detach()))
     run(model, family.inputs(torch.float64))
     heads = lambda x: x.unflatten(-1, (HEADS, -1)).transpose(1, 2)  # noqa: E731
     q, k, V = map(heads, kept["second"].chunk(3, -1))
@@ -156,7 +156,7 @@ def test_first_values_are_not_detached():
     out = outputs(model, family)[0].sum()
     (with_it,) = torch.autograd.grad(out, model.blocks[0].attn.to_qkv.weight, retain_graph=True)
     kept = []
-    model.blocks[0].attn.to_qkv.register_forward_hook(lambda m, a, o: kept.append(o))
+    model.blocks[0].attn.to_qkv.register_forward_hook(lambda _m, _a, o: kept.append(o))
     out = outputs(model, family)[0].sum()
     (direct,) = torch.autograd.grad(out, kept[0])
     width = model.blocks[0].attn.to_out.in_features

@@ -157,7 +157,7 @@ def test_passes_without_a_backward_are_let_go(name, method):
     model = steer(make(name), method)
     seen = []
     model.get_submodule(family.block.format(1)).register_forward_pre_hook(
-        lambda m, args: seen.append(weakref.ref(args[0]))
+        lambda _m, args: seen.append(weakref.ref(args[0]))
     )
     for _ in range(3):
         outputs(model, family)

@@ -204,7 +204,7 @@ def test_large_attention_by_head_agrees_with_the_dense_route_in_float32():
 
 def test_slow_heads_are_computed_directly(monkeypatch):
     """Where Arnoldi has not converged within its steps, the matrix itself is decomposed."""
-    monkeypatch.setattr(krylov.Arnoldi, "_residual", lambda self, y, H, rank: torch.full_like(y[:, 0].real, 9.0))
+    monkeypatch.setattr(krylov.Arnoldi, "_residual", lambda _self, y, _H, _rank: torch.full_like(y[:, 0].real, 9.0))
     A = attention(3, 80, 80)
     W_V, W_O = weights(3, 8, 4)
     found = dominance(A, W_V, W_O, per_head=True)

@@ -138,7 +138,7 @@ def test_metrics_of_nothing_of_huge_entries_and_of_infinite_values():
         assert metric(torch.ones(0, 5, 3)).shape == (0,)
         assert metric(1e200 * normal(5, 3)).item() == pytest.approx(metric(normal(5, 3)).item())
     assert input_convergence(torch.ones(0, 5, 3), norm="spectral").shape == (0,)
-    average = Average(lambda x, mask=None: x[..., 0, 0])
+    average = Average(lambda x, **_: x[..., 0, 0])
     for value in (math.inf, 0.5):
         average.update(torch.full((1, 1, 1), value))
     assert average.mean() == math.inf

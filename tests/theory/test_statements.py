@@ -37,11 +37,13 @@ def symmetric_attention(n, seed=0, sharpness=1.0):
 
 @given(st.integers(2, 10), seeds, st.booleans())
 def test_proposition_1(n, seed, causal):
-    """Positive row-stochastic A: moduli at most 1, exactly one eigenvalue 1, with the constant vector."""
-    A = attention(n, n, seed=seed)
+    """Row-stochastic A, positive or causal: moduli at most 1, exactly one eigenvalue 1, with the constant vector."""
+    A = attention(n, n, causal=causal, seed=seed)
     values = torch.linalg.eigvals(A)
     assert values.abs().max() <= 1 + 1e-12
     assert ((values - 1).abs() < 1e-9).sum() == 1
+    if causal:
+        torch.testing.assert_close(values.real.sort().values, A.diagonal().sort().values)
     torch.testing.assert_close(A @ torch.ones(n, dtype=A.dtype), torch.ones(n, dtype=A.dtype))
 
 

@@ -92,7 +92,7 @@ def test_the_generators_state_is_all_there_is(images):
     assert augment.state_dict() == {}
 
 
-def test_draws_can_be_refilled_in_place(images):
+def test_draws_can_be_refilled_in_place():
     augment = Augment(classes=5)
     draws, fresh = augment.draw(12, generator(1)), generator(2)
     address = draws.uniform.data_ptr(), draws.normal.data_ptr()

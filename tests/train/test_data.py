@@ -179,7 +179,7 @@ def test_idx_files_plain_and_packed(ending, tmp_path):
     ("damage", "words"),
     [
         (lambda data: gzip.compress(data)[:-40], "is not a readable gzip file"),
-        (lambda data: b"no gzip", "is not a readable gzip file"),
+        (lambda _data: b"no gzip", "is not a readable gzip file"),
         (lambda data: gzip.compress(data[:-5]), r"says it has 4,704 bytes (6, 28, 28) and has 4,699"),
         (lambda data: gzip.compress(b"\0\0\x0d\x03" + data[4:]), "does not begin as an idx file of bytes in 3"),
         (lambda data: gzip.compress(data[:6]), "does not begin as an idx file"),

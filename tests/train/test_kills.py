@@ -223,7 +223,7 @@ def test_a_signal_to_the_parent_stops_all_children_at_checkpoints(tmp_path, monk
         job.folder.mkdir()
         return subprocess.Popen([sys.executable, "-c", code, str(job.folder / "begun")])
 
-    def slept(seconds, sleep=time.sleep):
+    def slept(_seconds, sleep=time.sleep):
         sleep(0.01)
         if len(list(tmp_path.glob("*/begun"))) == 2 and not sent:
             sent.append(os.kill(os.getpid(), signal.SIGUSR2))
@@ -242,7 +242,7 @@ def test_a_signal_to_the_parent_stops_all_children_at_checkpoints(tmp_path, monk
     assert all(outcome.why == "preempted" and not outcome.failed for outcome in outcomes)
 
 
-def test_a_child_that_does_not_listen_is_ended(tmp_path, monkeypatch):
+def test_a_child_that_does_not_listen_is_ended(monkeypatch):
     code = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     monkeypatch.setattr(many, "_GRACE", 0.05)
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, process_group=0)

@@ -120,10 +120,10 @@ def test_elsewhere_a_sign_of_life_decides(tmp_path, monkeypatch):
     assert "gave no sign of life for 13" in told[0]
     path = left(tmp_path, space=OTHER, host="node7")
     old(path, 30)
-    monkeypatch.setattr(lock.time, "sleep", lambda seconds: old(path, 20))  # it is touched meanwhile
+    monkeypatch.setattr(lock.time, "sleep", lambda _seconds: old(path, 20))  # it is touched meanwhile
     with pytest.raises(InputError, match=r"is being written by process \d+ on node7"), lock.held(tmp_path):
         pass
-    monkeypatch.setattr(lock.time, "sleep", lambda seconds: old(path, lock.QUIET + 1))  # time passes
+    monkeypatch.setattr(lock.time, "sleep", lambda _seconds: old(path, lock.QUIET + 1))  # time passes
     told.clear()
     with lock.held(tmp_path, told=told.append):
         pass

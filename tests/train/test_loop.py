@@ -179,9 +179,9 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, whole, monkeypatch, number, why)
 
     watch = replace(EVERY_EPOCH, save=1e9)
     tell = loop.Run._tell
-    monkeypatch.setattr(loop.Run, "_tell", lambda self, loss=None, force=False: tell(self, loss, True))
+    monkeypatch.setattr(loop.Run, "_tell", lambda self, loss=None, **_: tell(self, loss, True))
 
-    def handler(number, frame):
+    def handler(_number, _frame):
         raise AssertionError("nobody heard")
 
     before = signal.signal(number, handler)  # where the suite runs in the background of a shell, SIGINT is ignored
@@ -291,12 +291,12 @@ def test_an_overflow_is_found_in_the_layer_that_makes_it(monkeypatch):
 
 
 def test_a_batch_that_does_not_fit_says_which_would(monkeypatch):
-    def full(self):
+    def full(_self):
         raise torch.OutOfMemoryError("no memory")
 
     tried = []
 
-    def fits(recipe, batch, device):
+    def fits(_recipe, batch, _device):
         tried.append(batch)
         if batch > 2:
             raise torch.OutOfMemoryError("no memory")

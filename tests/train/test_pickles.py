@@ -127,7 +127,7 @@ def test_a_pickle_that_would_run_something_does_not(protocol, home, tmp_path):
     assert not proof.exists()
 
 
-def test_nothing_of_numpys_is_called_either(home, monkeypatch):
+def test_nothing_of_numpys_is_called_either(home):
     # Even what is allowed by name is only noted down, whatever it is called with.
     call = b"cnumpy\nndarray\n(J\xff\xff\xff\x7fJ\xff\xff\xff\x7ft\x85R"
     (home / "train").write_bytes(python2(data=call, fine_labels=numbers(FINE)))

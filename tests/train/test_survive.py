@@ -82,7 +82,7 @@ def test_a_run_that_fails_early_has_a_checkpoint_and_goes_on_from_it(tmp_path, m
     same(whole, tmp_path)
 
 
-def full(*args, **kwargs):
+def full(*_args, **_kwargs):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -116,7 +116,7 @@ def test_a_disk_that_stays_full_stops_the_run_with_everything_kept(tmp_path, mon
             logs.Path, "open", lambda p, *a, **k: full() if p.name == "log.jsonl" else opened(p, *a, **k)
         )
     else:
-        monkeypatch.setattr(saved.os, "fsync", lambda handle: full() if checkpoint_is_over() else None)
+        monkeypatch.setattr(saved.os, "fsync", lambda _handle: full() if checkpoint_is_over() else None)
     steps = []
     step = run.Step.run
     monkeypatch.setattr(run.Step, "run", lambda self: (step(self), steps.append(self.done)))
@@ -166,7 +166,7 @@ def test_a_gpu_that_is_lost_is_said_and_the_run_goes_on(tmp_path, monkeypatch, w
 
 
 def test_other_errors_are_not_taken_for_a_lost_gpu(monkeypatch):
-    def wrong(self):
+    def wrong(_self):
         raise RuntimeError("The size of tensor a must match")
 
     monkeypatch.setattr(run.Step, "_body", wrong)

@@ -137,10 +137,10 @@ class Checkpoint:
         part = next((part for part in own if isinstance(part.get("model_type"), str)), rest[0])
         return part.get(name)
 
-    def norm_form(self, module: str) -> NormForm | None:
+    def norm_form(self, _module: str) -> NormForm | None:
         return None
 
-    def window(self, module: str) -> int | None:
+    def window(self, _module: str) -> int | None:
         return None  # a configuration says it of a model, whose layers differ
 
 

@@ -80,7 +80,7 @@ def _version(asked: bool) -> None:
 @app.callback(invoke_without_command=True)
 def options(
     context: typer.Context,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001  (its callback answers)
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:

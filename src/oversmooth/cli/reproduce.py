@@ -211,7 +211,7 @@ def steering(
         for name, method, layers in recipe.METHODS:
             task = bars.add_task(name, total=count)
 
-            def advance(done: int, total: int | None, what: str, task=task) -> None:  # type: ignore[no-untyped-def]
+            def advance(done: int, total: int | None, _what: str, task=task) -> None:  # type: ignore[no-untyped-def]
                 bars.update(task, completed=done, total=total)
 
             found.append(recipe.sweep(loaded, whole, few, name, method, layers, advance))

@@ -61,7 +61,7 @@ def watched(name: str) -> Iterator[None]:
     device: str | None = None
     size = modules = 0
 
-    def take(module: nn.Module, key: str, value: Tensor | None) -> None:
+    def take(_module: nn.Module, _key: str, value: Tensor | None) -> None:
         nonlocal device, size
         if value is None or threading.get_ident() != builder:
             return
@@ -73,7 +73,7 @@ def watched(name: str) -> Iterator[None]:
                 "check the sizes in its configuration, or take a machine with more"
             )
 
-    def count(module: nn.Module, key: str, value: nn.Module | None) -> None:
+    def count(_module: nn.Module, _key: str, _value: nn.Module | None) -> None:
         nonlocal modules
         modules += threading.get_ident() == builder
         if modules > _MOST_MODULES:

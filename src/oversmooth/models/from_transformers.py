@@ -30,7 +30,7 @@ _MOST_TEXT = 2**28
 LIBRARY = "transformers"
 
 
-def accepts(name: str) -> bool:
+def accepts(_name: str) -> bool:
     """Whatever no other loader takes: only transformers can tell."""
     return True
 

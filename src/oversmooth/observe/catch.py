@@ -60,17 +60,18 @@ class CatchAttention(TorchFunctionMode):
             self._weights(args[0], out)
         return out
 
+    # torch's own signatures: whoever calls may name any argument.
     @torch.no_grad()
     def _fused(
         self,
         query: Tensor,
         key: Tensor,
-        value: Tensor,
+        value: Tensor,  # noqa: ARG002
         attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
+        dropout_p: float = 0.0,  # noqa: ARG002
         is_causal: bool = False,
         scale: float | None = None,
-        enable_gqa: bool = False,
+        enable_gqa: bool = False,  # noqa: ARG002
     ) -> None:
         if query.shape[-2] != key.shape[-2]:
             return  # reads another sequence: cross-attention, or a cache
@@ -83,12 +84,12 @@ class CatchAttention(TorchFunctionMode):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        embed_dim_to_check: int,
+        embed_dim_to_check: int,  # noqa: ARG002
         num_heads: int,
         in_proj_weight: Tensor | None,
         in_proj_bias: Tensor | None,
         bias_k: Tensor | None,
-        bias_v: Tensor | None,
+        bias_v: Tensor | None,  # noqa: ARG002
         add_zero_attn: bool,
         *_: Any,
         key_padding_mask: Tensor | None = None,

@@ -121,7 +121,7 @@ class Collect:
         """A batch comes. named: not padding, by an argument's name; special: not counted as tokens; both ``(b, n)``."""
         self._named, self._special = named, special
 
-    def enter(self, call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None:
+    def enter(self, call: int, layer: AttentionLayer, x: Tensor, _args: Any, _kwargs: Any) -> None:
         call %= len(self.blocks)
         block = self.blocks[call]
         if block.layer.block != layer.block:
@@ -182,7 +182,7 @@ class Collect:
             self._lists["sigma"][call].append(self._sigma)
         return self._sigma
 
-    def part(self, call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
+    def part(self, call: int, _layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
         call %= len(self.blocks)
         nth = self._ran[name]
         self._ran[name] += 1
@@ -217,7 +217,7 @@ class Collect:
         assert stage.factor is not None
         return self._x * stage.keep.to(self._x) + branch * stage.factor.to(branch)
 
-    def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
+    def leave(self, call: int, _layer: AttentionLayer, y: Tensor) -> None:
         call %= len(self.blocks)
         if self._tokens is None:
             self._know(None)
@@ -226,7 +226,7 @@ class Collect:
         self._site((call, len(self.blocks[call].stages) - 1), y, cosines=True)
         self._x = None
 
-    def attention(self, call: int, layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
+    def attention(self, call: int, layer: AttentionLayer, caught: Caught, _x: Tensor | None, _y: Tensor) -> None:
         call %= len(self.blocks)
         if self._tokens is None:
             self._know(caught)

@@ -127,14 +127,14 @@ class Study:
             return [name for name in inside if not name.startswith(layer.name + ".")]
         return inside
 
-    def enter(self, call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None:
+    def enter(self, _call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None:
         if x.ndim != 3 or x.shape[-1] != layer.width:
             raise InputError(
                 f"{layer.block} gets an array of shape {tuple(x.shape)}; tokens must be (batch, n, {layer.width})"
             )
         self._heard = _Heard(self._kept(x), args, kwargs)
 
-    def part(self, call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
+    def part(self, _call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
         heard = self._heard
         assert heard is not None
         if name == _value(layer):
@@ -156,7 +156,7 @@ class Study:
             )
         )
 
-    def attention(self, call: int, layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
+    def attention(self, _call: int, _layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
         assert self._heard is not None
         self._heard.A, self._heard.row_sums = caught.A, caught.row_sums
         self._heard.attention_in = x if x is not None else caught.values_in

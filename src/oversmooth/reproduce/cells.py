@@ -141,7 +141,7 @@ def fill(
     process fills cells of this directory.
     """
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    say = told or (lambda line: None)
+    say = told or (lambda _line: None)
     with written(results, force, say):
         _tidy(recipes, results, table)
         jobs = [Job(recipe, work_folder(results, recipe)) for recipe in missing(recipes, results, table)]

@@ -48,7 +48,7 @@ def heard() -> Iterator[Heard]:
         return
     one = Heard()
 
-    def hear(number: int, frame: Any) -> None:
+    def hear(number: int, _frame: Any) -> None:
         one.number = number
         raise Stopped
 

@@ -96,7 +96,7 @@ def _apply(model: nn.Module, steering: Steering) -> None:
     try:
         _put_on(model, steering, [method for method in steering.methods if not method.off()])
     except BaseException:
-        _take_off(model, steering, fold=False)
+        _take_off(steering, fold=False)
         raise
     model.__dict__[STEERED] = steering
     if hasattr(model, "save_pretrained") or hasattr(model, "pretrained_cfg"):
@@ -118,7 +118,7 @@ def unsteer(model: nn.Module) -> nn.Module:
 def take_off(model: nn.Module) -> None:
     """The weights of before, even where they are not those that a loaded model once had."""
     inside, steering = _steered(model)
-    _take_off(inside, steering, fold=False)
+    _take_off(steering, fold=False)
     _forget(inside)
 
 
@@ -134,7 +134,7 @@ def fold(model: nn.Module) -> nn.Module:
         for layer in steering.reparametrized:
             check_parameters([layer])
             check_weights([layer], compute([layer]))
-    _take_off(inside, steering, fold=True)
+    _take_off(steering, fold=True)
     _forget(inside)
     return model
 
@@ -301,7 +301,7 @@ def _reparametrize(
         shape = steering.anatomy.layers[index]
         value, output = _place(modules, shape.value_module), _place(modules, shape.output_module)
         layer = ReparametrizedLayer(index, method, shape, value, output)
-        begin = placeholder(method, shape) if steering.restored else start(method, shape, generator)
+        begin = placeholder(shape) if steering.restored else start(method, shape, generator)
         steering.reparametrized.append(layer)
         before = None if steering.restored else shape.raw_W_O.detach().clone()
         layer.attach(begin, passes)
@@ -333,7 +333,7 @@ def _recompile() -> None:
         torch.compiler.reset()
 
 
-def _take_off(model: nn.Module, steering: Steering, *, fold: bool) -> None:
+def _take_off(steering: Steering, *, fold: bool) -> None:
     for handle in steering.handles:
         handle.remove()
     steering.handles.clear()

@@ -173,7 +173,7 @@ class _Again:
             raise UnclearError("its projections were not called")
         return self.mixed
 
-    def _values(self, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+    def _values(self, _module: nn.Module, _args: Any, out: Tensor) -> Tensor:
         if self.opened:
             rest, V = None, out.unflatten(-1, (self.layer.kv_heads, self.layer.head_dim))
         else:
@@ -186,7 +186,7 @@ class _Again:
             ours = torch.where(self.marked[..., None, None], mark, ours)
         return ours.flatten(-2) if self.opened else self.layer.join(rest, ours, -1)
 
-    def _mixed(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _mixed(self, _module: nn.Module, args: tuple[Any, ...]) -> None:
         self.mixed = args[0]
 
 

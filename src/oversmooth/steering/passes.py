@@ -93,7 +93,7 @@ class Passes:
         if self.averages and not compiling:
             self._local.block = (module, args, kwargs)
 
-    def end(self, module: nn.Module, args: Any, out: Any) -> None:
+    def end(self, _module: nn.Module, _args: Any, _out: Any) -> None:
         active = getattr(self._local, "active", None)
         if active is not None:
             active.over()
@@ -128,7 +128,7 @@ class Passes:
             if active.run > 0:
                 active.keep_first_for(x)
 
-    def leave(self, module: nn.Module, args: Any, out: Any) -> None:
+    def leave(self, _module: nn.Module, _args: Any, _out: Any) -> None:
         """After a block."""
         if not torch.compiler.is_compiling():
             self._local.inside = False

@@ -57,7 +57,7 @@ class _OutputWeight(nn.Module):
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
         return (self._layer[0].start_psi.to(weight),)
 
-    def forward(self, psi: Tensor) -> Tensor:
+    def forward(self, _psi: Tensor) -> Tensor:
         layer = self._layer[0]
         _, rows = layer.rows()
         weight = rows.flatten(0, 1)

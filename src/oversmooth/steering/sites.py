@@ -49,12 +49,12 @@ class Site:
             handles.append(output.register_forward_hook(self._output))
         return handles
 
-    def _values(self, module: nn.Module, args: Any, out: Tensor) -> Tensor | None:
+    def _values(self, _module: nn.Module, _args: Any, out: Tensor) -> Tensor | None:
         rest, V = self.layer.split(out, -1)
         changed = self._take(V)
         return None if changed is None else self.layer.join(rest, changed, -1)
 
-    def _opened_values(self, module: nn.Module, args: Any, out: Tensor) -> Tensor | None:
+    def _opened_values(self, _module: nn.Module, _args: Any, out: Tensor) -> Tensor | None:
         changed = self._take(out.unflatten(-1, (self.layer.kv_heads, self.layer.head_dim)))
         return None if changed is None else changed.flatten(-2)
 
@@ -101,7 +101,7 @@ class Site:
         running.values = V
         return changed
 
-    def _mixed(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def _mixed(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         running, part = self.passes.needed(self.layer.name), self.parts["attention"]
         V, running.values = running.values, None
         if part.needs_first_values and self.first and running.run <= 0:
@@ -118,7 +118,7 @@ class Site:
             self.guard.check(U.shape[-3])
         return (part(U, V, V0, running.mask).flatten(-2), *args[1:])
 
-    def _output(self, module: nn.Module, args: Any, Y: Tensor) -> Tensor:
+    def _output(self, _module: nn.Module, _args: Any, Y: Tensor) -> Tensor:
         running = self.passes.current()
         if running is None and self.guard is not None and torch._C._current_graph_task_id() != -1:
             running = self.passes.needed(self.layer.name)  # recomputed: which tokens are padding is not known

@@ -46,7 +46,7 @@ def _start(method: Spectral, layer: AttentionLayer, W_V: Tensor, W_O: Tensor, ge
     return Start(V, theta, eigenvalues, _moved(method, V, eigenvalues, W_V, W_O, group))
 
 
-def placeholder(method: Spectral, layer: AttentionLayer) -> Start:
+def placeholder(layer: AttentionLayer) -> Start:
     """Arrays of the right shapes, for parameters that are loaded afterwards."""
     V = torch.eye(layer.width, layer.kv_heads * layer.head_dim)
     return Start(V, V, torch.zeros(layer.heads, layer.head_dim), torch.zeros(layer.heads))

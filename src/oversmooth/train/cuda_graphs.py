@@ -39,7 +39,7 @@ def captured(function: Callable[[], Any]) -> Callable[[], None]:
     with torch.cuda.graph(graph):
         function()
 
-    def replay(keeps: Callable[[], Any] = function) -> None:
+    def replay(_keeps: Callable[[], Any] = function) -> None:
         graph.replay()
 
     return replay

@@ -158,7 +158,7 @@ def judge(case: Case, outcome: Outcome, place: Place) -> list[str]:
         *_of_process(case, outcome),
         *_of_text(case, outcome),
         *_of_sentence(case, outcome),
-        *_of_files(case, outcome),
+        *_of_files(outcome),
         *filter(None, [case.holds(place, outcome) if case.holds else None]),
     ]
 
@@ -227,7 +227,7 @@ def _of_sentence(case: Case, outcome: Outcome) -> list[str]:
     return wrong
 
 
-def _of_files(case: Case, outcome: Outcome) -> list[str]:
+def _of_files(outcome: Outcome) -> list[str]:
     before, after = outcome.before, outcome.after
     wrong = []
     if any(Path(name).name == MARKER for name in after):

@@ -8,7 +8,7 @@ REFUSED = b"oversmooth: x.json does not exist; name another\n"
 
 def complaints(tmp_path, case=None, **outcome):
     made = Outcome(**{"code": 2, "out": b"", "err": REFUSED, **outcome})
-    return judge(case or Case("a/b", lambda place: [], "either"), made, Place(tmp_path, tmp_path))
+    return judge(case or Case("a/b", lambda _place: [], "either"), made, Place(tmp_path, tmp_path))
 
 
 def test_a_good_refusal_holds(tmp_path):
@@ -47,11 +47,11 @@ def test_each_fault_is_seen(tmp_path, outcome, said):
 
 
 def test_expectations_are_held_to(tmp_path):
-    fine = Case("a/b", lambda place: [], "fine")
+    fine = Case("a/b", lambda _place: [], "fine")
     assert complaints(tmp_path, fine) == ["exit code 2 in place of 0"]
-    named = Case("a/b", lambda place: [], "refused", ("y.json",))
+    named = Case("a/b", lambda _place: [], "refused", ("y.json",))
     assert complaints(tmp_path, named) == ["does not name 'y.json'"]
-    more = Case("a/b", lambda place: [], "refused", holds=lambda place, outcome: "it is Monday")
+    more = Case("a/b", lambda _place: [], "refused", holds=lambda _place, _outcome: "it is Monday")
     assert complaints(tmp_path, more) == ["it is Monday"]
 
 

@@ -249,7 +249,7 @@ def _become(case: Case, place: Place, log: Path, terminal: tuple[int, int] | Non
         _give_up(case)
         if case.process != "forked":
             os.execve(sys.executable, [sys.executable, *_interpreter(case), *arguments], {**os.environ, **home})
-        code = _call(case, place) if case.api else _command(case, arguments)
+        code = _call(case, place) if case.api else _command(arguments)
     except BaseException:
         traceback.print_exc(file=io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True))
     finally:
@@ -334,7 +334,7 @@ def _interpreter(case: Case) -> list[str]:
     return ["-c", f"import sys; {blocked}from oversmooth.cli import main; main()"]
 
 
-def _command(case: Case, arguments: list[str]) -> int:
+def _command(arguments: list[str]) -> int:
     """The console script with these arguments, to its exit code."""
     sys.argv = ["oversmooth", *arguments]
     try:

@@ -158,7 +158,7 @@ def words(how: str) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask.flip(1) if how == "left" else mask}
 
 
-def array(how: str = "plain") -> Tensor:
+def array(_how: str = "plain") -> Tensor:
     return torch.randn(2, TOKENS, WIDTH, generator=torch.Generator().manual_seed(7))
 
 
@@ -177,7 +177,7 @@ def frames(given: Any) -> Tensor | None:
     return torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
 
 
-def tiles(how: str) -> dict[str, Tensor]:
+def tiles(_how: str) -> dict[str, Tensor]:
     """Two pictures of two tiles each. Padding patches are seen by the others, and so count."""
     pictures = torch.randn(2, 1, 2, 3, 8, 8, generator=torch.Generator().manual_seed(7))
     ones = torch.ones(2, 1, 2, dtype=torch.long)
@@ -217,7 +217,7 @@ _IN_MINIMAX = _LLAMA | dict(
     ),
     keep=3.5,
     base=1,
-    factor=lambda modules, place: 0.8,
+    factor=lambda _modules, _place: 0.8,
     norm="",  # before attention, and on the stream
 )
 _WAV = dict(
@@ -372,7 +372,7 @@ _DESCRIBED = [
         "Granite",
         hf("GraniteModel", "GraniteConfig", **_GQA, residual_multiplier=0.22, embedding_multiplier=2.0),
         **_LLAMA,
-        factor=lambda modules, place: 0.22,
+        factor=lambda _modules, _place: 0.22,
     ),
     Case(
         "GraniteMoe",
@@ -385,7 +385,7 @@ _DESCRIBED = [
             num_experts_per_tok=1,
         ),
         **_LLAMA,
-        factor=lambda modules, place: 0.6,
+        factor=lambda _modules, _place: 0.6,
     ),
     Case("MiniMax", hf("MiniMaxModel", "MiniMaxConfig", **_MINIMAX, layer_types=["full_attention"] * 2), **_IN_MINIMAX),
     Case(
@@ -401,7 +401,7 @@ _DESCRIBED = [
         hf("FalconH1Model", "FalconH1Config", **_FALCON_H1),
         **_LLAMA | dict(course=_then_mlp("layers.{}.pre_ff_layernorm")),
         other_course=(Step("attention", "sum"), Step("mamba", "in:layers.{}.pre_ff_layernorm"), END),
-        factor=lambda modules, place: 0.3,
+        factor=lambda _modules, _place: 0.3,
         beside=(("layers.{}.mamba", 0.4),),
     ),
     Case(
@@ -462,7 +462,7 @@ _DESCRIBED = [
     Case(
         "BLIP (vision)",
         hf("BlipVisionModel", "BlipVisionConfig", **_SIZES, image_size=16, patch_size=4),
-        lambda how: pixels(),
+        lambda _how: pixels(),
         "encoder.layers.{}",
         "encoder.layers.{}.self_attn.qkv",
         "encoder.layers.{}.self_attn.projection",
@@ -472,7 +472,7 @@ _DESCRIBED = [
     Case(
         "InternVL (vision)",
         hf("InternVLVisionModel", "InternVLVisionConfig", **_SIZES, image_size=[16, 16], patch_size=[4, 4]),
-        lambda how: pixels(),
+        lambda _how: pixels(),
         "encoder.layer.{}",
         "encoder.layer.{}.attention.v_proj",
         "encoder.layer.{}.attention.projection_layer",
@@ -686,7 +686,7 @@ def _own(name: str, block: type[nn.Module], *course: Step, **more: Any) -> Case:
 
 
 _OWN = [
-    _own("own: 0.5 of attention", own.Halved, factor=lambda modules, place: 0.5),
+    _own("own: 0.5 of attention", own.Halved, factor=lambda _modules, _place: 0.5),
     _own(
         "own: one unnamed gate",
         own.OneGate,
@@ -712,14 +712,14 @@ _OWN = [
         own.Beside,
         Step("attention", "sum"),
         END,
-        factor=lambda modules, place: 0.6,
+        factor=lambda _modules, _place: 0.6,
         beside=(("blocks.{}.mlp", 0.4),),
     ),
-    _own("own: a functional norm reads the sum", own.Functional, factor=lambda modules, place: 0.7, may_decline=True),
+    _own("own: a functional norm reads the sum", own.Functional, factor=lambda _modules, _place: 0.7, may_decline=True),
     _own(
         "own: 0.5 of nn.MultiheadAttention",
         own.HalvedHand,
-        factor=lambda modules, place: 0.5,
+        factor=lambda _modules, _place: 0.5,
         value="blocks.{}.attn",
         output="blocks.{}.attn",
         library="torch",
@@ -764,7 +764,7 @@ def _three(how: str) -> dict[str, Tensor]:
     return {"input_ids": ids} if how == "plain" else {"input_ids": ids, "attention_mask": counted.long()}
 
 
-def _packed(how: str) -> dict[str, Tensor]:
+def _packed(_how: str) -> dict[str, Tensor]:
     return {"input_ids": words("plain")["input_ids"][:1], "position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2]])}
 
 
@@ -790,7 +790,7 @@ _WHO = [
         "Llama, two sequences in a row",
         "Llama",
         _packed,
-        sequences_of=lambda given: [(0, torch.arange(5)), (0, torch.arange(5, 8))],
+        sequences_of=lambda _given: [(0, torch.arange(5)), (0, torch.arange(5, 8))],
     ),
     Case(
         "BERT behind a prefix",

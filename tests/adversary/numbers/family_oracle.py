@@ -106,7 +106,7 @@ class Case:
     packing: Packing
     branch: str = ""
     """The module whose output is added, if a norm or the like stands between."""
-    factor: Callable[[Modules, int], float | Tensor] = field(default=lambda modules, place: 1.0, repr=False)
+    factor: Callable[[Modules, int], float | Tensor] = field(default=lambda _modules, _place: 1.0, repr=False)
     keep: float = 1.0
     base: int = 0
     """Which state attention adds to: 0 what enters, 1 what the first part left, and so on."""
@@ -208,7 +208,7 @@ def _made(name: str) -> nn.Module:
 # Where values lie
 
 
-def _separate(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
+def _separate(W: Tensor, _heads: int, kv: int, k: int) -> Tensor:
     return W.reshape(kv, k, *W.shape[1:])
 
 
@@ -216,7 +216,7 @@ def _stacked(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
     return W[(heads + kv) * k :].reshape(kv, k, *W.shape[1:])
 
 
-def _per_head(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
+def _per_head(W: Tensor, heads: int, _kv: int, k: int) -> Tensor:
     return W.reshape(heads, 3, k, *W.shape[1:])[:, 2]
 
 
@@ -224,7 +224,7 @@ def _per_group(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
     return W.reshape(kv, heads // kv + 2, k, *W.shape[1:])[:, -1]
 
 
-def _codegen(W: Tensor, heads: int, kv: int, k: int) -> Tensor:
+def _codegen(W: Tensor, heads: int, _kv: int, k: int) -> Tensor:
     """Four parts, each with its queries, then its values, then its keys."""
     return W.reshape(4, 3, heads * k // 4, *W.shape[1:])[:, 1].reshape(heads, k, *W.shape[1:])
 
@@ -299,7 +299,7 @@ def listen(case: Case, model: nn.Module) -> list[Passage]:
         x = _stream((args, kwargs))
         found.append(Passage(place, (x if case.batch_first else x.transpose(0, 1)).clone()))
 
-    def leave(_: nn.Module, args: Any, out: Any) -> None:
+    def leave(_: nn.Module, _args: Any, out: Any) -> None:
         found[-1].end = order(_stream(out)).clone()
 
     def hear(name: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:

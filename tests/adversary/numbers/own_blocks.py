@@ -13,7 +13,7 @@ from torch import Tensor, nn
 class Own(nn.Module):
     """A block that takes notes of its stream in plain attributes, which no module reads."""
 
-    def __init__(self, scale: str = "") -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.attn = ToyAttention()

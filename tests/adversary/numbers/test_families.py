@@ -36,7 +36,7 @@ def test_what_is_refused_says_why(model):
 def test_a_wrong_description_is_found_out():
     """The proof is one: a factor a thousandth off does not pass."""
     case = CASES["Granite"]
-    wrong = {**vars(case), "name": "wrong", "factor": lambda modules, place: 0.2202}
+    wrong = {**vars(case), "name": "wrong", "factor": lambda _modules, _place: 0.2202}
     CASES["wrong"] = family_oracle.Case(**wrong)
     try:
         with pytest.raises(AssertionError, match="the state after attention"):

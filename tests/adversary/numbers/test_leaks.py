@@ -44,7 +44,7 @@ def distance(n):
 def hand(hidden, by=-torch.inf):
     """Scores, a mask added by hand where hidden(j − i), softmax."""
 
-    def look(module, q, k, v):
+    def look(_module, q, k, v):
         far = distance(q.shape[-2])
         return (scores(q, k) + torch.zeros_like(far, dtype=q.dtype).masked_fill(hidden(far), by)).softmax(-1) @ v
 
@@ -52,18 +52,18 @@ def hand(hidden, by=-torch.inf):
 
 
 def fused(hidden):
-    return lambda module, q, k, v: F.scaled_dot_product_attention(q, k, v, ~hidden(distance(q.shape[-2])))
+    return lambda _module, q, k, v: F.scaled_dot_product_attention(q, k, v, ~hidden(distance(q.shape[-2])))
 
 
-def fused_causal(module, q, k, v):
+def fused_causal(_module, q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def fused_causal_by_place(module, q, k, v):
+def fused_causal_by_place(_module, q, k, v):
     return F.scaled_dot_product_attention(q, k, v, None, 0.0, True)
 
 
-def causal_with_dropout(module, q, k, v):
+def causal_with_dropout(_module, q, k, v):
     return F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, is_causal=True)
 
 
@@ -72,24 +72,24 @@ def buffer(module, q, k, v):
     return scores(q, k).masked_fill(~module.tril[:n, :n], torch.finfo(q.dtype).min).softmax(-1) @ v
 
 
-def blocks_of_four(module, q, k, v):
+def blocks_of_four(_module, q, k, v):
     place = torch.arange(q.shape[-2]) // 4
     return F.scaled_dot_product_attention(q, k, v, place[:, None] == place)
 
 
-def prefix_of_three(module, q, k, v):
+def prefix_of_three(_module, q, k, v):
     far = distance(q.shape[-2])
     return F.scaled_dot_product_attention(q, k, v, (far <= 0) | (torch.arange(len(far)) < 3))
 
 
-def all_but_the_first_two(module, q, k, v):
+def all_but_the_first_two(_module, q, k, v):
     """Two special tokens that do not see each other, as a distillation token and CLS might not."""
     seen = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool)
     seen[0, 1] = seen[1, 0] = False
     return F.scaled_dot_product_attention(q, k, v, seen)
 
 
-def running_sum(module, q, k, v):
+def running_sum(_module, q, k, v):
     """Causal linear attention: no softmax, and no mask at all."""
     q, k = F.elu(q) + 1, F.elu(k) + 1
     mixed = (q[..., None, :] @ (k[..., None] * v[..., None, :]).cumsum(-3))[..., 0, :]
@@ -107,7 +107,7 @@ def normed_values(module, q, k, v):
     return fused_causal(module, q, k, F.layer_norm(v, v.shape[-1:]) + 0.7)
 
 
-def itself(module, q, k, v):
+def itself(_module, _q, _k, v):
     return v.clone()
 
 
@@ -136,47 +136,47 @@ HIDING = {
 }
 
 
-def fused_open(module, q, k, v):
+def fused_open(_module, q, k, v):
     return F.scaled_dot_product_attention(q, k, v)
 
 
-def hand_open(module, q, k, v):
+def hand_open(_module, q, k, v):
     return scores(q, k).softmax(-1) @ v
 
 
-def dropout_in_eval_mode(module, q, k, v):
+def dropout_in_eval_mode(_module, q, k, v):
     return F.dropout(scores(q, k).softmax(-1), 0.5) @ v
 
 
-def soft_bias(module, q, k, v):
+def soft_bias(_module, q, k, v):
     """ALiBi: far tokens count for less, and for something."""
     slopes = 2.0 ** -torch.arange(1, HEADS + 1).to(q.dtype)
     return (scores(q, k) - slopes[:, None, None] * distance(q.shape[-2]).abs().to(q.dtype)).softmax(-1) @ v
 
 
-def linear(module, q, k, v):
+def linear(_module, q, k, v):
     q, k = F.elu(q) + 1, F.elu(k) + 1
     return q @ (k.mT @ v) / (q @ k.sum(-2, keepdim=True).mT)
 
 
-def some_heads_causal(module, q, k, v):
+def some_heads_causal(_module, q, k, v):
     """What one head hides another shows: the layer as a whole hides nothing."""
     far = distance(q.shape[-2])
     seen = (far <= 0) | (torch.arange(HEADS) >= 2)[:, None, None]
     return F.scaled_dot_product_attention(q, k, v, seen)
 
 
-def normed(module, q, k, v):
+def normed(_module, q, k, v):
     q, k, v = (F.layer_norm(x, x.shape[-1:]) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v + 0.7)
 
 
-def sharp(module, q, k, v):
+def sharp(_module, q, k, v):
     """Scores hundreds apart: most weights are 0 in float32, and nothing is hidden."""
     return (300 * scores(q, k)).softmax(-1) @ v
 
 
-def gated(module, q, k, v):
+def gated(_module, q, k, v):
     return F.scaled_dot_product_attention(q, k, v) * q.sigmoid()
 
 
@@ -219,7 +219,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, attn, sharpness=1.0):
+    def __init__(self, attn):
         super().__init__()
         self.norm1, self.attn = nn.LayerNorm(D), attn
         self.norm2, self.mlp = nn.LayerNorm(D), nn.Sequential(nn.Linear(D, 48), nn.GELU(), nn.Linear(48, D))
@@ -400,26 +400,26 @@ def test_weights_of_any_size(scale, method):
 # Padding
 
 
-def with_padding(module, q, k, v, hidden):
+def with_padding(_module, q, k, v, hidden):
     return F.scaled_dot_product_attention(q, k, v, ~hidden[:, None, None, :])
 
 
-def with_padding_added(module, q, k, v, hidden):
+def with_padding_added(_module, q, k, v, hidden):
     return (scores(q, k) + hidden[:, None, None, :] * -1e9).softmax(-1) @ v
 
 
-def with_padding_both_ways(module, q, k, v, hidden):
+def with_padding_both_ways(_module, q, k, v, hidden):
     """Padding sees nothing either."""
     return F.scaled_dot_product_attention(q, k, v, ~hidden[:, None, :, None] & ~hidden[:, None, None, :])
 
 
-def with_padding_both_ways_added(module, q, k, v, hidden):
+def with_padding_both_ways_added(_module, q, k, v, hidden):
     """Padding, from which all is hidden alike, sees all alike. Untold it is refused: a causal text's end looks so."""
     seen = ~hidden[:, None, :, None] & ~hidden[:, None, None, :]
     return scores(q, k).masked_fill(~seen, -1e9).softmax(-1) @ v
 
 
-def causal_with_padding(module, q, k, v, hidden):
+def causal_with_padding(_module, q, k, v, hidden):
     far = distance(q.shape[-2])
     return F.scaled_dot_product_attention(q, k, v, (far <= 0) & ~hidden[:, None, None, :] | (far == 0))
 
@@ -461,11 +461,11 @@ def test_causal_with_padding_is_not(told, left, method):
 # Masks and switches that are handed over: they can be others in the next pass
 
 
-def by_switch(module, q, k, v, causal=False):
+def by_switch(_module, q, k, v, causal=False):
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def by_mask(module, q, k, v, mask=None):
+def by_mask(_module, q, k, v, mask=None):
     return F.scaled_dot_product_attention(q, k, v, mask)
 
 
@@ -550,7 +550,7 @@ def test_windows_that_are_known_are_refused_at_once(method):
     with pytest.raises(InputError, match=r"layer 1 \(layers.1.attn\): .*with a window of 3 .*leave such layers out"):
         steer(model, method)
     assert steering_of(model) is None
-    steer(model, method, layers=lambda index, layer: layer.window is None)
+    steer(model, method, layers=lambda _index, layer: layer.window is None)
     model(**given)
     unsteer(model)
     model.layers[1].attn.sliding_window = None  # not said, and found in the first pass
@@ -598,7 +598,7 @@ class HoldsProjections(nn.Module):
 
 
 @by_method
-def test_attention_that_is_no_module(method, monkeypatch):
+def test_attention_that_is_no_module(method):
     x = tokens()
     model = Model(HoldsProjections(True), HoldsProjections(True)).eval()
     with pytest.raises(InputError, match=SAYS):
@@ -691,7 +691,7 @@ def test_looking_leaves_no_trace(method):
     """Buffers, attributes, hooks that listen, grad mode, and what is handed over."""
     seen = []
 
-    def cached(module, q, k, v, cache):
+    def cached(_module, q, k, v, cache):
         cache.append(k.shape[-2])
         return F.scaled_dot_product_attention(q, k, v)
 
@@ -737,7 +737,7 @@ def test_activation_checkpointing(kind, method):
     class Recomputed(Model):
         def forward(self, x):
             keep = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
-            policy = lambda ctx, op, *a, **k: (  # noqa: E731
+            policy = lambda _ctx, op, *_, **__: (  # noqa: E731
                 CheckpointPolicy.MUST_SAVE if op in keep else CheckpointPolicy.PREFER_RECOMPUTE
             )
             how = dict(use_reentrant=kind == "reentrant")

@@ -909,7 +909,7 @@ def test_bounds_at_finite_depth():
         n, d, Bs, Ws = network(rng)
         Z = 10 ** rng.uniform(-2.5, -0.5) * rng.standard_normal((n, d))
         Z, m = Z - Z.mean(0), rng.choice([1, 5]) * rng.standard_normal(d)
-        c, w = (sum(f(B) * norm(W) for B, W in zip(Bs, Ws, strict=True)) for f in (lambda B: norm(B) / 4, lambda B: 1))
+        c, w = (sum(f(B) * norm(W) for B, W in zip(Bs, Ws, strict=True)) for f in (lambda B: norm(B) / 4, lambda _B: 1))
         D, values, vectors = diameter(Z), *np.linalg.eig(np.eye(d) + sum(Ws))
         mu, y = values[abs(values).argmax()], vectors[:, abs(values).argmax()]
         room = abs(m @ y) - math.sqrt(2) * w * D / (abs(mu) - 1) if abs(mu) > 1 else -1

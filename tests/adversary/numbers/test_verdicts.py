@@ -116,7 +116,7 @@ HARD = {
     "prefix": lambda n, s: prefix(n, 1 + s % max(1, n - 1), s),
     "permuted causal": lambda n, s: permuted(rows(soft(n, s).tril()), s),
     "permuted prefix": lambda n, s: permuted(prefix(n, 1 + s % max(1, n - 1), s), s),
-    "shift": lambda n, s: cycle(n, 0.0),
+    "shift": lambda n, _s: cycle(n, 0.0),
     "cycle with a weak link": lambda n, s: cycle(n, 10.0 ** -(3 + s % 30)),
     "nearly causal": lambda n, s: rows(soft(n, s).tril() + 10.0 ** -(3 + s % 10) * soft(n, s + 1)),
     "nearly a shift": lambda n, s: rows(cycle(n, 0.0) + 10.0 ** -(3 + s % 6) * soft(n, s)),

@@ -44,7 +44,7 @@ class _AttnScale(Part):
         self.heads = heads
         number_or_parameter(self, "strength", method.strength, heads, method.learned)
 
-    def forward(self, U: Tensor, V: Tensor, V0: Tensor | None, mask: Tensor | None) -> Tensor:
+    def forward(self, U: Tensor, V: Tensor, _V0: Tensor | None, mask: Tensor | None) -> Tensor:
         """``(1 + w) A V − w mean(V)``. U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
         w = beside(self.strength, U, 1)
         return (1 + w) * U - w * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)

@@ -40,7 +40,7 @@ class ContraNorm(MethodWithStrength):
         super().__post_init__()
         check_number("temperature", self.temperature, low=1e-6)
 
-    def part(self, layer: AttentionLayer) -> Part:
+    def part(self, layer: AttentionLayer) -> Part:  # noqa: ARG002  (as every method has it)
         return _ContraNorm(self)
 
 

@@ -54,7 +54,7 @@ class _NeuTRENO(Part):
         self.heads = heads
         number_or_parameter(self, "strength", method.strength, heads if method.per == "head" else 1, method.learned)
 
-    def forward(self, U: Tensor, V: Tensor, V0: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, U: Tensor, V: Tensor, V0: Tensor, _mask: Tensor | None) -> Tensor:
         """U ``(..., n, heads, k)``; V and V⁰ ``(..., n, kv_heads, k)``."""
         return U + beside(self.strength, U, 1) * repeat_heads(V0 - V, self.heads)
 

@@ -61,7 +61,7 @@ def _first(step: Step) -> tuple[str, str]:
     handles = []
 
     def look(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, out: Any) -> None:
+        def hook(_module: nn.Module, _args: Any, out: Any) -> None:
             if isinstance(out, Tensor) and (bad := _bad(out)) and not found:
                 found.append(
                     f"{name} is the first layer whose output is not finite ({bad:,} of {out.numel():,} entries)"

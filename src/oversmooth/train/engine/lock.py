@@ -177,7 +177,7 @@ def held(folder: Path, *, force: bool = False, told: Told | None = None) -> Iter
         raise InputError(f"{folder} cannot be made ({error.strerror or error}); choose another directory") from error
     lock = Lock(folder)
     try:
-        lock.take(force, told or (lambda line: None))
+        lock.take(force, told or (lambda _line: None))
         yield lock
     finally:
         lock.release()

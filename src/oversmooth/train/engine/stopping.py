@@ -36,7 +36,7 @@ def interruptible() -> Iterator[list[int]]:
     heard: list[int] = []
     before: dict[int, Any] = {}
 
-    def hear(number: int, frame: Any) -> None:
+    def hear(number: int, _frame: Any) -> None:
         heard.append(number)
         if number == signal.SIGINT and number in before:
             signal.signal(number, before[number])
@@ -49,7 +49,7 @@ def interruptible() -> Iterator[list[int]]:
 def preemptible() -> Iterator[None]:
     """SIGTERM and its like raise `Preempted` wherever no run hears them."""
 
-    def hear(number: int, frame: Any) -> None:
+    def hear(_number: int, _frame: Any) -> None:
         raise Preempted
 
     with _handled(hear, [number for number, why in _SIGNALS.items() if why == "preempted"], {}):

@@ -56,7 +56,7 @@ class Run:
         """told: sentences that a user should see. lock: of the folder, where this process writes."""
         self.recipe, self.device, self.folder, self.ranks, self.watch = recipe, device, folder, ranks, watch
         self.progress = progress if ranks.first else None
-        self.told = told if told is not None and ranks.first else lambda line: None
+        self.told = told if told is not None and ranks.first else lambda _line: None
         self.lock = lock
         self.heard: list[int] = []
         if folder is not None and ranks.first:

@@ -153,7 +153,7 @@ def _few() -> dict[str, Any]:
 
 
 def _call(label: str, call: Callable[[], Any], expected: Any = "either", files: Any = None) -> Case:
-    return Case(f"api/{label}", lambda place: call(), expected, api=True, files=files)
+    return Case(f"api/{label}", lambda _place: call(), expected, api=True, files=files)
 
 
 def _passes_on(call: Callable[[], Any]) -> None:
@@ -211,7 +211,7 @@ def _of_models() -> Iterator[Case]:
             super().__init__()
             self.inner = _model()
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, _x: Any) -> Any:
             raise RuntimeError("\x1b[31mred\n" * 100)
 
     class Nothing(nn.Module):
@@ -454,7 +454,7 @@ def _of_inputs() -> Iterator[Case]:
         def __init__(self, answer: Any) -> None:
             self.answer = answer
 
-        def __call__(self, *texts: Any, **settings: Any) -> Any:
+        def __call__(self, *_texts: Any, **_settings: Any) -> Any:
             return self.answer
 
     for label, value in {

@@ -86,7 +86,7 @@ def _streams() -> Iterator[Case]:
         )
 
 
-def _is_quiet(place: Place, outcome: Outcome) -> str | None:
+def _is_quiet(_place: Place, outcome: Outcome) -> str | None:
     text = outcome.err.decode("utf-8", "replace")
     words = ("BrokenPipeError", "Bad file descriptor", "lost sys.stderr", "NoneType")
     return "speaks of its streams" if any(word in text for word in words) else None

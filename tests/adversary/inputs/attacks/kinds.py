@@ -51,7 +51,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
     "4 TB of zeros": _sparse,
     "a locked file": _locked,
     "a locked folder": _locked_folder,
-    "nothing": lambda path: None,
+    "nothing": lambda _path: None,
 }
 TAKES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     # what is asked: the name it has, what else is needed, the command
@@ -228,5 +228,5 @@ def _links() -> Iterator[Case]:
         yield Case(f"kinds/{command}, a link to a model", linked, "fine")
 
 
-def _no_python(place: Place, outcome: Outcome) -> str | None:
+def _no_python(place: Place, _outcome: Outcome) -> str | None:
     return "a Python file was copied along" if list(place.folder.glob("out/**/*.py")) else None

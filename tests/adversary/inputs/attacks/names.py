@@ -41,11 +41,11 @@ def _output_wrong(place: Place, text: str) -> list[str]:
     return ["diagnose", "d.json", "--html", f"out.{text}"]
 
 
-def _missing_file(place: Place, text: str) -> list[str]:
+def _missing_file(_place: Place, text: str) -> list[str]:
     return ["diagnose", f"./{text}/model.safetensors"]
 
 
-def _missing_json(place: Place, text: str) -> list[str]:
+def _missing_json(_place: Place, text: str) -> list[str]:
     return ["diagnose", f"{text}.json"]
 
 
@@ -238,7 +238,7 @@ PLACES: dict[str, Callable[[Place, str], list[str]]] = {
 }
 
 
-def _page_is_safe(place: Place, outcome: Outcome) -> str | None:
+def _page_is_safe(place: Place, _outcome: Outcome) -> str | None:
     for page in place.folder.glob("out*.html"):
         if "<script>red" in page.read_text():
             return "a script got into the page"

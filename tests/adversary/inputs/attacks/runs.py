@@ -258,10 +258,10 @@ def _runs_on_their_way() -> Iterator[Case]:
 
         return Case(f"runs/a stopped run, {label}", build, expected)
 
-    yield case("as it is", lambda place: None, "fine")
-    yield case("of another seed", lambda place: None, "refused", (*go_on, "--seed", "7"))
-    yield case("of another shape", lambda place: None, "refused", (*go_on, "--width", "32"))
-    yield case("without --resume", lambda place: None, "refused", tuple(w for w in go_on if w != "--resume"))
+    yield case("as it is", lambda _place: None, "fine")
+    yield case("of another seed", lambda _place: None, "refused", (*go_on, "--seed", "7"))
+    yield case("of another shape", lambda _place: None, "refused", (*go_on, "--width", "32"))
+    yield case("without --resume", lambda _place: None, "refused", tuple(w for w in go_on if w != "--resume"))
     for name in ("log.jsonl", "smoothing.jsonl"):
         for label, spoil in mutations.RAW.items():
             if label in ("10 MB of blanks", "UTF-16"):

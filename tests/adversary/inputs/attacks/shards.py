@@ -25,7 +25,7 @@ COMMANDS = {
 def _pointing(name: str) -> Callable[[Place, dict[str, Any]], None]:
     """An index whose first arrays lie elsewhere."""
 
-    def done(place: Place, index: dict[str, Any]) -> None:
+    def done(_place: Place, index: dict[str, Any]) -> None:
         for key in list(index["weight_map"])[:5]:
             index["weight_map"][key] = name
 
@@ -39,7 +39,7 @@ def _shard(place: Place) -> Path:
 def _replaced(make: Callable[[Place, Path], None]) -> Callable[[Place, dict[str, Any]], None]:
     """The first shard is something else."""
 
-    def done(place: Place, index: dict[str, Any]) -> None:
+    def done(place: Place, _index: dict[str, Any]) -> None:
         shard = _shard(place)
         shard.rename(place / "elsewhere.safetensors")
         make(place, shard)
@@ -48,7 +48,7 @@ def _replaced(make: Callable[[Place, Path], None]) -> Callable[[Place, dict[str,
 
 
 def _map(value: Any) -> Callable[[Place, dict[str, Any]], None]:
-    return lambda place, index: index.update(weight_map=value)
+    return lambda _place, index: index.update(weight_map=value)
 
 
 INDICES: dict[str, Callable[[Place, dict[str, Any]], None]] = {
@@ -69,33 +69,33 @@ INDICES: dict[str, Callable[[Place, dict[str, Any]], None]] = {
     "a url": _pointing("http://127.0.0.1:9/x.safetensors"),
     "a network share": _pointing("\\\\host\\share\\x.safetensors"),
     "a pickle": _pointing("pytorch_model.bin"),
-    "a number for a name": lambda place, index: index["weight_map"].update(dict.fromkeys(index["weight_map"], 3)),
-    "null for a name": lambda place, index: index["weight_map"].update(dict.fromkeys(index["weight_map"])),
-    "a list for a name": lambda place, index: index["weight_map"].update({key: [] for key in index["weight_map"]}),
-    "no map": lambda place, index: index.pop("weight_map") and None,
+    "a number for a name": lambda _place, index: index["weight_map"].update(dict.fromkeys(index["weight_map"], 3)),
+    "null for a name": lambda _place, index: index["weight_map"].update(dict.fromkeys(index["weight_map"])),
+    "a list for a name": lambda _place, index: index["weight_map"].update({key: [] for key in index["weight_map"]}),
+    "no map": lambda _place, index: index.pop("weight_map") and None,
     "an empty map": _map({}),
-    "10^5 more arrays": lambda place, index: index["weight_map"].update(
+    "10^5 more arrays": lambda _place, index: index["weight_map"].update(
         {f"x{i}": "model-00001-of-00002.safetensors" for i in range(10**5)}
     ),
-    "10^4 shards that lack": lambda place, index: index["weight_map"].update(
+    "10^4 shards that lack": lambda _place, index: index["weight_map"].update(
         {f"x{i}": f"model-{i}.safetensors" for i in range(10**4)}
     ),
-    "arrays in the wrong shard": lambda place, index: index["weight_map"].update(
+    "arrays in the wrong shard": lambda _place, index: index["weight_map"].update(
         zip(index["weight_map"], reversed(list(index["weight_map"].values())), strict=True)
     ),
-    "layer 10^9": lambda place, index: index["weight_map"].update(
+    "layer 10^9": lambda _place, index: index["weight_map"].update(
         {f"transformer.h.{10**9}.attn.c_attn.weight": next(iter(index["weight_map"].values()))}
     ),
-    "metadata of another kind": lambda place, index: index.update(metadata=[1]),
-    "a link out of the folder": _replaced(lambda place, shard: shard.symlink_to("../elsewhere.safetensors")),
-    "a link to a secret": _replaced(lambda place, shard: shard.symlink_to("../secret.safetensors")),
-    "a link to itself": _replaced(lambda place, shard: shard.symlink_to(shard.name)),
-    "a link to nothing": _replaced(lambda place, shard: shard.symlink_to("nowhere")),
-    "a link to /dev/zero": _replaced(lambda place, shard: shard.symlink_to("/dev/zero")),
-    "a pipe": _replaced(lambda place, shard: os.mkfifo(shard)),
-    "a folder": _replaced(lambda place, shard: shard.mkdir()),
-    "an empty file": _replaced(lambda place, shard: shard.touch()),
-    "a large empty file": _replaced(lambda place, shard: _sparse(shard, 2**40)),
+    "metadata of another kind": lambda _place, index: index.update(metadata=[1]),
+    "a link out of the folder": _replaced(lambda _place, shard: shard.symlink_to("../elsewhere.safetensors")),
+    "a link to a secret": _replaced(lambda _place, shard: shard.symlink_to("../secret.safetensors")),
+    "a link to itself": _replaced(lambda _place, shard: shard.symlink_to(shard.name)),
+    "a link to nothing": _replaced(lambda _place, shard: shard.symlink_to("nowhere")),
+    "a link to /dev/zero": _replaced(lambda _place, shard: shard.symlink_to("/dev/zero")),
+    "a pipe": _replaced(lambda _place, shard: os.mkfifo(shard)),
+    "a folder": _replaced(lambda _place, shard: shard.mkdir()),
+    "an empty file": _replaced(lambda _place, shard: shard.touch()),
+    "a large empty file": _replaced(lambda _place, shard: _sparse(shard, 2**40)),
     "another's shard": _replaced(lambda place, shard: _copied(place, shard)),
 }
 FINE = {"10^5 more arrays", "metadata of another kind", "a link out of the folder", "layer 10^9", "a good file outside"}

@@ -34,11 +34,11 @@ class Monitor:
 
     @torch.no_grad()
     def _body(self) -> None:
-        def before(module: nn.Module, args: tuple[Any, ...]) -> None:
+        def before(_module: nn.Module, args: tuple[Any, ...]) -> None:
             self.tokens[0].copy_(args[0])
 
         def after(depth: int) -> Callable[..., None]:
-            def keep(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
+            def keep(_module: nn.Module, _args: tuple[Any, ...], out: Tensor) -> None:
                 self.tokens[depth].copy_(out)
 
             return keep

@@ -23,11 +23,11 @@ from oversmooth.train.tasks.images.corruptions.pixels import (
 )
 
 
-def gaussian_blur(images: Tensor, draw: Draws, sigma: float) -> Tensor:
+def gaussian_blur(images: Tensor, _draw: Draws, sigma: float) -> Tensor:
     return truncated(blurred(images.double(), sigma))
 
 
-def defocus_blur(images: Tensor, draw: Draws, radius: float, softness: float) -> Tensor:
+def defocus_blur(images: Tensor, _draw: Draws, radius: float, softness: float) -> Tensor:
     return truncated(correlated(images.double(), disk(radius, softness)))
 
 
@@ -88,7 +88,7 @@ def streaked(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> Te
     return rounded(out)
 
 
-def zoom_blur(images: Tensor, draw: Draws, end: float) -> Tensor:
+def zoom_blur(images: Tensor, _draw: Draws, end: float) -> Tensor:
     """The mean of the picture and of its magnifications by 1, 1.01, ... as numpy.arange counts them up to ``end``."""
     height, width = images.shape[-2:]
     factors = np.arange(1, end, 0.01).tolist()

@@ -11,13 +11,13 @@ from oversmooth.train.tasks.images.corruptions.draws import Draws
 from oversmooth.train.tasks.images.corruptions.pixels import blurred, mirror, reflect, rounded, sampled, truncated
 
 
-def contrast(images: Tensor, draw: Draws, kept: float) -> Tensor:
+def contrast(images: Tensor, _draw: Draws, kept: float) -> Tensor:
     x = images.double()
     mean = x.mean(dim=(2, 3), keepdim=True)
     return truncated((x - mean) * kept + mean)
 
 
-def saturate(images: Tensor, draw: Draws, factor: float, added: float) -> Tensor:
+def saturate(images: Tensor, _draw: Draws, factor: float, added: float) -> Tensor:
     """HSV's saturation scaled and shifted: with hue and value fixed, a colour's distance from its value goes with it.
 
     Grey has no hue; it counts as red, as in skimage, so a positive ``added`` tints it.
@@ -70,7 +70,7 @@ def _grid(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor
     )
 
 
-def pixelate(images: Tensor, draw: Draws, share: float) -> Tensor:
+def pixelate(images: Tensor, _draw: Draws, share: float) -> Tensor:
     """Made smaller and larger again by PIL's box filter, which rounds to bytes after each direction, columns first."""
     height, width = images.shape[-2:]
     across, columns = (part.to(images.device) for part in _boxes(width, int(width * share)))

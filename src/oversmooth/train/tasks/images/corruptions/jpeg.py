@@ -35,7 +35,7 @@ _CHROMA = (
 )
 
 
-def jpeg_compression(images: Tensor, draw: Draws, quality: int) -> Tensor:
+def jpeg_compression(images: Tensor, _draw: Draws, quality: int) -> Tensor:
     """As PIL's by default: the standard's tables, chroma at half size."""
     height, width = images.shape[-2:]
     small = ((height + 1) // 2, (width + 1) // 2)

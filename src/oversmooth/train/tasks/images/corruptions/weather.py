@@ -91,7 +91,7 @@ def plasma(draw: Draws, side: int, decay: float) -> Tensor:
     return heights / heights.amax(dim=(1, 2), keepdim=True)
 
 
-def brightness(images: Tensor, draw: Draws, added: float) -> Tensor:
+def brightness(images: Tensor, _draw: Draws, added: float) -> Tensor:
     """HSV's value raised, hue and saturation kept: with those fixed, colours go in proportion to the value."""
     x = images.double()
     value = x.amax(dim=1, keepdim=True)
