@@ -30,6 +30,7 @@ def spread():
 
 @pytest.fixture
 def found(spread):
+    assert spread.__name__ in metrics.METRICS
     torch.manual_seed(0)
     model = ViT(Shape(image=8, patch=4, width=16, depth=2, heads=2, classes=3)).eval()
     images = torch.randn(3, 3, 8, 8)

@@ -40,7 +40,7 @@ def doubled():
             super().__init__()
             self.factor = factor
 
-        def forward(self, V, V0):
+        def forward(self, V, _V0):
             return V * self.factor
 
     @register
@@ -49,7 +49,7 @@ def doubled():
         place = "values"
         why_no_fold = "this is a test"
 
-        def part(self, layer):
+        def part(self, _layer):
             return Times(1 + self.strength)
 
     yield Louder
@@ -72,7 +72,7 @@ def test_a_method_that_does_nothing_is_found_out(doubled, vit, images, monkeypat
 
 def test_a_method_that_moves_something_at_zero_is_found_out(doubled, vit, images, monkeypatch):
     part = doubled.part
-    monkeypatch.setattr(doubled, "off", lambda self: False)
+    monkeypatch.setattr(doubled, "off", lambda _self: False)
     monkeypatch.setattr(doubled, "part", lambda self, layer: part(dataclasses.replace(self, strength=0.1), layer))
     with pytest.raises(AssertionError, match="with strength 0: outputs are off by"):
         check_method(doubled(0.5), vit, images)

@@ -67,10 +67,10 @@ def _streams(model: nn.Module, blocks: list[str], inputs: Any) -> list[Tensor]:
     found: list[Tensor] = []
     modules = dict(model.named_modules())
 
-    def enters(module: nn.Module, args: Any, kwargs: Any) -> None:
+    def enters(_: nn.Module, args: Any, kwargs: Any) -> None:
         found.append(first_tensor(args, kwargs).clone())
 
-    def leaves(module: nn.Module, args: Any, out: Any) -> None:
+    def leaves(_: nn.Module, __: Any, out: Any) -> None:
         found.append(first_tensor(out if isinstance(out, tuple) else (out,), {}).clone())
 
     handles = [modules[blocks[0]].register_forward_pre_hook(enters, with_kwargs=True)]

@@ -354,7 +354,7 @@ def _of_models() -> Iterator[Case]:
         yield _call(f"steer(layers: {label})", lambda v=value: oversmooth.steer(_model(), NeuTRENO(), v))
     yield _call(
         "steer(layers: a function that raises)",
-        lambda: _passes_on(lambda: oversmooth.steer(_model(), NeuTRENO(), lambda i, layer: 1 / 0)),
+        lambda: _passes_on(lambda: oversmooth.steer(_model(), NeuTRENO(), lambda _i, _layer: 1 / 0)),
         "fine",
     )
     yield _call(
