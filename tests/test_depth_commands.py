@@ -17,7 +17,7 @@ from oversmooth.train.tasks.images import recipe
 from oversmooth.train.tasks.images import saved_model as saved
 from oversmooth.train.tasks.images.build import augment_of
 from oversmooth.train.tasks.images.evaluate import Evaluator
-from oversmooth.train.tasks.images.vit import Shape
+from oversmooth.train.tasks.images.settings import Shape
 
 
 def cell(one, accuracy, last):

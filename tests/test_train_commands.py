@@ -24,7 +24,7 @@ from oversmooth.train.engine.result import first_of_test, load_splits
 from oversmooth.train.tasks.images import recipe
 from oversmooth.train.tasks.images import saved_model as saved
 from oversmooth.train.tasks.images.evaluate import Evaluator
-from oversmooth.train.tasks.images.vit import Shape
+from oversmooth.train.tasks.images.settings import Shape
 
 SMALL = ("--no-augment", "--patch", 8, "--depth", 2, "--width", 16, "--heads", 2, "--batch", 10, "--device", "cpu")
 

@@ -20,7 +20,7 @@ from oversmooth.train.engine import loop
 from oversmooth.train.tasks.images import saved_model as saved
 from oversmooth.train.tasks.images.build import model_of
 from oversmooth.train.tasks.images.recipe import PAPER, VARIANTS
-from oversmooth.train.tasks.images.vit import Shape
+from oversmooth.train.tasks.images.settings import Shape
 
 TINY = replace(PAPER, shape=Shape(image=16, patch=8, width=16, depth=2, heads=8))
 SEEDS = (0, 3)

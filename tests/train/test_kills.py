@@ -115,7 +115,7 @@ from pathlib import Path
 from oversmooth.reproduce import cells
 from oversmooth.train.tasks.images.recipe import QUICK
 from oversmooth.train.engine.result import load_splits
-from oversmooth.train.tasks.images.vit import Shape
+from oversmooth.train.tasks.images.settings import Shape
 from test_train_commands import make_cifar
 
 data, results = Path({folder!r}) / "cifar-100-binary", Path({folder!r}) / "results"

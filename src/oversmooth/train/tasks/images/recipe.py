@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import parse_json, read_json
 from oversmooth.safety.typed import typed
-from oversmooth.train.tasks.images.augment import CIFAR100_MEAN, CIFAR100_STD
-from oversmooth.train.tasks.images.randaugment import RandAugment
-from oversmooth.train.tasks.images.vit import Shape
+from oversmooth.train.tasks.images.settings import CIFAR100_MEAN, CIFAR100_STD, RandAugment, Shape
 
 if TYPE_CHECKING:
     from oversmooth.steering import Method
@@ -136,11 +134,11 @@ class Recipe:
 
     def methods(self) -> list[Method]:
         """What steers the model; none for plain."""
+        if self.variant == "plain":  # before torch is needed: PAPER is made for help texts too
+            return []
         from oversmooth.steering import Spectral
         from oversmooth.steering.methods.registry import method_named
 
-        if self.variant == "plain":
-            return []
         if self.variant in ("smooth", "sharpen"):
             return [Spectral(mode=self.variant, wiring=self.wiring, start=self.start, seed=self.seed)]  # type: ignore[arg-type]
         return [method_named(words.strip()) for words in self.variant.split(_BETWEEN_METHODS)]
