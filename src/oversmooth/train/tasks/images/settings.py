@@ -7,6 +7,7 @@ from typing import Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
+from oversmooth.safety.options import option
 
 CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 HIGHEST_MAGNITUDE = 10.0
@@ -20,12 +21,12 @@ class Shape:
     """The defaults are ViT-Ti on 32 px images with patches of 2: 257 tokens (the first paper's tables 2 and 3)."""
 
     image: int = 32
-    patch: int = 2
+    patch: int = option(2, "Side of a patch.")
     channels: int = 3
     classes: int = 100
-    width: int = 192
-    depth: int = 12
-    heads: int = 3
+    width: int = option(192, "Features of a token.")
+    depth: int = option(12, "Blocks.")
+    heads: int = option(3, "Attention heads.")
     mlp_ratio: float = 4.0
     qkv_bias: bool = False
     eps: float = 1e-6
