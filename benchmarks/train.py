@@ -29,8 +29,8 @@ from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES, corrupt
 from oversmooth.train.tasks.images.data import Images
 from oversmooth.train.tasks.images.evaluate import Evaluator
 from oversmooth.train.tasks.images.recipe import PAPER, Recipe
+from oversmooth.train.tasks.images.settings import Shape
 from oversmooth.train.tasks.images.smoothing import Monitor
-from oversmooth.train.tasks.images.vit import Shape
 
 PARTS = ("step", "steered", "augmentation", "monitoring", "corruptions")
 REACH = {

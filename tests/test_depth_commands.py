@@ -10,14 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_train_commands import cifar, run  # noqa: F401 (fixture)
 
-from oversmooth.reproduce import cells, depth, table2
+from oversmooth.reproduce import cells
+from oversmooth.reproduce.tables import depth
+from oversmooth.reproduce.tables.depth import Depth
+from oversmooth.reproduce.tables.table2 import Table2
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine.result import load_splits
 from oversmooth.train.tasks.images import recipe
 from oversmooth.train.tasks.images import saved_model as saved
 from oversmooth.train.tasks.images.build import augment_of
 from oversmooth.train.tasks.images.evaluate import Evaluator
-from oversmooth.train.tasks.images.vit import Shape
+from oversmooth.train.tasks.images.settings import Shape
 
 
 def cell(one, accuracy, last):
@@ -38,12 +41,12 @@ def cell(one, accuracy, last):
 
 
 def test_cells_of_twelve_blocks_are_those_of_table_2():
-    every = depth.recipes(3)
+    every = Depth().recipes()
     assert len({one.key for one in every}) == len(every) == 27
     shallow = {one.key for one in every if one.shape.depth == 12}
-    assert shallow == {one.key for one in table2.recipes(3) if one.share == 0.1}
-    assert {depth.home(one) for one in every if one.key in shallow} == {"table2"}
-    assert {depth.home(one) for one in every if one.key not in shallow} == {"depth"}
+    assert shallow == {one.key for one in Table2().recipes() if one.share == 0.1}
+    assert {Depth().folder(one) for one in every if one.key in shallow} == {"table2"}
+    assert {Depth().folder(one) for one in every if one.key not in shallow} == {"depth"}
     assert "ViT-Ti⁻, depth 48, 10 % of cifar100, seed 2" in {one.title for one in every}
     chosen = cells.chosen(every, ["plain:depth24", "depth48"])
     assert {(one.variant, one.shape.depth) for one in chosen} == {
@@ -55,25 +58,25 @@ def test_cells_of_twelve_blocks_are_those_of_table_2():
 
 @given(share=st.sampled_from([0.1, 0.25, 0.5, 1.0]), seeds=st.integers(1, 3), quick=st.booleans())
 def test_nothing_but_the_number_of_blocks_differs(share, seeds, quick):
-    every = depth.recipes(seeds, share=share, quick=quick)
+    every = Depth(seeds=seeds, share=share, quick=quick).recipes()
     alike = {replace(one, variant="plain", seed=0, shape=replace(one.shape, depth=12)) for one in every}
     assert len(alike) == 1
     assert len({one.key for one in every}) == len(every) == 9 * seeds
-    kept_with_table2 = {one.key for one in every if not quick and depth.home(one) == "table2"}
-    assert kept_with_table2 == {one.key for one in every} & {one.key for one in table2.recipes(seeds)}
+    kept_with_table2 = {one.key for one in every if not quick and Depth().folder(one) == "table2"}
+    assert kept_with_table2 == {one.key for one in every} & {one.key for one in Table2(seeds=seeds).recipes()}
 
 
 def test_figures_are_means_over_seeds_and_table_2_is_asked_first(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("COLUMNS", "160")
     draw = np.random.default_rng(0)
-    every = depth.recipes(3)
+    every = Depth().recipes()
     numbers = {one.key: draw.uniform(0.1, 0.9, 2) for one in every if one.shape.depth < 48}
     for one in every:
         if one.key in numbers:
-            path = cells.cell_path(tmp_path, depth.home, one)
+            path = cells.cell_path(tmp_path, Depth().folder, one)
             cells.write(path, cell(one, *numbers[one.key]))
     assert len(list((tmp_path / "table2").iterdir())) == len(list((tmp_path / "depth").iterdir())) == 9
-    assert {one.shape.depth for one in cells.missing(every, tmp_path, depth.home)} == {48}
+    assert {one.shape.depth for one in cells.missing(every, tmp_path, Depth().folder)} == {48}
     given = ("reproduce", "depth", "--show", "--results", tmp_path)
     assert run(monkeypatch, *given, "-o", tmp_path / "depth.md", "-o", tmp_path / "depth.svg") == 0
     text = (tmp_path / "depth.md").read_text(encoding="utf-8")
@@ -102,7 +105,7 @@ def test_the_quick_study_is_run_kept_and_called_quick(monkeypatch, capsys, tmp_p
     tiny = replace(recipe.QUICK, share=1.0, epochs=1, batch=20, shape=Shape(patch=8, width=16, heads=2))
     monkeypatch.setattr(depth, "QUICK_BASE", tiny)
     monkeypatch.setattr(depth, "QUICK_DEPTHS", (1, 3))
-    monkeypatch.setattr(depth, "QUICK_TEST_IMAGES", 50)
+    monkeypatch.setattr(Depth, "quick_test_images", 50)
     given = ("reproduce", "depth", "--quick", "--results", tmp_path / "r", "-o", tmp_path / "d.md")
     assert run(monkeypatch, *given, "-o", tmp_path / "d.svg", "--data", cifar, "--device", "cpu") == 0
     shown = capsys.readouterr().out

@@ -15,7 +15,12 @@ import torch
 from train_example import RECIPE, blobs, splits
 
 from oversmooth import cli
-from oversmooth.reproduce import cells, table2, table3
+from oversmooth.reproduce import cells, corruption, table_text
+from oversmooth.reproduce.filling import Running, fill
+from oversmooth.reproduce.status import status
+from oversmooth.reproduce.tables import table2
+from oversmooth.reproduce.tables.table2 import Table2
+from oversmooth.reproduce.tables.table3 import INTENSITIES, Table3
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
 from oversmooth.train.engine import checkpoint, lock, loop
@@ -23,8 +28,9 @@ from oversmooth.train.engine.parallel_runs import Job, run_many
 from oversmooth.train.engine.result import first_of_test, load_splits
 from oversmooth.train.tasks.images import recipe
 from oversmooth.train.tasks.images import saved_model as saved
+from oversmooth.train.tasks.images.corruptions import SEVERITIES
 from oversmooth.train.tasks.images.evaluate import Evaluator
-from oversmooth.train.tasks.images.vit import Shape
+from oversmooth.train.tasks.images.settings import Shape
 
 SMALL = ("--no-augment", "--patch", 8, "--depth", 2, "--width", 16, "--heads", 2, "--batch", 10, "--device", "cpu")
 
@@ -243,7 +249,8 @@ def tiny(monkeypatch):
     """--quick with less of everything."""
     quick = replace(recipe.QUICK, share=1.0, epochs=1, batch=20, shape=Shape(patch=8, width=16, depth=2, heads=2))
     monkeypatch.setattr(table2, "QUICK", quick)
-    monkeypatch.setattr(table2, "QUICK_TEST_IMAGES", 50)
+    monkeypatch.setattr(Table2, "quick_test_images", 50)
+    monkeypatch.setattr(Table3, "quick_test_images", 50)
 
 
 @pytest.mark.usefixtures("tiny")
@@ -278,10 +285,7 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
     assert run(monkeypatch, "reproduce", "status", "--results", results) == 0
     assert capsys.readouterr().out.count("table2-quick") == 3
     # Their corruptions.
-    monkeypatch.setattr(table3, "KINDS", ("brightness", "contrast"))
-    monkeypatch.setattr(
-        table3.fill, "__kwdefaults__", {**table3.fill.__kwdefaults__, "kinds": ("brightness", "contrast")}
-    )
+    monkeypatch.setattr(corruption, "KINDS", ("brightness", "contrast"))
     given = ("reproduce", "table3", "--quick", "--data", cifar, "--results", results, "--device", "cpu")
     assert run(monkeypatch, *given, "-o", tmp_path / "table3.md", "-o", tmp_path / "table3.png") == 0
     assert "published, 100" not in (tmp_path / "table3.md").read_text()
@@ -289,7 +293,7 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
     cell = json.loads(next((results / "table3-quick").glob("*.json")).read_text())
     assert list(cell["kinds"]) == ["brightness", "contrast"]
     assert len(cell["mean"]) == 5
-    test = first_of_test(load_splits(cifar), table2.QUICK_TEST_IMAGES).test
+    test = first_of_test(load_splits(cifar), Table2.quick_test_images).test
     shutil.rmtree(results / "table3-quick-official", ignore_errors=True)
     assert run(monkeypatch, *given, "--official", tmp_path) == 2  # not answered with the cells that were made here
     assert "brightness.npy does not exist" in capsys.readouterr().err
@@ -302,11 +306,11 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
 def test_an_interrupted_cell_goes_on(tmp_path):
     one = replace(RECIPE, epochs=2)
     told = []
-    assert not cells.fill([one], splits(), tmp_path, "table2", minutes=0, device="cpu", told=told.append)
-    assert cells.status(tmp_path)[0][:3] == ("on its way", one.title, "epoch 0 of 3")
-    assert cells.fill([one], splits(), tmp_path, "table2", device="cpu", told=told.append)
+    assert not fill([one], splits(), tmp_path, "table2", Running(minutes=0, device="cpu", on_message=told.append))
+    assert status(tmp_path)[0][:3] == ("on its way", one.title, "epoch 0 of 3")
+    assert fill([one], splits(), tmp_path, "table2", Running(device="cpu", on_message=told.append))
     kept = cells.read(cells.cell_path(tmp_path, "table2", one))
-    assert [row[:3] for row in cells.status(tmp_path)] == [("table2", one.title, f"{100 * kept['accuracy']:.2f} %")]
+    assert [row[:3] for row in status(tmp_path)] == [("table2", one.title, f"{100 * kept['accuracy']:.2f} %")]
     assert "out of time" in told[1]
 
 
@@ -318,7 +322,7 @@ def test_a_damaged_cell_is_refused(tmp_path):
         cells.missing([RECIPE], tmp_path, "table2")
     path.write_text(json.dumps({"recipe": RECIPE.to_dict(), "title": "no figure"}))
     with pytest.raises(InputError, match="damaged"):
-        cells.status(tmp_path)
+        status(tmp_path)
     whole = {"title": "a", "accuracy": 0.5, "hardware": "b", "day": "c"}
     for wrong in (
         {"accuracy": "0.5"},
@@ -337,7 +341,7 @@ def test_a_damaged_cell_is_refused(tmp_path):
     ):
         path.write_text(json.dumps({"recipe": RECIPE.to_dict(), **whole, **wrong}))
         with pytest.raises(InputError, match="damaged"):
-            cells.status(tmp_path)
+            status(tmp_path)
     for content in (b"\xff", b"[" * 100_000, b"[]", b""):
         path.write_bytes(content)
         with pytest.raises(InputError):
@@ -349,13 +353,13 @@ def test_a_damaged_cell_is_refused(tmp_path):
 
 def test_what_a_death_left_of_a_finished_cell_is_tidied(tmp_path):
     one = replace(RECIPE, epochs=1)
-    assert cells.fill([one], splits(), tmp_path, "table2", device="cpu")
+    assert fill([one], splits(), tmp_path, "table2", Running(device="cpu"))
     work = cells.work_folder(tmp_path, one)
     work.mkdir(parents=True)
     (work / "log.jsonl").write_text("{}")  # killed while it was removed
     half = tmp_path / "models" / f".{one.key}-abcd1234.safetensors"
     half.write_bytes(b"half")
-    assert cells.fill([one], splits(), tmp_path, "table2", device="cpu")
+    assert fill([one], splits(), tmp_path, "table2", Running(device="cpu"))
     assert not work.exists()
     assert not half.exists()
 
@@ -373,7 +377,7 @@ def test_what_cannot_be_written_is_said_before_the_data_is_read(monkeypatch, cap
         raise AssertionError("the data was read first")
 
     monkeypatch.setattr("oversmooth.cli.train.load", read)
-    monkeypatch.setattr("oversmooth.cli.cells.load", read)
+    monkeypatch.setattr("oversmooth.cli.tables.load", read)
     (tmp_path / "file").touch()
     given = ["train", "-o"] if command == "train" else ["reproduce", command, "--results"]
     assert run(monkeypatch, *given, tmp_path / "file" / "in") == 2
@@ -396,12 +400,12 @@ def test_what_is_recommended_is_not_refused(monkeypatch, capsys, tmp_path):
     assert run(monkeypatch, *given, "10%", "--data", tmp_path) == 2  # before the data is looked for
     said = " ".join(capsys.readouterr().err.split())
     (example,) = re.findall(r"such as (\S+)$", said)
-    every = table2.recipes(1, quick=True)
+    every = Table2(seeds=1, quick=True).recipes()
     assert len(cells.chosen(every, [example])) == 1
 
 
 def test_cells_are_chosen_by_words():
-    every = table2.recipes(3)
+    every = Table2().recipes()
     assert len(every) == 27
     assert len({one.key for one in every}) == 27
     assert {(r.variant, r.share) for r in cells.chosen(every, ["plain:10%", "50%"])} == {
@@ -412,16 +416,21 @@ def test_cells_are_chosen_by_words():
 
 
 def test_published_figures_stand_beside_ours():
-    values = {("plain", 0.1): [0.32, 0.33, 0.34]}
-    text = table2.markdown(values)
+    table, column = Table2(), replace(recipe.PAPER, share=0.1)
+    kept = {replace(column, seed=seed): {"accuracy": accuracy} for seed, accuracy in enumerate((0.32, 0.33, 0.34))}
+    text = table_text.markdown(*table.rows(kept), table.notes())
     assert "33.00 ± 1.00 (3)" in text
     assert "32.47 ± 0.9" in text
     assert "published" in text
-    assert table2.chart(values) is not None
-    values = {"plain": [[0.5, 0.4, 0.3, 0.2, 0.1, 0.05]], "smooth": [], "sharpen": []}
-    assert "ours, 10 % of the data" in table3.markdown(values, 0.1)
-    assert "published, 100 % of the data" in table3.markdown(values, 0.1)
-    assert table3.chart(values, 0.1) is not None
+    assert table.chart(kept) is not None
+    table, kept = Table3(share=0.1), {column: {"accuracy": 0.5, "mean": [0.4, 0.3, 0.2, 0.1, 0.05]}}
+    text = table_text.markdown(*table.rows(kept), table.notes())
+    assert "ours, 10 % of the data" in text
+    assert "published, 100 % of the data" in text
+    assert table.chart(kept) is not None
+    assert (0, *SEVERITIES) == INTENSITIES
+    with pytest.raises(InputError, match=r"no mean of each of 5 intensities"):
+        table.rows({column: {"accuracy": 0.5}})
 
 
 def test_several_runs_at_once(tmp_path, cifar):
@@ -442,14 +451,14 @@ def test_cells_filled_at_once_are_those_filled_one_by_one(tmp_path, cifar):
     both = load_splits(cifar)
     fitted = [replace(base, variant=variant).fitted(both.train) for variant in ("plain", "sharpen")]
     given = dict(data=str(cifar), device="cpu")
-    assert not cells.fill(fitted, both, tmp_path / "at-once", "table2", at_once=2, minutes=0, **given)
-    assert cells.fill(fitted, both, tmp_path / "at-once", "table2", at_once=2, **given)
-    assert cells.fill(fitted[1:], both, tmp_path / "alone", "table2", **given)
+    assert not fill(fitted, both, tmp_path / "at-once", "table2", Running(at_once=2, minutes=0, **given))
+    assert fill(fitted, both, tmp_path / "at-once", "table2", Running(at_once=2, **given))
+    assert fill(fitted[1:], both, tmp_path / "alone", "table2", Running(**given))
     one, other = (cells.read(cells.cell_path(tmp_path / where, "table2", fitted[1])) for where in ("at-once", "alone"))
     assert one["accuracy"] == other["accuracy"]
     broken = [replace(one, batch=5000) for one in fitted]
     with pytest.raises(InputError, match=r"2 of 2 runs failed; .* less than one batch of 5000"):
-        cells.fill(broken, both, tmp_path / "broken", "table2", at_once=2, **given)
+        fill(broken, both, tmp_path / "broken", "table2", Running(at_once=2, **given))
     assert steering_of(saved.load_model(cells.model_path(tmp_path / "at-once", fitted[1]))[0]).methods
 
 

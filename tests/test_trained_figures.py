@@ -13,14 +13,15 @@ from train_example import RECIPE, splits
 
 from oversmooth import models
 from oversmooth.diagnosis.diagnose import diagnose
-from oversmooth.reproduce import fig3, table1, table2, trained
+from oversmooth.reproduce import fig3, table1, trained_models
+from oversmooth.reproduce.tables import table2
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of
 from oversmooth.train.engine import loop
 from oversmooth.train.tasks.images import saved_model as saved
 from oversmooth.train.tasks.images.build import model_of
 from oversmooth.train.tasks.images.recipe import PAPER, VARIANTS
-from oversmooth.train.tasks.images.vit import Shape
+from oversmooth.train.tasks.images.settings import Shape
 
 TINY = replace(PAPER, shape=Shape(image=16, patch=8, width=16, depth=2, heads=8))
 SEEDS = (0, 3)
@@ -52,11 +53,11 @@ def _tiny(monkeypatch):
 
 
 def test_models_are_found_by_what_they_were_trained_by(kept):
-    found = [saved.load_model(path)[1] for path in trained.find(kept, 0.1)]
+    found = [saved.load_model(path)[1] for path in trained_models.find(kept, 0.1)]
     assert [(r.variant, r.seed, r.wiring) for r in found] == [(v, s, "paper") for v in VARIANTS for s in SEEDS]
-    assert [saved.recipe_of(path).seed for path in trained.find(kept, 0.1, 3)] == [3, 3, 3]
+    assert [saved.recipe_of(path).seed for path in trained_models.find(kept, 0.1, 3)] == [3, 3, 3]
     with pytest.raises(InputError, match=r"choose 1, 0\.5 or 0\.1"):
-        trained.find(kept, 0.2)
+        trained_models.find(kept, 0.2)
 
 
 @torch.no_grad()
@@ -95,7 +96,7 @@ def test_table_1_of_trained_models_against_dense_eigenvalues(monkeypatch, capsys
     assert "ViT-Ti are other models" in " ".join(capsys.readouterr().out.split())
     for variant, name in (("plain", "ViT"), ("smooth", "ViT⁺"), ("sharpen", "ViT⁻")):
         shares = []
-        for path in trained.find(kept, 0.1):
+        for path in trained_models.find(kept, 0.1):
             own = saved.recipe_of(path)
             if own.variant == variant:
                 cases = cases_by_hand(path)
@@ -119,7 +120,7 @@ def test_table_1_joined_has_a_case_a_layer_and_input(monkeypatch, capsys, kept):
 
 
 def test_seeds_are_together_whoever_names_them(kept):
-    paths = trained.find(kept, 0.1)[:2]
+    paths = trained_models.find(kept, 0.1)[:2]
     found = [diagnose(str(path), depth=0, joined=0, ranks=0) for path in paths]
     assert "ViT, depth 2, 10 % of cifar100, 2 seeds" in table1.markdown(found)
     for diagnosis in found:
@@ -139,7 +140,7 @@ def test_figures_of_trained_models(monkeypatch, capsys, tmp_path, kept):
 
 
 def test_fig3_shows_models_as_they_were_trained_beside_what_they_began_as(kept):
-    paths = [str(path) for path in trained.find(kept, 0.1, 3)]
+    paths = [str(path) for path in trained_models.find(kept, 0.1, 3)]
     cases = fig3.cases(paths[::-1])  # in any order
     assert [case.mode for case in cases] == [None, "sharpen", "smooth"] * 2
     x = torch.randn(2, 3, 16, 16)
@@ -167,7 +168,7 @@ def test_what_is_not_there_is_said_with_the_command_that_makes_it(monkeypatch, c
     assert f"oversmooth reproduce table2 --cells 50% --results {kept}" in nothing
     # One variant alone is missing.
     (tmp_path / "models").mkdir()
-    for path in trained.find(kept, 0.1)[:4]:
+    for path in trained_models.find(kept, 0.1)[:4]:
         shutil.copy(path, tmp_path / "models")
     assert "no model ViT⁻, depth 2, 10 %" in refused("--trained", "--results", tmp_path)
     if command != "table1":
@@ -179,7 +180,7 @@ def test_what_is_not_there_is_said_with_the_command_that_makes_it(monkeypatch, c
 
 
 def test_fig3_refuses_models_that_do_not_compare(tmp_path, kept):
-    plain, smooth, sharpen = map(str, trained.find(kept, 0.1, 0))
+    plain, smooth, sharpen = map(str, trained_models.find(kept, 0.1, 0))
     for given, said in (
         ([plain, smooth], "2 models were given, of plain, smooth; give one each"),
         ([plain, smooth, smooth], "3 models were given, of plain, smooth; give one each"),

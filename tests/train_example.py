@@ -6,9 +6,8 @@ import torch
 
 from oversmooth.train.engine.result import Splits
 from oversmooth.train.tasks.images.data import Images
-from oversmooth.train.tasks.images.randaugment import RandAugment
 from oversmooth.train.tasks.images.recipe import Recipe
-from oversmooth.train.tasks.images.vit import Shape
+from oversmooth.train.tasks.images.settings import RandAugment, Shape
 
 SHAPE = Shape(image=8, patch=4, classes=4, width=16, depth=2, heads=2)
 RECIPE = Recipe(data="blobs", shape=SHAPE, epochs=3, warmup=1, lr=3e-3, batch=8, padding=1, rand_augment=RandAugment())

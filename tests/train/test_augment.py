@@ -6,8 +6,9 @@ import torch
 
 from oversmooth.inputs import picture
 from oversmooth.safety.errors import InputError
+from oversmooth.train.tasks.images import randaugment
 from oversmooth.train.tasks.images.augment import Augment, Draws
-from oversmooth.train.tasks.images.randaugment import RandAugment
+from oversmooth.train.tasks.images.settings import RandAugment
 
 PLAIN = dict(rand_augment=None, mixup=0.0, cutmix=0.0, smoothing=0.0, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 LABELS = torch.arange(12) % 5
@@ -69,7 +70,8 @@ def test_the_order_is_crop_flip_randaugment_mix_normalise(images):
     first = Draws(torch.cat([numbers[:, :3].flatten(), draws.uniform[-4:]]), draws.normal[:, :0])
     moved = (cropped.transform(images, LABELS, first)[0] * 255).round().to(torch.uint8)
     ours = RandAugment()
-    changed = ours(moved, ours.plan(numbers[:, 3:].unflatten(1, (2, 4)), draws.normal), augment.fill)
+    plan = randaugment.plan_from(ours, numbers[:, 3:].unflatten(1, (2, 4)), draws.normal)
+    changed = randaugment.apply(ours, moved, plan, augment.fill)
     last = Augment(rand_augment=None, padding=0, flip=0.0, classes=5)
     expected, wanted = last.transform(changed, LABELS, first)
     torch.testing.assert_close(x, expected)

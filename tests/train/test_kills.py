@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 import torch._dynamo  # what the first step would import, in every child
 from train_example import RECIPE, splits
-from oversmooth.reproduce import cells
+from oversmooth.reproduce.filling import Running, fill
 from oversmooth.train.engine.loop import Watch, train
 
 home = Path({folder!r})
@@ -34,7 +34,7 @@ def one(folder):
     return train(RECIPE, splits(), device="cpu", folder=folder, resume=True, watch=Watch(monitor=5, save=0)).why
 
 def table(folder):
-    return cells.fill(RECIPES[:2], splits(), folder, "table2", device="cpu").why
+    return fill(RECIPES[:2], splits(), folder, "table2", Running(device="cpu")).why
 
 def child(work, folder):
     process = os.fork()  # what was imported need not be again
@@ -112,10 +112,10 @@ import sys
 sys.path.insert(0, {tests!r})
 from dataclasses import replace
 from pathlib import Path
-from oversmooth.reproduce import cells
+from oversmooth.reproduce.filling import Running, fill
 from oversmooth.train.tasks.images.recipe import QUICK
 from oversmooth.train.engine.result import load_splits
-from oversmooth.train.tasks.images.vit import Shape
+from oversmooth.train.tasks.images.settings import Shape
 from test_train_commands import make_cifar
 
 data, results = Path({folder!r}) / "cifar-100-binary", Path({folder!r}) / "results"
@@ -124,7 +124,7 @@ if not data.is_dir():
 both = load_splits(data)
 base = replace(QUICK, share=1.0, epochs=100000, batch=20, shape=Shape(patch=8, width=16, depth=1, heads=2))
 wanted = [replace(base, seed=seed).fitted(both.train) for seed in (0, 1)]
-cells.fill(wanted, both, results, "table2", data=str(data), at_once=2, device="cpu")
+fill(wanted, both, results, "table2", Running(data=str(data), at_once=2, device="cpu"))
 """
 
 

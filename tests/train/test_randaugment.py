@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from oversmooth.inputs import picture
 from oversmooth.safety.errors import InputError
-from oversmooth.train.tasks.images.randaugment import OPERATIONS, UNIFORMS, Plan, RandAugment
+from oversmooth.train.tasks.images.randaugment import OPERATIONS, UNIFORMS, Plan, apply, plan_from
+from oversmooth.train.tasks.images.settings import RandAugment
 
 Image = pytest.importorskip("PIL.Image")
 ImageEnhance = pytest.importorskip("PIL.ImageEnhance")
@@ -102,8 +103,11 @@ def check(name: str, found: np.ndarray, expected: np.ndarray) -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_operation_is_pillows(name, increasing):
     magnitude, negated, cubic = drawn(OPERATIONS.index(name))
-    found = RandAugment(increasing=increasing)(
-        tensor(pixels()), plan_of(name, magnitude, negated, cubic), torch.tensor(FILL, dtype=torch.int32)
+    found = apply(
+        RandAugment(increasing=increasing),
+        tensor(pixels()),
+        plan_of(name, magnitude, negated, cubic),
+        torch.tensor(FILL, dtype=torch.int32),
     )
     expected = [
         np.asarray(pillow(Image.fromarray(image), name, float(m), n, c, increasing), int)
@@ -116,7 +120,8 @@ def test_every_operation_is_pillows(name, increasing):
 def test_images_of_one_channel_and_of_other_shapes(name):
     grey = np.ascontiguousarray(pixels()[:, :20, :28, :1])
     magnitude, negated, cubic = drawn(7)
-    found = RandAugment()(tensor(grey), plan_of(name, magnitude, negated, cubic), torch.tensor([99], dtype=torch.int32))
+    fill = torch.tensor([99], dtype=torch.int32)
+    found = apply(RandAugment(), tensor(grey), plan_of(name, magnitude, negated, cubic), fill)
     expected = [
         np.asarray(pillow(Image.fromarray(image[..., 0]), name, float(m), n, c, fill=99), int)[..., None]
         for image, m, n, c in zip(grey, magnitude, negated, cubic, strict=True)
@@ -136,8 +141,11 @@ def test_every_operation_is_timms(name, increasing, monkeypatch):
     magnitude, negated, cubic = drawn(99)
     if name == "Posterize":  # Pillow 13 refuses to keep no bit at all
         magnitude = np.clip(magnitude, 2.5, 7.4 if increasing else 10)
-    found = RandAugment(increasing=increasing)(
-        tensor(pixels()), plan_of(name, magnitude, negated, cubic), torch.tensor(FILL, dtype=torch.int32)
+    found = apply(
+        RandAugment(increasing=increasing),
+        tensor(pixels()),
+        plan_of(name, magnitude, negated, cubic),
+        torch.tensor(FILL, dtype=torch.int32),
     )
     expected = []
     for image, m, n, c in zip(pixels(), magnitude, negated, cubic, strict=True):
@@ -152,7 +160,8 @@ def test_every_operation_is_timms(name, increasing, monkeypatch):
 def test_whole_magnitudes_are_truncated_as_in_python(level):
     images, fill = tensor(pixels()[:COUNT]), torch.tensor(FILL, dtype=torch.int32)
     for name in ("Posterize", "Solarize", "SolarizeAdd"):
-        found = RandAugment()(images, plan_of(name, [level] * COUNT, [False] * COUNT, [False] * COUNT), fill)
+        plan = plan_of(name, [level] * COUNT, [False] * COUNT, [False] * COUNT)
+        found = apply(RandAugment(), images, plan, fill)
         expected = [np.asarray(pillow(Image.fromarray(image), name, level, False, False), int) for image in pixels()]
         assert np.array_equal(array(found), np.stack(expected))
 
@@ -161,14 +170,16 @@ def test_operations_follow_one_another_and_minus_one_is_none():
     images, fill = tensor(pixels()), torch.tensor(FILL, dtype=torch.int32)
     random = torch.Generator().manual_seed(3)
     augment = RandAugment(operations=3, probability=0.7)
-    plan = augment.plan(torch.rand(COUNT, 3, UNIFORMS, generator=random), torch.randn(COUNT, 3, generator=random))
-    found = augment(images, plan, fill)
+    uniform, normal = torch.rand(COUNT, 3, UNIFORMS, generator=random), torch.randn(COUNT, 3, generator=random)
+    plan = plan_from(augment, uniform, normal)
+    found = apply(augment, images, plan, fill)
     for index in range(COUNT):
         image = images[index : index + 1]
         for step in range(3):
             parts = (plan.operation, plan.magnitude, plan.negated, plan.cubic)
             if plan.operation[index, step] >= 0:
-                image = augment(image, Plan(*(part[index : index + 1, step : step + 1] for part in parts)), fill)
+                alone = Plan(*(part[index : index + 1, step : step + 1] for part in parts))
+                image = apply(augment, image, alone, fill)
         assert torch.equal(found[index], image[0])
     assert (plan.operation == -1).any()
 
@@ -176,7 +187,7 @@ def test_operations_follow_one_another_and_minus_one_is_none():
 def many(augment: RandAugment, count: int = 20_000) -> Plan:
     random = torch.Generator().manual_seed(1)
     uniform = torch.rand(count, augment.operations, UNIFORMS, generator=random)
-    return augment.plan(uniform, torch.randn(count, augment.operations, generator=random))
+    return plan_from(augment, uniform, torch.randn(count, augment.operations, generator=random))
 
 
 def test_operations_are_drawn_evenly_and_each_applied_half_the_time():
@@ -209,7 +220,7 @@ def test_directions_and_interpolations(interpolation, share):
 
 @given(st.lists(st.floats(0, 1, exclude_max=True, width=32), min_size=UNIFORMS, max_size=UNIFORMS), st.floats(-9, 9))
 def test_any_numbers_make_a_plan(uniform, normal):
-    plan = RandAugment(operations=1).plan(torch.tensor([[uniform]]), torch.tensor([[normal]]))
+    plan = plan_from(RandAugment(operations=1), torch.tensor([[uniform]]), torch.tensor([[normal]]))
     assert -1 <= plan.operation.item() < len(OPERATIONS)
     assert 0 <= plan.magnitude.item() <= 10
     assert (plan.operation.item() == -1) == (uniform[1] >= 0.5)

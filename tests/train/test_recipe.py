@@ -8,8 +8,8 @@ from train_example import RECIPE, blobs
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral
-from oversmooth.train.tasks.images.randaugment import RandAugment
 from oversmooth.train.tasks.images.recipe import PAPER, QUICK, Recipe
+from oversmooth.train.tasks.images.settings import RandAugment
 
 
 def test_the_papers_recipe_is_the_recovered_one():

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 
-from oversmooth.cli import cells, demo, diagnose, reproduce, simulate, spectrum, steer, train  # each adds its command
+# Each adds its command, and help lists them in this order.
+from oversmooth.cli import diagnose, train  # isort: skip
+from oversmooth.cli import demo, reproduce, simulate, spectrum, steer, tables
 from oversmooth.cli.app import app
 from oversmooth.cli.streams import err, standard_streams
 from oversmooth.safety import signals
 from oversmooth.safety.errors import InputError
 
-__all__ = ["app", "cells", "demo", "diagnose", "main", "reproduce", "simulate", "spectrum", "steer", "train"]
+__all__ = ["app", "demo", "diagnose", "main", "reproduce", "simulate", "spectrum", "steer", "tables", "train"]
 
 
 _NEEDED = ("numpy", "safetensors", "torch", "rich")

@@ -48,7 +48,7 @@ def _named(
     if trained and models:
         raise InputError(f"both {models[0]} and --trained were given; name models, or take table 2's")
     if trained:
-        from oversmooth.reproduce.trained import find
+        from oversmooth.reproduce.trained_models import find
 
         return [str(path) for path in find(results, share, seed)]
     if not models and not none:

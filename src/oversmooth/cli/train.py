@@ -6,61 +6,52 @@ import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
 from oversmooth.cli.app import SECONDS_BETWEEN_LINES, app, duration, err, out, status
+from oversmooth.cli.options import changing_option, parameters_of, take
+from oversmooth.train.tasks.images.recipe import PAPER, QUICK, Recipe
+from oversmooth.train.tasks.images.settings import Shape
 
 if TYPE_CHECKING:
     from oversmooth.train.engine.result import OnNan, Progress, Splits
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _RECIPE, _MODEL, _RUN = "The recipe (defaults: the first paper's)", "The model", "The run"
 Data = Annotated[
     str, typer.Option(help="cifar100, cifar10, fashion-mnist or mnist, wherever it lies; or the folder that holds one.")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
-Minutes = Annotated[float | None, typer.Option(help="Stop at a checkpoint after so many minutes.", min=0)]
 Force = Annotated[bool, typer.Option("--force", help="Write there even if another process does.")]
+_SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
+    (None, Recipe, ("variant", "share", "seed")),
+    (_RECIPE, Recipe, ("epochs", "warmup", "lr", "batch", "weight_decay", "share_seed")),
+    (_MODEL, Shape, ("patch", "depth", "width", "heads")),
+    (_MODEL, Recipe, ("wiring", "start", "initialisation", "output_bias", "precision")),
+]
+"""Settings of the recipe and of its model's shape that are options, by panel of the help."""
+
+
+def _with_settings(command: _Function) -> _Function:
+    """Add the recipe's settings to a command's options, after --data."""
+    parameters = parameters_of(command)
+    place = [parameter.name for parameter in parameters].index("data") + 1
+    parameters[place:place] = [changing_option(of, name, panel) for panel, of, names in _SETTINGS for name in names]
+    take(command, parameters)
+    return command
 
 
 @app.command()
+@_with_settings
 def train(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Directory for the log, the checkpoint and the model.")
     ],
     data: Data = "cifar100",
-    variant: Annotated[
-        str | None,
-        typer.Option(
-            help="plain, smooth (ViT⁺) or sharpen (ViT⁻); or methods as oversmooth steer takes them, joined by ' + '.",
-            show_default="plain",
-        ),
-    ] = None,
-    share: Annotated[
-        float | None, typer.Option(help="Share of the training images, above 0 and up to 1.", show_default="1")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights, order and augmentation.", show_default="0")] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Epochs of cosine.", show_default="300", rich_help_panel=_RECIPE)
-    ] = None,
-    warmup: Annotated[
-        int | None, typer.Option(help="Epochs of warm-up before them.", show_default="5", rich_help_panel=_RECIPE)
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Highest learning rate.", show_default="1.25e-4", rich_help_panel=_RECIPE)
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Images a step.", show_default="96", rich_help_panel=_RECIPE)
-    ] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option(help="On all parameters.", show_default="0.05", rich_help_panel=_RECIPE)
-    ] = None,
-    share_seed: Annotated[
-        int | None, typer.Option(help="Which images the share takes.", show_default="0", rich_help_panel=_RECIPE)
-    ] = None,
     augment: Annotated[
         bool | None,
         typer.Option(
@@ -77,48 +68,6 @@ def train(
     quick: Annotated[
         bool, typer.Option("--quick", help="Begin from a small recipe, minutes on a CPU.", rich_help_panel=_RECIPE)
     ] = False,
-    patch: Annotated[
-        int | None, typer.Option(help="Side of a patch.", show_default="2", rich_help_panel=_MODEL)
-    ] = None,
-    depth: Annotated[int | None, typer.Option(help="Blocks.", show_default="12", rich_help_panel=_MODEL)] = None,
-    width: Annotated[
-        int | None, typer.Option(help="Features of a token.", show_default="192", rich_help_panel=_MODEL)
-    ] = None,
-    heads: Annotated[
-        int | None, typer.Option(help="Attention heads.", show_default="3", rich_help_panel=_MODEL)
-    ] = None,
-    wiring: Annotated[
-        str | None,
-        typer.Option(
-            help="Of smooth and sharpen: paper, or code (the authors' early code).",
-            show_default="paper",
-            rich_help_panel=_MODEL,
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            help="Of smooth and sharpen: cold as the paper begins, or warm from the plain weights.",
-            show_default="cold",
-            rich_help_panel=_MODEL,
-        ),
-    ] = None,
-    initialisation: Annotated[
-        str | None,
-        typer.Option(help="Of other weights: truncated or torch.", show_default="truncated", rich_help_panel=_MODEL),
-    ] = None,
-    output_bias: Annotated[
-        bool | None,
-        typer.Option(
-            "--output-bias/--no-output-bias",
-            help="Of smooth and sharpen: of attention's output; the authors' early code has none.",
-            show_default="output-bias",
-            rich_help_panel=_MODEL,
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="On a GPU: bf16 or float32.", show_default="bf16", rich_help_panel=_MODEL)
-    ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with the run in the directory, if there is one.", rich_help_panel=_RUN),
@@ -156,6 +105,7 @@ def train(
         bool,
         typer.Option("--force", help="Take the directory over from a process that writes there.", rich_help_panel=_RUN),
     ] = False,
+    **settings: Any,
 ) -> None:
     """Train a small ViT, by default as the first paper did, and keep it with its log.
 
@@ -167,23 +117,6 @@ def train(
 
     For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
     """
-    given = dict(
-        variant=variant,
-        seed=seed,
-        share=share,
-        share_seed=share_seed,
-        epochs=epochs,
-        warmup=warmup,
-        lr=lr,
-        batch=batch,
-        weight_decay=weight_decay,
-        wiring=wiring,
-        start=start,
-        initialisation=initialisation,
-        output_bias=output_bias,
-        precision=precision,
-    )
-    size = dict(patch=patch, depth=depth, width=width, heads=heads)
     with leaves_when_asked():
         from oversmooth.train.engine.parent import end_with_parent
 
@@ -191,11 +124,10 @@ def train(
         from oversmooth.safety import files
         from oversmooth.train.engine import loop
         from oversmooth.train.engine.ranks import asked_for
-        from oversmooth.train.tasks.images.recipe import PAPER, QUICK, Recipe
 
         begun = QUICK if quick else PAPER if recipe is None else Recipe.read(recipe)
-        changed = begun.changed(given, size, augment)
-        retry = on_nan_named(on_nan)
+        changed = begun.changed(settings, augment)
+        when_nan = on_nan_named(on_nan)
         if asked_for()[0]:  # of the processes that torchrun started, one speaks
             out.quiet = err.quiet = True
         files.check_folder(output)  # before the data is read, which takes a while
@@ -205,7 +137,7 @@ def train(
             minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
         chosen = changed.fitted(splits.train)
         out.print(f"{chosen.title}, recipe {chosen.key}", highlight=False, markup=False)
-        with progress() as told:
+        with progress() as on_progress:
             result = loop.train(
                 chosen,
                 splits,
@@ -214,14 +146,14 @@ def train(
                 resume=resume,
                 minutes=minutes,
                 watch=loop.Watch(evaluate=evaluate, monitor=monitor, tensorboard=tensorboard),
-                progress=told,
-                on_nan=retry,
+                progress=on_progress,
+                on_nan=when_nan,
                 force=force,
                 told=say,
             )
-    for back in result.retries:
+    for retry in result.retries:
         out.print(
-            f"went back to step {back['back_to_step']:,}, with other draws: {back['said']}",
+            f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}",
             highlight=False,
             markup=False,
             soft_wrap=True,
@@ -289,7 +221,7 @@ def load(data: str) -> Splits:
 
 
 class progress:
-    """A bar on stderr, gone when done; used as ``with progress() as told``."""
+    """A bar on stderr, gone when done; used as ``with progress() as on_progress``."""
 
     def __enter__(self) -> Any:
         from rich.progress import BarColumn, TextColumn
@@ -298,29 +230,29 @@ class progress:
         self.bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[state]}"),
             console=err,
             transient=True,
         )
         if err.is_terminal:
             self.bars.start()
-        self.said_at = time.monotonic()
-        self.task = self.bars.add_task("preparing", total=None, said="")
-        return self.tell
+        self.last_line_at = time.monotonic()
+        self.task = self.bars.add_task("preparing", total=None, state="")
+        return self.show
 
-    def tell(self, now: Progress) -> None:
-        said = f"{now.images_per_s:,.0f} images/s, {duration(now.seconds_left)} left"
+    def show(self, now: Progress) -> None:
+        state = f"{now.images_per_s:,.0f} images/s, {duration(now.seconds_left)} left"
         if now.loss is not None:
-            said += f", loss {now.loss:.3f}"
+            state += f", loss {now.loss:.3f}"
         if now.accuracy is not None:
-            said += f", accuracy {now.accuracy:.1%}"
+            state += f", accuracy {now.accuracy:.1%}"
         title = f"epoch {now.epoch} of {now.epochs}"
         if not err.is_terminal:  # a line now and then, for logs
-            if time.monotonic() - self.said_at >= SECONDS_BETWEEN_LINES:
-                self.said_at = time.monotonic()
-                err.print(f"{title}: {said}", highlight=False, markup=False, soft_wrap=True)
+            if time.monotonic() - self.last_line_at >= SECONDS_BETWEEN_LINES:
+                self.last_line_at = time.monotonic()
+                err.print(f"{title}: {state}", highlight=False, markup=False, soft_wrap=True)
             return
-        self.bars.update(self.task, description=title, completed=now.step, total=now.steps, said=said)
+        self.bars.update(self.task, description=title, completed=now.step, total=now.steps, state=state)
 
     def __exit__(self, *error: object) -> None:
         self.bars.stop()

@@ -115,7 +115,8 @@ def groups(diagnoses: list[Diagnosis]) -> Iterator[tuple[str, list[Diagnosis]]]:
 
 def _own(seed: int, device: str | None) -> Loaded:
     """ViT-Ti with patches of 4, which a CPU runs in seconds."""
-    from oversmooth.train.tasks.images.vit import Shape, ViT
+    from oversmooth.train.tasks.images.settings import Shape
+    from oversmooth.train.tasks.images.vit import ViT
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

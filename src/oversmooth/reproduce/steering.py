@@ -19,7 +19,7 @@ from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Inputs
 from oversmooth.models import Loaded
 from oversmooth.report.terminal import number
-from oversmooth.reproduce import tables
+from oversmooth.reproduce import table_text
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import (
     AttnScale,
@@ -115,4 +115,4 @@ def table(diagnoses: Sequence[Diagnosis]) -> Table:
 
 
 def markdown(diagnoses: Sequence[Diagnosis]) -> str:
-    return tables.markdown(_COLUMNS, rows(diagnoses))
+    return table_text.markdown(_COLUMNS, rows(diagnoses))

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.reproduce import tables
-from oversmooth.reproduce.cells import mean_and_spread
+from oversmooth.reproduce import table_text
 from oversmooth.safety.errors import InputError
 from oversmooth.train.tasks.images.recipe import Recipe, percent
 
@@ -101,15 +100,15 @@ def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, ...]]
         recipe = trained_by(group[0])
         seeds = {found.seed for d in group if (found := trained_by(d)) is not None}
         if len(group) == len(seeds) > 1 and recipe is not None:
-            means = [mean_and_spread(column) for column in zip(*percents, strict=True)]
+            means = [table_text.mean_and_spread(column) for column in zip(*percents, strict=True)]
             figures = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in means]
             rows.append((f"{recipe.label}, {len(group)} seeds", *figures, f"{cases:,}", "ours, mean"))
     return rows + [(name, f"{v:.2f}", f"{100 - v:.2f}", "–", "–", "–", "published") for name, v in PUBLISHED.items()]
 
 
 def table(diagnoses: Sequence[Diagnosis], joined: bool = False) -> Table:
-    return tables.terminal(_COLUMNS, _rows(diagnoses, joined))
+    return table_text.terminal(_COLUMNS, _rows(diagnoses, joined))
 
 
 def markdown(diagnoses: Sequence[Diagnosis], joined: bool = False) -> str:
-    return tables.markdown(_COLUMNS, _rows(diagnoses, joined), notes(diagnoses, joined))
+    return table_text.markdown(_COLUMNS, _rows(diagnoses, joined), notes(diagnoses, joined))

@@ -267,7 +267,7 @@ def test_training_goes_through_the_wall(variant, monkeypatch):
             super().run()
 
     monkeypatch.setattr(run, "Step", Walled)
-    result = train(RECIPE.changed(dict(variant=variant), {}, None), splits(), device="cpu", watch=Watch(monitor=0))
+    result = train(RECIPE.changed(dict(variant=variant)), splits(), device="cpu", watch=Watch(monitor=0))
     assert result.finished
     assert not result.retries
     assert all(math.isfinite(row["loss"]) for row in result.epochs)

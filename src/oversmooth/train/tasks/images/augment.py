@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.train.tasks.images import mixing, randaugment
-from oversmooth.train.tasks.images.randaugment import RandAugment
+from oversmooth.train.tasks.images.settings import CIFAR100_MEAN, CIFAR100_STD, RandAugment
 
-CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
 _CROP_AND_FLIP = 3  # uniform numbers per image
 
 
@@ -100,7 +99,8 @@ class Augment(nn.Module):
         images = self._crop_and_flip(images, own[:, :_CROP_AND_FLIP])
         if self.rand_augment:
             uniform = own[:, _CROP_AND_FLIP:].unflatten(1, (-1, randaugment.UNIFORMS))
-            images = self.rand_augment(images, self.rand_augment.plan(uniform, draws.normal), self.fill)
+            plan = randaugment.plan_from(self.rand_augment, uniform, draws.normal)
+            images = randaugment.apply(self.rand_augment, images, plan, self.fill)
         mix = mixing.draw_mix(draws.uniform[-mixing.UNIFORMS :], self.tables, self.alphas, self.size, self.size)
         # Mixing before or after normalisation is the same: both are affine, and the shares sum to one.
         return self.normalise(mix.images(images.float())), mix.targets(labels, self.classes, self.smoothing)

@@ -8,13 +8,12 @@ captured in a CUDA graph. Results are whole grey levels after each operation, as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from oversmooth.safety.errors import InputError
 from oversmooth.train.tasks.images import tones
+from oversmooth.train.tasks.images.settings import HIGHEST_MAGNITUDE, RandAugment
 from oversmooth.train.tasks.images.warp import Move, rotation, warp
 
 OPERATIONS = (
@@ -38,11 +37,8 @@ OPERATIONS = (
 _OF = {name: place for place, name in enumerate(OPERATIONS)}
 _MOVES = ("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
 
-HIGHEST = 10.0
-"""The magnitude at which each operation is strongest, or for some weakest."""
 DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
 """What the moves do at the highest magnitude; the shift is a share of the side."""
-_MOST = 100  # operations on one image: of which nothing would be left
 UNIFORMS = 4
 """Uniform numbers per image and operation: which, whether, which way, which interpolation."""
 
@@ -52,108 +48,84 @@ class Plan:
     """What happens to each image, one column per operation in the order they are applied; ``(b, operations)`` each."""
 
     operation: Tensor  # int64, a place in OPERATIONS, or -1 for an image left alone
-    magnitude: Tensor  # float32, 0 to HIGHEST
+    magnitude: Tensor  # float32, 0 to HIGHEST_MAGNITUDE
     negated: Tensor  # bool
     cubic: Tensor  # bool
 
 
-@dataclass(frozen=True)
-class RandAugment:
-    """Settings: ``operations`` per image, with replacement, each applied with ``probability``.
+def plan_from(settings: RandAugment, uniform: Tensor, normal: Tensor) -> Plan:
+    """What these random numbers mean: ``(b, operations, UNIFORMS)`` in [0, 1) and ``(b, operations)`` normal."""
+    which, whether, way, smoothness = uniform.unbind(-1)
+    operation = (which * len(OPERATIONS)).long().clamp(max=len(OPERATIONS) - 1)
+    cubic = smoothness < 0.5
+    if settings.interpolation != "random":
+        cubic = torch.full_like(cubic, settings.interpolation == "bicubic")
+    return Plan(
+        operation=torch.where(whether < settings.probability, operation, -1),
+        magnitude=(settings.magnitude + settings.noise * normal).clamp(0, HIGHEST_MAGNITUDE),
+        negated=way < 0.5,
+        cubic=cubic,
+    )
 
-    The magnitude is normal about ``magnitude`` with spread ``noise``, cut to 0..10. With ``increasing`` (timm's
-    ``inc1``) a larger magnitude always means a stronger change. ``interpolation`` "random" is timm's own when none is
-    asked for: bilinear or bicubic with equal chance.
-    """
 
-    magnitude: float = 9.0
-    operations: int = 2
-    noise: float = 1.0
-    probability: float = 0.5
-    increasing: bool = False
-    interpolation: Literal["random", "bilinear", "bicubic"] = "random"
+def apply(settings: RandAugment, images: Tensor, plan: Plan, fill: Tensor) -> Tensor:
+    """``(b, c, h, w) uint8 -> (b, c, h, w) uint8``, c 1 or 3; ``fill`` (c,) int32, the colour of what moves in."""
+    for step in range(plan.operation.shape[1]):
+        one = Plan(plan.operation[:, step], plan.magnitude[:, step], plan.negated[:, step], plan.cubic[:, step])
+        images = _one(settings, images, one, fill)
+    return images
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.magnitude <= HIGHEST:
-            raise InputError(f"RandAugment's magnitude is {self.magnitude}; it goes from 0 to {HIGHEST:g}")
-        if not 1 <= self.operations <= _MOST:
-            raise InputError(f"RandAugment has {self.operations} operations; give 1 to {_MOST}, or leave it out")
-        if not 0 <= self.noise <= 1e6:
-            raise InputError(f"RandAugment's noise is {self.noise}; it is a spread, from 0 to 1,000,000")
-        if not 0 <= self.probability <= 1:
-            raise InputError(f"RandAugment's probability is {self.probability}; it goes from 0 to 1")
-        if self.interpolation not in ("random", "bilinear", "bicubic"):
-            raise InputError(f"no interpolation {self.interpolation!r}; choose random, bilinear or bicubic")
 
-    def plan(self, uniform: Tensor, normal: Tensor) -> Plan:
-        """What these random numbers mean: ``(b, operations, UNIFORMS)`` in [0, 1) and ``(b, operations)`` normal."""
-        which, whether, way, smoothness = uniform.unbind(-1)
-        operation = (which * len(OPERATIONS)).long().clamp(max=len(OPERATIONS) - 1)
-        cubic = smoothness < 0.5
-        if self.interpolation != "random":
-            cubic = torch.full_like(cubic, self.interpolation == "bicubic")
-        return Plan(
-            operation=torch.where(whether < self.probability, operation, -1),
-            magnitude=(self.magnitude + self.noise * normal).clamp(0, HIGHEST),
-            negated=way < 0.5,
-            cubic=cubic,
-        )
+def _one(settings: RandAugment, images: Tensor, plan: Plan, fill: Tensor) -> Tensor:
+    """One operation per image; the plan's entries are ``(b,)``."""
+    x = images.to(torch.int32)
+    luma = tones.grey(x)
+    factor = _factor(settings, plan)[:, None, None, None]
 
-    def __call__(self, images: Tensor, plan: Plan, fill: Tensor) -> Tensor:
-        """``(b, c, h, w) uint8 -> (b, c, h, w) uint8``, c 1 or 3; ``fill`` (c,) int32, the colour of what moves in."""
-        for step in range(plan.operation.shape[1]):
-            one = Plan(plan.operation[:, step], plan.magnitude[:, step], plan.negated[:, step], plan.cubic[:, step])
-            images = self._one(images, one, fill)
-        return images
+    table = _table(settings, x, luma, plan)
+    toned = table.gather(2, x.flatten(2).long()).view_as(x)
 
-    def _one(self, images: Tensor, plan: Plan, fill: Tensor) -> Tensor:
-        """One operation per image; the plan's entries are ``(b,)``."""
-        x = images.to(torch.int32)
-        luma = tones.grey(x)
-        factor = self._factor(plan)[:, None, None, None]
+    towards = torch.where(_is(plan, "Color"), luma, tones.smooth(x))
+    mixed = tones.blend(towards, x, factor)
 
-        table = self._table(x, luma, plan)
-        toned = table.gather(2, x.flatten(2).long()).view_as(x)
+    moved = warp(images, _move(plan, *x.shape[-2:]), plan.cubic, fill)
+    result = torch.where(_is(plan, "Color", "Sharpness"), mixed, toned)
+    return torch.where(_is(plan, *_MOVES), moved, result).to(torch.uint8)
 
-        towards = torch.where(_is(plan, "Color"), luma, tones.smooth(x))
-        mixed = tones.blend(towards, x, factor)
 
-        moved = warp(images, _move(plan, *x.shape[-2:]), plan.cubic, fill)
-        result = torch.where(_is(plan, "Color", "Sharpness"), mixed, toned)
-        return torch.where(_is(plan, *_MOVES), moved, result).to(torch.uint8)
+def _table(settings: RandAugment, x: Tensor, luma: Tensor, plan: Plan) -> Tensor:
+    """What becomes of each grey level, ``(b, c, 256)`` int32; the levels themselves where tone is not changed."""
+    levels = tones.identity(x)
+    flat = x.flatten(2)
+    lowest, highest = flat.amin(2, keepdim=True), flat.amax(2, keepdim=True)
+    pixels = luma[0].numel()
+    mean = (2 * luma.sum((1, 2, 3), dtype=torch.int32) + pixels) // (2 * pixels)  # rounded, halves up
+    towards = torch.where(plan.operation == _OF["Contrast"], mean, 0)[:, None, None]
+    share = plan.magnitude[:, None, None] / HIGHEST_MAGNITUDE
+    bits, threshold = (share * 4).to(torch.int32), (share * 256).to(torch.int32)
+    if settings.increasing:
+        bits, threshold = 4 - bits, 256 - threshold
+    tables = {
+        "AutoContrast": tones.auto_contrast(lowest, highest),
+        "Equalize": tones.equalize(x, highest),
+        "Invert": tones.LEVELS - 1 - levels,
+        "Posterize": tones.posterize(bits),
+        "Solarize": tones.solarize(threshold),
+        "SolarizeAdd": tones.solarize_add((share * 110).to(torch.int32)),
+    }
+    table = levels.expand(*flat.shape[:2], -1)
+    for name, made in tables.items():
+        table = torch.where(_is(plan, name)[..., 0], made, table)
+    faded = tones.blend(towards, levels, _factor(settings, plan)[:, None, None])
+    return torch.where(_is(plan, "Contrast", "Brightness")[..., 0], faded, table)
 
-    def _table(self, x: Tensor, luma: Tensor, plan: Plan) -> Tensor:
-        """What becomes of each grey level, ``(b, c, 256)`` int32; the levels themselves where tone is not changed."""
-        levels = tones.identity(x)
-        flat = x.flatten(2)
-        lowest, highest = flat.amin(2, keepdim=True), flat.amax(2, keepdim=True)
-        pixels = luma[0].numel()
-        mean = (2 * luma.sum((1, 2, 3), dtype=torch.int32) + pixels) // (2 * pixels)  # rounded, halves up
-        towards = torch.where(plan.operation == _OF["Contrast"], mean, 0)[:, None, None]
-        share = plan.magnitude[:, None, None] / HIGHEST
-        bits, threshold = (share * 4).to(torch.int32), (share * 256).to(torch.int32)
-        if self.increasing:
-            bits, threshold = 4 - bits, 256 - threshold
-        tables = {
-            "AutoContrast": tones.auto_contrast(lowest, highest),
-            "Equalize": tones.equalize(x, highest),
-            "Invert": tones.LEVELS - 1 - levels,
-            "Posterize": tones.posterize(bits),
-            "Solarize": tones.solarize(threshold),
-            "SolarizeAdd": tones.solarize_add((share * 110).to(torch.int32)),
-        }
-        table = levels.expand(*flat.shape[:2], -1)
-        for name, made in tables.items():
-            table = torch.where(_is(plan, name)[..., 0], made, table)
-        faded = tones.blend(towards, levels, self._factor(plan)[:, None, None])
-        return torch.where(_is(plan, "Contrast", "Brightness")[..., 0], faded, table)
 
-    def _factor(self, plan: Plan) -> Tensor:
-        """How far from the degenerate image, where 1 is no change. ``(b,)``."""
-        share = plan.magnitude / HIGHEST
-        if not self.increasing:
-            return share * 1.8 + 0.1
-        return (1 + torch.where(plan.negated, -0.9, 0.9) * share).clamp(min=0.1)
+def _factor(settings: RandAugment, plan: Plan) -> Tensor:
+    """How far from the degenerate image, where 1 is no change. ``(b,)``."""
+    share = plan.magnitude / HIGHEST_MAGNITUDE
+    if not settings.increasing:
+        return share * 1.8 + 0.1
+    return (1 + torch.where(plan.negated, -0.9, 0.9) * share).clamp(min=0.1)
 
 
 def _is(plan: Plan, *names: str) -> Tensor:
@@ -166,7 +138,7 @@ def _is(plan: Plan, *names: str) -> Tensor:
 
 def _move(plan: Plan, height: int, width: int) -> Move:
     """Where each pixel comes from; of no meaning for an image that is not moved."""
-    level = torch.where(plan.negated, -plan.magnitude, plan.magnitude) / HIGHEST
+    level = torch.where(plan.negated, -plan.magnitude, plan.magnitude) / HIGHEST_MAGNITUDE
     turns = plan.operation == _OF["Rotate"]
     turned = rotation(level * DEGREES, height, width)
     most = {"ShearX": SHEAR, "TranslateXRel": SHIFT * width, "ShearY": SHEAR, "TranslateYRel": SHIFT * height}

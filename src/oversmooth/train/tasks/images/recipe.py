@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import parse_json, read_json
+from oversmooth.safety.options import option
 from oversmooth.safety.typed import typed
-from oversmooth.train.tasks.images.augment import CIFAR100_MEAN, CIFAR100_STD
-from oversmooth.train.tasks.images.randaugment import RandAugment
-from oversmooth.train.tasks.images.vit import Shape
+from oversmooth.train.tasks.images.settings import CIFAR100_MEAN, CIFAR100_STD, RandAugment, Shape
 
 if TYPE_CHECKING:
     from oversmooth.steering import Method
@@ -36,28 +35,36 @@ class Recipe:
 
     ``epochs`` of cosine follow ``warmup`` epochs, both of ``len(data) // batch`` steps: the last incomplete batch is
     dropped, as timm's loader does for training. ``variant`` is plain, smooth, sharpen, or steering methods in words,
-    such as ``neutreno:strength=0.6``, several joined by ``" + "``. Weight decay acts on all parameters.
+    such as ``neutreno:strength=0.6``, several joined by ``" + "``. Weight decay acts on all parameters. What `option`
+    makes is an option of `oversmooth train`, with these words as its help.
     """
 
     data: str = "cifar100"
-    share: float = 1.0
-    share_seed: int = 0
+    share: float = option(1.0, "Share of the training images, above 0 and up to 1.")
+    share_seed: int = option(0, "Which images the share takes.")
     """The same images for every variant and seed."""
-    variant: str = "plain"
-    wiring: Literal["paper", "code"] = "paper"
+    variant: str = option(
+        "plain",
+        "plain, smooth (ViT⁺) or sharpen (ViT⁻); or methods as oversmooth steer takes them, joined by ' + '.",
+    )
+    wiring: Literal["paper", "code"] = option(
+        "paper", "Of smooth and sharpen: paper, or code (the authors' early code)."
+    )
     """Of smooth and sharpen; see `steering.Spectral`."""
-    start: Literal["cold", "warm"] = "cold"
+    start: Literal["cold", "warm"] = option(
+        "cold", "Of smooth and sharpen: cold as the paper begins, or warm from the plain weights."
+    )
     """Of smooth and sharpen: as the paper initialises, or from the plain model's weights."""
-    initialisation: Literal["truncated", "torch"] = "truncated"
+    initialisation: Literal["truncated", "torch"] = option("truncated", "Of other weights: truncated or torch.")
     """Of all other weights: normal of 0.02 as ViTs usually begin, or torch's own; the paper does not say."""
-    output_bias: bool = True
+    output_bias: bool = option(True, "Of smooth and sharpen: of attention's output; the authors' early code has none.")
     """Of attention in smooth and sharpen; the authors' early code has none there (THEORY §5)."""
     shape: Shape = field(default_factory=Shape)
-    epochs: int = 300
-    warmup: int = 5
-    lr: float = 1.25e-4
-    weight_decay: float = 0.05
-    batch: int = 96
+    epochs: int = option(300, "Epochs of cosine.")
+    warmup: int = option(5, "Epochs of warm-up before them.")
+    lr: float = option(1.25e-4, "Highest learning rate.")
+    weight_decay: float = option(0.05, "On all parameters.")
+    batch: int = option(96, "Images a step.")
     clip: float | None = 5.0
     smoothing: float = 0.1
     mixup: float = 1.0
@@ -67,9 +74,8 @@ class Recipe:
     flip: float = 0.5
     mean: tuple[float, ...] = CIFAR100_MEAN
     std: tuple[float, ...] = CIFAR100_STD
-    seed: int = 0
-    """Of the initial weights, the order of the data and the augmentation."""
-    precision: Literal["bf16", "float32"] = "bf16"
+    seed: int = option(0, "Of weights, order and augmentation.")
+    precision: Literal["bf16", "float32"] = option("bf16", "On a GPU: bf16 or float32.")
     """Of products on a GPU, under autocast; on a CPU all is float32."""
 
     def __post_init__(self) -> None:
@@ -136,19 +142,19 @@ class Recipe:
 
     def methods(self) -> list[Method]:
         """What steers the model; none for plain."""
+        if self.variant == "plain":  # before torch is needed: PAPER is made for help texts too
+            return []
         from oversmooth.steering import Spectral
         from oversmooth.steering.methods.registry import method_named
 
-        if self.variant == "plain":
-            return []
         if self.variant in ("smooth", "sharpen"):
             return [Spectral(mode=self.variant, wiring=self.wiring, start=self.start, seed=self.seed)]  # type: ignore[arg-type]
         return [method_named(words.strip()) for words in self.variant.split(_BETWEEN_METHODS)]
 
-    def changed(self, given: dict[str, Any], shape: dict[str, Any], augment: bool | None = None) -> Recipe:
-        """With what is given, None for as it is: settings, those of the shape, and all of augmentation or none."""
-        changes = {name: value for name, value in given.items() if value is not None}
-        sizes = {name: value for name, value in shape.items() if value is not None}
+    def changed(self, settings: dict[str, Any], augment: bool | None = None) -> Recipe:
+        """With these settings, its own or the shape's, and all of augmentation or none; None leaves one as it is."""
+        changes = {name: value for name, value in settings.items() if value is not None}
+        sizes = {name: changes.pop(name) for name in list(changes) if name in Shape.__dataclass_fields__}
         if sizes:
             changes["shape"] = dataclasses.replace(self.shape, **sizes)
         if augment is True:

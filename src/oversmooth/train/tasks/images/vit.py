@@ -2,69 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.safety.errors import InputError
-from oversmooth.safety.machine import check_fits
-
-_BLOCK = 50_000  # bytes of a block's modules, whatever its width
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The defaults are ViT-Ti on 32 px images with patches of 2: 257 tokens (the first paper's tables 2 and 3)."""
-
-    image: int = 32
-    patch: int = 2
-    channels: int = 3
-    classes: int = 100
-    width: int = 192
-    depth: int = 12
-    heads: int = 3
-    mlp_ratio: float = 4.0
-    qkv_bias: bool = False
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        for name in ("image", "patch", "channels", "classes", "width", "depth", "heads"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
-        for name in ("mlp_ratio", "eps"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} is {getattr(self, name)}; give a number above 0")
-        if self.image % self.patch:
-            raise InputError(f"patches of {self.patch} do not tile images of {self.image} pixels; give a divisor")
-        if self.width % self.heads:
-            raise InputError(f"{self.heads} heads do not share {self.width} features evenly; give a divisor")
-
-    @property
-    def tokens(self) -> int:
-        return (self.image // self.patch) ** 2 + 1
-
-    @property
-    def hidden(self) -> int:
-        """Of the MLP."""
-        return int(self.width * self.mlp_ratio)
-
-    @property
-    def parameters(self) -> int:
-        """Of the plain model, counted before it is made."""
-        width = self.width
-        block = 4 * width**2 + width * (1 + 3 * self.qkv_bias) + 2 * width * self.hidden + self.hidden + width
-        outside = self.channels * self.patch**2 * width + (3 + self.tokens) * width + (width + 1) * self.classes
-        return self.depth * (block + 4 * width) + outside + width
-
-    def check_fits(self, copies: int = 1, more: int = 0) -> None:
-        """Refuse what exceeds the machine. copies: of the weights, gradients and moments too; more: bytes beside."""
-        check_fits(
-            copies * 4 * self.parameters + _BLOCK * self.depth + more,
-            f"a ViT of depth {self.depth:,} and width {self.width:,} has {self.parameters:,} weights and",
-            "give a smaller one",
-        )
+from oversmooth.train.tasks.images.settings import Shape
 
 
 class Attention(nn.Module):

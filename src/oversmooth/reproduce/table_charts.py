@@ -1,23 +1,28 @@
-"""Charts of tables: our figures filled, published ones hollow beside them, with error bars."""
+"""Charts of tables: our figures filled and published ones hollow, with error bars."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from oversmooth.report.figures import plain_signs
 from oversmooth.safety.errors import InputError
 
 _COLOURS = ["#009E73", "#0072B2", "#D55E00"]  # plain, smoothing, sharpening
+Point = dict[str, Any]
+"""Of a panel: model, whose, value, low and high; on lines x too."""
 
 
-def points(panels: list[tuple[str, list[dict[str, Any]]]], label: str) -> Any:
-    """A panel a title; rows have model, whose, value, low and high."""
+def point(model: str, whose: str, mean: float, spread: float | None, **more: Any) -> Point:
+    width = spread or 0.0
+    return {"model": model, "whose": whose, "value": mean, "low": mean - width, "high": mean + width, **more}
+
+
+def points(panels: list[tuple[str, list[Point]]], label: str) -> Any:
+    """A panel a title, with a place on it for each model."""
     import altair as alt
 
-    panels = [(title, rows) for title, rows in panels if rows]
-    if not panels:
-        raise InputError("there is nothing to draw: no cell of the table is there yet; run some first")
-    panels = [(title, [{**row, "model": plain_signs(row["model"])} for row in rows]) for title, rows in panels]
+    panels = [(title, _drawable(rows)) for title, rows in panels if rows]
+    _check_any(panels)
     whose = list(dict.fromkeys(row["whose"] for _, rows in panels for row in rows))
     drawn = []
     for title, rows in panels:
@@ -32,26 +37,21 @@ def points(panels: list[tuple[str, list[dict[str, Any]]]], label: str) -> Any:
         marks = base.mark_point(size=70, strokeWidth=1.5, opacity=1).encode(
             alt.Y("value:Q", title=label, scale=scale), fill=_fill(alt, names)
         )
-        said = ", ".join(f"{'hollow' if word.startswith('published') else 'filled'}: {word}" for word in whose)
-        named = alt.Title(title, subtitle=said)
-        drawn.append(alt.layer(bars, marks).properties(width=190, height=190, title=named))
+        legend = ", ".join(f"{'hollow' if word.startswith('published') else 'filled'}: {word}" for word in whose)
+        heading = alt.Title(title, subtitle=legend)
+        drawn.append(alt.layer(bars, marks).properties(width=190, height=190, title=heading))
     return alt.hconcat(*drawn, spacing=40).resolve_scale(y="independent")
 
 
-def lines(panels: list[tuple[str, list[dict[str, Any]], str]], x: str, *, ratios: tuple[str, ...] = ()) -> Any:
-    """A panel a title, rows and label: a line a model and a source. Rows have model, whose, x, value, low and high.
+def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[str, ...] = ()) -> Any:
+    """A panel a title, points and label: a line for each model and source.
 
     ratios: labels of axes that are logarithmic.
     """
     import altair as alt
 
-    panels = [
-        (title, [{**row, "model": plain_signs(row["model"])} for row in rows], label)
-        for title, rows, label in panels
-        if rows
-    ]
-    if not panels:
-        raise InputError("there is nothing to draw: no cell of the table is there yet; run some first")
+    panels = [(title, _drawable(rows), label) for title, rows, label in panels if rows]
+    _check_any(panels)
     every = [row for _, rows, _ in panels for row in rows]
     names = list(dict.fromkeys(row["model"] for row in every))
     drawn = []
@@ -75,6 +75,18 @@ def lines(panels: list[tuple[str, list[dict[str, Any]], str]], x: str, *, ratios
         width = 420 if len(panels) == 1 else 270
         drawn.append(alt.layer(line, bars, dots).properties(width=width, height=240, title=title))
     return alt.hconcat(*drawn, spacing=72, bounds="flush")
+
+
+def _drawable(rows: list[Point]) -> list[Point]:
+    """With signs that every font has."""
+    from oversmooth.report.figures import plain_signs
+
+    return [{**row, "model": plain_signs(row["model"])} for row in rows]
+
+
+def _check_any(panels: Sequence[object]) -> None:
+    if not panels:
+        raise InputError("there is nothing to draw: no cell of the table is there yet; run some first")
 
 
 def _fill(alt: Any, names: list[str]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from oversmooth.reproduce import table2
+from oversmooth.reproduce.tables.table2 import Table2
 from oversmooth.safety.errors import InputError
 from oversmooth.train.tasks.images.recipe import Recipe, percent
 from oversmooth.train.tasks.images.saved_model import recipe_of
@@ -21,22 +21,22 @@ def find(results: Path, share: float, seed: int | None = None) -> list[Path]:
 
     Each variant must be there at least once: a figure without one would not say what it lacks.
     """
-    column = {recipe.variant: recipe for recipe in table2.recipes(1) if recipe.share == share}
+    column = {recipe.variant: recipe for recipe in Table2(seeds=1).recipes() if recipe.share == share}
     if not column:
         raise InputError(f"table 2 has no models of a share of {share:g}; choose 1, 0.5 or 0.1")
-    there: dict[tuple[str, int], Path] = {}
+    paths: dict[tuple[str, int], Path] = {}
     for path in sorted((results / "models").glob("*")):
         recipe = recipe_of(path)
         wanted = None if recipe is None else column.get(recipe.variant)
         if recipe is not None and wanted is not None and recipe == replace(wanted, seed=recipe.seed):
-            there[recipe.variant, recipe.seed] = path
-    found = []
+            paths[recipe.variant, recipe.seed] = path
+    models = []
     for variant, wanted in column.items():
-        own = sorted(s for v, s in there if v == variant and seed in (None, s))
-        if not own:
+        seeds = sorted(s for v, s in paths if v == variant and seed in (None, s))
+        if not seeds:
             raise InputError(_lacks(results, replace(wanted, seed=seed or 0), seed))
-        found += [there[variant, s] for s in own]
-    return found
+        models += [paths[variant, s] for s in seeds]
+    return models
 
 
 def _lacks(results: Path, recipe: Recipe, seed: int | None) -> str:

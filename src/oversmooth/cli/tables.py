@@ -1,0 +1,227 @@
+"""`oversmooth reproduce` for every registered table of trained models, and `oversmooth reproduce status`.
+
+The options that tables share are those of `_reproduce`; a table's own are its fields.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from inspect import Parameter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oversmooth.cli.app import out, progress_bar
+from oversmooth.cli.options import own_option, parameters_of, take
+from oversmooth.cli.reproduce import reproduce
+from oversmooth.cli.train import Data, Device, Force, leave, leaves_when_asked, load, on_nan_named, progress, say
+from oversmooth.reproduce.tables.base import Table
+from oversmooth.reproduce.tables.registry import all_tables
+from oversmooth.safety.options import option_fields
+
+if TYPE_CHECKING:
+    from oversmooth.reproduce.cells import Kept
+    from oversmooth.train.engine.result import Splits
+    from oversmooth.train.tasks.images.recipe import Recipe
+
+_OF_TRAINING = ("cells", "at_once", "minutes", "on_nan")
+"""Options that a table which trains nothing does without."""
+Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
+
+
+def _reproduce(
+    table: type[Table],
+    own: dict[str, Any],
+    *,
+    cells: Annotated[list[str] | None, typer.Option("--cells")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Seeds of each cell.", min=1, max=1000, show_default="3; 1 with --quick")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small version, minutes on a CPU; not to be compared.")
+    ] = False,
+    data: Data = "cifar100",
+    results: Results = Path("results"),
+    at_once: Annotated[int, typer.Option(help="Runs at once, each in a process.", min=1, max=256)] = 1,
+    minutes: Annotated[float | None, typer.Option(help="Stop at checkpoints after so long.", min=0)] = None,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: show what is there.")] = False,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="Table (.md) or chart (.png, .svg, .pdf) to write as well."),
+    ] = None,
+    wiring: Annotated[
+        str | None, typer.Option(help="paper or code, an unknown of the recipe.", show_default="paper")
+    ] = None,
+    initialisation: Annotated[
+        str | None, typer.Option(help="truncated or torch, an unknown of the recipe.", show_default="truncated")
+    ] = None,
+    output_bias: Annotated[
+        bool | None,
+        typer.Option(
+            "--output-bias/--no-output-bias",
+            help="Of ViT⁺'s and ViT⁻'s attention, an unknown of the recipe.",
+            show_default="output-bias",
+        ),
+    ] = None,
+    device: Device = None,
+    on_nan: Annotated[
+        str,
+        typer.Option("--on-nan", help="retry: a step that is not finite sends a run back to its checkpoint; or stop."),
+    ] = "retry",
+    force: Force = False,
+) -> None:
+    """Run what is missing of a table, and show it. own: the options that are the table's alone."""
+    from oversmooth.reproduce.cells import fitted_to_kept, read_those_there, with_unknowns
+
+    _check_outputs(output)
+    asked = table(seeds=seeds or (1 if quick else 3), quick=quick, **own)
+    recipes = with_unknowns(asked.recipes(), wiring=wiring, initialisation=initialisation, output_bias=output_bias)
+    why = "finished"
+    if not show:
+        recipes, why = _fill(
+            asked,
+            recipes,
+            cells or [],
+            results,
+            data=data,
+            at_once=at_once,
+            minutes=minutes,
+            device=device,
+            on_nan=on_nan,
+            force=force,
+        )
+    elif quick:
+        recipes = fitted_to_kept(recipes, results, asked.folder)
+    _present(asked, read_those_there(recipes, results, asked.folder), output or [])
+    if note := asked.terminal_note():
+        out.print(note, style="yellow" if quick else "dim", highlight=False, markup=False)
+    if why != "finished":
+        out.print(f"{why}: not all cells are there; the same command goes on", highlight=False)
+        leave(why)
+
+
+def _fill(
+    table: Table, recipes: list[Recipe], words: list[str], results: Path, *, data: str, on_nan: str, **how: Any
+) -> tuple[list[Recipe], str]:
+    """The recipes as they fit the data, with the cells that the words name run; and "finished", or why these are not.
+
+    how: settings of `filling.Running`.
+    """
+    from oversmooth.reproduce.cells import chosen
+    from oversmooth.safety import files
+
+    files.check_folder(results)  # what can be refused is, before the data is read, which takes a while
+    retry = on_nan_named(on_nan)
+    chosen(recipes, words)
+    trains = not table.progress_unit
+    with leaves_when_asked() if trains else contextlib.nullcontext():
+        splits = load(data)
+        if table.quick:
+            recipes, splits = _fitted(recipes, splits, table.quick_test_images)
+            how["at_once"] = 1
+        wanted = chosen(recipes, words)
+        for recipe in wanted:
+            recipe.check_fits(splits.train)
+        with progress() if trains else _parts_done(table.progress_unit) as on_progress:
+            from oversmooth.reproduce.filling import Running
+
+            running = Running(data=data, on_nan=retry, on_message=say, on_progress=on_progress, **how)
+            filled = table.fill(wanted, splits, results, running)
+    return recipes, filled.why
+
+
+def _fitted(recipes: list[Recipe], splits: Splits, test_images: int) -> tuple[list[Recipe], Splits]:
+    """A quick version takes any data set, and tests on a part of it."""
+    from oversmooth.train.engine.result import first_of_test
+
+    return [recipe.fitted(splits.train) for recipe in recipes], first_of_test(splits, test_images)
+
+
+@contextlib.contextmanager
+def _parts_done(unit: str) -> Iterator[Callable[[str, int, int, str], None]]:
+    """A bar for each model that is tested."""
+    with progress_bar(unit) as bars:
+        tasks: dict[str, Any] = {}
+
+        def on_progress(title: str, done: int, total: int, part: str) -> None:
+            if title not in tasks:
+                tasks[title] = bars.add_task(title, total=total)
+            bars.update(tasks[title], completed=done, description=f"{title}: {part}")
+
+        yield on_progress
+
+
+def _check_outputs(output: list[Path] | None) -> None:
+    from oversmooth.report import figures
+    from oversmooth.safety import files
+
+    files.check_apart(output or [])
+    for path in output or []:
+        figures.check(path, also=(".md",))
+
+
+def _present(table: Table, kept: Kept, output: list[Path]) -> None:
+    from oversmooth.report import figures
+    from oversmooth.reproduce import table_text
+    from oversmooth.safety import files
+
+    out.print(table_text.terminal(*table.terminal_rows(kept)))
+    for path in output:
+        if path.suffix.lower() == ".md":
+            with files.whole_file(path) as temporary:
+                temporary.write_text(table_text.markdown(*table.rows(kept), table.notes()), encoding="utf-8")
+        else:
+            figures.write(table.chart(kept), path)
+        out.print(f"wrote {path}", highlight=False, markup=False)
+
+
+def _add_command(table: type[Table]) -> None:
+    own = [field.name for field in option_fields(table)]
+
+    def command(**given: Any) -> None:
+        _reproduce(table, {name: given.pop(name) for name in own}, **given)
+
+    command.__doc__ = table.__doc__
+    take(command, _parameters(table))
+    reproduce.command(name=table.name)(command)
+
+
+def _parameters(table: type[Table]) -> list[Parameter]:
+    """The options that tables share, with the table's own among them."""
+    left_out = ("table", "own", *(_OF_TRAINING if table.progress_unit else ()))
+    shared = {one.name: one for one in parameters_of(_reproduce) if one.name not in left_out}
+    if "cells" in shared:
+        which = Annotated[list[str] | None, typer.Option("--cells", help=table.cells_help)]
+        shared["cells"] = shared["cells"].replace(annotation=which)
+    parameters = list(shared.values())
+    for field in reversed(option_fields(table)):
+        names = [parameter.name for parameter in parameters]
+        after = field.metadata["after"]
+        parameters.insert(names.index(after) + 1 if after else 0, own_option(table, field.name))
+    return parameters
+
+
+for _table in all_tables():
+    _add_command(_table)
+
+
+@reproduce.command()
+def status(results: Results = Path("results")) -> None:
+    """Which cells are there, and which are on their way."""
+    from rich import box
+    from rich.table import Table
+
+    from oversmooth.reproduce.status import status as status_rows
+
+    rows = status_rows(results)
+    if not rows:
+        out.print(f"{results} has no cells yet; oversmooth reproduce table2 makes some", highlight=False)
+        return
+    shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for heading in ("table", "cell", "accuracy", "on", "when"):
+        shown.add_column(heading, justify="right" if heading == "accuracy" else "left")
+    for row in rows:
+        shown.add_row(*row)
+    out.print(shown)

@@ -1,0 +1,88 @@
+"""Table 3's cells: models that were trained before, tested on corrupted images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from oversmooth.reproduce.cells import Folder, cell_path, folder_name, missing, write
+from oversmooth.reproduce.filling import Filled, Running, one_writer, provenance
+from oversmooth.safety.errors import InputError
+from oversmooth.steering import fold, steering_of
+from oversmooth.train.engine.loop import device_named
+from oversmooth.train.tasks.images.corruptions import KINDS
+from oversmooth.train.tasks.images.data import Images
+from oversmooth.train.tasks.images.evaluate import Corruptions, Evaluator, by_severity, under_corruption
+from oversmooth.train.tasks.images.recipe import Recipe
+from oversmooth.train.tasks.images.saved_model import load_model
+
+
+def find_model(recipe: Recipe, results: Path, models: Path | None = None) -> Path | None:
+    """The trained model of a cell: where `cells` keeps it, or in a folder of the user's."""
+    folder = results / "models" if models is None else models
+    candidates = (folder / f"{recipe.key}.safetensors", folder / recipe.key / "model.safetensors")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def corrupt_and_test(
+    recipes: Sequence[Recipe],
+    test: Images,
+    results: Path,
+    folder: Folder,
+    running: Running,
+    models: Path | None = None,
+    official: Path | None = None,
+) -> Filled:
+    """Corrupt the images and test the models that are there and were not tested yet; says which models are missing."""
+    lacking, device = [], device_named(running.device)
+    corruptions = Corruptions(test, device, official=official)
+    evaluator: Evaluator | None = None
+    with one_writer(results, running):
+        for recipe in missing(recipes, results, folder):
+            path = find_model(recipe, results, models)
+            if path is None:
+                lacking.append(recipe)
+                continue
+            evaluator = _evaluator(recipe, path, device, evaluator)
+            clean = evaluator.accuracy(test.images, test.labels)
+
+            def report(done: int, total: int, corruption: str, title: str = recipe.title) -> None:
+                if running.on_progress is not None:
+                    running.on_progress(title, done, total, corruption)
+
+            by_kind = under_corruption(evaluator, corruptions, kinds=KINDS, told=report)
+            write(
+                cell_path(results, folder, recipe),
+                {
+                    "table": folder_name(folder, recipe),
+                    "title": recipe.title,
+                    "accuracy": clean,
+                    "seed": recipe.seed,
+                    "test_images": len(test),
+                    "corruptions": "official files" if official is not None else "made on the spot, seed 0",
+                    "mean": by_severity(by_kind),
+                    "kinds": by_kind,
+                    "recipe": recipe.to_dict(),
+                    **provenance(running.device),
+                },
+            )
+    for recipe in lacking:
+        running.on_message(f"{recipe.title}: no model; oversmooth reproduce table2 makes it")
+    return Filled("finished")
+
+
+def _evaluator(recipe: Recipe, path: Path, device: torch.device, before: Evaluator | None) -> Evaluator:
+    """Of the model in this file. before: of another; folded, all are one function, and need compiling once."""
+    model, trained = load_model(path)
+    if (differs := trained.difference(recipe)) is not None:
+        raise InputError(f"{path} is of another recipe: {differs}; name the folder with the models of this table")
+    steering = steering_of(model)
+    if steering is not None and not any(method.why_no_fold for method in steering.methods):
+        fold(model)
+        steering = None
+    if steering is None and before is not None and steering_of(before.model) is None:
+        before.model.load_state_dict(model.state_dict())
+        return before
+    return Evaluator(recipe, model.to(device), device)

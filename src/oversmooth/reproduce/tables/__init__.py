@@ -1,0 +1,1 @@
+"""Tables of trained models, one file each; `registry` finds every one of them."""
