@@ -51,7 +51,7 @@ check: setup
 	$(BIN)/mypy
 
 conformance: setup
-	OMP_NUM_THREADS=1 $(BIN)/python tests/conformance_table.py
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m support.conformance_table
 
 adversary: setup
 	@mkdir -p $(OUT)

@@ -33,8 +33,8 @@ CORE_TESTS = [
     *(f"tests/theory/test_{name}.py" for name in ("arguments", "dominance", "operators", "spectrum", "weights")),
     "tests/report/test_figures.py",
     "tests/report/test_terminal.py",
-    "tests/test_cases.py",
-    "tests/test_cli.py",
+    "tests/theory/test_toy.py",
+    "tests/cli/test_cli.py",
     "tests/test_imports.py",
 ]
 CORE_SMOKE = """

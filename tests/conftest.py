@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from support import commands, files_of_packages
 from support.nightly import NIGHTLY
 
 settings.register_profile(
@@ -30,3 +31,27 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
         elif item.path.name in by_family and "name" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(item.callspec.params["name"]))
+
+
+@pytest.fixture(scope="session")
+def vit(tmp_path_factory):
+    """A small vision checkpoint with its preprocessing."""
+    return commands.make_vit(tmp_path_factory.mktemp("models") / "tiny-vit")
+
+
+@pytest.fixture(scope="session")
+def gpt(tmp_path_factory):
+    """A small language checkpoint with its tokenizer."""
+    return commands.make_gpt(tmp_path_factory.mktemp("models") / "tiny-gpt")
+
+
+@pytest.fixture(scope="session")
+def cifar(tmp_path_factory):
+    """CIFAR-100's binary layout with few pictures."""
+    return commands.make_cifar(tmp_path_factory.mktemp("data") / "cifar-100-binary")
+
+
+@pytest.fixture(scope="session")
+def installed():
+    """Finds a file of an installed package, without importing the package."""
+    return files_of_packages.installed

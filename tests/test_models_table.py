@@ -2,12 +2,11 @@
 
 import re
 
-import families_table
 import pytest
-import timm_models
 from adversary.numbers import family_cases
 from adversary.numbers.family_columns import sampled
-from families import REFUSED
+from support import families_table, timm_models
+from support.families import REFUSED
 
 from oversmooth import InputError, diagnose
 
@@ -18,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask"),  # WavLM
 ]
 WRITTEN = families_table.TABLE.read_text(encoding="utf-8").splitlines() if families_table.TABLE.exists() else []
-AGAIN = "run python tests/families_table.py"
+AGAIN = "run PYTHONPATH=tests python -m support.families_table"
 
 
 def notes() -> families_table.Notes:

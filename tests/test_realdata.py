@@ -4,19 +4,18 @@ Needs what OVERSMOOTH_DATA, or the folder ``shared`` beside the repository, hold
 """
 
 import functools
-import os
-from pathlib import Path
 
-import frozen_stack
 import pytest
 import torch
-from family_checks import slow_metrics
-from oracles import centred_basis
+from support import frozen_stack
+from support.family_checks import slow_metrics
+from support.oracles import centred_basis
+from support.places import DATA
 
 from oversmooth import diagnose, models
 from oversmooth.anatomy import locate
 
-ROOT = Path(os.environ.get("OVERSMOOTH_DATA") or Path(__file__).resolve().parents[2] / "shared")
+ROOT = DATA
 DEIT, STORIES = ROOT / "weights" / "deit-tiny", ROOT / "weights" / "stories15m"
 IMAGES, WIKITEXT = ROOT / "data" / "imagenet-val-1k", ROOT / "data" / "wikitext-2"
 

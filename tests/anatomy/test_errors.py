@@ -8,8 +8,8 @@ import zipfile
 
 import pytest
 import torch
-from families import FAMILIES, HEADS, WIDTH, Stack, run
 from safetensors.torch import save_file
+from support.families import FAMILIES, HEADS, WIDTH, Stack, run
 from torch import nn
 
 from oversmooth import InputError, diagnose

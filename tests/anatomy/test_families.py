@@ -1,9 +1,9 @@
 """Anatomy of every family: what is found, against the models themselves and against their checkpoints."""
 
-import family_checks as checks
 import pytest
 import torch
-from families import FAMILIES, usable
+from support import family_checks as checks
+from support.families import FAMILIES, usable
 
 from oversmooth.anatomy import locate
 
@@ -57,7 +57,7 @@ def test_a_torch_file_with_a_configuration(name, zipped, tmp_path):
 def test_the_heads_of_models_with_a_head_on_top(tmp_path):
     """Names on disk begin with the base model's there."""
     import transformers
-    from families import _GQA, randomise
+    from support.families import _GQA, randomise
 
     model = randomise(transformers.LlamaForCausalLM(transformers.LlamaConfig(**_GQA))).eval()
     model.save_pretrained(tmp_path)

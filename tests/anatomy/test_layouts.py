@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import family_checks as checks
 import pytest
 import torch
 import transformers
-from families import HEADS, WIDTH, randomise, text
+from support import family_checks as checks
+from support.families import HEADS, WIDTH, randomise, text
 from torch import Tensor, nn
 
 from oversmooth import InputError

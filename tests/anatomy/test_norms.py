@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from families import FAMILIES, HEADS, WIDTH, pixels, randomise, text
+from support.families import FAMILIES, HEADS, WIDTH, pixels, randomise, text
 from torch import Tensor, nn
 from typer.testing import CliRunner
 

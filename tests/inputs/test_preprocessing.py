@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-import timm_models
 import torch
 from PIL import Image
+from support import timm_models
 
 from oversmooth.inputs import Preprocessing, picture
 from oversmooth.inputs.preprocessing import rgb

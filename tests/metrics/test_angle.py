@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import normal
+from support.oracles import normal
 
 from oversmooth.metrics import angle, cosine, summary
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from oracles import normal
+from support.oracles import normal
 
 from oversmooth import InputError
 from oversmooth.metrics import Average, input_convergence, stable_rank

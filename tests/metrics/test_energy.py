@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import normal
+from support.oracles import normal
 
 from oversmooth import InputError
 from oversmooth.metrics import fidelity_energy, nonlocal_energy, step_size

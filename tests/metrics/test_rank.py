@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import normal
 from scipy.stats import entropy
+from support.oracles import normal
 
 from oversmooth.metrics import effective_rank, rank_one_distance, sigma_ratio, singular_values, stable_rank
 

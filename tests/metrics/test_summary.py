@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import normal
+from support.oracles import normal
 
 from oversmooth.metrics import Summary, cosine, hfc, input_convergence, lfc, summary
 

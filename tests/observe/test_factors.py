@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from oracles import apply_layer, dense_radii
+from support.oracles import apply_layer, dense_radii
 from torch import nn
 
 from oversmooth import diagnose

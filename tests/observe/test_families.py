@@ -1,9 +1,9 @@
 """Observation of every family: it changes nothing, and its numbers are those of slow routes of their own."""
 
-import family_checks as checks
 import pytest
 import torch
-from families import FAMILIES, run, usable
+from support import family_checks as checks
+from support.families import FAMILIES, run, usable
 from support.nightly import some
 from torch import nn
 

@@ -1,7 +1,7 @@
 """Figures for papers: which are written, in which form, and what is refused."""
 
 import pytest
-from report_example import example
+from support.report_example import example
 
 from oversmooth import InputError
 from oversmooth.report import figures

@@ -3,10 +3,10 @@
 import json
 import re
 
-import browser
 import pytest
-from report_example import example
+from support import browser
 from support.nightly import some
+from support.report_example import example
 
 from oversmooth import InputError
 from oversmooth.diagnosis.result import Accuracy, Diagnosis

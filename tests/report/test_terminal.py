@@ -2,8 +2,8 @@
 
 import io
 
-from report_example import example
 from rich.console import Console
+from support.report_example import example
 
 from oversmooth.report import terminal
 

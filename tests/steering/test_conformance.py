@@ -4,8 +4,8 @@
 """
 
 import pytest
-from conformance import CHECKS, METHODS, check_compile, check_refused, refused
-from families import usable
+from support.conformance import CHECKS, METHODS, check_compile, check_refused, refused
+from support.families import usable
 from support.nightly import some
 
 pytestmark = [

@@ -1,10 +1,10 @@
 """Which layers, which methods together, and everything that is refused: the model is left as it was."""
 
-import conformance
 import pytest
 import torch
-from conformance_methods import free_parameters, make, outputs, steered
-from families import FAMILIES
+from support import conformance
+from support.conformance_methods import free_parameters, make, outputs, steered
+from support.families import FAMILIES
 from torch import nn
 
 from oversmooth import InputError, fold, load_steered, unsteer

@@ -1,11 +1,11 @@
 """The formulas of the papers, on small arrays and on whole models (THEORY §6 and §7)."""
 
-import conformance
 import pytest
 import torch
-from conformance_methods import KeepDouble, all_close, make, outputs
-from families import FAMILIES, HEADS, TRANSFORMERS, run, text
-from oracles import attention, normal
+from support import conformance
+from support.conformance_methods import KeepDouble, all_close, make, outputs
+from support.families import FAMILIES, HEADS, TRANSFORMERS, run, text
+from support.oracles import attention, normal
 from torch import nn
 
 import oversmooth

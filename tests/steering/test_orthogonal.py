@@ -6,7 +6,7 @@ import scipy.linalg
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import normal
+from support.oracles import normal
 
 from oversmooth.steering.methods import orthogonal
 

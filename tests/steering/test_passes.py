@@ -5,12 +5,12 @@ import gc
 import threading
 import weakref
 
-import conformance
 import pytest
 import torch
-from conformance import checkpoint
-from conformance_methods import all_close, free_parameters, loss, make, outputs, steered
-from families import FAMILIES, Stack
+from support import conformance
+from support.conformance import checkpoint
+from support.conformance_methods import all_close, free_parameters, loss, make, outputs, steered
+from support.families import FAMILIES, Stack
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recompute
 

@@ -3,13 +3,13 @@
 import json
 import os
 
-import conformance
 import pytest
 import torch
-from conformance_methods import make, outputs, steered
-from families import FAMILIES, TRANSFORMERS
 from safetensors import safe_open
 from safetensors.torch import save_file
+from support import conformance
+from support.conformance_methods import make, outputs, steered
+from support.families import FAMILIES, TRANSFORMERS
 from torch import nn
 
 from oversmooth import InputError, fold, load_steered, unsteer

@@ -2,16 +2,16 @@
 
 import dataclasses
 
-import conformance_oracle as by_hand
 import pytest
 import torch
-from conformance_methods import METHODS, Row, all_close, close, make, outputs, places, steered
-from families import FAMILIES, HEADS, WIDTH
-from family_checks import passages
 from geotorch.symmetric import SymF
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import dense_radii, normal
+from support import conformance_oracle as by_hand
+from support.conformance_methods import METHODS, Row, all_close, close, make, outputs, places, steered
+from support.families import FAMILIES, HEADS, WIDTH
+from support.family_checks import passages
+from support.oracles import dense_radii, normal
 
 from oversmooth import InputError
 from oversmooth.anatomy import locate

@@ -1,9 +1,9 @@
 """docs/steering-table.md has every method and every family, refuses what the code refuses, and nothing fails in it."""
 
-import conformance_table
 import pytest
-from conformance_methods import METHODS
-from families import FAMILIES
+from support import conformance_table
+from support.conformance_methods import METHODS
+from support.families import FAMILIES
 
 TABLE = conformance_table.TABLE
 WRITTEN = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from families import _GQA, FAMILIES, randomise, run, tensors
+from support.families import _GQA, FAMILIES, randomise, run, tensors
 
 from oversmooth import steer
 from oversmooth.steering import Laplacian, NeuTRENO, Spectral, ValueResidual

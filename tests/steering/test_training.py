@@ -1,8 +1,8 @@
 """Steered models in other people's training loops: transformers' Trainer, and two processes."""
 
-import conformance_ddp
 import pytest
 import torch
+from support import conformance_ddp
 from torch.utils.data import Dataset
 
 from oversmooth import fold, load_steered

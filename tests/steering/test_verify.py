@@ -2,11 +2,11 @@
 
 import re
 
-import conformance
 import pytest
 import torch
-from conformance_methods import make, outputs, steered
-from families import FAMILIES
+from support import conformance
+from support.conformance_methods import make, outputs, steered
+from support.families import FAMILIES
 
 from oversmooth import InputError
 from oversmooth.steering import NeuTRENO, Spectral, steer, steering_of, verify

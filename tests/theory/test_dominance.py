@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import attention, dense_radii, layer_matrix, normal, radius, same_spectrum, weights
+from support.oracles import attention, dense_radii, layer_matrix, normal, radius, same_spectrum, weights
 
 from oversmooth import InputError
 from oversmooth.theory import (

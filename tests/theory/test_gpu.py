@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from oracles import attention, normal, same_spectrum, weights
+from support.oracles import attention, normal, same_spectrum, weights
 
 from oversmooth.theory import SoftmaxAttention, attention_spectrum, dominance, simulate
 from oversmooth.theory import small_matrices as small

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from oracles import attention, dense_radii, normal, weights
 from support.nightly import some
+from support.oracles import attention, dense_radii, normal, weights
 
 from oversmooth import InputError
 from oversmooth.metrics import Average, effective_rank, input_convergence, rank_one_distance, stable_rank

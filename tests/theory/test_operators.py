@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from oracles import attention, normal
+from support.oracles import attention, normal
 
 from oversmooth import InputError
 from oversmooth.theory import DenseAttention, SoftmaxAttention, is_causal, is_row_stochastic, operators

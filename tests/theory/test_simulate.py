@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import apply_layer, attention, normal, weights
 from support.nightly import some
+from support.oracles import apply_layer, attention, normal, weights
 from torch.nn.functional import layer_norm
 
 from oversmooth import InputError

@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import attention, normal, same_spectrum
+from support.oracles import attention, normal, same_spectrum
 
 from oversmooth import InputError
 from oversmooth.theory import DenseAttention, SoftmaxAttention, attention_spectrum, flip_threshold

@@ -10,7 +10,7 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import attention, centred_basis, layer_matrix, normal, radius, weights
+from support.oracles import attention, centred_basis, layer_matrix, normal, radius, weights
 
 from oversmooth import InputError
 from oversmooth.theory import DenseAttention, SoftmaxAttention, simulate

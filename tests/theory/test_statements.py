@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from oracles import apply_layer, attention, layer_matrix, normal, weights, with_spectrum
 from scipy.spatial import ConvexHull
+from support.oracles import apply_layer, attention, layer_matrix, normal, weights, with_spectrum
 
 from oversmooth.metrics import cosine, hfc, input_convergence, sigma_ratio
 from oversmooth.theory import (

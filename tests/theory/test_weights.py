@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import normal, same_spectrum, weights
+from support.oracles import normal, same_spectrum, weights
 from torch.nn.functional import layer_norm, rms_norm
 
 from oversmooth import InputError

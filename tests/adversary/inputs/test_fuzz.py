@@ -18,13 +18,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from families import FAMILIES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from report_example import example
 from safetensors.torch import save, save_file
-from train_example import RECIPE
+from support.families import FAMILIES
+from support.report_example import example
+from support.train_example import RECIPE
 
 from oversmooth import Diagnosis, InputError, load_steered, models
 from oversmooth.anatomy import locate

@@ -26,7 +26,7 @@ from adversary.numbers.family_oracle import (
     project,
     value_weight,
 )
-from families import FAMILIES, HEADS, LAYERS, TOKENS, WIDTH, Family, Stack, pixels
+from support.families import FAMILIES, HEADS, LAYERS, TOKENS, WIDTH, Family, Stack, pixels
 from torch import Tensor, nn
 
 # Families that are described elsewhere already

@@ -17,7 +17,7 @@ import torch
 from adversary.numbers import family_oracle as oracle
 from adversary.numbers.family_cases import CASES, REFUSED
 from adversary.numbers.family_oracle import Case, Passage
-from families import HEADS, run
+from support.families import HEADS, run
 from support.nightly import some
 from torch import Tensor, nn
 
@@ -438,7 +438,7 @@ def refusal(name: str) -> str:
 
 
 def usable() -> list[str]:
-    import timm_models
+    from support import timm_models
 
     return [name for name, case in CASES.items() if case.library != "timm" or timm_models.available()]
 

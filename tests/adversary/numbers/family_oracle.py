@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from families import HEADS, LAYERS, WIDTH, randomise, run
+from support.families import HEADS, LAYERS, WIDTH, randomise, run
 from torch import Tensor, nn
 
 PROOF = 1e-9

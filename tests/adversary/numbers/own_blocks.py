@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from families import HEADS, WIDTH, HandBlock, ToyAttention
+from support.families import HEADS, WIDTH, HandBlock, ToyAttention
 from torch import Tensor, nn
 
 

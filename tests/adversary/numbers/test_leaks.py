@@ -11,8 +11,8 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from conformance_methods import make
-from families import FAMILIES, text
+from support.conformance_methods import make
+from support.families import FAMILIES, text
 from support.nightly import some
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts

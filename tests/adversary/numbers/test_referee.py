@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from conformance_methods import make
 from scipy.spatial import ConvexHull
+from support.conformance_methods import make
 
 from oversmooth import theory
 from oversmooth.steering import Spectral, steer, steering_of, verify

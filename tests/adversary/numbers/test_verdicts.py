@@ -12,8 +12,8 @@ import scipy.sparse.csgraph
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import attention, dense_radii, layer_matrix, normal, radius, weights
 from support.nightly import some
+from support.oracles import attention, dense_radii, layer_matrix, normal, radius, weights
 
 from oversmooth import InputError, steering
 from oversmooth.theory import (
@@ -375,7 +375,7 @@ def test_outputs_scaled_apart_are_in_the_prediction(heads, causal):
 
 
 def test_a_steered_model_hands_its_scales_over():
-    from families import FAMILIES
+    from support.families import FAMILIES
 
     model = steering.steer(FAMILIES["ViT"].make(), steering.FeatScale(low=0.3, high=-0.2, as_published=True))
     site = steering.steering_of(model).sites
@@ -386,7 +386,7 @@ def test_a_steered_model_hands_its_scales_over():
 
 def test_room_under_grouped_queries():
     """ψ² = 0.9 in each of four query heads that share values: together −3.6, which smooths."""
-    from families import FAMILIES
+    from support.families import FAMILIES
 
     model = steering.steer(FAMILIES["Llama"].make().double(), steering.Spectral("sharpen"))
     layers = steering.steering_of(model).reparametrized
@@ -486,7 +486,7 @@ def test_a_single_token_that_counts_is_certain():
 
 def test_room_with_sums_of_zero_and_of_both_signs():
     """No mixture of attention: neither is an error."""
-    from families import FAMILIES
+    from support.families import FAMILIES
 
     model = steering.steer(FAMILIES["Llama"].make().double(), steering.Spectral(form="general", range=(-1.0, 0.5)))
     layer = steering.steering_of(model).reparametrized[0]

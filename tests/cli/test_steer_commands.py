@@ -1,0 +1,313 @@
+"""steer, fold, and what reproduces steering, as a user meets them; and diagnoses of steered models."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from support.commands import run
+from support.families import FAMILIES
+from support.nightly import nightly
+from support.places import ROOT
+
+import oversmooth
+from oversmooth import Diagnosis
+from oversmooth.safety.errors import InputError
+from oversmooth.steering import FeatScale, Laplacian, NeuTRENO, Spectral, ValueResidual, steering_of, verify
+from oversmooth.steering.layer_names import layers_named
+from oversmooth.steering.methods.registry import method_named
+
+
+def logits(model, size=16):
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        return model.eval()(torch.randn(2, 3, size, size, generator=generator)).logits
+
+
+def test_steer_diagnose_fold_and_load_with_plain_transformers(monkeypatch, capsys, tmp_path, vit):
+    import transformers
+
+    steered, folded = tmp_path / "steered", tmp_path / "folded"
+    assert run(monkeypatch, "steer", vit, "-m", "spectral:mode=sharpen,bounded", "-o", steered) == 0
+    said = capsys.readouterr().out
+    assert "verified: every eigenvalue lies where it was promised" in said
+    assert {p.name for p in steered.iterdir()} == {"config.json", "steered.safetensors", "preprocessor_config.json"}
+    assert os.stat(steered / "steered.safetensors").st_mode & 0o044  # others may read it, as any file of the user's
+    assert run(monkeypatch, "diagnose", steered, "--inputs", 2, "--json", tmp_path / "d.json") == 0
+    found = Diagnosis.load(tmp_path / "d.json")
+    assert found.smoothing_share == 0
+    assert found.negative_share == 1
+    assert found.steering["verified"]["ok"]
+    assert found.steering["methods"][0]["method"] == "Spectral"
+    assert any(sentence.startswith("Steered as promised") for sentence in found.verdict)
+    assert run(monkeypatch, "fold", steered, "-o", folded) == 0
+    live = oversmooth.load_steered(steered)
+    assert type(live).__name__ == "ViTForImageClassification"
+    stock = transformers.ViTForImageClassification.from_pretrained(folded)
+    assert not hasattr(stock.config, "oversmooth")
+    torch.testing.assert_close(logits(stock), logits(live), atol=1e-5, rtol=0)
+    # The folded checkpoint has the steered spectrum, from its weights alone.
+    assert run(monkeypatch, "spectrum", folded, "--json", tmp_path / "s.json") == 0
+    assert Diagnosis.load(tmp_path / "s.json").negative_share == 1
+
+
+def test_a_timm_model_is_steered_saved_and_folded(tmp_path):
+    from support import timm_models
+
+    from oversmooth import models
+
+    timm = timm_models.timm()
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=3).eval()
+    x = torch.randn(1, 3, 224, 224)
+    oversmooth.steer(model, Spectral("smooth"), "last half")
+    models.save(models.Loaded(model, "tiny", "vision"), tmp_path / "steered")
+    loaded = models.load(str(tmp_path / "steered"))
+    with torch.no_grad():
+        expected = model(x)
+        assert torch.equal(loaded.model(x), expected)
+        oversmooth.fold(loaded.model)
+        models.save(loaded, tmp_path / "folded")
+        with pytest.raises(RuntimeError, match="oversmooth_steered_open_with_oversmooth"):  # timm takes any file
+            timm.create_model(f"local-dir:{tmp_path / 'steered'}", pretrained=True)
+        again = timm.create_model(f"local-dir:{tmp_path / 'folded'}", pretrained=True).eval()
+        torch.testing.assert_close(again(x), expected, atol=1e-5, rtol=0)
+
+
+def test_a_checkpoint_that_only_we_can_open_stops_everyone_else(monkeypatch, capsys, tmp_path, vit):
+    """NeuTRENO's weights are the stock model's: only the name of the file can say that they are not all."""
+    import transformers
+
+    steered = tmp_path / "steered"
+    assert run(monkeypatch, "steer", vit, "-m", "neutreno:strength=0.6", "-o", steered) == 0
+    assert not (steered / "model.safetensors").exists()
+    for cls in (transformers.AutoModel, transformers.ViTForImageClassification, transformers.ViTModel):
+        with pytest.raises(OSError, match=r"model\.safetensors"):
+            cls.from_pretrained(steered)
+    stock = transformers.ViTForImageClassification.from_pretrained(vit)
+    expected = logits(oversmooth.steer(stock, NeuTRENO(0.6)))
+    live = oversmooth.load_steered(steered)
+    assert torch.equal(logits(live), expected)
+    assert not hasattr(live.config, "transformers_weights")
+    for command in ("diagnose", "spectrum"):
+        for path in (steered, steered / "steered.safetensors"):
+            assert run(monkeypatch, command, path, *(("--inputs", 1) if command == "diagnose" else ())) == 0
+    assert "steered by NeuTRENO(strength=0.6)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_sharded_steered_checkpoint_is_renamed_whole(tmp_path, vit, monkeypatch):
+    import transformers
+
+    model = oversmooth.steer(transformers.ViTForImageClassification.from_pretrained(vit), NeuTRENO(0.6))
+    whole = model.save_pretrained
+    monkeypatch.setattr(model, "save_pretrained", lambda folder: whole(folder, max_shard_size="10KB"))
+    oversmooth.save_steered(model, tmp_path / "s")
+    names = {p.name for p in (tmp_path / "s").iterdir()}
+    assert "steered.safetensors.index.json" in names
+    assert not any(name.startswith("model") for name in names)
+    with pytest.raises(OSError, match=r"model\.safetensors"):
+        transformers.AutoModel.from_pretrained(tmp_path / "s")
+    assert torch.equal(logits(oversmooth.load_steered(tmp_path / "s")), logits(model))
+
+
+def test_what_a_trainer_saves_is_named_in_transformers_report(tmp_path, vit):
+    """A Trainer calls save_pretrained, whose file name is not ours to choose: a weight says what it is."""
+    import transformers
+
+    model = oversmooth.steer(transformers.ViTForImageClassification.from_pretrained(vit), NeuTRENO(0.6))
+    model.save_pretrained(tmp_path / "s")
+    _, info = transformers.ViTForImageClassification.from_pretrained(tmp_path / "s", output_loading_info=True)
+    assert set(info["unexpected_keys"]) == {"oversmooth_steered_open_with_oversmooth"}
+    assert torch.equal(logits(oversmooth.load_steered(tmp_path / "s")), logits(model))
+    oversmooth.unsteer(model)
+    assert not any("oversmooth" in name for name in model.state_dict())
+
+
+def test_saves_of_earlier_versions_are_read(tmp_path, vit):
+    """They have the usual name and no marker."""
+    import transformers
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    from oversmooth import models
+
+    model = oversmooth.steer(transformers.ViTForImageClassification.from_pretrained(vit), NeuTRENO(0.6))
+    model.save_pretrained(tmp_path / "s")
+    oversmooth.save_steered(model, tmp_path / "m.safetensors")
+    stock = transformers.ViTForImageClassification.from_pretrained(vit)
+    for file in (tmp_path / "s" / "model.safetensors", tmp_path / "m.safetensors"):
+        with safe_open(file, "pt") as opened:
+            metadata = opened.metadata()
+        arrays = load_file(file)
+        del arrays["oversmooth_steered_open_with_oversmooth"]
+        save_file(arrays, file, metadata)
+    loaded = models.load(str(tmp_path / "s"))
+    assert not any("at random" in remark for remark in loaded.remarks)
+    assert torch.equal(logits(loaded.model), logits(model))
+    assert torch.equal(logits(oversmooth.load_steered(tmp_path / "m.safetensors", stock)), logits(model))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("-m", "sharpen"), "there is no method 'sharpen'; choose one of attnscale, centred"),
+        (("-m", "neutreno:power=2"), "has no setting 'power'; it has strength"),
+        (("-m", "neutreno:strength=much"), "strength is 'much'; give a number"),
+        (("-m", "neutreno:learned=perhaps"), "learned is 'perhaps'; give yes or no"),
+        (("-m", "neutreno:strength=nan"), "strength is nan; give a finite number"),
+        (("-m", "spectral:form=general,range=0..-1"), "whose ends are swapped"),
+        (("-m", "spectral:range=-1..0"), "a range needs form='general'"),
+        (("-m", "neutreno", "-m", "laplacian"), "both act on what attention makes of the values"),
+        (("-m", "neutreno", "--layers", "0,7"), "layer 7 is not there"),
+        (("-m", "neutreno", "--layers", "0-99999999999"), "layer 2 is not there"),
+        (("-m", "neutreno", "--layers", "2-x"), "cannot be read at '2-x'"),
+        (("-m", "neutreno", "--layers", "5-3"), "no layer was chosen"),
+        (("-m", "spectral:form=general,range=nan..1"), "finite"),
+        (("-m", "spectral:seed=99999999999999999999999"), "seed is 9999"),
+        (("-m", "[/b]"), "there is no method '[/b]'"),
+        (("-m", "neutreno:\x1b[31m=1"), "no setting '\\x1b[31m'"),
+        (("-m", "neutreno", "--layers", "some"), "layers is 'some'; choose 'all'"),
+        (("-m", "neutreno", "--dtype", "int8"), "dtype is 'int8'; give a floating type"),
+        (("-m", "neutreno", "--dtype", "float8_e4m3fn"), "dtype is 'float8_e4m3fn'; give a floating type"),
+    ],
+)
+def test_what_cannot_be_steered_is_named_and_nothing_is_written(monkeypatch, capsys, tmp_path, vit, arguments, says):
+    assert run(monkeypatch, "steer", vit, *arguments, "-o", tmp_path / "out") == 2
+    assert says in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refusals_of_fold_and_of_full_directories(monkeypatch, capsys, tmp_path, vit, gpt):
+    assert run(monkeypatch, "fold", vit, "-o", tmp_path / "x") == 2
+    assert "holds no steered model" in capsys.readouterr().err
+    assert run(monkeypatch, "steer", gpt, "-m", "neutreno:strength=0.4", "-o", tmp_path / "steered") == 0
+    assert run(monkeypatch, "fold", tmp_path / "steered", "-o", tmp_path / "x") == 2
+    assert "NeuTRENO(strength=0.4) cannot be folded" in " ".join(capsys.readouterr().err.split())
+    assert run(monkeypatch, "steer", gpt, "-m", "attnscale", "-o", tmp_path / "y") == 2
+    assert "a token would see later ones" in " ".join(capsys.readouterr().err.split())
+    assert run(monkeypatch, "steer", vit, "-m", "spectral", "-o", tmp_path / "steered") == 2
+    assert "has files in it" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["steered"]
+
+
+def test_a_damaged_steered_checkpoint_is_refused(tmp_path, vit):
+    from oversmooth import models
+
+    loaded = models.load(str(vit))
+    oversmooth.steer(loaded.model, NeuTRENO(0.3, learned=True))
+    models.save(loaded, tmp_path / "s")
+    config = json.loads((tmp_path / "s" / "config.json").read_text())
+    config["oversmooth"]["methods"][0]["method"] = "Unknown"
+    (tmp_path / "s" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="there is no method 'Unknown'"):
+        oversmooth.load_steered(tmp_path / "s")
+    with pytest.raises(InputError, match="holds no steered model"):
+        oversmooth.load_steered(vit)
+
+
+def test_fig3_is_what_the_theory_says(monkeypatch, capsys, tmp_path):
+    """Untrained, sharpening keeps tokens apart and smoothing draws them together; predicted in every case."""
+    from oversmooth.reproduce import fig3
+    from oversmooth.train.tasks.images import vit as own
+
+    small = own.Shape(patch=8, width=48, depth=6, heads=3)
+    monkeypatch.setattr(own, "Shape", lambda **_: small)
+    assert run(monkeypatch, "reproduce", "fig3", "--inputs", 4, "-o", tmp_path / "fig3.svg") == 0
+    assert "untrained" in capsys.readouterr().out
+    assert "predicted from spectra" in (tmp_path / "fig3.svg").read_text(encoding="utf-8")
+    found = {case.mode: fig3.run(case, lambda loaded: loaded.inputs(count=4)) for case in fig3.cases()}
+    ends = {mode: d.curve("hfc_lfc")[-1] for mode, d in found.items()}
+    assert ends["sharpen"] > ends[None] > ends["smooth"]
+    assert found["sharpen"].smoothing_share == 0
+    assert found["smooth"].smoothing_share == 1
+    assert all(d.steering["verified"]["ok"] for mode, d in found.items() if mode)
+
+
+@nightly
+def test_the_sweep_over_methods(monkeypatch, tmp_path, vit, gpt):
+    monkeypatch.setenv("COLUMNS", "160")
+    assert run(monkeypatch, "reproduce", "steering", vit, "--inputs", 2, "--spectra", 2, "-o", tmp_path / "t.md") == 0
+    lines = (tmp_path / "t.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 2 + 26
+    assert lines[2].startswith("| left alone |")
+    assert run(monkeypatch, "reproduce", "steering", gpt, "--inputs", 2, "--spectra", 1, "-o", tmp_path / "g.md") == 0
+    assert "| AttnScale, w = 0.1 | refused |" in (tmp_path / "g.md").read_text(encoding="utf-8")
+
+
+def test_a_diagnosis_predicts_with_the_operator_of_the_method(vit):
+    """ρ of a layer under A' = gain A − shift I − mean J, against the matrices; the first layer is its own source."""
+    import transformers
+    from support.oracles import dense_radii
+
+    from oversmooth.anatomy import locate
+
+    model = transformers.ViTForImageClassification.from_pretrained(vit, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    oversmooth.steer(model, [ValueResidual(0.25), Laplacian(0.5)])
+    x = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        attention = model(x, output_attentions=True).attentions
+    found = oversmooth.diagnose(model, x, depth=2)
+    for place, layer in enumerate(locate(model)):
+        A = attention[place][0].double()
+        changed = A - 0.5 * torch.eye(A.shape[-1])
+        changed = changed * (0.75 if place else 1.0)
+        smooth, rough = dense_radii(changed, layer.W_V.double(), layer.W_O.double())
+        d = found.layers[place + 1].dominance
+        assert d.joined_rho_smooth[0] == pytest.approx(smooth, rel=1e-3)
+        assert d.joined_rho_rough[0] == pytest.approx(rough, rel=1e-3)
+    (last,) = [e for e in found.extrapolation if e.what == "last block"]
+    assert last.real is not None  # the blocks run again, inside the pass they were part of
+    assert "steered" in last.note
+    assert any(r.startswith("steered by ValueResidual") for r in found.remarks)
+
+
+def test_steered_diagnoses_say_what_is_not_predicted(vit, tmp_path):
+    from oversmooth import models
+
+    loaded = models.load(str(vit))
+    oversmooth.steer(loaded.model, [NeuTRENO(0.3), FeatScale(0.1, 0.2)], [1])
+    found = oversmooth.diagnose(loaded.model, loaded.inputs(count=2), depth=0)
+    assert "not part of what the spectra predict" in " ".join(found.remarks)
+    assert "on layers 1" in " ".join(found.remarks)
+    found.save(tmp_path / "d.json")
+    assert Diagnosis.load(tmp_path / "d.json").steering == found.steering
+    with pytest.raises(InputError, match="rule='real' knows plain attention only"):
+        oversmooth.diagnose(loaded.model, loaded.inputs(count=1), rule="real", depth=0)
+
+
+def test_verify_says_when_a_norm_breaks_the_sign(vit):
+    import transformers
+
+    model = transformers.ViTForImageClassification.from_pretrained(vit)
+    oversmooth.steer(model, Spectral("sharpen"))
+    assert not verify(model).doubts
+    norm = model.vit.get_submodule(FAMILIES["ViT"].block.format(0)).layernorm_before
+    with torch.no_grad():
+        norm.weight.copy_(-norm.weight)
+    checked = verify(model)
+    assert checked.ok
+    assert len(checked.doubts) == 1
+    assert steering_of(model) is not None
+
+
+def test_words():
+    assert method_named("NeuTRENO:strength=0.4,learned") == NeuTRENO(0.4, learned=True)
+    assert method_named("spectral:form=general,range=-0.5..0.5").range == (-0.5, 0.5)
+    assert list(layers_named("-1")) == [-1]
+    with pytest.raises(InputError, match="give its two ends"):
+        method_named("spectral:form=general,range=1")
+
+
+@nightly
+def test_the_example_runs():
+    script = ROOT / "examples" / "steer_train_fold.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--steps", "2"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "plain from_pretrained: largest difference of outputs" in done.stdout

@@ -1,0 +1,589 @@
+"""A diagnosis from end to end: forms of inputs, padding, special and massive tokens, wrappers, precision, errors."""
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+from support import family_checks as checks
+from support.families import FAMILIES, HEADS, WIDTH, HandBlock, Stack, randomise, run, text
+from support.oracles import centred_basis, dense_radii
+from torch import nn
+
+from oversmooth import Diagnosis, InputError, diagnose, metrics
+from oversmooth.anatomy import locate
+from oversmooth.inputs import Batch
+
+LLAMA, VIT, BERT = (FAMILIES[name] for name in ("Llama", "ViT", "BERT"))
+QUICK = dict(depth=0, joined=0, ranks=4)
+
+
+def numbers(diagnosis):
+    """Everything that was measured, without when and where."""
+    found = json.loads(diagnosis.to_json())
+    return {key: found[key] for key in ("layers", "extrapolation")}
+
+
+# Forms of inputs
+
+
+def test_forms_of_the_same_inputs():
+    model, given = LLAMA.make(), text()
+    expected = numbers(diagnose(model, given, **QUICK))
+    for form in ([given], (given,), iter([given]), Batch(given)):
+        assert numbers(diagnose(model, form, **QUICK)) == expected
+    apart = numbers(diagnose(model, [{k: v[i : i + 1] for k, v in given.items()} for i in range(2)], **QUICK))
+    for a, b in zip(apart["layers"], expected["layers"], strict=True):
+        assert a["tokens"] == pytest.approx(b["tokens"], rel=1e-5)
+
+
+def test_tensors_and_what_data_loaders_give():
+    family = FAMILIES["around nn.MultiheadAttention"]
+    model, images = family.make(), family.inputs()
+    expected = numbers(diagnose(model, images, **QUICK))
+    labelled = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, torch.tensor([0, 1])), batch_size=2)
+    assert numbers(diagnose(model, labelled, **QUICK)) == expected
+
+
+def test_batches_of_several_lengths():
+    model, ids = LLAMA.make(), text()["input_ids"]
+    found = diagnose(model, [ids, ids[:1, :5]], joined=3, depth=0)
+    assert found.provenance["inputs"] == 3
+    assert found.provenance["tokens"] == [5, 8]
+    one = diagnose(model, ids[:1, :5], depth=0)
+    for both, alone in zip(found.layers[1:], one.layers[1:], strict=True):
+        assert both.dominance.rho_rough_heads[2] == pytest.approx(alone.dominance.rho_rough_heads[0], rel=1e-5)
+        assert both.dominance.joined_rho_rough[2] == pytest.approx(alone.dominance.joined_rho_rough[0], rel=1e-5)
+
+
+def test_ranks_and_joined_of_the_first_inputs_only():
+    model, ids = LLAMA.make(), text()["input_ids"]
+    found = diagnose(model, [ids, ids.flip(0)], ranks=1, joined=3, depth=0)
+    alone = diagnose(model, ids[:1], ranks=1, depth=0)
+    for layer, other in zip(found.layers, alone.layers, strict=True):
+        assert layer.tokens["effective_rank"] == pytest.approx(other.tokens["effective_rank"], rel=1e-5)
+        assert layer.tokens["hfc_lfc"] != pytest.approx(other.tokens["hfc_lfc"], rel=1e-3)
+    assert found.layers[1].dominance.joined_inputs == [0, 1, 2]
+    assert (found.provenance["rank_inputs"], found.provenance["joined_inputs"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "match"),
+    [
+        (5, "inputs are a number"),
+        ([], "there are no inputs"),
+        (iter(()), "there are no inputs"),
+        ([None], "an input is None"),
+        ("hello", "an input is text"),
+        ([["a", "b"]], "an input is a list"),
+    ],
+)
+def test_inputs_of_the_wrong_kind(inputs, match):
+    with pytest.raises(InputError, match=match):
+        diagnose(LLAMA.make(), inputs)
+
+
+@pytest.mark.parametrize("inputs", [{}, {"input_ids": torch.zeros(0, 4, dtype=torch.long)}, torch.zeros(0, 4).long()])
+def test_empty_inputs(inputs):
+    with pytest.raises(InputError):
+        diagnose(LLAMA.make(), inputs)
+
+
+@pytest.mark.parametrize("kept", [(), ("input_ids",)])
+def test_lists_for_tensors_are_refused_or_taken(kept):
+    """A tokenizer without return_tensors gives lists: leaving them out would count padding."""
+    given = {k: v if k in kept else v.tolist() for k, v in text().items()}
+    try:
+        found = diagnose(LLAMA.make(), given, **QUICK)
+    except InputError:
+        return
+    assert found.provenance["tokens"] == [5, 8]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("variant", "best"), ("rule", "golden"), ("stack", "vision"), ("heads", 3)]
+)
+def test_settings_that_cannot_be(setting, value):
+    with pytest.raises(InputError, match=str(value)):
+        diagnose(LLAMA.make(), text(), **{setting: value})
+
+
+@pytest.mark.parametrize("setting", ["joined", "ranks", "depth"])
+def test_negative_settings(setting):
+    with pytest.raises(InputError, match=setting):
+        diagnose(LLAMA.make(), text(), **{setting: -1})
+
+
+def test_a_text_of_padding_alone():
+    given = text()
+    given["attention_mask"][1] = 0
+    with pytest.raises(InputError, match="hides every token"):
+        diagnose(LLAMA.make(), given)
+
+
+def test_a_single_token_has_no_angle():
+    found = diagnose(LLAMA.make(), text()["input_ids"][:, :1])
+    for layer in found.layers:
+        assert layer.tokens["cos"] is None
+        assert layer.tokens["hfc_lfc"] == 0
+    assert Diagnosis.from_json(found.to_json()) == found
+
+
+def test_inputs_with_nan():
+    pixels = VIT.inputs()
+    pixels["pixel_values"][0, 0, 0, 0] = torch.nan
+    with pytest.raises(InputError, match="NaN"):
+        diagnose(VIT.make(), pixels)
+
+
+def test_inputs_that_miss_the_stack():
+    class TwoTowers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.idle = Stack(HandBlock()), Stack(HandBlock(), HandBlock())
+
+        def forward(self, x):
+            return self.used(x)
+
+    with pytest.raises(InputError, match=r"ran without running idle\.blocks\.0"):
+        diagnose(TwoTowers().eval(), torch.randn(1, 4, WIDTH))
+    assert len(diagnose(TwoTowers().eval(), torch.randn(1, 4, WIDTH), stack="used", depth=0).layers) == 2
+
+
+# Padding
+
+
+def padded_and_alone(left):
+    """One text with padding, and without."""
+    ids = text()["input_ids"][1:, :5]
+    empty = torch.full((1, 3), 9)
+    mask = torch.tensor([[0] * 3 + [1] * 5 if left else [1] * 5 + [0] * 3])
+    padded = torch.cat([empty, ids] if left else [ids, empty], 1)
+    places = torch.tensor([[0] * 3 + list(range(5)) if left else list(range(8))])
+    return {"input_ids": padded, "attention_mask": mask, "position_ids": places}, {"input_ids": ids}
+
+
+def window(model, tokens):
+    """Shorter than the padding: some queries of padding see nothing at all."""
+    model.config.sliding_window = tokens
+    for layer in model.layers:
+        layer.self_attn.sliding_window = tokens
+    return model
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "GPT-2", "BERT", "Gemma 2", "OPT", "GPT-NeoX (parallel)"])
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_padding_changes_nothing(name, left, attention):
+    if left and name == "BERT":
+        pytest.skip("its positions are counted from the left")
+    family = FAMILIES[name]
+    model = family.make()
+    model.set_attn_implementation("eager" if name == "Gemma 2" else attention)
+    if name == "Mistral":
+        window(model, 2)
+    padded, alone = padded_and_alone(left)
+    a, b = (diagnose(model, given, depth=0) for given in (padded, alone))
+    assert a.provenance["tokens"] == b.provenance["tokens"] == [5, 5]
+    for x, y in zip(a.layers, b.layers, strict=True):
+        assert x.tokens == pytest.approx(y.tokens, abs=1e-4)
+        if x.dominance is None:
+            continue
+        assert x.attention_out == pytest.approx(y.attention_out, abs=1e-4)
+        if name != "BERT":
+            assert x.spectrum.inverse_sigma == pytest.approx(y.spectrum.inverse_sigma, rel=1e-4)
+        if family.gated:
+            assert x.dominance.verdict_heads == [["undecided"] * 4]
+            continue
+        assert x.dominance.rho_rough_heads[0] == pytest.approx(y.dominance.rho_rough_heads[0], rel=1e-4)
+        assert x.dominance.joined_rho_rough == pytest.approx(y.dominance.joined_rho_rough, rel=1e-4)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_does_not_change_the_extrapolation(left):
+    padded, alone = padded_and_alone(left)
+    a, b = (diagnose(LLAMA.make(), given, depth=4).extrapolation for given in (padded, alone))
+    for x, y in zip(a, b, strict=True):
+        assert x.real.log_hfc_lfc == pytest.approx(y.real.log_hfc_lfc, abs=1e-4)
+        assert (x.rho_smooth, x.rho_rough) == pytest.approx((y.rho_smooth, y.rho_rough), rel=1e-4)
+
+
+def test_special_tokens_are_not_counted_but_take_part():
+    given = text()
+    special = torch.zeros(2, 8, dtype=torch.bool)
+    special[:, 0] = True
+    model = BERT.make()
+    found, whole = diagnose(model, Batch(given, special), depth=0), diagnose(model, given, depth=0)
+    assert found.provenance["tokens"] == [4, 7]
+    arrays = [checks.passages("BERT")[0].x, *(p.y for p in checks.passages("BERT"))]
+    for layer, x, other in zip(found.layers, arrays, whole.layers, strict=True):
+        rows = [checks.slow_metrics(x[i][keep & ~special[i]]) for i, keep in enumerate(BERT.rows())]
+        for metric, value in layer.tokens.items():
+            checks.near(value, sum(row[metric] for row in rows) / 2, metric)
+        assert layer.dominance == other.dominance  # attention is over all of them
+
+
+def test_inputs_of_special_tokens_alone_are_counted_whole():
+    special = torch.ones(2, 8, dtype=torch.bool)
+    found = diagnose(BERT.make(), Batch(text(), special), **QUICK)
+    assert found.layers == diagnose(BERT.make(), text(), **QUICK).layers
+
+
+# Massive tokens
+
+
+@pytest.mark.parametrize("position", [0, 3, 6])
+def test_a_planted_massive_token_is_found(position):
+    torch.manual_seed(1)
+    model = randomise(Stack(HandBlock(), HandBlock(), HandBlock())).eval()
+    x = torch.randn(3, 7, WIDTH)
+    outputs = []
+    first = model.blocks[0]
+
+    def plant(_, __, out):
+        out = out.clone()
+        out[:, position] *= 100
+        return out
+
+    first.register_forward_hook(plant)
+    model.blocks[1].register_forward_pre_hook(lambda _, args: outputs.append(args[0]))
+    with torch.no_grad():
+        model(x)
+    entering = outputs[0]
+    model.blocks[1]._forward_pre_hooks.clear()
+    found = diagnose(model, x, **QUICK)
+    # A hook acts after the block is left, so the next block is what shows it: blocks do not join up there.
+    later = found.layers[2]
+    assert found.layers[0].massive is None
+    assert found.layers[0].without_massive is None
+    keep = torch.arange(7) != position
+    norms = entering.norm(dim=-1)
+    assert (norms[:, position] / norms.median(-1).values > 20).all()
+    with torch.no_grad():
+        after = model.blocks[1](entering)
+    ratio = after.norm(dim=-1) / after.norm(dim=-1).median(-1, keepdim=True).values
+    assert later.massive == {
+        "input_share": 1.0,
+        "tokens": 3,
+        "positions": {str(position): 3},
+        "largest_ratio": pytest.approx(ratio.max().item(), rel=1e-4),
+    }
+    rows = [checks.slow_metrics(array[keep]) for array in after]
+    whole = [checks.slow_metrics(array) for array in after]
+    for metric in ("hfc_lfc", "log_hfc_lfc", "log_hfc", "log_lfc", "cos", "abs_cos"):
+        checks.near(later.without_massive[metric], sum(row[metric] for row in rows) / 3, f"{metric} without it")
+        checks.near(later.tokens[metric], sum(row[metric] for row in whole) / 3, metric)
+    assert found.curve("hfc_lfc", without_massive=True)[2] == later.without_massive["hfc_lfc"]
+    assert any(str(position) in sentence for sentence in found.verdict if "assive" in sentence)
+
+
+def test_massive_tokens_of_some_inputs_only():
+    torch.manual_seed(1)
+    x = torch.randn(4, 7, WIDTH)
+    x[2, 5] *= 100
+    found = diagnose(Stack(HandBlock()).eval(), x, **QUICK).layers[0]
+    assert found.massive["input_share"] == 0.25
+    assert found.massive["positions"] == {"5": 1}
+    keep = [torch.arange(7) != (5 if i == 2 else -1) for i in range(4)]
+    rows = [checks.slow_metrics(array[keep[i]]) for i, array in enumerate(x)]
+    checks.near(found.without_massive["hfc_lfc"], sum(row["hfc_lfc"] for row in rows) / 4, "without it")
+
+
+# How the norm enters
+
+
+@pytest.mark.parametrize("name", ["ViT", "Llama", "DINOv2"])
+@pytest.mark.parametrize("variant", ["folded", "observed"])
+def test_dominance_with_the_norm_in_H(name, variant):
+    family = FAMILIES[name]
+    found = diagnose(family.make(), family.inputs(), variant=variant, joined=2, depth=0)
+    for layer, got, passage in zip(locate(family.make()), found.layers[1:], checks.passages(name), strict=True):
+        C = torch.eye(WIDTH, dtype=torch.float64) - (1 / WIDTH if layer.norm.kind == "layer" else 0.0)
+        folded, W_O = C @ torch.diag(layer.norm.gamma.double()) @ layer.W_V.double(), layer.W_O.double()
+        for i, keep in enumerate(family.rows()):
+            x = passage.x[i][keep]
+            square = x.var(-1, unbiased=False) if layer.norm.kind == "layer" else x.square().mean(-1)
+            V = folded * square.rsqrt().mean() if variant == "observed" else folded
+            A = passage.A[i] if isinstance(keep, slice) else passage.A[i][:, keep][:, :, keep]
+            smooth, rough = dense_radii(A, V, W_O)
+            checks.near(got.dominance.joined_rho_smooth[i], smooth, "rho_smooth")
+            checks.near(got.dominance.joined_rho_rough[i], rough, "rho_rough")
+            basis = centred_basis(A.shape[-1])
+            for h in range(HEADS):
+                t, lam = torch.linalg.eigvals(basis.T @ A[h] @ basis), torch.linalg.eigvals(W_O[h] @ V[h])
+                value = (1 + torch.outer(t, lam)).abs().max()
+                checks.near(got.dominance.rho_rough_heads[i][h], value, f"head {h}")
+
+
+@pytest.mark.parametrize("name", ["ViT", "Llama", "BERT"])
+def test_the_rule_of_real_parts(name):
+    family = FAMILIES[name]
+    found = diagnose(family.make(), family.inputs(), rule="real", depth=0)
+    assert "real parts" in found.provenance["counting_rule"]
+    for layer, got, passage in zip(locate(family.make()), found.layers[1:], checks.passages(name), strict=True):
+        for i, keep in enumerate(family.rows()):
+            A = passage.A[i] if isinstance(keep, slice) else passage.A[i][:, keep][:, :, keep]
+            basis = centred_basis(A.shape[-1])
+            for h in range(HEADS):
+                t = torch.linalg.eigvals(basis.T @ A[h] @ basis).real
+                lam = torch.linalg.eigvals(layer.W_O[h].double() @ layer.W_V[h].double()).real
+                smooth, rough = (1 + lam).abs().max(), (1 + torch.outer(t, lam)).abs().max()
+                checks.near(got.dominance.rho_smooth_heads[h], smooth, f"rho_smooth of head {h}")
+                checks.near(got.dominance.rho_rough_heads[i][h], rough, f"rho_rough of head {h}")
+                assert got.dominance.verdict_heads[i][h] == ("smooth" if smooth > rough else "rough")
+
+
+# Wrappers, modes and precision
+
+
+@pytest.mark.parametrize("name", ["Llama", "ViT", "torch encoder (Pre-LN, batch first)"])
+def test_a_compiled_model(name):
+    family = FAMILIES[name]
+    inside = family.make()
+    model = torch.compile(inside, backend="eager")
+    found = diagnose(model, family.inputs(), **QUICK)
+    assert found.remarks[0] == "OptimizedModule: observed the module inside, whose outputs these are"
+    assert numbers(found) == numbers(diagnose(inside, family.inputs(), **QUICK))
+    with torch.no_grad():
+        expected = checks.tensors(run(family.make(), family.inputs()))
+        checks.same_bits(checks.tensors(checks.observed(inside, family.inputs(), family.mask())), expected)
+        checks.same_bits(checks.tensors(run(model, family.inputs())), expected)
+    checks.check_untouched(inside)
+
+
+def test_compiled_blocks_inside_a_model():
+    model = VIT.make()
+    expected = numbers(diagnose(model, VIT.inputs(), **QUICK))["layers"]
+    for place in range(2):
+        model.layers[place] = torch.compile(model.layers[place], backend="eager")
+    with torch.no_grad():
+        run(model, VIT.inputs())
+    assert numbers(diagnose(model, VIT.inputs(), **QUICK))["layers"] == expected
+
+
+def test_data_parallel():
+    found = diagnose(nn.DataParallel(LLAMA.make()), text(), **QUICK)
+    assert "DataParallel: observed the module inside" in found.remarks[0]
+
+
+def test_a_model_dispatched_by_accelerate():
+    accelerate = pytest.importorskip("accelerate")
+    expected = numbers(diagnose(LLAMA.make(), text(), **QUICK))
+    parts = ("embed_tokens", "layers.0", "layers.1", "norm", "rotary_emb")
+    model = accelerate.dispatch_model(LLAMA.make(), dict.fromkeys(parts, "cpu"), force_hooks=True)
+    before = {name: module.__dict__.get("forward") for name, module in model.named_modules()}
+    assert any(before.values())
+    with torch.no_grad():
+        plain = run(model, text())[0]
+        assert torch.equal(checks.observed(model, text(), text()["attention_mask"].bool())[0], plain)
+    assert numbers(diagnose(model, text(), **QUICK)) == expected
+    assert {name: module.__dict__.get("forward") for name, module in model.named_modules()} == before
+
+
+def test_offloaded_weights():
+    accelerate = pytest.importorskip("accelerate")
+    model = accelerate.cpu_offload(LLAMA.make())
+    with pytest.raises(InputError, match="not in memory"):
+        diagnose(model, text())
+
+
+def test_train_mode_is_said_and_kept():
+    model = LLAMA.make()
+    checks.with_dropout(model)
+    model.layers[0].eval()
+    torch.manual_seed(0)
+    found = diagnose(model, text(), **QUICK)
+    assert "the model is in train mode: dropout is active and part of what was measured" in found.remarks
+    assert found.model["training"]
+    assert [model.training, model.layers[0].training, model.layers[1].training] == [True, False, True]
+    checks.check_untouched(model)
+
+
+@pytest.mark.parametrize("family", ["Llama", "ViT", "torch encoder (Pre-LN)"])
+def test_train_mode_without_dropout_is_not_said_to_drop(family):
+    model = FAMILIES[family].make().train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, nn.MultiheadAttention):
+            module.dropout = 0.0
+    found = diagnose(model, FAMILIES[family].inputs(), **QUICK)
+    assert "the model is in train mode, without dropout" in found.remarks
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
+def test_other_precisions(dtype, tolerance):
+    expected, found = diagnose(LLAMA.make(), text(), **QUICK), diagnose(LLAMA.make(dtype), text(), **QUICK)
+    assert found.model["dtype"] == str(dtype).removeprefix("torch.")
+    for a, b in zip(found.layers, expected.layers, strict=True):
+        assert a.tokens == pytest.approx(b.tokens, rel=tolerance, abs=tolerance)
+        if a.dominance is not None:
+            for x, y in zip(a.dominance.rho_rough_heads, b.dominance.rho_rough_heads, strict=True):
+                assert x == pytest.approx(y, rel=tolerance)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")
+def test_what_is_measured_under_autocast():
+    expected = diagnose(VIT.make(), VIT.inputs(), **QUICK)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = diagnose(VIT.make(), VIT.inputs(), **QUICK)
+    for a, b in zip(found.layers, expected.layers, strict=True):
+        assert a.tokens["hfc_lfc"] == pytest.approx(b.tokens["hfc_lfc"], rel=2e-2)
+        if a.dominance is not None:  # of weights alone: as exact as ever
+            assert a.dominance.rho_smooth_heads == pytest.approx(b.dominance.rho_smooth_heads, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")
+def test_spectra_of_weights_under_autocast():
+    expected = diagnose(VIT.make(), VIT.inputs(), **QUICK)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = diagnose(VIT.make(), VIT.inputs(), **QUICK)
+    for a, b in zip(found.layers[1:], expected.layers[1:], strict=True):
+        assert a.spectrum.rho_smooth == pytest.approx(b.spectrum.rho_smooth, rel=1e-5)
+        assert a.spectrum.joined["raw"].real == pytest.approx(b.spectrum.joined["raw"].real, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Llama",
+        "BERT",
+        "torch encoder (Pre-LN, batch first)",
+        "around nn.MultiheadAttention",
+    ],
+)
+def test_without_spectra(name):
+    family = FAMILIES[name]
+    whole, found = (diagnose(family.make(), family.inputs(), depth=0, spectra=s) for s in (True, False))
+    assert all(layer.dominance is None for layer in found.layers)
+    assert not found.extrapolation
+    assert found.smoothing_share is None
+    for a, b in zip(found.layers, whole.layers, strict=True):
+        assert (a.tokens, a.attention_out, a.changes, a.spectrum) == (b.tokens, b.attention_out, b.changes, b.spectrum)
+
+
+def test_the_same_twice():
+    model = VIT.make()
+    assert numbers(diagnose(model, VIT.inputs())) == numbers(diagnose(model, VIT.inputs()))
+
+
+def test_random_numbers_of_the_caller_are_left_alone():
+    model = LLAMA.make()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    diagnose(model, text())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_arguments_are_left_alone():
+    given = text()
+    kept = copy.deepcopy(given)
+    diagnose(LLAMA.make(), given, **QUICK)
+    assert given.keys() == kept.keys()
+    assert all(torch.equal(given[k], kept[k]) for k in kept)
+
+
+def test_what_is_said_of_the_model():
+    found = diagnose(LLAMA.make(), text(), name="mine", **QUICK)
+    assert found.name == "mine"
+    said = {k: found.model[k] for k in ("class", "layers", "width", "heads", "kv_heads", "head_dim", "causal", "norm")}
+    assert said == {
+        "class": "LlamaModel", "layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "causal": True,
+        "norm": "pre",
+    }  # fmt: skip
+    assert found.model["parameters"] == sum(p.numel() for p in LLAMA.make().parameters())
+    assert found.provenance["inputs"] == 2
+    assert not found.model["training"]
+    assert math.isclose(found.smoothing_share, sum(layer.dominance.smoothing_share for layer in found.layers[1:]) / 2)
+
+
+def test_progress_counts_inputs():
+    heard = []
+    diagnose(LLAMA.make(), [text(), text()], progress=lambda *said: heard.append(said), **QUICK)
+    assert [done for done, _, _ in heard] == [2, 4]
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_either_stack_of_an_encoder_and_decoder(stack):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        d_model=32, d_kv=8, num_layers=2, num_heads=4, d_ff=48, vocab_size=64, decoder_start_token_id=0
+    )
+    model = randomise(transformers.T5Model(config)).eval()
+    given = {**text(), "decoder_input_ids": text()["input_ids"]}
+    if stack == "encoder":
+        given.pop("decoder_input_ids")
+    arrays = []
+    for block in getattr(model, stack).block:
+        block.register_forward_hook(lambda _, __, out: arrays.append(out[0] if isinstance(out, tuple) else out))
+    with torch.no_grad():
+        (model.encoder if stack == "encoder" else model)(**given)
+    caught = list(arrays)
+    found = diagnose(model, given, stack=stack, depth=2)
+    assert found.model["stack"].startswith(stack)
+    assert found.model["causal"] == (stack == "decoder")
+    assert any("cross-attention" in remark for remark in found.remarks)
+    parts = ["attention", "mlp" if stack == "encoder" else "cross-attention and mlp"]
+    assert [change.part for change in found.layers[1].changes] == parts
+    mask = given["attention_mask"].bool()
+    if stack == "decoder":  # the mask is the encoder's: the decoder was given none
+        mask = torch.ones_like(mask)
+    for layer, x in zip(found.layers[1:], caught, strict=True):
+        rows = [checks.slow_metrics(array[keep]) for array, keep in zip(x, mask, strict=True)]
+        checks.near(layer.tokens["hfc_lfc"], sum(row["hfc_lfc"] for row in rows) / 2, "after the block")
+
+
+def test_a_mask_of_pairs_as_long_as_the_batch():
+    family = FAMILIES["torch encoder (Pre-LN, batch first)"]
+    x, later = torch.randn(4, 4, WIDTH), torch.ones(4, 4, dtype=torch.bool).triu(1)
+    found = diagnose(family.make(), {"src": x, "mask": later}, **QUICK)
+    assert found.model["causal"]
+    assert found.provenance["inputs"] == 4
+
+
+def test_what_a_tokenizer_gives_is_one_input():
+    from collections import UserDict
+
+    found = diagnose(LLAMA.make(), UserDict(text()), **QUICK)
+    assert found.layers == diagnose(LLAMA.make(), text(), **QUICK).layers
+
+
+class _WeightsFirst(nn.Module):
+    """A block that gives its attention weights before its tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.attn, self.mlp = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.norm1(x)
+        a, weights = self.attn(h, h, h, average_attn_weights=False)
+        x = x + a
+        return weights, x + self.mlp(self.norm2(x))
+
+
+class _Chain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([_WeightsFirst(), _WeightsFirst()])
+
+    def forward(self, x):
+        arrays = [x]
+        for block in self.blocks:
+            _, x = block(x)
+            arrays.append(x)
+        self.arrays = arrays
+        return x
+
+
+def test_tokens_are_told_from_attention_weights_by_their_shape():
+    torch.manual_seed(0)
+    model, x = _Chain().eval(), torch.randn(2, 5, 8)
+    found = diagnose(model, x)
+    model(x)
+    expected = [metrics.input_convergence(array).mean().item() for array in model.arrays]
+    assert found.curve("hfc_lfc") == pytest.approx(expected, rel=1e-5)
+    assert found.extrapolation[0].real is not None

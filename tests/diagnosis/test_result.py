@@ -1,0 +1,263 @@
+"""A diagnosis as a file: what is saved is what comes back, and what is damaged is refused."""
+
+import copy
+import itertools
+import json
+import os
+
+import pytest
+from support import family_checks as checks
+from support.families import usable
+from support.report_example import example
+
+from oversmooth import Diagnosis, InputError
+from oversmooth.diagnosis import verdict
+from oversmooth.diagnosis.result import METRICS, Accuracy, Course
+from oversmooth.report import figures, page, terminal
+
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+EACH = int(os.environ.get("OVERSMOOTH_EACH", "60"))
+"""So many changed files that load for one that is drawn, which takes half a second."""
+SOME = [name for name in ("ViT", "Llama", "BERT", "T5 (encoder)", "attention alone (no norm)") if name in usable()]
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_there_and_back(name, tmp_path):
+    found = checks.diagnosis(name)
+    assert Diagnosis.from_json(found.to_json()) == found
+    assert Diagnosis.from_dict(found.to_dict()) == found
+    found.save(tmp_path / "found.json")
+    assert Diagnosis.load(tmp_path / "found.json") == found
+    assert Diagnosis.load(str(tmp_path / "found.json")).to_json() == found.to_json()
+    assert list(tmp_path.iterdir()) == [tmp_path / "found.json"]
+
+
+def test_plain_json_as_described():
+    data = json.loads(checks.diagnosis("ViT").to_json(), parse_constant=lambda word: pytest.fail(word))
+    first, later = data["layers"][0], data["layers"][1]
+    assert first["name"] == "embedding"
+    assert (first["attention_out"], first["spectrum"], first["dominance"]) == (None, None, None)
+    for metric in ("hfc_lfc", "cos", "abs_cos", "effective_rank", "stable_rank", "sigma_ratio"):
+        assert isinstance(first["tokens"][metric], float)
+        assert isinstance(later["attention_out"][metric], float)
+    assert {"negative_share", "mean_real", "rho_smooth"} <= later["spectrum"].keys()
+    assert {"rho_rough", "smoothing_share"} <= later["dominance"].keys()
+    assert {"model", "provenance", "schema", "version"} <= data.keys()
+
+
+@pytest.mark.parametrize("version", [0, 3, "1", None])
+def test_another_version(version):
+    data = {**checks.diagnosis("ViT").to_dict(), "version": version}
+    with pytest.raises(InputError, match=rf"has version {version!r} and this program reads 1 to 2; diagnose again"):
+        Diagnosis.from_dict(data)
+
+
+def test_version_1_still_loads():
+    """It knew nothing of undecided cases: they are None, not zero."""
+    data = checks.diagnosis("ViT").to_dict() | {"version": 1}
+    for layer in data["layers"]:
+        for name in ("undecided_share", "certified_share", "undecided_because"):
+            (layer["dominance"] or {}).pop(name, None)
+        (layer["spectrum"] or {}).pop("verdicts", None)
+    found = Diagnosis.from_dict(data)
+    assert found.undecided_share is None
+    assert found.smoothing_share == checks.diagnosis("ViT").smoothing_share
+    assert Diagnosis.from_json(found.to_json()).layers == found.layers
+
+
+@pytest.mark.parametrize("data", [{}, [], 5, None, "text", {"schema": "other/thing", "version": 1}])
+def test_something_else(data):
+    with pytest.raises(InputError, match="this is not a diagnosis"):
+        Diagnosis.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_file_cut_off(share, tmp_path):
+    whole = checks.diagnosis("ViT").to_json()
+    (tmp_path / "cut.json").write_text(whole[: int(share * len(whole))])
+    with pytest.raises(InputError, match=r"cut\.json: this is not JSON"):
+        Diagnosis.load(tmp_path / "cut.json")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        Diagnosis.load(tmp_path / "nowhere.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        Diagnosis.load(tmp_path)
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        Diagnosis.load(tmp_path / "bytes.json")
+
+
+@pytest.mark.parametrize("key", ["model", "provenance", "layers", "extrapolation", "verdict", "remarks"])
+def test_a_missing_part(key):
+    data = checks.diagnosis("ViT").to_dict()
+    del data[key]
+    with pytest.raises(InputError, match=f"this diagnosis is damaged .*{key}"):
+        Diagnosis.from_dict(data)
+
+
+def places(data, path=()):
+    """The way to every dictionary and list inside, and to a few plain values."""
+    if isinstance(data, dict):
+        items = list(data.items())
+    elif isinstance(data, list):
+        items = list(enumerate(data))[:2]
+    else:
+        return
+    for key, value in items:
+        if isinstance(value, (dict, list)):
+            yield (*path, key)
+            yield from places(value, (*path, key))
+
+
+def test_parts_of_the_wrong_kind():
+    """Whatever is put in place of a part: refused in words, or of no harm to what the diagnosis is asked."""
+    whole = json.loads(checks.diagnosis("ViT").to_json())
+    wrong = []
+    for path in places(whole):
+        for damage in (None, 5, "text", ["text"], {"text": 5}):
+            data = copy.deepcopy(whole)
+            target = data
+            for key in path[:-1]:
+                target = target[key]
+            target[path[-1]] = damage
+            try:
+                found = Diagnosis.from_dict(data)
+                _ = found.name, found.negative_share, found.smoothing_share, found.curve("hfc_lfc")
+                found.to_json()
+            except InputError:
+                continue
+            except Exception as error:
+                wrong.append(f"{'.'.join(map(str, path))} = {damage!r}: {type(error).__name__}: {error}")
+    assert not wrong, f"{len(wrong)} crashes, such as {wrong[:5]}"
+
+
+DAMAGES = (None, 5, -1e99, "text", [], {"text": 5}, "missing")
+
+
+def leaves(data, path=()):
+    """The way to every value inside; of a list, to the last."""
+    items = list(data.items()) if isinstance(data, dict) else list(enumerate(data))[-1:]
+    for key, value in items:
+        yield (*path, key)
+        yield from leaves(value, (*path, key)) if isinstance(value, (dict, list)) else ()
+
+
+def tabulated(found):
+    """What a loaded diagnosis is asked by commands."""
+    for make in (terminal.layers, terminal.spectra, terminal.histogram):
+        make(found)
+    for make in (terminal.overview, terminal.accuracies):
+        make([found, found])
+    _ = found.name, found.curve("hfc_lfc"), found.undecided_share, repr(found), found.provenance["seconds"]
+    _ = sorted({d.provenance["counting_rule"] for d in [found] if d.smoothing_share is not None})
+    _ = found.model["layers"], found.model["heads"], found.model["width"], verdict.agreement(found.layers[1:])
+    _ = "".join(f"{part:.1%}" for part in [found.provenance.get("top1")] if part is not None)
+    found.to_json()
+
+
+def drawn(found):
+    page.render([found, found])
+    for make in figures.FIGURES.values():
+        make([found])
+
+
+def test_one_thing_changed_anywhere(monkeypatch):
+    """Every field of a file in turn, made something else: refused in a sentence, or shown like any other."""
+    monkeypatch.setattr(page, "_library", lambda: "")
+    found = example("tiny", layers=1, heads=1, head_dim=1, inputs=1)
+    found.accuracy = Accuracy(10, 0.5, [0.4, 0.3], 5, "noise", 0.6)
+    found.model |= {"state": "trained", "mode": "plain", "recipe": {"variant": "plain"}}
+    checked = {"layer": 0, "least": 1.0, "greatest": 2.0, "room": None}
+    found.steering = {
+        "methods": [{}], "layers": [0], "stack": "", "heads": None, "version": 1,
+        "moved": [{"layer": 0, "heads": [0.5]}],
+        "verified": {"ok": True, "problems": [], "doubts": [], "layers": [checked]},
+    }  # fmt: skip
+    found.layers[1].spectrum.verdicts = ["open"]
+    found.layers[1].massive = {"input_share": 0.5, "tokens": 1, "positions": {"0": 1}, "largest_ratio": 12.0}
+    whole = json.loads(found.to_json())
+    drawn(Diagnosis.from_dict(whole))
+    places = list(leaves(whole))
+    wrong, refused, held = [], 0, 0
+    for path, damage in itertools.product(places, DAMAGES):
+        data = copy.deepcopy(whole)
+        target = data
+        for key in path[:-1]:
+            target = target[key]
+        if damage == "missing":
+            del target[path[-1]]
+        else:
+            target[path[-1]] = damage
+        try:
+            changed = Diagnosis.from_json(json.dumps(data))
+            tabulated(changed)
+            held += 1
+            if held % EACH == 0:
+                drawn(changed)
+        except InputError as error:
+            refused += 1
+            wrong += [str(error)] if len(str(error)) >= 300 else []
+        except Exception as error:
+            wrong.append(f"{'.'.join(map(str, path))} = {damage!r}: {type(error).__name__}: {error}")
+    assert not wrong, f"{len(wrong)} of {len(places) * len(DAMAGES)} crashes, such as {wrong[:5]}"
+    assert refused > 500
+
+
+def test_unknown_fields_are_refused():
+    data = checks.diagnosis("ViT").to_dict()
+    data["layers"][1]["dominance"]["surprise"] = 1
+    with pytest.raises(InputError, match=r"damaged .*surprise"):
+        Diagnosis.from_dict(data)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_table(name):
+    found = checks.diagnosis(name)
+    table = found.to_pandas()
+    assert list(table["layer"]) == [layer.name for layer in found.layers]
+    assert list(table["depth"]) == list(range(len(found.layers)))
+    assert set(table["model"]) == {found.name}
+    for row, layer in zip(table.to_dict("records"), found.layers, strict=True):
+        assert row["hfc_lfc"] == layer.tokens["hfc_lfc"]
+        if layer.dominance is None:
+            continue
+        assert row["rho_smooth"] == layer.rho_smooth == pytest.approx(layer.spectrum.rho_smooth, rel=1e-4)
+        assert row["rho_rough"] == layer.dominance.rho_rough
+        assert row["smoothing_share"] == layer.dominance.smoothing_share
+        assert row["attention_out_hfc_lfc"] == layer.attention_out["hfc_lfc"]
+        changes = sum(value for key, value in row.items() if key.startswith("change_") and value == value)
+        assert changes == pytest.approx(sum(change.log_hfc_lfc for change in layer.changes), abs=1e-9)
+
+
+def test_shares_over_all_layers():
+    found = checks.diagnosis("ViT")
+    reals = [x for layer in found.layers[1:] for x in layer.spectrum.joined["raw"].real]
+    assert found.negative_share == pytest.approx(sum(x < 0 for x in reals) / len(reals), abs=1e-6)
+    words = [word for layer in found.layers[1:] for row in layer.dominance.verdict_heads for word in row]
+    assert found.smoothing_share == words.count("smooth") / len(words)
+    assert len(words) == 2 * 2 * 4
+
+
+def test_curves():
+    found = checks.diagnosis("ViT")
+    assert found.curve("cos") == [layer.tokens["cos"] for layer in found.layers]
+    assert found.curve("cos", without_massive=True) == [
+        (layer.without_massive or layer.tokens)["cos"] for layer in found.layers
+    ]
+    with pytest.raises(InputError, match="there is no metric 'nonsense'; choose one of hfc_lfc, "):
+        found.curve("nonsense")
+    assert all(set(layer.tokens) <= set(METRICS) for layer in found.layers)
+
+
+def test_a_diagnosis_and_its_parts_have_a_short_repr():
+    found = example("tiny", layers=12, heads=12)
+    assert len(found.to_json()) > 100_000
+    assert repr(found).startswith("<Diagnosis of tiny: 12 blocks, 8 inputs, HFC/LFC ")
+    assert len(repr(found)) < 200
+    first, last = found.layers[0], found.layers[-1]
+    for part in (first, last, last.spectrum, last.dominance, *found.extrapolation):
+        assert len(repr(part)) < 2000, type(part)
+    assert repr(Course([0.0, 1.0, 4.0], [0.0, 0.5, -1.0])) == "Course(log HFC/LFC 0 → -1, 3 depths)"
+    assert repr(Course([0.0], [None])) == "Course(log HFC/LFC unknown → unknown, 1 depths)"

@@ -1,0 +1,285 @@
+"""Spectra of H by weights alone, live and from disk, against dense eigenvalues in float64."""
+
+import dataclasses
+import itertools
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support import family_checks as checks
+from support.families import FAMILIES, HEADS, WIDTH, usable
+from support.oracles import normal, same_spectrum, weights
+
+from oversmooth import Diagnosis
+from oversmooth.anatomy import locate
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm
+from oversmooth.anatomy.layouts import Layout
+from oversmooth.diagnosis.weights import Memory, diagnose_weights, layer_spectrum
+
+
+class Arrays:
+    def __init__(self, **arrays):
+        self.arrays = arrays
+        self.shapes = {name: tuple(value.shape) for name, value in arrays.items()}
+
+    def read(self, name, rows=None):
+        return self.arrays[name] if rows is None else self.arrays[name][rows]
+
+
+def layer_of(W_V, W_O, gamma=None, kind="layer"):
+    """A layer whose weights are these, (heads, d, k) and (heads, k, d)."""
+    heads, d, k = W_V.shape
+    arrays = {"a.v.weight": W_V.mT.reshape(heads * k, d), "a.o.weight": W_O.reshape(heads * k, d).T}
+    if gamma is not None:
+        arrays["n.weight"] = gamma
+    source = Arrays(**arrays)
+    norm = None if gamma is None else Norm("n", kind, 0.0, source)
+    position = "none" if gamma is None else "pre"
+    return AttentionLayer(
+        "a", "", heads, heads, k, d, None, position, norm, None, Layout("x", "v.weight", "o.weight"), source
+    )
+
+
+def values(spectrum):
+    return torch.complex(torch.tensor(spectrum.real).double(), torch.tensor(spectrum.imag).double())
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(2, 7),
+    st.integers(1, 4),
+    st.sampled_from([None, "layer", "rms"]),
+    st.integers(0, 10_000),
+)
+def test_dense_eigenvalues(heads, d, k, kind, seed):
+    W_V, W_O = weights(heads, d, k, seed=seed)
+    gamma = None if kind is None else 1 + 0.3 * normal(d, seed=seed)
+    found = layer_spectrum(layer_of(W_V, W_O, gamma, kind or "layer"), inverse_sigma=None if kind is None else 1.7)
+    variants = {"raw": W_V}
+    if kind is not None:
+        C = torch.eye(d).double() - (1 / d if kind == "layer" else 0.0)
+        variants["folded"] = C @ torch.diag(gamma) @ W_V
+        variants["observed"] = 1.7 * variants["folded"]
+    assert set(found.joined) == set(found.heads) == set(variants)
+    for name, V in variants.items():
+        whole = checks.largest((V @ W_O).sum(0), heads * k)
+        assert same_spectrum(values(found.joined[name]), whole, 1e-4)
+        everything = torch.linalg.eigvals((V @ W_O).sum(0))
+        assert found.joined[name].rho_smooth == pytest.approx((1 + everything).abs().max().item(), rel=1e-4)
+        assert found.joined[name].mean_real == pytest.approx(whole.real.mean().item(), rel=1e-4, abs=1e-4)
+        for h in range(heads):
+            assert same_spectrum(values(found.heads[name][h]), checks.largest(V[h] @ W_O[h], k), 1e-4)
+    assert list(found.joined["raw"].real) == sorted(found.joined["raw"].real)
+
+
+@given(st.integers(1, 4), st.integers(2, 7), st.integers(1, 4), st.integers(0, 10_000))
+def test_share_of_negative_eigenvalues(heads, d, k, seed):
+    W_V, W_O = weights(heads, d, k, seed=seed)
+    found = layer_spectrum(layer_of(W_V, W_O))
+    whole = checks.largest((W_V @ W_O).sum(0), heads * k)
+    assert found.negative_share == pytest.approx((whole.real < 0).double().mean().item(), abs=1e-6)
+
+
+def test_zeros_of_heads_that_do_not_span_all_features():
+    """They are not counted in shares, and count in ρ_smooth, where they are eigenvalues 1 of the update."""
+    W_V, _ = weights(2, 9, 2)
+    found = layer_spectrum(layer_of(W_V, -0.01 * W_V.mT))  # all others are between -1 and 0
+    assert len(found.joined["raw"].real) == 4
+    assert found.negative_share == 1
+    assert found.rho_smooth == 1
+    assert all(head.rho_smooth < 1 for head in found.heads["raw"])
+
+
+@given(st.integers(1, 3), st.integers(2, 3), st.integers(4, 9), st.integers(1, 3), st.integers(0, 10_000))
+def test_shared_value_heads(shared, group, d, k, seed):
+    W_V, W_O = weights(shared * group, d, k, seed=seed)
+    W_V = W_V[:shared]
+    arrays = {"a.v.weight": W_V.mT.reshape(shared * k, d), "a.o.weight": W_O.reshape(shared * group * k, d).T}
+    layer = dataclasses.replace(layer_of(*weights(shared * group, d, k)), kv_heads=shared, weights=Arrays(**arrays))
+    whole = checks.largest((W_V.repeat_interleave(group, 0) @ W_O).sum(0), shared * k)
+    found = layer_spectrum(layer)
+    assert same_spectrum(values(found.joined["raw"]), whole, 1e-4)
+    assert found.negative_share == pytest.approx(
+        (whole.real < -1e-6 * whole.abs().max()).double().mean().item(), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_exact_once_stored(dtype):
+    W_V, W_O = (W.to(dtype) for W in weights(2, 6, 3))
+    found = layer_spectrum(layer_of(W_V, W_O))
+    assert same_spectrum(values(found.joined["raw"]), torch.linalg.eigvals((W_V.double() @ W_O.double()).sum(0)), 1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n in usable() if checks.has_config(n)])
+def test_from_disk_as_from_memory(name, tmp_path):
+    model = FAMILIES[name].make()
+    model.save_pretrained(tmp_path)
+    live, disk = (diagnose_weights(name, locate(source)) for source in (model, tmp_path))
+    assert [layer.spectrum for layer in live.layers] == [layer.spectrum for layer in disk.layers]
+    assert len(live.layers) == 1 + len(FAMILIES[name].runs)
+    assert live.negative_share == disk.negative_share
+    for layer, found in zip(locate(model), live.layers[1:], strict=True):
+        assert len(found.spectrum.heads["raw"]) == HEADS
+        assert len(found.spectrum.joined["raw"].real) == min(WIDTH, layer.kv_heads * layer.head_dim)
+        assert layer_spectrum(layer, verdicts=True) == found.spectrum
+        assert len(found.spectrum.verdicts) == HEADS
+    assert Diagnosis.from_json(live.to_json()) == live
+
+
+def test_a_stopped_run_goes_on(tmp_path):
+    """Finished layers are remembered, whole lines only, and forgotten at the end."""
+    anatomy = locate(FAMILIES["Llama"].make())
+    memory = Memory(tmp_path, "key")
+    expected = diagnose_weights("x", anatomy).layers
+
+    def stop(_done, total):
+        assert total == 2
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        diagnose_weights("x", anatomy, memory=memory, progress=stop)
+    assert memory.read() == {"layers.0.self_attn": expected[1].spectrum}
+    with memory.path.open("a") as lines:
+        lines.write('{"layer": "layers.1.self_attn", "spec')
+    assert list(memory.read()) == ["layers.0.self_attn"]
+    again = diagnose_weights("x", anatomy, memory=memory)
+    assert again.layers == expected
+    assert not memory.path.exists()
+
+
+DAMAGED = [
+    b"\xff\xfe\x00",
+    b"[" * 100_000,
+    b"{",
+    b"5",
+    b"{}",
+    b'{"layer": "a", "spectrum": {}}',
+    b'{"layer": ["a"], "spectrum": null}',
+    b"1" * 5000,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGED, ids=lambda line: line[:20].decode("latin1"))
+def test_a_damaged_memory_is_dropped_and_what_is_left_of_it_used(damage, tmp_path):
+    anatomy = locate(FAMILIES["ViT"].make())
+    memory = Memory(tmp_path, "key")
+    for layer in anatomy:
+        memory.add(layer.name, layer_spectrum(layer, verdicts=True))
+    whole = memory.read()
+    assert (len(whole), memory.dropped) == (2, 0)
+    lines = memory.path.read_bytes().split(b"\n")
+    memory.path.write_bytes(b"\n".join([lines[1], damage, b""]))
+    assert list(memory.read()) == [anatomy.layers[0].name]
+    assert memory.dropped == 1
+    found = diagnose_weights("x", anatomy, memory=memory)
+    assert [layer.spectrum for layer in found.layers[1:]] == list(whole.values())
+    assert not memory.path.exists()
+
+
+def test_one_field_of_a_memory_changed(tmp_path):
+    """Each of them, made something else: what does not fit is computed again."""
+    (layer, *_) = locate(FAMILIES["ViT"].make())
+    memory = Memory(tmp_path, "key")
+    memory.add(layer.name, layer_spectrum(layer, verdicts=True))
+    whole = json.loads(memory.path.read_text())
+    for name, damage in itertools.product(whole["spectrum"], (None, 5, "text", [[]], {"raw": 5})):
+        memory.path.write_text(json.dumps(whole | {"spectrum": whole["spectrum"] | {name: damage}}))
+        for spectrum in memory.read().values():
+            assert damage in (None, 5)  # numbers that may be anything, or nothing
+            assert getattr(spectrum, name) == damage
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "too large", "unwritable"])
+def test_a_memory_that_is_no_file_is_none(kind, tmp_path):
+    memory = Memory(tmp_path / "cache", "key")
+    memory.path.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(memory.path)
+    elif kind == "folder":
+        memory.path.mkdir()
+    elif kind == "too large":
+        memory.path.touch()
+        os.truncate(memory.path, 2**40)
+    else:
+        memory.path.parent.rmdir()
+        memory.path.parent.write_text("a file where a folder should be")
+    found = diagnose_weights("x", locate(FAMILIES["ViT"].make()), memory=memory)
+    assert len(found.layers) == 3
+    assert memory.dropped == (kind == "too large")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_no_reason_to_stop(tmp_path, monkeypatch):
+    def forbidden(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    memory = Memory(tmp_path, "key")
+    monkeypatch.setattr(Path, "stat", forbidden)
+    monkeypatch.setattr(Path, "open", forbidden)
+    monkeypatch.setattr(os, "stat", forbidden)
+    assert memory.read() == {}
+    memory.add("a", layer_spectrum(locate(FAMILIES["ViT"].make()).layers[0]))
+
+
+def test_no_home_is_no_reason_to_stop(monkeypatch):
+    def none():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    for name in ("OVERSMOOTH_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    memory = Memory.of([])
+    diagnose_weights("x", locate(FAMILIES["ViT"].make()), memory=memory)
+    assert memory.read() == {}
+
+
+def test_memory_is_of_these_files_and_this_question(tmp_path, monkeypatch):
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "weights"
+    file.write_bytes(b"one")
+    first = Memory.of([file], "joined", True).path
+    assert first == Memory.of([file], "joined", True).path
+    assert first.parent == tmp_path / "cache"
+    assert first != Memory.of([file], "joined", False).path
+    file.write_bytes(b"other")
+    assert first != Memory.of([file], "joined", True).path
+
+
+def test_without_the_joined_spectrum():
+    layer = locate(FAMILIES["Llama"].make()).layers[0]
+    found = layer_spectrum(layer, joined=False)
+    assert found.negative_share is None
+    assert found.joined["raw"].real == []
+    assert found.heads == layer_spectrum(layer).heads
+
+
+def test_factors_on_the_branch_and_on_the_stream():
+    """αx + β f(x): the eigenvalues of H with β, and ρ_smooth about α."""
+    W_V, W_O = weights(2, 6, 3, seed=1)
+    layer = dataclasses.replace(layer_of(W_V, W_O), factor=0.7, keep=3.5)
+    dense = torch.linalg.eigvals(0.7 * (W_V @ W_O).sum(0).double())
+    found = layer_spectrum(layer).joined["raw"]
+    got = torch.complex(torch.tensor(found.real).double(), torch.tensor(found.imag).double())
+    assert same_spectrum(got, dense, 1e-4)
+    assert found.rho_smooth == pytest.approx(float((3.5 + dense).abs().max()), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(dict(leak="sinks"), "less than one (sinks)"), (dict(values_normed=True), "normed token by token")],
+)
+def test_layers_that_the_theorem_does_not_describe(change, why):
+    plain = layer_of(*weights(2, 6, 3, seed=1))
+    odd = dataclasses.replace(plain, **change)
+    assert layer_spectrum(plain, verdicts=True).verdicts
+    assert layer_spectrum(odd, verdicts=True).verdicts == []
+    found, usual = layer_spectrum(odd).joined["raw"], layer_spectrum(plain).joined["raw"]
+    assert (found.real, found.imag) == (usual.real, usual.imag)
+    assert found.rho_smooth is None
+    (remark,) = diagnose_weights("x", Anatomy((plain, odd), "a")).remarks
+    assert remark.startswith("1 of 2 layers are undecided")
+    assert why in remark

@@ -1,0 +1,123 @@
+"""Tables of trained models as objects: the cells that were kept are theirs, and a new table is one file."""
+
+import subprocess
+import sys
+
+import pytest
+from support.places import ROOT
+
+from oversmooth.cli import train as train_command
+from oversmooth.reproduce import cells
+from oversmooth.reproduce.tables.registry import TABLES, all_tables
+from oversmooth.reproduce.tables.table2 import SHARES, Table2
+from oversmooth.reproduce.tables.table3 import Table3
+from oversmooth.safety.options import option_fields
+from oversmooth.train.tasks.images.recipe import Recipe
+from oversmooth.train.tasks.images.settings import Shape
+
+RESULTS = ROOT / "results"
+WIDTHS = '''
+"""Accuracy against the width of a model."""
+
+from dataclasses import dataclass, replace
+
+from oversmooth.reproduce import table_charts, table_text
+from oversmooth.reproduce.tables.base import Table, register
+from oversmooth.safety.options import option
+from oversmooth.train.tasks.images.recipe import QUICK
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Widths(Table):
+    """Accuracy of narrow models."""
+
+    name = "widths"
+    quick_test_images = 50
+
+    heads: int = option(2, "Attention heads of each model.")
+
+    def recipes(self):
+        base = replace(QUICK, share=1.0, epochs=1, batch=20)
+        shapes = [replace(base.shape, patch=8, depth=1, width=width, heads=self.heads) for width in (8, 16)]
+        return [replace(base, shape=shape, seed=seed) for shape in shapes for seed in range(self.seeds)]
+
+    def _accuracies(self, kept, width):
+        return [cell["accuracy"] for recipe, cell in kept.items() if recipe.shape.width == width]
+
+    def rows(self, kept):
+        rows = [[str(width), table_text.percent_over_seeds(self._accuracies(kept, width)), "ours"] for width in (8, 16)]
+        return ["width", "accuracy", "whose"], rows
+
+    def chart(self, kept):
+        points = [table_charts.point("ViT", "ours", 100 * cell["accuracy"], None, x=recipe.shape.width)
+                  for recipe, cell in kept.items()]
+        return table_charts.lines([("widths", points, "accuracy, %")], "width")
+
+    def notes(self):
+        return ["Made up."]
+'''
+
+
+@pytest.mark.parametrize("table", [Table2(), *(Table3(share=share) for share in SHARES)], ids=str)
+def test_recipes_are_each_a_cell_of_their_own(table):
+    recipes = table.recipes()
+    assert len({cells.cell_path(RESULTS, table.folder, recipe) for recipe in recipes}) == len(recipes)
+
+
+@pytest.mark.parametrize("name", ["table2", "table3"])
+def test_every_cell_that_was_kept_is_found_by_its_recipe(name):
+    """Keys are hashes of recipes: a field renamed, or a default changed, would lose cells that took GPU hours."""
+    tables = [Table2()] if name == "table2" else [Table3(share=share) for share in SHARES]
+    found = {
+        cells.cell_path(RESULTS, table.folder, recipe)
+        for table in tables
+        for recipe in cells.read_those_there(table.recipes(), RESULTS, table.folder)
+    }
+    assert found
+    assert found == set((RESULTS / name).glob("*.json"))
+
+
+def test_tables_are_listed_by_number_and_then_by_name():
+    assert [table.name for table in all_tables()] == ["table2", "table3", "depth"]
+    assert set(TABLES) == {"table2", "table3", "depth"}
+
+
+def test_a_new_table_is_one_file(monkeypatch, tmp_path, cifar):
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "widths.py").write_text(WIDTHS)
+
+    def run(*arguments):
+        code = f"""
+import sys
+from oversmooth.reproduce import tables
+tables.__path__.append({str(tmp_path / "tables")!r})
+sys.argv = ["oversmooth", "reproduce", *{[str(argument) for argument in arguments]!r}]
+from oversmooth.cli import main
+main()
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert not done.returncode, done.stderr
+        return " ".join(done.stdout.split())
+
+    kept_in = ("--results", tmp_path / "results")
+    assert "widths Accuracy of narrow models." in run("--help")
+    offered = run("widths", "--help")
+    for word in ("--heads", "Attention heads of each model. [default: 2]", "--at-once", "--quick", "--output"):
+        assert word in offered
+    assert "8 – ours" in run("widths", "--quick", "--show", *kept_in)
+    given = ("widths", "--quick", "--heads", 1, "--data", cifar, "--device", "cpu", *kept_in)
+    shown = run(*given, "-o", tmp_path / "widths.md", "-o", tmp_path / "widths.svg")
+    kept = list((tmp_path / "results" / "widths-quick").iterdir())
+    assert len(kept) == 2
+    assert {f"{100 * cells.read(path)['accuracy']:.2f} (1)" in shown for path in kept} == {True}
+    assert {cells.read(path)["recipe"]["shape"]["heads"] for path in kept} == {1}
+    assert "Made up." in (tmp_path / "widths.md").read_text()
+    assert (tmp_path / "widths.svg").is_file()
+    assert run("status", *kept_in).count("widths-quick") == 2
+
+
+def test_options_of_train_are_those_of_the_recipe():
+    offered = {(of, name) for _, of, names in train_command._SETTINGS for name in names}
+    assert offered == {(of, field.name) for of in (Recipe, Shape) for field in option_fields(of)}

@@ -1,0 +1,287 @@
+"""The written formulas, on a model that is not steered: explicit matrices in float64, hooks and packing of our own.
+
+Attention methods: ``A'`` is formed as a matrix (THEORY §6 and §7), V from the value weight's rows, and what comes of
+them takes the place of the output module's output, so that every layer gets what a steered model would give it.
+Spectral: V, Λ and the two weights from Θ and ψ by other routes than the product's (THEORY §5).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import torch
+from support.conformance_methods import (
+    KeepDouble,
+    Row,
+    close,
+    counted,
+    make,
+    numbers,
+    output_weight,
+    outputs,
+    packing,
+    places,
+    transposed,
+    value_weight,
+)
+from support.families import HEADS, WIDTH, Family, run, tensors
+from torch import Tensor, nn
+
+from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale, Laplacian, NeuTRENO, ValueResidual
+
+# Attention methods
+
+
+class ByHand:
+    """Own hooks on a model that is not steered; calling it runs the model."""
+
+    def __init__(self, family: Family, tested: Row, set_to: dict[int, dict[str, Any]], seen: list[Tensor]) -> None:
+        """set_to: what the methods are set to, by layer; seen: A of every run, where hooks cannot see it."""
+        self.family, self.tested, self.set_to = family, tested, set_to
+        self.attention = list(seen)
+        self.model = make(family.name, torch.float64)
+        self.run = -1
+        self.read: Tensor | None = None
+        self.first: Tensor | None = None
+        modules = dict(self.model.named_modules())
+        if family.library == "transformers":
+            self.model.set_attn_implementation("eager")
+        for place in places(family):
+            self._listen(modules, place)
+
+    def __call__(self) -> list[Tensor]:
+        with KeepDouble():
+            if self.family.library != "transformers":
+                return outputs(self.model, self.family)
+            out = dict(run(self.model, self.family.inputs(torch.float64), output_attentions=True))
+            for used, own in zip(self.attention, out.pop("attentions"), strict=True):
+                close(own, used, 1e-9, "attention at this place")  # so by induction it is what this model has
+            return [counted(self.family, part) for part in tensors(out)]
+
+    def _listen(self, modules: dict[str, nn.Module], place: int) -> None:
+        family = self.family
+
+        def enter(*_: Any) -> None:
+            self.run += 1
+
+        def read(_: nn.Module, args: Any, kwargs: Any) -> None:
+            self.read = self._ordered(args[0] if args else next(iter(kwargs.values())))
+
+        modules[family.block.format(place)].register_forward_pre_hook(enter)
+        modules[family.value.format(place)].register_forward_pre_hook(read, with_kwargs=True)
+        if family.library == "timm":
+            attention = modules[f"blocks.{place}.attn"]
+            attention.fused_attn = False
+            attention.attn_drop.register_forward_pre_hook(lambda _, args: self._keep(args[0]))
+        modules[family.output.format(place)].register_forward_hook(
+            functools.partial(self._replace, modules=modules, place=place)
+        )
+
+    def _keep(self, A: Tensor) -> None:
+        del self.attention[self.run :]
+        self.attention.append(A)
+
+    def _ordered(self, x: Tensor) -> Tensor:
+        x = x if self.family.batch_first else x.transpose(0, 1)
+        return x.reshape(2, -1, x.shape[-1])
+
+    def _replace(self, _: nn.Module, _args: Any, out: Any, *, modules: dict[str, nn.Module], place: int) -> Any:
+        family = self.family
+        assert self.read is not None
+        q, k, V = projected(modules, family, place, self.read)
+        if family.library in ("torch", "toy"):
+            scores = q @ k.mT / family.head_dim**0.5
+            mask = family.mask()
+            if mask is not None:
+                scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+            self._keep(scores.softmax(-1))
+        Y = self._formula(self.attention[self.run], V, place, *output_map(modules, family, place))
+        Y = Y if family.batch_first else Y.transpose(0, 1)
+        return (Y, None) if isinstance(out, tuple) else Y.reshape(out.shape)
+
+    def _formula(self, A: Tensor, V: Tensor, place: int, W_O: Tensor, b_O: Tensor | float) -> Tensor:
+        """A ``(batch, heads, n, n)``, V ``(batch, heads, n, k)``, W_O ``(heads, k, d)``."""
+        n, mask, at = A.shape[-1], self.family.mask(), self.set_to[place]
+        eye = torch.eye(n, dtype=A.dtype)
+        counts = torch.ones(len(A), n, dtype=A.dtype) if mask is None else mask.to(A.dtype)
+        J = (counts / counts.sum(-1, keepdim=True))[:, None, None, :].expand(-1, 1, n, -1)
+        if self.run == 0:
+            self.first = V
+        first, later = self.first, self.run > 0
+        assert first is not None
+        source: Tensor | float = 0.0
+        for method in self.tested.methods:
+            name = type(method).__name__.lower()
+            strength = _by_head(at.get(f"{name}.strength", 0.0))
+            if isinstance(method, NeuTRENO) and later:
+                A, source = A - strength * eye, strength * first
+            elif isinstance(method, AttnScale):
+                A = J + (1 + strength) * (A - J)
+            elif isinstance(method, Centred):
+                A = A - strength * J
+            elif isinstance(method, Laplacian):
+                A = A - strength * eye
+            elif isinstance(method, ValueResidual) and later:
+                V = (1 - strength) * V + strength * first
+        Y = ((A @ V + source) @ W_O).sum(1) + b_O
+        J = J[:, 0]
+        for method in self.tested.methods:
+            if isinstance(method, FeatScale):
+                s, t = torch.as_tensor(at["featscale.s"]), torch.as_tensor(at["featscale.t"])
+                term = s * (J @ Y) + t * ((eye - J) @ Y)
+                Y = Y + (term + term if method.as_published else term)
+            elif isinstance(method, ContraNorm):
+                unit = Y / Y.square().sum(-1, keepdim=True).sqrt()
+                close_by = (unit @ unit.mT / method.temperature).exp() * counts[:, None, :]
+                Y = Y - at["contranorm.strength"] * ((close_by / close_by.sum(-1, keepdim=True)) @ Y)
+        return Y
+
+
+def _by_head(value: Tensor | float) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64).reshape(-1, 1, 1)
+
+
+def weight_and_bias(modules: dict[str, nn.Module], family: Family, where: tuple[str, str]) -> tuple[Tensor, Any]:
+    """``(out, in)`` and the bias, or 0."""
+    module, name = modules[where[0]], where[1]
+    W = getattr(module, name).detach()
+    bias = getattr(module, name.replace("weight", "bias"), None)
+    return (W.mT if transposed(family) else W), (0.0 if bias is None else bias.detach())
+
+
+def projected(modules: dict[str, nn.Module], family: Family, place: int, x: Tensor) -> tuple[Any, Any, Tensor]:
+    """Queries, keys (None where they have a weight of their own) and values by head, ``(batch, heads, n, k)``."""
+    W, bias = weight_and_bias(modules, family, value_weight(family, place))
+    out = x @ W.mT + bias
+    k, shared = family.head_dim, family.kv_heads
+    if packing(family) == "separate":
+        parts = [out]
+    elif packing(family) == "stacked":
+        parts = list(out.split([HEADS * k, shared * k, shared * k], dim=-1))
+    else:
+        parts = [part.flatten(-2) for part in out.unflatten(-1, (HEADS, 3, k)).unbind(-2)]
+    heads = [part.unflatten(-1, (-1, k)).transpose(1, 2) for part in parts]
+    V = heads[-1].repeat_interleave(HEADS // shared, dim=1)
+    return (heads[0], heads[1], V) if len(heads) == 3 else (None, None, V)
+
+
+def value_bias(modules: dict[str, nn.Module], family: Family, place: int) -> Tensor | float:
+    """``(heads, k)``, or 0."""
+    _, _, with_bias = projected(modules, family, place, torch.zeros(1, 1, WIDTH, dtype=torch.float64))
+    _, bias = weight_and_bias(modules, family, value_weight(family, place))
+    return with_bias[0, :, 0] if isinstance(bias, Tensor) else 0.0
+
+
+def output_map(modules: dict[str, nn.Module], family: Family, place: int) -> tuple[Tensor, Tensor | float]:
+    W, bias = weight_and_bias(modules, family, output_weight(family, place))
+    return W.mT.unflatten(0, (HEADS, family.head_dim)), bias
+
+
+def written(family: Family, tested: Row, model: nn.Module) -> list[Tensor]:
+    """What a model steered like this one must give. float64; its attention is asked for where hooks cannot see it."""
+    seen: list[Tensor] = []
+    if family.library == "transformers":
+        with KeepDouble():
+            before = model.config._attn_implementation
+            model.set_attn_implementation("eager")
+            out = run(model, family.inputs(torch.float64), output_attentions=True)
+            model.set_attn_implementation(before)
+        seen = [A.detach() for A in out.attentions]
+    set_to = {place: numbers(model, family, tested, place) for place in places(family)}
+    return ByHand(family, tested, set_to, seen)()
+
+
+# Spectral
+
+
+def basis(tested: Row, free: Tensor, base: Tensor | None, columns: int) -> Tensor:
+    """V ``(d, m)``."""
+    method = tested.spectral
+    assert method is not None
+    if method.form == "general":
+        return free
+    if method.orthogonal == "qr":
+        Q, R = torch.linalg.qr(free)
+        return Q * R.diagonal().sign()
+    assert base is not None
+    S = np.zeros((WIDTH, WIDTH))
+    entries = iter(free.tolist())
+    for i in range(WIDTH):
+        for j in range(i):
+            S[i, j] = next(entries)
+            S[j, i] = -S[i, j]
+    eye = np.eye(WIDTH)
+    turn = scipy.linalg.expm(S) if method.orthogonal == "exp" else (eye + S) @ np.linalg.inv(eye - S)
+    return base @ torch.from_numpy(turn)[:, :columns]
+
+
+def eigenvalues(tested: Row, psi: Tensor, group: int) -> Tensor:
+    """Λ ``(heads, k)``, entry by entry."""
+    method = tested.spectral
+    assert method is not None
+    out = torch.empty_like(psi)
+    low, high = (-1.0, 0.0) if method.mode == "sharpen" else (0.0, 1.0)
+    for h in range(len(psi)):
+        mates = [m for m in range(len(psi)) if m // group == h // group]
+        for j in range(psi.shape[1]):
+            if method.form == "general":
+                out[h, j] = min(max(float(psi[h, j]), low / group), high / group)
+                continue
+            square = float(psi[h, j]) ** 2
+            if method.bounded:
+                square /= 1 + sum(float(psi[m, j]) ** 2 for m in mates)
+            out[h, j] = -square if method.mode == "sharpen" else square
+    return out
+
+
+def spectral_weights(
+    family: Family, tested: Row, free: Tensor, psi: Tensor, base: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """W_V ``(kv_heads, d, k)``, W_O ``(heads, k, d)`` and Λ ``(heads, k)``."""
+    method, k, group = tested.spectral, family.head_dim, HEADS // family.kv_heads
+    assert method is not None
+    V = basis(tested, free, base, family.kv_heads * k)
+    L = eigenvalues(tested, psi, group)
+    if method.wiring == "code":
+        W_V, W_O = V.T, V @ torch.diag(L.flatten())
+    else:
+        back = torch.from_numpy(np.linalg.pinv(V.numpy())) if method.form == "general" else V.T
+        W_V = V
+        slices = [torch.diag(L[h]) @ back[(h // group) * k : (h // group + 1) * k] for h in range(HEADS)]
+        W_O = torch.cat(slices)
+    return W_V.unflatten(1, (family.kv_heads, k)).movedim(1, 0), W_O.unflatten(0, (HEADS, k)), L
+
+
+def put(modules: dict[str, nn.Module], family: Family, place: int, W_V: Tensor, W_O: Tensor) -> None:
+    """Into a model that is not steered; queries and keys that share the weight stay."""
+    module, name = value_weight(family, place)
+    W = getattr(modules[module], name)
+    k, shared = family.head_dim, family.kv_heads
+    rows = W_V.mT.reshape(shared * k, WIDTH)
+    with torch.no_grad():
+        whole = (W.mT if transposed(family) else W).clone()
+        if packing(family) == "separate":
+            whole = rows
+        elif packing(family) == "stacked":
+            whole[(HEADS + shared) * k :] = rows
+        else:
+            for h in range(HEADS):
+                whole[(3 * h + 2) * k : (3 * h + 3) * k] = W_V[h].T
+        W.copy_(whole.mT if transposed(family) else whole)
+        module, name = output_weight(family, place)
+        flat = W_O.reshape(HEADS * k, WIDTH)
+        getattr(modules[module], name).copy_(flat if transposed(family) else flat.mT)
+
+
+def free_of(modules: dict[str, nn.Module], family: Family, place: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Θ or the skew entries, ψ, and the base beside the former."""
+    module, name = value_weight(family, place)
+    held = modules[module].parametrizations[name]
+    theta = list(held.parameters(recurse=False))[-1]
+    base = dict(held.named_buffers()).get("0.base")
+    module, name = output_weight(family, place)
+    psi = modules[module].parametrizations[name].original0
+    return theta.detach(), psi.detach(), None if base is None else base.double()

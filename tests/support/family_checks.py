@@ -1,0 +1,517 @@
+"""What must hold for a model of every family, by routes that share nothing with what is checked.
+
+The tests run these one by one; each raises AssertionError with what is wrong. docs/models.md is made from the oracle of
+tests/adversary/numbers, which knows more families and takes nothing from the package, not even where weights lie.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.families import FAMILIES, HEADS, WIDTH, Family, run, tensors
+from support.oracles import apply_layer, centred_basis, dense_radii, layer_matrix, radius
+from torch import Tensor, nn
+
+from oversmooth import Diagnosis, diagnose
+from oversmooth.anatomy import Anatomy, locate
+from oversmooth.observe import Observer, study
+from oversmooth.observe.watch import Watch
+
+# What the model itself returns, and what was caught of it
+
+
+@dataclass
+class Passage:
+    """One run through one block, heard by hooks of our own, in float64 with attention computed step by step."""
+
+    place: int
+    x: Tensor
+    y: Tensor = field(default_factory=lambda: torch.empty(0))
+    values_from: Tensor = field(default_factory=lambda: torch.empty(0))
+    attention_out: Tensor = field(default_factory=lambda: torch.empty(0))
+    branch: Tensor = field(default_factory=lambda: torch.empty(0))
+    after: Tensor = field(default_factory=lambda: torch.empty(0))
+    before_last: Tensor = field(default_factory=lambda: torch.empty(0))
+    A: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+def _first(args: Any, kwargs: Any) -> Tensor:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, (tuple, list)) and value:
+            return _first(value, {})
+        # By width: blocks may give attention's weights before the tokens.
+        if isinstance(value, Tensor) and value.is_floating_point() and value.shape[-1] == WIDTH:
+            return value.detach()
+    raise AssertionError("a module got no tensor")
+
+
+@functools.cache
+def passages(name: str) -> list[Passage]:
+    family = FAMILIES[name]
+    model = family.make(torch.float64)
+    if family.library == "transformers":
+        model.set_attn_implementation("eager")
+    modules = dict(model.named_modules())
+    found: list[Passage] = []
+    weights: list[Tensor] = []
+
+    def order(x: Tensor) -> Tensor:
+        x = x if family.batch_first else x.transpose(0, 1)
+        return x.reshape(2, -1, x.shape[-1])  # OPT's norms see all texts in one row
+
+    def enter(place: int, _: nn.Module, args: Any, kwargs: Any) -> None:
+        found.append(Passage(place, order(_first(args, kwargs))))
+
+    def hear(what: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        if what in ("values_from", "before_last"):
+            setattr(found[-1], what, order(_first(args, kwargs)))
+        else:
+            setattr(found[-1], what, order(_first((out,), {})))
+
+    for place in sorted(set(family.runs)):
+        block = modules[family.block.format(place)]
+        block.register_forward_pre_hook(functools.partial(enter, place), with_kwargs=True)
+        listens = [("values_from", family.value), ("attention_out", family.output)]
+        listens += [("branch", family.branch or family.output), ("after", family.after), ("before_last", family.last)]
+        listens.append(("y", family.block))
+        for what, module in listens:
+            if module:
+                modules[module.format(place)].register_forward_hook(functools.partial(hear, what), with_kwargs=True)
+        _record_weights(family, modules, place, weights)
+    # With gradients: torch's encoders would take a fast path that calls none of their parts.
+    out = run(
+        model, family.inputs(torch.float64), **({"output_attentions": True} if family.library == "transformers" else {})
+    )
+    weights = list(out.attentions) if family.library == "transformers" else weights
+    assert len(found) == len(weights) == len(family.runs)
+    for passage, A in zip(found, weights, strict=True):
+        passage.A = A.detach().double()
+    return found
+
+
+def _record_weights(family: Family, modules: dict[str, nn.Module], place: int, weights: list[Tensor]) -> None:
+    """Attention of libraries that do not give it away."""
+    if family.library == "timm":
+        attention = modules[f"blocks.{place}.attn"]
+        attention.fused_attn = False
+        attention.attn_drop.register_forward_pre_hook(lambda _, args: weights.append(args[0]))
+    elif family.library == "torch":
+        attention = modules[family.value.format(place)]
+        hidden = None if family.mask() is None else ~family.mask()
+
+        def ask(module: nn.Module, args: Any, kwargs: Any, _: Any) -> None:
+            h = args[0] if args else kwargs["query"]
+            weights.append(type(module).forward(module, h, h, h, hidden, average_attn_weights=False)[1])
+
+        attention.register_forward_hook(ask, with_kwargs=True)
+    elif family.library == "toy":
+
+        def softmax(_: nn.Module, __: Any, out: Tensor) -> None:
+            q, k, _v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in out.chunk(3, -1))
+            weights.append((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1))
+
+        modules[family.value.format(place)].register_forward_hook(softmax)
+
+
+@functools.cache
+def anatomy(name: str) -> Anatomy:
+    return locate(FAMILIES[name].make())
+
+
+@functools.cache
+def diagnosis(name: str) -> Diagnosis:
+    family = FAMILIES[name]
+    return diagnose(family.make(), family.inputs(), name=name, joined=2, depth=4)
+
+
+# Slow numbers
+
+
+def slow_metrics(x: Tensor) -> dict[str, float]:
+    """Of one array (n, d), from the definitions, in float64."""
+    x = x.double()
+    mean = x.mean(0, keepdim=True).expand_as(x)
+    unit = x / x.norm(dim=-1, keepdim=True)
+    pairs = (unit @ unit.mT)[~torch.eye(len(x), dtype=torch.bool)]
+    s = torch.linalg.svdvals(x)
+    p = s / s.sum()
+    return {
+        "hfc_lfc": ((x - mean).norm() / mean.norm()).item(),
+        "log_hfc": (x - mean).norm().log().item(),
+        "log_lfc": mean.norm().log().item(),
+        "log_hfc_lfc": ((x - mean).norm() / mean.norm()).log().item(),
+        "cos": pairs.mean().item(),
+        "abs_cos": pairs.abs().mean().item(),
+        "effective_rank": (-(p * p.log()).sum()).exp().item(),
+        "stable_rank": (s.square().sum() / s[0] ** 2).item(),
+        "sigma_ratio": (s[1] / s[0]).item(),
+        "rank_one_distance": (s[1:].square().sum() / s.square().sum()).sqrt().item(),
+    }
+
+
+def over_inputs(family: Family, x: Tensor) -> dict[str, Tensor]:
+    rows = [slow_metrics(x[i][keep]) for i, keep in enumerate(family.rows())]
+    return {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]}
+
+
+def near(got: Any, expected: Any, what: str, tolerance: float = 1e-4) -> None:
+    got, expected = torch.as_tensor(got).double(), torch.as_tensor(expected).double()
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance, msg=lambda m: f"{what}: {m}")
+
+
+# Checks
+
+
+def check_located(name: str) -> None:
+    family, found = FAMILIES[name], anatomy(name)
+    assert len(found) == len(family.runs), f"{len(found)} layers"
+    for layer, place in zip(found, family.runs, strict=True):
+        assert layer.block == family.block.format(place)
+        assert (layer.heads, layer.kv_heads, layer.head_dim) == (HEADS, family.kv_heads, family.head_dim)
+        assert layer.width == WIDTH
+        assert layer.causal == family.causal
+        assert layer.W_V.shape == (HEADS, WIDTH, family.head_dim)
+        assert layer.W_O.shape == (HEADS, family.head_dim, WIDTH)
+        first_of_modernbert = name == "ModernBERT" and place == 0  # its embedding is normed already
+        assert layer.norm_position == ("none" if first_of_modernbert else family.norm)
+        assert (layer.norm.kind if layer.norm else None) == (None if first_of_modernbert else family.kind)
+        assert bool(family.branch and "norm" not in family.branch) == (layer.layer_scale is not None)
+
+
+def check_weights(name: str) -> None:
+    """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O`` is what attention returned and, scaled, what was added."""
+    family = FAMILIES[name]
+    for layer, passage in zip(locate(family.make(torch.float64)), passages(name), strict=True):
+        values = passage.values_from[:, None] @ layer.W_V
+        if layer.value_bias is not None:
+            values = values + layer.value_bias[:, None]
+        offset = 0.0 if layer.output_bias is None else layer.output_bias
+        out = ((passage.A @ values) @ layer.raw_W_O).sum(1) + offset
+        for i, keep in enumerate(family.rows()):
+            near(out[i][keep], passage.attention_out[i][keep], f"{layer}: attention's output", 1e-6)
+        if layer.layer_scale is not None:
+            scale = layer.weights.read(layer.layer_scale)
+            near(layer.W_O, layer.raw_W_O * scale, f"{layer}: W_O with its scale", 1e-12)
+            near(out * scale, passage.branch, f"{layer}: what is added", 1e-6)
+        if layer.norm is not None:
+            check_norm(layer, passage)
+
+
+def check_norm(layer: Any, passage: Passage) -> None:
+    """The norm, written out with what anatomy says, against what it gave."""
+    x = passage.x if layer.norm_position == "pre" else passage.x + passage.branch
+    z = x - x.mean(-1, keepdim=True) if layer.norm.kind == "layer" else x
+    z = z / (z.square().mean(-1, keepdim=True) + 1e-6).sqrt() * layer.norm.gamma
+    z = z if layer.norm.beta is None else z + layer.norm.beta
+    near(z, passage.values_from if layer.norm_position == "pre" else passage.after, f"{layer}: its norm", 1e-3)
+
+
+FIELDS = ("block", "heads", "kv_heads", "head_dim", "width", "causal", "norm_position", "has_bias", "layer_scale")
+
+
+def same_anatomy(live: Anatomy, disk: Anatomy) -> None:
+    """The same layers with the same weights; names on disk may be another version's."""
+    assert len(live) == len(disk), f"{len(disk)} layers on disk"
+    for a, b in zip(live, disk, strict=True):
+        for each in FIELDS:
+            if each in ("block", "layer_scale"):  # libraries rename modules between memory and disk
+                assert (getattr(a, each) is None) == (getattr(b, each) is None), f"{a}: {each}"
+                continue
+            assert getattr(a, each) == getattr(b, each), f"{a}: {each} is {getattr(b, each)} on disk"
+        for each in ("W_V", "W_O", "value_bias", "output_bias"):
+            _equal(getattr(a, each), getattr(b, each), f"{a}: {each}")
+        assert (a.norm is None) == (b.norm is None), f"{a}: norm"
+        if a.norm is not None and b.norm is not None:
+            assert (a.norm.kind, a.norm.offset) == (b.norm.kind, b.norm.offset), f"{a}: kind of norm"
+            _equal(a.norm.gamma, b.norm.gamma, f"{a}: gamma")
+            _equal(a.norm.beta, b.norm.beta, f"{a}: beta")
+
+
+def _equal(a: Tensor | None, b: Tensor | None, what: str) -> None:
+    assert (a is None) == (b is None), f"{what} is missing in one"
+    if a is not None and b is not None:
+        assert a.dtype == b.dtype, f"{what}: {a.dtype} and {b.dtype}"
+        assert torch.equal(a, b), f"{what} differs"
+
+
+def has_config(name: str) -> bool:
+    return FAMILIES[name].library == "transformers"
+
+
+def check_disk(name: str) -> None:
+    """What anatomy finds in a live model it finds in its checkpoint; without a configuration if told heads and norm."""
+    family = FAMILIES[name]
+    model = family.make()
+    with tempfile.TemporaryDirectory() as folder:
+        if has_config(name):
+            model.save_pretrained(folder)
+            same_anatomy(locate(model), locate(folder))
+        else:
+            file = Path(folder) / "weights.pt"
+            torch.save(model.state_dict(), file)
+            disk = locate(file, heads=HEADS, norm=family.norm)
+            same_anatomy(locate(model), disk)
+
+
+def observed(model: nn.Module, given: Any, mask: Tensor | None, seed: int | None = None) -> Any:
+    """The model's output while it is watched, after a look at it as `diagnose` takes."""
+    found = locate(model)
+    with torch.no_grad():
+        blocks = study(model, found, lambda: run(model, given), mask)
+    with Observer(model, blocks) as observer:
+        observer.begin(mask=mask)
+        if seed is not None:
+            torch.manual_seed(seed)
+        return run(model, given)
+
+
+def check_untouched(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        assert "forward" not in module.__dict__, f"{name}: forward was left replaced"
+        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
+            assert not hooks, f"{name}: a hook was left"
+
+
+def check_identical(name: str, dtype: torch.dtype = torch.float32) -> None:
+    """The same bits come out, watched or not; in train mode too, with the same chance afterwards."""
+    family = FAMILIES[name]
+    model, given, mask = family.make(dtype), family.inputs(dtype), family.mask()
+    with torch.no_grad():
+        expected = tensors(run(model, given))
+        same_bits(tensors(observed(model, given, mask)), expected)
+    check_untouched(model)
+    with_dropout(model)
+    torch.manual_seed(3)
+    expected = tensors(run(model, given))
+    after = torch.get_rng_state()
+    same_bits(tensors(observed(model, given, mask, seed=3)), expected)
+    assert torch.equal(torch.get_rng_state(), after), "other random numbers come next"
+    assert model.training
+    check_untouched(model)
+
+
+def with_dropout(model: nn.Module) -> None:
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.2
+        for each in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, each, None), float):
+                setattr(module, each, 0.2)
+
+
+def same_bits(got: list[Tensor], expected: list[Tensor]) -> None:
+    assert len(got) == len(expected) > 0
+    for a, b in zip(got, expected, strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)), f"off by {(a - b).abs().max():.2g}"
+
+
+class _Caught:
+    """A listener that keeps attention and nothing else."""
+
+    def __init__(self) -> None:
+        self.attentions: list[tuple[Any, Any]] = []
+
+    def attention(self, _call, layer, caught, _x, _y) -> None:
+        self.attentions.append((layer, caught.A))
+
+    def enter(self, *_) -> None: ...
+
+    def part(self, *_) -> None: ...
+
+    def leave(self, *_) -> None: ...
+
+
+def check_attention(name: str) -> None:
+    """What was caught, as a matrix, is attention computed step by step."""
+    family = FAMILIES[name]
+    model, mask = family.make(), family.mask()
+    seen = _Caught()
+    layers = {layer.block: layer for layer in locate(model)}
+    with torch.no_grad(), Watch(dict(model.named_modules()), list(layers.values()), seen, lambda _: [], mask=mask):
+        run(model, family.inputs())
+    for (layer, A), passage in zip(seen.attentions, passages(name), strict=True):
+        caught = A.dense().A
+        for i, keep in enumerate(family.rows()):
+            part = caught[i] if isinstance(keep, slice) else caught[i][:, keep][:, :, keep]
+            expected = passage.A[i] if isinstance(keep, slice) else passage.A[i][:, keep][:, :, keep]
+            near(part, expected, f"{layer}: A of input {i}", 1e-5)
+            if not isinstance(keep, slice):
+                assert not caught[i][:, keep][:, :, ~keep].any(), "padding is looked at"
+
+
+def largest(M: Tensor, rank: int) -> Tensor:
+    """The eigenvalues that can differ from zero in a d by d matrix of this rank."""
+    values = torch.linalg.eigvals(M)
+    return values[values.abs().argsort(descending=True)[:rank]]
+
+
+def check_negative_share(name: str, variant: str = "raw") -> None:
+    """Of the eigenvalues that can differ from zero; the zero that centring leaves is not negative either."""
+    for layer, found in zip(anatomy(name), diagnosis(name).layers[1:], strict=True):
+        V, W_O = layer.W_V.double(), layer.W_O.double()
+        assert found.spectrum is not None
+        if variant not in found.spectrum.joined:
+            continue
+        if variant == "folded":
+            V = torch.diag(layer.norm.gamma.double()) @ V
+            V = V - V.mean(-2, keepdim=True) if layer.norm.kind == "layer" else V
+        values = largest((V @ W_O).sum(0), layer.kv_heads * layer.head_dim)
+        expected = (values.real < -1e-6 * values.abs().max()).double().mean()
+        near(found.spectrum.joined[variant].negative_share, expected, f"{layer}: negative share, {variant}", 1e-6)
+
+
+def check_folded_negative_share(name: str) -> None:
+    check_negative_share(name, "folded")
+
+
+def _inverse_sigma(family: Family, x: Tensor, kind: str) -> float:
+    rows = []
+    for i, keep in enumerate(family.rows()):
+        tokens = x[i][keep]
+        square = tokens.var(-1, unbiased=False) if kind == "layer" else tokens.square().mean(-1)
+        rows.append(square.rsqrt().mean().item())
+    return sum(rows) / len(rows)
+
+
+def check_extrapolation(name: str) -> None:
+    """The last block once more: its radii from dense matrices, attention alone step by step, and the block itself."""
+    family, found = FAMILIES[name], diagnosis(name)
+    entry = found.extrapolation[0]
+    assert entry.what == "last block"
+    passage, layer = passages(name)[-1], anatomy(name).layers[-1]
+    last = family.runs[-1:] * 4
+    near(entry.real.log_hfc_lfc, real_course(name, last), "the last block itself", 1e-3)
+    if family.gated:
+        assert (entry.verdict, entry.rho_rough, entry.simulated) == ("undecided", None, None)
+        return
+    W_V, W_O, offset, x = _effective(layer, passage)
+    A = passage.A[0]  # the first input has no padding
+    smooth, rough = dense_radii(A, W_V, W_O)
+    near(entry.rho_smooth, smooth, "rho_smooth of the last block")
+    near(entry.rho_rough, rough, "rho_rough of the last block")
+    margin = (max(smooth, 1.0) if bool(offset.any()) else smooth) - rough
+    assert entry.verdict == ("smooth" if margin > 0 else "rough")
+    assert entry.simulated is not None
+    course = dict(zip(entry.simulated.depth, entry.simulated.log_hfc_lfc, strict=True))
+    for step in range(9):
+        if step in course:
+            near(course[step], slow_metrics(x)["log_hfc_lfc"], f"simulated, after {step}", 1e-3)
+        x = apply_layer(x, A, W_V, W_O) + offset
+
+
+def _effective(layer: Any, passage: Passage) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(W_V, W_O, what is added to every token, tokens at the start) in float64, from THEORY §4."""
+    W_V, W_O, x = layer.W_V.double(), layer.W_O.double(), passage.y[0]
+    values = 0.0 if layer.value_bias is None else layer.value_bias.double()[:, None]
+    if layer.norm_position == "pre":
+        if layer.norm.beta is not None:
+            values = values + layer.norm.beta.double() @ W_V.double()[:, None]
+            values = values.reshape(HEADS, 1, -1)
+        C = torch.eye(WIDTH, dtype=torch.float64) - (1 / WIDTH if layer.norm.kind == "layer" else 0.0)
+        entered = passage.x[0]
+        square = entered.var(-1, unbiased=False) if layer.norm.kind == "layer" else entered.square().mean(-1)
+        W_V = C @ torch.diag(layer.norm.gamma.double()) @ W_V * square.rsqrt().mean()
+    offset = torch.zeros(WIDTH, dtype=torch.float64)
+    if isinstance(values, Tensor):
+        offset = offset + (values @ W_O).sum((0, 1))
+    if layer.output_bias is not None:
+        scale = 1.0 if layer.layer_scale is None else layer.weights.read(layer.layer_scale).double()
+        offset = offset + layer.output_bias.double() * scale
+    if layer.norm_position == "post":
+        B = centred_basis(WIDTH)
+        return B.T @ W_V, W_O @ B, offset @ B, x @ B
+    return W_V, W_O, offset, x
+
+
+def check_stack(name: str) -> None:
+    """The whole stack once more, against the product of dense matrices and the blocks themselves."""
+    family, entries = FAMILIES[name], diagnosis(name).extrapolation[1:]
+    if not entries:
+        return
+    (entry,) = entries
+    assert entry.what == "stack"
+    passes = len(entry.real.depth) // len(family.runs)
+    near(entry.real.log_hfc_lfc, real_course(name, family.runs * passes), "the blocks themselves", 1e-3)
+    if family.gated:
+        assert (entry.verdict, entry.rho_rough, entry.simulated) == ("undecided", None, None)
+        return
+    constant = rough = None
+    parts = [
+        (passage.A[0], *_effective(layer, passage))
+        for layer, passage in zip(anatomy(name), passages(name), strict=True)
+    ]
+    for A, W_V, W_O, _, _ in parts:
+        d = W_V.shape[-2]
+        T = layer_matrix(A, W_V, W_O)
+        basis = torch.kron(centred_basis(A.shape[-1]), torch.eye(d, dtype=torch.float64))
+        rough = (basis.T @ T @ basis) if rough is None else (basis.T @ T @ basis) @ rough
+        even = torch.eye(d, dtype=torch.float64) + (W_V @ W_O).sum(0)
+        constant = even if constant is None else constant @ even
+    near(entry.rho_smooth, radius(constant) ** (1 / len(family.runs)), "rho_smooth of the stack")
+    near(entry.rho_rough, radius(rough) ** (1 / len(family.runs)), "rho_rough of the stack")
+    even = max(radius(constant), 1.0 if any(bool(offset.any()) for *_, offset, _ in parts) else 0.0)
+    assert entry.verdict == ("smooth" if even > radius(rough) else "rough")
+    assert entry.simulated is not None
+    course, x = dict(zip(entry.simulated.depth, entry.simulated.log_hfc_lfc, strict=True)), parts[-1][-1]
+    for step in range(2 * len(parts) + 1):
+        if step in course:
+            near(course[step], slow_metrics(x)["log_hfc_lfc"], f"the stack simulated, after {step}", 1e-3)
+        A, W_V, W_O, offset, _ = parts[step % len(parts)]
+        x = apply_layer(x, A, W_V, W_O) + offset
+
+
+def real_course(name: str, places: tuple[int, ...]) -> list[float]:
+    """log HFC/LFC of the first input after these blocks, called by hand on what the model ends with."""
+    family = FAMILIES[name]
+    model = family.make(torch.float64)
+    modules, calls, given = dict(model.named_modules()), {}, family.inputs(torch.float64)
+    if isinstance(given, Tensor):
+        given = given[:1]
+    else:
+        axis = 0 if family.batch_first else 1
+        given = {k: v.narrow(axis if v.is_floating_point() else 0, 0, 1) for k, v in given.items()}
+    hooks = []
+    for place in sorted(set(family.runs)):
+
+        def keep(_: nn.Module, args: Any, kwargs: Any, place: int = place) -> None:
+            calls[place] = (args, kwargs)
+
+        hooks.append(modules[family.block.format(place)].register_forward_pre_hook(keep, with_kwargs=True))
+    run(model, given, **({"use_cache": False} if family.causal else {}))
+    for hook in hooks:
+        hook.remove()
+    x = passages(name)[-1].y[:1]
+    x = x if family.batch_first else x.transpose(0, 1)
+    out = [slow_metrics(x.reshape(-1, WIDTH))["log_hfc_lfc"]]
+    for place in places:
+        args, kwargs = calls[place]
+        stream = _first(args, kwargs)
+        args = tuple(x if isinstance(a, Tensor) and a.shape == stream.shape else a for a in args)
+        kwargs = {k: x if isinstance(v, Tensor) and v.shape == stream.shape else v for k, v in kwargs.items()}
+        x = _first((modules[family.block.format(place)](*args, **kwargs),), {})
+        out.append(slow_metrics(x.reshape(-1, WIDTH))["log_hfc_lfc"])
+    return out
+
+
+@functools.cache
+def outcome(check: Callable[[str], None], name: str) -> Exception | None:
+    """What came of a check, which is run once."""
+    try:
+        check(name)
+    except Exception as error:
+        return error
+    return None
+
+
+def must(check: Callable[[str], None], name: str) -> None:
+    error = outcome(check, name)
+    if error is not None:
+        raise error

@@ -1,0 +1,258 @@
+"""What must hold on a GPU: the graph's step is the eager one, failures are found and runs go on.
+
+Plain functions, so that a machine without pytest can run them too: python tests/train/engine/gpu_checks.py [CHECK ...]
+"""
+
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from support.train_example import RECIPE, blobs, plain, splits
+
+from oversmooth.safety.errors import InputError
+from oversmooth.train import cuda_graphs
+from oversmooth.train.engine import loop
+from oversmooth.train.engine import training_run as run
+from oversmooth.train.engine.step import Step
+from oversmooth.train.tasks.images import data
+from oversmooth.train.tasks.images.build import augment_of, model_of
+from oversmooth.train.tasks.images.evaluate import Evaluator
+from oversmooth.train.tasks.images.recipe import PAPER
+from oversmooth.train.tasks.images.smoothing import Monitor
+
+CPU = torch.device("cpu")
+EXACT = replace(RECIPE, precision="float32")
+
+
+def gpu():
+    return torch.device("cuda", 0)
+
+
+def made(recipe, compiled=False):
+    return Step(recipe, model_of(recipe).to(gpu()), blobs(40, 0).to(gpu()), gpu(), compiled=compiled)
+
+
+def close(ours, theirs, tolerance=1e-4):
+    for name, value in ours.items():
+        difference = (value.float().cpu() - theirs[name].float().cpu()).abs().max()
+        assert difference < tolerance, f"{name} differs by {difference:g}"
+
+
+def refusal(function):
+    try:
+        function()
+    except InputError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def by_hand(recipe, steps):
+    model, images = model_of(recipe).to(gpu()), blobs(40, 0).to(gpu())
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=recipe.weight_decay)
+    order = torch.randperm(40, generator=torch.Generator(gpu()).manual_seed(2 * recipe.seed), device=gpu())
+    augment, generator = augment_of(recipe).to(gpu()), torch.Generator(gpu()).manual_seed(2 * recipe.seed + 1)
+    for step in range(steps):
+        rows = order[step * recipe.batch : (step + 1) * recipe.batch]
+        x, targets = augment(images.images[rows], images.labels[rows], generator)
+        loss = F.cross_entropy(model(x), targets)
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        optimiser.param_groups[0]["lr"] = recipe.lr * step / 5
+        optimiser.step()
+    return model
+
+
+def check_the_graph_is_a_plain_loop():
+    for variant in ("plain", "sharpen"):
+        recipe = replace(EXACT, variant=variant)
+        step = made(recipe)
+        step.begin_epoch()
+        for _ in range(4):
+            step.run()
+        close(step.model.state_dict(), by_hand(recipe, 4).state_dict())
+        assert int(step.position) == step.done == 4
+
+
+def check_the_compiled_graph_is_a_plain_loop():
+    for variant in ("plain", "smooth"):
+        recipe = replace(EXACT, variant=variant)
+        step = made(recipe, compiled=True)
+        step.begin_epoch()
+        for _ in range(4):
+            step.run()
+        close(step.model.state_dict(), by_hand(recipe, 4).state_dict(), 1e-3)
+
+
+def check_bf16_is_near():
+    step = made(replace(RECIPE, variant="sharpen"))
+    step.begin_epoch()
+    for _ in range(4):
+        step.run()
+    close(step.model.state_dict(), by_hand(replace(EXACT, variant="sharpen"), 4).state_dict(), 0.02)
+
+
+def check_a_failed_step_changes_nothing():
+    step = made(replace(plain(warmup=0), precision="float32"))
+    step.begin_epoch()
+    step.run()
+    with torch.no_grad():
+        step.model.head.bias[0] = torch.nan
+    before = step.state()
+    step.run()
+    step.run()
+    after = step.state()
+    assert int(step.failed) == 1, int(step.failed)
+    for name in before:
+        if name.startswith(("model.", "exp_avg", "step.")):
+            assert torch.equal(before[name].nan_to_num(), after[name].nan_to_num()), name
+
+
+def check_a_state_goes_on():
+    one = made(EXACT)
+    one.begin_epoch()
+    for _ in range(3):
+        one.run()
+    other = made(replace(EXACT, seed=0))
+    other.load(one.state())
+    for step in (one, other):
+        step.run()
+        step.run()
+        step.begin_epoch()
+        step.run()
+    close(one.state(), other.state(), 1e-6)
+
+
+def check_evaluation_and_monitoring_are_those_of_a_cpu():
+    recipe = replace(EXACT, variant="smooth")
+    model, images = model_of(recipe), blobs(300, 3).images
+    moved = model_of(recipe).to(gpu())
+    ours = Evaluator(recipe, moved, gpu(), batch=128, compiled=False).predicted(images.to(gpu())).cpu()
+    theirs = Evaluator(recipe, model, CPU, batch=128).predicted(images)
+    assert (ours == theirs).float().mean() > 0.97
+    here = Monitor(recipe, moved, images, gpu()).measure()
+    there = Monitor(recipe, model, images, CPU).measure()
+    for name, values in here.items():
+        assert all(abs(a - b) < 2e-3 for a, b in zip(values, there[name], strict=True)), (name, values, there[name])
+
+
+def check_a_run_is_cut_and_goes_on():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "run"
+        pieces = 0
+        while True:
+            watch = loop.Watch(evaluate=1, monitor=3, save=0)
+            minutes = 0 if pieces < 2 else None
+            result = loop.train(
+                RECIPE,
+                splits(),
+                device="cuda",
+                folder=folder,
+                resume=True,
+                minutes=minutes,
+                watch=watch,
+                compiled=False,
+            )
+            pieces += 1
+            if result.finished:
+                break
+        assert pieces == 3
+        assert len(result.epochs) == 4
+        assert result.accuracy is not None
+
+
+def check_a_loss_that_is_not_finite_names_its_layer():
+    made_before = run.model_of
+
+    def huge(recipe):
+        model = made_before(recipe)
+        with torch.no_grad():
+            model.blocks[1].mlp.fc1.weight.fill_(1e38)
+        return model
+
+    run.model_of = huge
+    try:
+        said = refusal(lambda: loop.train(replace(EXACT, warmup=0), splits(), device="cuda", compiled=False))
+    finally:
+        run.model_of = made_before
+    assert "step 1 " in said, said
+    assert "blocks.1.mlp.fc1" in said, said
+
+
+def check_a_full_gpu_says_what_would_fit():
+    recipe = replace(PAPER, batch=4096, data="noise")
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (4096, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    noise = data.Images(images, torch.arange(4096) % 100, [str(i) for i in range(100)], "noise")
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(min(1.0, 6 * 2**30 / total))
+    try:
+        said = refusal(lambda: loop.train(recipe, loop.Splits(noise, noise), device="cuda", compiled=False))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    print("  ", said)
+    assert "does not fit" in said, said
+
+
+def check_V_is_orthonormal_inside_a_graph():
+    """Θ is written over between replays: on the wall det Θ = 0, beside it, dependent, zero; forward and backward."""
+    from oversmooth.steering.methods import orthogonal
+
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(4, 192, 192, generator=generator).div(14).to(gpu()).requires_grad_()
+    weight = torch.randn(4, 192, 192, generator=generator).to(gpu())
+    out, grad = torch.zeros_like(theta), torch.zeros_like(theta)
+
+    def body():
+        V = orthogonal.orthonormal(theta)
+        out.copy_(V.detach())
+        grad.copy_(torch.autograd.grad((V * weight).sum(), theta)[0])
+
+    replay = cuda_graphs.captured(body)
+    start = theta.detach().clone()
+    for kind in ("as drawn", "0.0", "1e-12", "1e-8", "1e-6", "equal", "zero column", "rank one", "zero", "scaled"):
+        changed = start.clone()
+        if kind == "equal":
+            changed[..., 7] = changed[..., 3]
+        elif kind == "zero column":
+            changed[..., 100] = 0
+        elif kind == "rank one":
+            changed = changed[..., :1] @ changed[..., :1, :]
+        elif kind == "zero":
+            changed.zero_()
+        elif kind == "scaled":
+            changed *= torch.logspace(-30, 30, 192, device=gpu())
+        elif kind != "as drawn":
+            changed[..., -1] = changed[..., :-1].sum(-1) + float(kind) * changed[..., -1]
+        with torch.no_grad():
+            theta.copy_(changed)
+        replay()
+        excess = (out.double().mT @ out.double() - torch.eye(192, device=gpu())).abs().max()
+        assert excess < 1e-6, (kind, float(excess))
+        assert grad.isfinite().all(), kind
+        on_cpu = changed.cpu().requires_grad_()
+        V = orthogonal.orthonormal(on_cpu)
+        close({kind: out}, {kind: V.detach()}, 1e-4)
+
+
+CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
+
+if __name__ == "__main__":
+    failed = 0
+    for check in [check for check in CHECKS if not sys.argv[1:] or check.__name__ in sys.argv[1:]]:
+        begin = time.time()
+        try:
+            check()
+            said = "ok"
+        except Exception as error:
+            failed += 1
+            said = f"FAILED: {type(error).__name__}: {error}"
+        print(f"{check.__name__}: {said} ({time.time() - begin:.1f} s)", flush=True)
+    sys.exit(bool(failed))
