@@ -72,7 +72,7 @@ def test_every_cell_that_was_kept_is_found_by_its_recipe(name):
     found = {
         cells.cell_path(RESULTS, table.folder, recipe)
         for table in tables
-        for recipe in cells.read_those_there(table.recipes(), RESULTS, table.folder)
+        for recipe in cells.read_kept(table.recipes(), RESULTS, table.folder)
     }
     assert found
     assert found == set((RESULTS / name).glob("*.json"))

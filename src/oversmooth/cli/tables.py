@@ -73,7 +73,7 @@ def _reproduce(
     force: Force = False,
 ) -> None:
     """Run what is missing of a table, and show it. own: the options that are the table's alone."""
-    from oversmooth.reproduce.cells import fitted_to_kept, read_those_there, with_unknowns
+    from oversmooth.reproduce.cells import fitted_to_kept, read_kept, with_unknowns
 
     _check_outputs(output)
     asked = table(seeds=seeds or (1 if quick else 3), quick=quick, **own)
@@ -94,7 +94,7 @@ def _reproduce(
         )
     elif quick:
         recipes = fitted_to_kept(recipes, results, asked.folder)
-    _present(asked, read_those_there(recipes, results, asked.folder), output or [])
+    _present(asked, read_kept(recipes, results, asked.folder), output or [])
     if note := asked.terminal_note():
         out.print(note, style="yellow" if quick else "dim", highlight=False, markup=False)
     if why != "finished":
@@ -105,7 +105,7 @@ def _reproduce(
 def _fill(
     table: Table, recipes: list[Recipe], words: list[str], results: Path, *, data: str, on_nan: str, **how: Any
 ) -> tuple[list[Recipe], str]:
-    """The recipes as they fit the data, with the cells that the words name run; and "finished", or why these are not.
+    """Run the cells that the words name; the recipes as they fit the data, and "finished" or why cells are missing.
 
     how: settings of `filling.Running`.
     """
@@ -113,10 +113,9 @@ def _fill(
     from oversmooth.safety import files
 
     files.check_folder(results)  # what can be refused is, before the data is read, which takes a while
-    retry = on_nan_named(on_nan)
+    when_nan = on_nan_named(on_nan)
     chosen(recipes, words)
-    trains = not table.progress_unit
-    with leaves_when_asked() if trains else contextlib.nullcontext():
+    with leaves_when_asked() if table.trains else contextlib.nullcontext():
         splits = load(data)
         if table.quick:
             recipes, splits = _fitted(recipes, splits, table.quick_test_images)
@@ -124,10 +123,10 @@ def _fill(
         wanted = chosen(recipes, words)
         for recipe in wanted:
             recipe.check_fits(splits.train)
-        with progress() if trains else _parts_done(table.progress_unit) as on_progress:
+        with progress() if table.trains else _parts_done(table.progress_unit) as on_progress:
             from oversmooth.reproduce.filling import Running
 
-            running = Running(data=data, on_nan=retry, on_message=say, on_progress=on_progress, **how)
+            running = Running(data=data, on_nan=when_nan, on_message=say, on_progress=on_progress, **how)
             filled = table.fill(wanted, splits, results, running)
     return recipes, filled.why
 
@@ -178,6 +177,7 @@ def _present(table: Table, kept: Kept, output: list[Path]) -> None:
 
 
 def _add_command(table: type[Table]) -> None:
+    """`oversmooth reproduce NAME`, with the table's docstring as its help."""
     own = [field.name for field in option_fields(table)]
 
     def command(**given: Any) -> None:
@@ -190,7 +190,7 @@ def _add_command(table: type[Table]) -> None:
 
 def _parameters(table: type[Table]) -> list[Parameter]:
     """The options that tables share, with the table's own among them."""
-    left_out = ("table", "own", *(_OF_TRAINING if table.progress_unit else ()))
+    left_out = ("table", "own", *(() if table.trains else _OF_TRAINING))
     shared = {one.name: one for one in parameters_of(_reproduce) if one.name not in left_out}
     if "cells" in shared:
         which = Annotated[list[str] | None, typer.Option("--cells", help=table.cells_help)]

@@ -39,8 +39,10 @@ _SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
 def _with_settings(command: _Function) -> _Function:
     """Add the recipe's settings to a command's options, after --data."""
     parameters = parameters_of(command)
-    place = [parameter.name for parameter in parameters].index("data") + 1
-    parameters[place:place] = [changing_option(of, name, panel) for panel, of, names in _SETTINGS for name in names]
+    after_data = [parameter.name for parameter in parameters].index("data") + 1
+    parameters[after_data:after_data] = [
+        changing_option(of, name, panel) for panel, of, names in _SETTINGS for name in names
+    ]
     take(command, parameters)
     return command
 

@@ -92,7 +92,7 @@ def read_folder(folder: Path) -> list[Cell]:
     return [cell for cell in cells if cell is not None]
 
 
-def read_those_there(recipes: Iterable[Recipe], results: Path, folder: Folder) -> Kept:
+def read_kept(recipes: Iterable[Recipe], results: Path, folder: Folder) -> Kept:
     kept = {recipe: read(cell_path(results, folder, recipe)) for recipe in recipes}
     return {recipe: cell for recipe, cell in kept.items() if cell is not None}
 

@@ -35,8 +35,10 @@ class Table(ABC):
     quick_test_images: ClassVar[int] = 1000
     cells_help: ClassVar[str] = "Which: a variant (plain), a share (10%), or both (plain:10%); by default all."
     """Of --cells."""
+    trains: ClassVar[bool] = True
+    """Whether its cells are training runs; one that only tests models has a `fill` of its own."""
     progress_unit: ClassVar[str] = ""
-    """Of a table that tests models and trains none: what its progress is counted in."""
+    """Where nothing is trained: what progress is counted in."""
 
     seeds: int = 3
     quick: bool = False
@@ -88,5 +90,6 @@ _Table = TypeVar("_Table", bound=type[Table])
 
 
 def register(table: _Table) -> _Table:
+    """Make a table known to the command line by its name: a decorator."""
     TABLES[table.name] = table
     return table

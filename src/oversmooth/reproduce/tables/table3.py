@@ -43,6 +43,7 @@ class Table3(Table):
     """The first paper's table 3: accuracy of table 2's models against the intensity of corruption."""
 
     name = "table3"
+    trains = False
     progress_unit = "corruptions"
     published: ClassVar = {
         "plain": [(66.78, 0.1), (61.59, 0.2), (57.75, 0.2), (53.12, 0.1), (49.32, 0.1), (39.17, 0.2)],
