@@ -16,7 +16,7 @@ help:
 	@echo "make test   set up, run the tests"
 	@echo "make quick  the tests of the mathematics and of the command line's surface, in a minute"
 	@echo "make nightly  every test on every family, with more examples"
-	@echo "make check  lint and type-check"
+	@echo "make check  lint, type-check, and hold the layers"
 	@echo "make conformance  every steering method on every family; writes docs/steering-table.md"
 	@echo "make adversary  every case of bad input; writes $(OUT)/adversary.tsv"
 	@echo "make bench  measure the speeds that the README quotes"
@@ -49,6 +49,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 conformance: setup
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m support.conformance_table
@@ -64,4 +65,4 @@ bench: setup
 	$(BIN)/python benchmarks/train.py
 
 clean:
-	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis .nox .import_linter_cache
