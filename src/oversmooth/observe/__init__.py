@@ -18,7 +18,7 @@ from oversmooth.observe.study import SeenBlock, Study
 from oversmooth.observe.watch import Watch
 from oversmooth.safety.errors import InputError
 
-__all__ = ["MASSIVE_RATIO", "Block", "Found", "Observer", "Settings", "Stage", "study"]
+__all__ = ["MASSIVE_RATIO", "Found", "Observer", "SeenBlock", "Settings", "Stage", "study"]
 
 
 def study(

@@ -99,7 +99,8 @@ from oversmooth.train.engine.loop import WatchSettings, train
 from support.train_example import RECIPE, splits
 
 def run():
-    train(RECIPE, splits(), device="cpu", folder={folder!r}, resume=True, watch=WatchSettings(evaluate=1, monitor=3, save=0))
+    watch = WatchSettings(evaluate=1, monitor=3, save=0)
+    train(RECIPE, splits(), device="cpu", folder={folder!r}, resume=True, watch=watch)
 """
 
 _KILL = """

@@ -167,8 +167,8 @@ class Lock:
 def held(folder: Path, *, force: bool = False, on_message: Told | None = None) -> Iterator[Lock]:
     """The directory is this process's to write for as long as the block lasts; or a sentence says whose it is.
 
-    It is made if it is not there, and is gone again if nothing came into it. force: whoever has it. on_message: hears what was
-    taken over.
+    It is made if it is not there, and is gone again if nothing came into it. force: whoever has it. on_message: hears
+    what was taken over.
     """
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
