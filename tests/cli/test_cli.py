@@ -341,7 +341,7 @@ sys.meta_path.insert(0, Stop())"""
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_work_is_a_sentence_and_its_exit_code(monkeypatch, capsys, tmp_path, number):
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr(cases.Case, "run", lambda *_: signal.raise_signal(number))
+    monkeypatch.setattr(cases.ToyModel, "run", lambda *_: signal.raise_signal(number))
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -381,7 +381,7 @@ def test_a_missing_library_is_noticed_before_the_work(monkeypatch, capsys, tmp_p
     example("m", layers=2, heads=2, head_dim=4).save("saved.json")
     for name in ("data.parquet", "data.png"):
         (tmp_path / name).write_bytes(b"")
-    for place, work in ((cases.Case, "run"), (vits, "run"), (language, "run"), (cli.diagnose, "show")):
+    for place, work in ((cases.ToyModel, "run"), (vits, "run"), (language, "run"), (cli.diagnose, "show")):
         monkeypatch.setattr(place, work, not_yet)
     monkeypatch.setitem(sys.modules, library, None)
     before = sorted(os.listdir(tmp_path))

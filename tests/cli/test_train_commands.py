@@ -275,13 +275,13 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
 
 def test_an_interrupted_cell_goes_on(tmp_path):
     one = replace(RECIPE, epochs=2)
-    told = []
-    assert not fill([one], splits(), tmp_path, "table2", Running(minutes=0, device="cpu", on_message=told.append))
+    on_message = []
+    assert not fill([one], splits(), tmp_path, "table2", Running(minutes=0, device="cpu", on_message=on_message.append))
     assert status(tmp_path)[0][:3] == ("on its way", one.title, "epoch 0 of 3")
-    assert fill([one], splits(), tmp_path, "table2", Running(device="cpu", on_message=told.append))
+    assert fill([one], splits(), tmp_path, "table2", Running(device="cpu", on_message=on_message.append))
     kept = cells.read(cells.cell_path(tmp_path, "table2", one))
     assert [row[:3] for row in status(tmp_path)] == [("table2", one.title, f"{100 * kept['accuracy']:.2f} %")]
-    assert "out of time" in told[1]
+    assert "out of time" in on_message[1]
 
 
 def test_a_damaged_cell_is_refused(tmp_path):
@@ -406,8 +406,8 @@ def test_published_figures_stand_beside_ours():
 def test_several_runs_at_once(tmp_path, cifar):
     base = replace(recipe.QUICK, share=1.0, epochs=1, batch=20, shape=Shape(patch=8, width=16, depth=1, heads=2))
     jobs = [Job(base, tmp_path / "good"), Job(replace(base, batch=5000), tmp_path / "bad")]
-    told = []
-    outcomes = run_many(jobs, str(cifar), at_once=2, minutes=5, device="cpu", told=told.append)
+    on_message = []
+    outcomes = run_many(jobs, str(cifar), at_once=2, minutes=5, device="cpu", on_message=on_message.append)
     said = {outcome.job.folder.name: outcome.said for outcome in outcomes}
     assert said["good"] == "finished"
     assert "code 2" in said["bad"]

@@ -72,7 +72,7 @@ def test_a_method_that_does_nothing_is_found_out(doubled, vit, images, monkeypat
 
 def test_a_method_that_moves_something_at_zero_is_found_out(doubled, vit, images, monkeypatch):
     part = doubled.part
-    monkeypatch.setattr(doubled, "off", lambda _self: False)
+    monkeypatch.setattr(doubled, "changes_nothing", lambda _self: False)
     monkeypatch.setattr(doubled, "part", lambda self, layer: part(dataclasses.replace(self, strength=0.1), layer))
     with pytest.raises(AssertionError, match="with strength 0: outputs are off by"):
         check_method(doubled(0.5), vit, images)

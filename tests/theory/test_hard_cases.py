@@ -185,9 +185,9 @@ def test_bad_input_is_named(call, named):
 @pytest.mark.parametrize("seed", some(range(2), 2))
 def test_causal_tokens_that_cancel_have_no_direction(seed):
     """In the limit the first tokens vanish; what rounding leaves of them must not enter the cosines."""
-    from oversmooth.theory.toy import Case
+    from oversmooth.theory.toy import ToyModel
 
-    outcome = Case("x", tokens=8, width=8, causal=True, eigenvalues=(-1, -0.1), layers=10_000, seed=seed).run()
+    outcome = ToyModel("x", tokens=8, width=8, causal=True, eigenvalues=(-1, -0.1), layers=10_000, seed=seed).run()
     found, seen = outcome.prediction, outcome.observed.abs_cos[-1, 0]
     if found.array.abs_cos[0][0].isnan():  # fewer than two tokens are left
         assert seen.isnan()

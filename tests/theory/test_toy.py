@@ -4,7 +4,7 @@ from support.nightly import some
 
 from oversmooth import InputError
 from oversmooth.theory import head_spectrum, joined_spectrum
-from oversmooth.theory.toy import PRESETS, Case, with_options
+from oversmooth.theory.toy import PRESETS, ToyModel, with_options
 
 
 @pytest.mark.parametrize("preset", [p for p in PRESETS if p not in ("cases", "figure4")])
@@ -33,7 +33,7 @@ def test_the_presets_are_what_they_are_called():
 
 
 def test_eigenvalues_lie_in_the_range_for_every_head_and_for_all():
-    _, A, W_V, W_O = Case("x", heads=4, width=16, eigenvalues=(-0.7, -0.2), draws=3)._draw()
+    _, A, W_V, W_O = ToyModel("x", heads=4, width=16, eigenvalues=(-0.7, -0.2), draws=3)._draw()
     assert A.shape == (3, 4, 32, 32)
     for values in (head_spectrum(W_V, W_O), joined_spectrum(W_V, W_O)):
         assert values.real.min() >= -0.7 - 1e-9
@@ -48,16 +48,16 @@ def test_rates_are_predicted():
 
 
 def test_neutreno_keeps_tokens_apart_until_smoothing_beats_one():
-    kept = Case("x", eigenvalues=(-0.5, -0.1), residual=True, neutreno=0.6, causal=True).run()
+    kept = ToyModel("x", eigenvalues=(-0.5, -0.1), residual=True, neutreno=0.6, causal=True).run()
     assert kept.predicted == kept.happened == ["rough"]
-    smoothed = Case("x", eigenvalues=(0.5, 1.0), neutreno=0.6).run()
+    smoothed = ToyModel("x", eigenvalues=(0.5, 1.0), neutreno=0.6).run()
     assert smoothed.predicted == smoothed.happened == ["smooth"]
 
 
 def test_the_same_seed_gives_the_same_numbers():
-    a, b = (Case("x", layers=10, seed=3).run().observed for _ in range(2))
+    a, b = (ToyModel("x", layers=10, seed=3).run().observed for _ in range(2))
     assert torch.equal(a.log_hfc_lfc, b.log_hfc_lfc)
-    assert not torch.equal(a.log_hfc_lfc, Case("x", layers=10, seed=4).run().observed.log_hfc_lfc)
+    assert not torch.equal(a.log_hfc_lfc, ToyModel("x", layers=10, seed=4).run().observed.log_hfc_lfc)
 
 
 @pytest.mark.parametrize(
@@ -77,19 +77,19 @@ def test_the_same_seed_gives_the_same_numbers():
 )
 def test_bad_settings_are_named(settings, named):
     with pytest.raises(InputError, match=named):
-        Case("x", **settings)
+        ToyModel("x", **settings)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_nothing_is_predicted_of_neutreno_under_a_norm(norm):
-    outcome = Case("x", eigenvalues=(0.1, 1.0), norm=norm, neutreno=0.6).run()
+    outcome = ToyModel("x", eigenvalues=(0.1, 1.0), norm=norm, neutreno=0.6).run()
     assert outcome.predicted == ["open"]
     assert outcome.agrees == [None]
     assert set(outcome.notions["input_convergence"]) == {"open"}
 
 
 def test_a_tie_is_no_claim():
-    outcome = Case("x", eigenvalues=(0.0, 0.0)).run()
+    outcome = ToyModel("x", eigenvalues=(0.0, 0.0)).run()
     assert outcome.predicted == ["tie"]
     assert outcome.agrees == [None]
     assert outcome.predicted_rate is None

@@ -100,12 +100,12 @@ def find(
     return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks), alone=not others)
 
 
-def norm_position(told: str | None) -> NormPosition | None:
+def norm_position(on_message: str | None) -> NormPosition | None:
     """What a user says of the norm, checked."""
-    if told is None:
+    if on_message is None:
         return None
     positions: dict[str, NormPosition] = {"pre": "pre", "post": "post", "none": "none"}
-    return positions[arguments.choice(told, "norm", tuple(positions))]
+    return positions[arguments.choice(on_message, "norm", tuple(positions))]
 
 
 def _matches(source: Source) -> list[_Match]:
@@ -374,7 +374,7 @@ def _named(source: Source, prefix: str, block: str, names: tuple[str, ...], shap
 
 
 def _norm(
-    source: Source, prefix: str, block: str, width: int, told: NormPosition | None
+    source: Source, prefix: str, block: str, width: int, on_message: NormPosition | None
 ) -> tuple[NormPosition, str | None]:
     def named(names: tuple[str, ...]) -> str | None:
         found = _named(source, prefix, block, tuple(f"{name}.weight" for name in names), (width,))
@@ -382,14 +382,14 @@ def _norm(
 
     before, after = named(layouts.NORM_BEFORE), named(layouts.NORM_AFTER)
     model = _model_type(source, prefix)
-    position = told or _position(source, prefix, before, after)
+    position = on_message or _position(source, prefix, before, after)
     if position == "post" and model in layouts.POST_NORM_MODELS:
         return position, after or named(layouts.NORM_NEXT) or before
     if position in ("none", "unknown"):
         return position, None
     name = before or after
     if name is None:
-        missing = told is None and not source.runs and model not in layouts.FIRST_UNNORMED_MODELS
+        missing = on_message is None and not source.runs and model not in layouts.FIRST_UNNORMED_MODELS
         return ("unknown" if missing else "none"), None
     return position, (after or before) if position == "post" else name
 

@@ -65,8 +65,8 @@ def _with_progress(work: list[tuple[str, Callable[[Any], Diagnosis]]]) -> list[D
         for title, diagnosed in work:
             task = bars.add_task(f"{title}: loading", total=None)
 
-            def told(done: int, total: int | None, what: str, task=task, title=title) -> None:  # type: ignore[no-untyped-def]
+            def on_message(done: int, total: int | None, what: str, task=task, title=title) -> None:  # type: ignore[no-untyped-def]
                 bars.update(task, description=f"{title}: {what}", completed=done, total=total)
 
-            found.append(diagnosed(told))
+            found.append(diagnosed(on_message))
     return found

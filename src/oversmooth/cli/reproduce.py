@@ -208,7 +208,7 @@ def steering(
     with status("reading the inputs"):
         whole, few = (loaded.inputs(data, count=n, batch=batch).kept() for n in (count, min(spectra, count)))
     with progress_bar("inputs") as bars:
-        for name, method, layers in recipe.METHODS:
+        for name, method, layers in recipe.SWEEP:
             task = bars.add_task(name, total=count)
 
             def advance(done: int, total: int | None, _what: str, task=task) -> None:  # type: ignore[no-untyped-def]

@@ -14,7 +14,7 @@ from oversmooth.safety.errors import InputError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from oversmooth.theory.toy import Case, Outcome
+    from oversmooth.theory.toy import ToyModel, ToyOutcome
 
 
 class NormChoice(StrEnum):
@@ -81,7 +81,9 @@ def simulate(
         shapes_the_case = any(
             chosen[name] is not None for name in ("eigenvalues", "residual", "norm", "gamma", "neutreno")
         )
-        preset, start = (cases.OWN, [cases.Case(cases.OWN)]) if shapes_the_case else ("cases", cases.PRESETS["cases"])
+        preset, start = (
+            (cases.OWN, [cases.ToyModel(cases.OWN)]) if shapes_the_case else ("cases", cases.PRESETS["cases"])
+        )
     elif preset in cases.PRESETS:
         start = cases.PRESETS[preset]
     else:
@@ -111,6 +113,6 @@ def simulate(
         out.print(f"wrote {output}")
 
 
-def _watched(case: Case, progress: Progress) -> Outcome:
+def _watched(case: ToyModel, progress: Progress) -> ToyOutcome:
     task = progress.add_task(case.name, total=case.layers)
     return case.run(lambda done: progress.update(task, completed=done))

@@ -147,11 +147,11 @@ def train(
                 folder=output,
                 resume=resume,
                 minutes=minutes,
-                watch=loop.Watch(evaluate=evaluate, monitor=monitor, tensorboard=tensorboard),
+                watch=loop.WatchSettings(evaluate=evaluate, monitor=monitor, tensorboard=tensorboard),
                 progress=on_progress,
                 on_nan=when_nan,
                 force=force,
-                told=say,
+                on_message=say,
             )
     for retry in result.retries:
         out.print(

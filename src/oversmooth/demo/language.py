@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oversmooth.demo.smiles import smiles_tokenizer
-from oversmooth.diagnosis.diagnose import Progress, diagnose
+from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import REACTIONS, Inputs, text_inputs
 from oversmooth.models import Loaded, load
@@ -64,6 +64,6 @@ def _albert(random: bool, seed: int) -> tuple[Loaded, Inputs]:
     return loaded, inputs
 
 
-def run(make: Recipe, random: bool, seed: int = 0, progress: Progress | None = None) -> Diagnosis:
+def run(make: Recipe, random: bool, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:
     loaded, inputs = make(random, seed)
     return diagnose(loaded, inputs, seed=seed, progress=progress)

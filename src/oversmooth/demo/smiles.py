@@ -11,7 +11,7 @@ from typing import Any
 
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import read_bytes
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 
 # Bracket atoms first, two-letter atoms before their first letter, and >> before >.
 SPLIT = r"\[[^\]]+\]|Br|Cl|>>|%[0-9]{2}|[BCNOSPFIbcnosp]|[()\.=#\-+\\/:~@?>*$]|[0-9]"
@@ -36,8 +36,8 @@ def smiles_tokenizer(vocabulary: Path) -> Any:
     if missing:
         raise InputError(f"the vocabulary {vocabulary} has no {', '.join(missing)}; give the model's own vocab.txt")
 
-    tokenizers = borrow("tokenizers", "reading SMILES")
-    transformers = borrow("transformers", "reading SMILES")
+    tokenizers = import_library("tokenizers", "reading SMILES")
+    transformers = import_library("transformers", "reading SMILES")
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="[UNK]"))
     # What no alternative matches is isolated too, and becomes [UNK]: nothing is dropped unseen.
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(SPLIT), behavior="isolated")

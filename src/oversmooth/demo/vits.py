@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.diagnosis import verdict
-from oversmooth.diagnosis.diagnose import Progress, diagnose
+from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Accuracy, Diagnosis
 from oversmooth.models import load
 from oversmooth.steering import fold, steering_of
@@ -47,7 +47,7 @@ def images() -> Images:
     )
 
 
-def run(variant: str, test: Images, seed: int = 0, progress: Progress | None = None) -> Diagnosis:
+def run(variant: str, test: Images, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:
     """One of them, diagnosed on a few images and tested on all of them."""
     loaded = load(str(file_of(variant)))
     inputs = loaded.inputs(FOLDER / "images.npz", count=_INPUTS)

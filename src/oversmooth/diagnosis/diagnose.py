@@ -38,13 +38,13 @@ from oversmooth.diagnosis.result import (
 from oversmooth.diagnosis.weights import layer_spectrum, without_radii
 from oversmooth.inputs import Batch, Inputs
 from oversmooth.models.loaded import Loaded
-from oversmooth.observe import MASSIVE_RATIO, Block, Found, Observer, Settings, study
+from oversmooth.observe import MASSIVE_RATIO, Found, Observer, SeenBlock, Settings, study
 from oversmooth.observe.account import BY_INPUT
 from oversmooth.observe.feed import Given, Runner
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
-Progress = Callable[[int, int | None, str], None]
+OnProgress = Callable[[int, int | None, str], None]
 """(inputs done, inputs in all if known, what is going on)."""
 MOST_BLOCKS = 10_000
 """To extrapolate over: each of them is run."""
@@ -70,7 +70,7 @@ def diagnose(
     depth: int = 24,
     seed: int = 0,
     about: dict[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Diagnosis:
     """Whether and where a model smooths, which part does it, and what the spectra say about it.
 
@@ -220,13 +220,13 @@ def diagnose(
 
 def _observe(
     model: nn.Module,
-    blocks: list[Block],
+    blocks: list[SeenBlock],
     settings: Settings,
     run: Runner,
     first: Batch | Tensor,
     rest: Iterator[Batch | Tensor],
     inputs: Any,
-    progress: Progress | None,
+    progress: OnProgress | None,
 ) -> tuple[Found, float | None]:
     total = inputs.count if isinstance(inputs, Inputs) else None
     right = labelled = 0
@@ -256,7 +256,7 @@ def _observe(
 
 
 def _extrapolate(
-    blocks: list[Block], model: nn.Module, depth: int, seed: int, special: bool, remarks: list[str]
+    blocks: list[SeenBlock], model: nn.Module, depth: int, seed: int, special: bool, remarks: list[str]
 ) -> list[Extrapolation]:
     A = blocks[-1].A
     if A is None or int(A.counted()[0, 0]) < 2:
@@ -279,7 +279,7 @@ def _extrapolate(
     return found
 
 
-def _layers(blocks: list[Block], found: Found) -> list[Layer]:
+def _layers(blocks: list[SeenBlock], found: Found) -> list[Layer]:
     entering = found.tokens[(0, -1)]
     layers = [
         Layer(
@@ -320,7 +320,7 @@ def _layers(blocks: list[Block], found: Found) -> list[Layer]:
     return layers
 
 
-def _changes(blocks: list[Block], found: Found, call: int) -> list[Change]:
+def _changes(blocks: list[SeenBlock], found: Found, call: int) -> list[Change]:
     entry = (call, -1)
     if entry not in found.tokens:
         entry = (call - 1, len(blocks[call - 1].stages) - 1)
@@ -396,7 +396,7 @@ def _massive(found: Found, site: tuple[int, int]) -> dict[str, Any] | None:
     }
 
 
-def _doubts(blocks: list[Block], anatomy: Anatomy) -> list[str]:
+def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
     said = []
     ran = [block.layer.name for block in blocks]
     idle = [layer.name for layer in anatomy if layer.name not in ran]

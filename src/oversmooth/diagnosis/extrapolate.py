@@ -17,7 +17,7 @@ from oversmooth import metrics
 from oversmooth.anatomy.calls import CACHES, USE_CACHE
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis.result import Course, Extrapolation, Number, plain
-from oversmooth.observe.study import Block, inverse_sigma, without_dropout
+from oversmooth.observe.study import SeenBlock, inverse_sigma, without_dropout
 from oversmooth.observe.watch import batch_first, first_tensor, results_like
 from oversmooth.safety.errors import InputError, about
 from oversmooth.theory.dominance import dominance
@@ -35,7 +35,7 @@ _STILL = 1e-4
 _FALL = 0.1
 
 
-def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
+def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
     """The last block, repeated `depth` times."""
     block = blocks[-1]
     if block.undecided:
@@ -71,7 +71,7 @@ def last_block(blocks: list[Block], modules: dict[str, nn.Module], depth: int, s
     )
 
 
-def whole_stack(blocks: list[Block], modules: dict[str, nn.Module], passes: int, seed: int) -> list[Extrapolation]:
+def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: int, seed: int) -> list[Extrapolation]:
     """The whole stack, `passes` more times."""
     why = next((block.undecided for block in blocks if block.undecided), "")
     if why:
@@ -120,7 +120,7 @@ def _undecided(what: str, why: str, real: Course | None) -> Extrapolation:
     )
 
 
-def _change(modules: dict[str, nn.Module], block: Block, run: int) -> AttentionChange | None:
+def _change(modules: dict[str, nn.Module], block: SeenBlock, run: int) -> AttentionChange | None:
     """What steering does to a block's attention."""
     steering = steered_as(modules[""])
     site = None if steering is None else steering.site(block.layer.name)
@@ -128,12 +128,12 @@ def _change(modules: dict[str, nn.Module], block: Block, run: int) -> AttentionC
     return change
 
 
-def _first(block: Block) -> AttentionOperator:
+def _first(block: SeenBlock) -> AttentionOperator:
     assert block.A is not None
     return block.A.select(torch.tensor([0], device=block.A.device))
 
 
-def _effective(block: Block) -> tuple[Tensor, Tensor, Tensor | None, str]:
+def _effective(block: SeenBlock) -> tuple[Tensor, Tensor, Tensor | None, str]:
     """(W_V, W_O, what is added to every token or None, variant): the layer as the stream meets it.
 
     Pre-LN: with the norm folded in and the mean 1/σ of this input. Post-LN: on tokens whose features have zero mean.
@@ -164,7 +164,7 @@ def _effective(block: Block) -> tuple[Tensor, Tensor, Tensor | None, str]:
 
 
 def _simulated(
-    blocks: list[Block],
+    blocks: list[SeenBlock],
     operators: list[AttentionOperator],
     weights: list[tuple[Tensor, Tensor]],
     offsets: list[Tensor | None],
@@ -206,7 +206,7 @@ def _settled(run: Simulation) -> str:
     return "smooth" if last < 0.85 * before and log_ratio[-1] < log_ratio[half] - _FALL else "open"
 
 
-def _real(blocks: list[Block], modules: dict[str, nn.Module], depth: int) -> Course | None:
+def _real(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int) -> Course | None:
     """The blocks themselves, run again on what the last one gave, with everything else they got as it was."""
     attention, given = modules[blocks[-1].layer.name], first_tensor(blocks[-1].args, blocks[-1].kwargs)
     # As the blocks take it: undoing `batch_first` is doing it again, but for a single array.

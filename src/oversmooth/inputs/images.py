@@ -24,7 +24,7 @@ from oversmooth.inputs.pictures import picture
 from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.inputs.sources import Source, resolve
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 
 # Those of sources.IMAGES, whatever a file is named: of the others some run programs, as that for PostScript does.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
@@ -115,12 +115,12 @@ _Opened = tuple[int, Callable[[], Iterator[_Candidate]]]
 
 def _open_files(source: Source, count: int) -> _Opened:
     def candidates() -> Iterator[_Candidate]:
-        pil = borrow("PIL.Image", f"reading {source.path}")
+        pil = import_library("PIL.Image", f"reading {source.path}")
         for index in spread(len(source.files), count):
             file = source.files[index]
             yield _Candidate(source.name(file), partial(_load, pil, file))
 
-    borrow("PIL.Image", f"reading {source.path}")  # missing is said now, not in the middle of the work
+    import_library("PIL.Image", f"reading {source.path}")  # missing is said now, not in the middle of the work
     return len(source.files), candidates
 
 
@@ -128,7 +128,7 @@ def _open_parquet(source: Source, count: int) -> _Opened:
     table = Table(source, ("image", "img"), ("label", "fine_label"))
 
     def candidates() -> Iterator[_Candidate]:
-        pil = borrow("PIL.Image", f"reading {source.path}")
+        pil = import_library("PIL.Image", f"reading {source.path}")
         for row in table.rows(spread(table.total, count)):
             label = row.values.get(table.extra or "")
             value = row.values[table.column]
@@ -136,12 +136,12 @@ def _open_parquet(source: Source, count: int) -> _Opened:
             read = partial(_from_bytes, pil, data)
             yield _Candidate(row.where, read, _label(row.where, label) if isinstance(label, int) else None)
 
-    borrow("PIL.Image", f"reading {source.path}")
+    import_library("PIL.Image", f"reading {source.path}")
     return table.total, candidates
 
 
 def _open_npz(source: Source, count: int) -> _Opened:
-    pil = borrow("PIL.Image", f"reading {source.path}")
+    pil = import_library("PIL.Image", f"reading {source.path}")
     found = arrays.pictures(source.path, count)
 
     def candidates() -> Iterator[_Candidate]:

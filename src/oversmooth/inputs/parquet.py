@@ -11,7 +11,7 @@ from typing import Any
 
 from oversmooth.inputs.sources import Source
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 from oversmooth.safety.machine import check_fits
 
 ROWS_AT_ONCE = 32
@@ -30,7 +30,7 @@ class Table:
 
     def __init__(self, source: Source, wanted: tuple[str, ...], extra: tuple[str, ...] = ()) -> None:
         """``wanted``: one of these columns must be there; ``extra``: these may be. The first that is there is used."""
-        self._parquet = borrow("pyarrow.parquet", f"reading {source.path}")
+        self._parquet = import_library("pyarrow.parquet", f"reading {source.path}")
         self._source = source
         self._rows: list[int] = []
         for file in source.files:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from oversmooth.inputs import processor_files
 from oversmooth.inputs.processor_files import Stated
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -81,7 +81,7 @@ class Preprocessing(Stated):
             else:  # rounded, as timm does
                 factor = max(width / image.width, height / image.height)
                 width, height = round(image.width * factor), round(image.height * factor)
-        filters: Any = borrow("PIL.Image", "resizing pictures").Resampling
+        filters: Any = import_library("PIL.Image", "resizing pictures").Resampling
         return image.resize((max(width, 1), max(height, 1)), filters[self.interpolation.upper()])
 
     def _cropped(self, image: Image) -> Image:
@@ -102,14 +102,14 @@ def _sides(size: int | tuple[int, int]) -> tuple[int, int]:
 
 def rgb(image: Image) -> Image:
     """A picture upright and in red, green and blue, be it grey, 16 bits deep, with a palette or see-through."""
-    operations: Any = borrow("PIL.ImageOps", "turning pictures upright")
+    operations: Any = import_library("PIL.ImageOps", "turning pictures upright")
     image = operations.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
         # PIL would clip what is above 255 instead of scaling it.
         deep = np.asarray(image).astype(np.float64)
         white = 65535 if image.mode.startswith("I;16") or deep.max() > 255 else 255 if deep.max() > 1 else 1
         grey = np.clip(np.rint(deep * (255 / white)), 0, 255).astype(np.uint8)
-        image = borrow("PIL.Image", "reading pictures").fromarray(grey)
+        image = import_library("PIL.Image", "reading pictures").fromarray(grey)
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # straight to RGB would warn
     return image if image.mode == "RGB" else image.convert("RGB")

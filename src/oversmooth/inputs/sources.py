@@ -12,7 +12,7 @@ from typing import Literal
 from oversmooth.inputs.batches import Kind
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_plain
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 
 IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 
@@ -59,9 +59,9 @@ def check_readable(path: Path) -> None:
         raise InputError(f"there is no data at {path}; give a text file, a folder of images, parquet or .npz")
     parquet = next(path.rglob("*.parquet"), None) is not None if path.is_dir() else _format(path) == "parquet"
     if parquet:
-        borrow("pyarrow.parquet", f"reading {path}")
+        import_library("pyarrow.parquet", f"reading {path}")
     if _format(path) == "images":
-        borrow("PIL.Image", f"reading {path}")
+        import_library("PIL.Image", f"reading {path}")
 
 
 def _folder(path: Path, kind: Kind) -> Source:

@@ -18,7 +18,7 @@ from oversmooth.models.loaded import Loaded, Wanted, described
 from oversmooth.models.remote_code import arrays_only
 from oversmooth.models.sources import folder_of, is_timm
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 from oversmooth.steering.saving import read_file, restore_into
 
 _TIMM_LOADS = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
@@ -49,7 +49,7 @@ def is_timm_name(name: str) -> bool:
     if "/" in name:
         return False
     with contextlib.suppress(InputError):
-        return bool(borrow("timm", "a timm model").is_model(name))
+        return bool(import_library("timm", "a timm model").is_model(name))
     return False
 
 
@@ -57,20 +57,20 @@ def timm_repository(name: str) -> str:
     """Where the hub has the weights of a timm name; the name itself where timm does not say."""
     if "/" in name:
         return name.rpartition(":")[2]
-    found = getattr(borrow("timm", "a timm name").get_pretrained_cfg(name), "hf_hub_id", None)
+    found = getattr(import_library("timm", "a timm name").get_pretrained_cfg(name), "hf_hub_id", None)
     return found if isinstance(found, str) and found else name
 
 
 def why_no_timm() -> str:
     try:
-        borrow("timm", "a timm name")
+        import_library("timm", "a timm name")
     except InputError as error:
         return str(error)
     return ""
 
 
 def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded:
-    timm = borrow("timm", f"{name} is a timm model and")
+    timm = import_library("timm", f"{name} is a timm model and")
     hub = name.replace("timm/", "hf-hub:timm/", 1) if name.startswith("timm/") else name
     config = read_config(folder) if folder is not None else {}
     if folder is not None:
@@ -110,7 +110,7 @@ def _model_arguments(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def save_timm(model: nn.Module, folder: Path) -> None:
-    timm = borrow("timm", "saving a timm model")
+    timm = import_library("timm", "saving a timm model")
     if not hasattr(model, "pretrained_cfg"):
         raise InputError(f"a {type(model).__name__} has no configuration to go with it; use save_steered(model, file)")
     timm.models.save_for_hf(model, folder, safe_serialization=True)

@@ -19,7 +19,7 @@ from oversmooth.models.loaded import Loaded, Wanted, described
 from oversmooth.models.remote_code import arrays_only, check_asks_for_none, class_of, code_run
 from oversmooth.models.sources import folder_of
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.libraries import borrow, unusable
+from oversmooth.safety.libraries import import_library, unusable
 from oversmooth.steering.apply import MARKER
 from oversmooth.steering.saving import STEERED, WEIGHTS, steered_class
 
@@ -52,7 +52,7 @@ def load(wanted: Wanted) -> Loaded:
 def from_transformers(
     name: str, folder: Path | None, random: bool, seed: int, dtype: str | None, device: str | None, trust: bool
 ) -> Loaded:
-    transformers = borrow("transformers", f"loading {name}")
+    transformers = import_library("transformers", f"loading {name}")
     with quiet(transformers), arrays_only():
         if folder is None:
             check_reachable(name)
@@ -135,7 +135,7 @@ def from_transformers(
 
 def _why_no_tokenizer(error: BaseException) -> str:
     try:
-        borrow("tokenizers", "reading it")  # without which transformers fails as it likes
+        import_library("tokenizers", "reading it")  # without which transformers fails as it likes
     except InputError as lacking:
         return str(lacking)
     return reason(error) if "trust_remote_code" not in str(error) else "its own code, which is not run"
@@ -154,7 +154,7 @@ def _steered_weights(name: str, folder: Path | None) -> str | None:
         # save_pretrained into the same directory since, as a Trainer does it, leaves newer ones under the usual name.
         newer = not Checkpoint(folder).files[0].name.startswith(STEERED)
         return None if newer else next(file for file in WEIGHTS if (folder / file).is_file())
-    hub = borrow("huggingface_hub", f"fetching {name}")
+    hub = import_library("huggingface_hub", f"fetching {name}")
     for file in WEIGHTS:
         with contextlib.suppress(Exception):  # it is not there
             kept = hub.try_to_load_from_cache(name, file)

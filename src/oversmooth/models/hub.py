@@ -12,13 +12,13 @@ from oversmooth.anatomy.checkpoint import read_config
 from oversmooth.inputs.processor_files import FILES
 from oversmooth.models.sources import check_there
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 
 
 def fetch(name: str) -> Path:
     """The weights of a hub id, as files: nothing is built from them. From the cache, where they are there already."""
     check_there(name)
-    hub = borrow("huggingface_hub", f"fetching {name}")
+    hub = import_library("huggingface_hub", f"fetching {name}")
     check_reachable(name)
     try:
         listed = ["*.safetensors", "*.safetensors.index.json", "config.json"]
@@ -32,7 +32,7 @@ def fetch(name: str) -> Path:
 
 def fetched_config(name: str) -> dict[str, Any]:
     """The configuration of a hub id; empty where it cannot be had, and who loads it says why."""
-    hub = borrow("huggingface_hub", f"fetching {name}")
+    hub = import_library("huggingface_hub", f"fetching {name}")
     with contextlib.suppress(Exception):
         kept = hub.try_to_load_from_cache(name, "config.json")
         return read_config(Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, "config.json")).parent)
@@ -41,7 +41,7 @@ def fetched_config(name: str) -> dict[str, Any]:
 
 def processor_folder(name: str) -> Path | None:
     """Where the cache has what states a hub id's preprocessing, fetched if need be; None where nothing does."""
-    hub = borrow("huggingface_hub", f"fetching {name}")
+    hub = import_library("huggingface_hub", f"fetching {name}")
     found = None
     for file in FILES:
         with contextlib.suppress(Exception):  # not in the repository, or not in the cache and no network
@@ -52,7 +52,7 @@ def processor_folder(name: str) -> Path | None:
 
 def check_reachable(name: str, files: tuple[str, ...] = ("config.json",)) -> None:
     """Without a network the libraries try again and again before they say so; names in their cache need none."""
-    hub = borrow("huggingface_hub", f"fetching {name}")
+    hub = import_library("huggingface_hub", f"fetching {name}")
     with contextlib.suppress(Exception):
         if any(isinstance(hub.try_to_load_from_cache(name, file), str) for file in files):
             return

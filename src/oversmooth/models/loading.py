@@ -18,7 +18,7 @@ from oversmooth.models.loaded import Loaded, Wanted
 from oversmooth.models.sources import check_there
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 from oversmooth.steering import saving
 
 LOADERS: tuple[ModuleType, ...] = (from_training, from_timm, from_transformers)
@@ -67,7 +67,7 @@ def check_loadable(name: str) -> None:
     """Refuse what is not there, or needs a library that is not, without loading it."""
     check_there(name)
     if library := _loader(name).LIBRARY:
-        borrow(library, f"loading {name}")
+        import_library(library, f"loading {name}")
 
 
 def check_device(name: str) -> None:

@@ -14,7 +14,7 @@ from oversmooth.models.from_transformers import quiet
 from oversmooth.models.loaded import Loaded
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_folder
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 from oversmooth.steering.saving import rename_weights
 
 _CODE = (".py", ".pyc", ".pyd", ".so", ".pkl", ".pickle", ".joblib")
@@ -32,7 +32,7 @@ def save(loaded: Loaded, path: Path) -> None:
 
             save_model(loaded.model, loaded.recipe, temporary / "model.safetensors", dtype=torch.float32)
         elif write is not None:
-            with quiet(borrow("transformers", "saving")):
+            with quiet(import_library("transformers", "saving")):
                 write(temporary)
                 if loaded.folder is None and loaded.tokenizer is not None:
                     loaded.tokenizer.save_pretrained(temporary)

@@ -14,16 +14,16 @@ from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.observe.account import Stage
 from oversmooth.observe.collect import MASSIVE_RATIO, Collect, Found, Settings
-from oversmooth.observe.study import Block, Study
+from oversmooth.observe.study import SeenBlock, Study
 from oversmooth.observe.watch import Watch
 from oversmooth.safety.errors import InputError
 
-__all__ = ["MASSIVE_RATIO", "Block", "Found", "Observer", "Settings", "Stage", "study"]
+__all__ = ["MASSIVE_RATIO", "Found", "Observer", "SeenBlock", "Settings", "Stage", "study"]
 
 
 def study(
     model: nn.Module, anatomy: Anatomy, run: Any, mask: Tensor | None = None, *, attention: bool = True
-) -> list[Block]:
+) -> list[SeenBlock]:
     """What one call ``run()`` of the model shows about each block. mask ``(batch, n)``: tokens that are not padding.
 
     attention: False where only tokens matter; attention is then neither caught nor checked.
@@ -48,7 +48,7 @@ class Observer:
     torch.Size([3, 2])
     """
 
-    def __init__(self, model: nn.Module, blocks: list[Block], settings: Settings | None = None) -> None:
+    def __init__(self, model: nn.Module, blocks: list[SeenBlock], settings: Settings | None = None) -> None:
         settings = settings or Settings()
         self._collect = Collect(blocks, settings, steered_as(model))
         layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in blocks}.values())

@@ -15,7 +15,7 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.metrics import registry
 from oversmooth.observe.account import BY_INPUT, Stage
 from oversmooth.observe.catch import Caught
-from oversmooth.observe.study import Block, inverse_sigma
+from oversmooth.observe.study import SeenBlock, inverse_sigma
 from oversmooth.observe.sums import few_tokens, holds
 from oversmooth.observe.tokens import Tokens, tokens_of
 from oversmooth.safety.errors import InputError, about
@@ -85,7 +85,7 @@ class Settings:
 class Collect:
     """The listener that reduces."""
 
-    def __init__(self, blocks: list[Block], settings: Settings, steering: Any = None) -> None:
+    def __init__(self, blocks: list[SeenBlock], settings: Settings, steering: Any = None) -> None:
         """steering: what was done to the model, if anything: dominance is then of the attention it makes."""
         self.watch_factors = True
         """Not where dropout scales at random what is added."""
@@ -284,7 +284,7 @@ class Collect:
                 )
                 self.found.joined.setdefault(call, []).extend(rows)
 
-    def _undecided(self, call: int, A: AttentionOperator, block: Block) -> None:
+    def _undecided(self, call: int, A: AttentionOperator, block: SeenBlock) -> None:
         """Cases that no theorem decides: counted, with their reason."""
         unknown = torch.full(A.shape[:2], torch.nan)
         self._lists["rho_smooth"][call].append(unknown)
@@ -307,7 +307,7 @@ class Collect:
             self._weights = (layer, layer.W_V.float(), layer.W_O.float())  # one layer at a time
         return self._weights[1:]
 
-    def _with_norm(self, W_V: Tensor, layer: AttentionLayer, block: Block) -> Tensor:
+    def _with_norm(self, W_V: Tensor, layer: AttentionLayer, block: SeenBlock) -> Tensor:
         if (
             self.settings.variant == "raw"
             or block.norm_position != "pre"

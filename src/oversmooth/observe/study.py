@@ -33,7 +33,7 @@ GATED_INSIDE = "what attention mixes is gated per token before the output projec
 
 
 @dataclass
-class Block:
+class SeenBlock:
     """What was learned about one call of one block."""
 
     layer: AttentionLayer
@@ -90,7 +90,7 @@ class Study:
         self.modules, self.layers = modules, layers
         self.steering = steered_as(modules[""])
         self._first_values: Tensor | None = None
-        self.blocks: list[Block] = []
+        self.blocks: list[SeenBlock] = []
         self._heard: _Heard | None = None
         self._apart: list[bool] = []
         self._arrays: dict[Any, tuple[Tensor, Tensor]] = {}
@@ -104,7 +104,7 @@ class Study:
         mask: Tensor | None,
         *,
         attention: bool = True,
-    ) -> list[Block]:
+    ) -> list[SeenBlock]:
         study = cls(modules, layers)
         distinct = list({layer.block: layer for layer in layers}.values())
         with without_dropout(modules), Watch(modules, distinct, study, study.parts, attention=attention, mask=mask):
@@ -202,7 +202,7 @@ class Study:
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
         self.blocks.append(
-            Block(
+            SeenBlock(
                 _as_seen(layer, found),
                 found.stages,
                 found.attention_stage,

@@ -15,7 +15,7 @@ from oversmooth.report.page import distinct
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder, check_writable, whole_file
 from oversmooth.safety.foreign import visible
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 
 FORMATS = ("pdf", "svg", "png")
 ENDINGS = tuple(f".{name}" for name in FORMATS)
@@ -36,7 +36,7 @@ def check(path: Path, also: tuple[str, ...] = ()) -> None:
 
 def check_libraries() -> None:
     for library in ("altair", "vl_convert"):
-        borrow(library, "drawing")
+        import_library(library, "drawing")
 
 
 def save(diagnoses: list[Diagnosis], folder: Path, format: str) -> list[Path]:

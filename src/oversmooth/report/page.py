@@ -23,7 +23,7 @@ from oversmooth.metrics import METRICS
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.safety.foreign import READABLE, shortened
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 
 MOST_MODELS = 6
 """As many colours can be told apart by readers with any kind of colour vision."""
@@ -43,7 +43,7 @@ def check(path: Path) -> None:
     """Refuse what cannot become a page, before the work is done that it is to show."""
     check_writable(path, (".html", ".htm"))
     for library in ("jinja2", "vl_convert"):
-        borrow(library, "writing a page")
+        import_library(library, "writing a page")
 
 
 def save(diagnoses: list[Diagnosis], path: Path, links: Links = ()) -> None:

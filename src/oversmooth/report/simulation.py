@@ -14,7 +14,7 @@ from torch import Tensor
 
 from oversmooth.report.figures import check_libraries
 from oversmooth.safety.files import check_writable, whole_file
-from oversmooth.theory.toy import Outcome
+from oversmooth.theory.toy import ToyOutcome
 
 CHART_ENDINGS = (".png", ".svg", ".pdf", ".html", ".json")
 _POWER = "datum.value == 1 ? '1' : format(datum.value, '.0e')"
@@ -27,7 +27,7 @@ _PANELS = (
 )
 
 
-def tables(outcomes: list[Outcome]) -> list[Table]:
+def tables(outcomes: list[ToyOutcome]) -> list[Table]:
     """Three tables, a row a case: the spectra and the course, the three notions, and their numbers at the end."""
     course = _table("case", "ρ smooth", "ρ rough", "said", "seen", "a layer\nsaid", "\nseen", "agree")
     answers = _table("case", "input convergence", "angle convergence", "rank collapse")
@@ -76,7 +76,7 @@ def _table(*headings: str) -> Table:
     return out
 
 
-def _limit(outcome: Outcome, metric: str) -> str:
+def _limit(outcome: ToyOutcome, metric: str) -> str:
     """What the spectra say about the end: a number, a range where the limit turns, a dash where they cannot say."""
     p = outcome.prediction
     if outcome.case.draws > 1 or outcome.predicted[0] in ("tie", "undecided", "open"):
@@ -89,7 +89,7 @@ def _limit(outcome: Outcome, metric: str) -> str:
     return low if low == high else f"{low}–{high}"
 
 
-def remarks(outcomes: list[Outcome]) -> list[str]:
+def remarks(outcomes: list[ToyOutcome]) -> list[str]:
     """What a reader of these cases should know beside the numbers."""
     said = []
     if any(outcome.case.norm == "post" and not outcome.case.neutreno for outcome in outcomes):
@@ -110,7 +110,7 @@ def check(path: Path) -> None:
         check_libraries()
 
 
-def save(outcomes: list[Outcome], path: Path, title: str) -> None:
+def save(outcomes: list[ToyOutcome], path: Path, title: str) -> None:
     """The chart as PNG, SVG, PDF or interactive HTML (everything inside, no network), or the numbers as JSON."""
     with whole_file(path) as temporary:
         if path.suffix.lower() == ".json":
@@ -122,7 +122,7 @@ def save(outcomes: list[Outcome], path: Path, title: str) -> None:
             chart(outcomes, title).save(temporary, format=path.suffix.lower()[1:], **settings)
 
 
-def numbers(outcomes: list[Outcome], title: str) -> dict[str, Any]:
+def numbers(outcomes: list[ToyOutcome], title: str) -> dict[str, Any]:
     """Everything the chart and the table show, means over the draws, as plain values."""
     cases = []
     for outcome in outcomes:
@@ -145,7 +145,7 @@ def numbers(outcomes: list[Outcome], title: str) -> dict[str, Any]:
     return {"title": title, "cases": cases}
 
 
-def chart(outcomes: list[Outcome], title: str) -> Any:
+def chart(outcomes: list[ToyOutcome], title: str) -> Any:
     """Three panels, one a notion: a line a case, and dashed what the spectra predict for the end."""
     import altair as alt  # heavy, and only charts need it
 
@@ -190,7 +190,7 @@ def chart(outcomes: list[Outcome], title: str) -> Any:
     )
 
 
-def _curve(outcome: Outcome, metric: str) -> list[dict[str, Any]]:
+def _curve(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     values = getattr(outcome.observed, metric).mean(-1).tolist()
     depth = outcome.observed.depth.tolist()
     rows = []
@@ -200,7 +200,7 @@ def _curve(outcome: Outcome, metric: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _expected(outcome: Outcome, metric: str) -> list[dict[str, Any]]:
+def _expected(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     """The predicted end of a single draw without norm: a level where the rough part wins, a slope where smoothing
     does.
     """

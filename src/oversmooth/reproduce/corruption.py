@@ -52,7 +52,7 @@ def corrupt_and_test(
                 if running.on_progress is not None:
                     running.on_progress(title, done, total, corruption)
 
-            by_kind = under_corruption(evaluator, corruptions, kinds=KINDS, told=report)
+            by_kind = under_corruption(evaluator, corruptions, kinds=KINDS, on_message=report)
             write(
                 cell_path(results, folder, recipe),
                 {

@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from oversmooth.diagnosis.diagnose import Progress, diagnose
+from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Inputs, Preprocessing
 from oversmooth.models import Loaded, load
@@ -37,7 +37,7 @@ _NAMES: dict[Mode | None, str] = {None: "left alone", "sharpen": "sharpening", "
 
 
 @dataclass(frozen=True)
-class Case:
+class SteeredCase:
     """One line of the figure."""
 
     state: str
@@ -52,7 +52,7 @@ class Case:
         return f"{self.state}, {_NAMES[self.mode]}"
 
 
-def cases(models: Sequence[str] = (), seed: int = 0, device: str | None = None) -> list[Case]:
+def cases(models: Sequence[str] = (), seed: int = 0, device: str | None = None) -> list[SteeredCase]:
     """Untrained, and trained where models are given; each sharpening, smoothing and left alone."""
     if len(models) > 1:
         return _trained_so(models, device)
@@ -61,13 +61,13 @@ def cases(models: Sequence[str] = (), seed: int = 0, device: str | None = None) 
     def untrained() -> Loaded:
         return _own(seed, device) if model is None else load(model, random=True, seed=seed, device=device)
 
-    found = [Case("untrained", mode, untrained) for mode in _NAMES]
+    found = [SteeredCase("untrained", mode, untrained) for mode in _NAMES]
     if model is not None:
-        found += [Case("trained", mode, lambda: load(model, device=device), "warm") for mode in _NAMES]
+        found += [SteeredCase("trained", mode, lambda: load(model, device=device), "warm") for mode in _NAMES]
     return found
 
 
-def _trained_so(models: Sequence[str], device: str | None) -> list[Case]:
+def _trained_so(models: Sequence[str], device: str | None) -> list[SteeredCase]:
     """Models that were trained sharpening, smoothing and plain, in any order."""
     by_mode: dict[Mode | None, tuple[str, Recipe]] = {}
     for model in models:
@@ -93,10 +93,12 @@ def _trained_so(models: Sequence[str], device: str | None) -> list[Case]:
         return lambda: load(model, random=untrained, seed=recipe.seed, device=device)
 
     states = {"untrained": True, f"trained on {percent(plain.share)} of {plain.data}": False}
-    return [Case(state, mode, make(mode, so), None) for state, so in states.items() for mode in _NAMES]
+    return [SteeredCase(state, mode, make(mode, so), None) for state, so in states.items() for mode in _NAMES]
 
 
-def run(case: Case, inputs: Callable[[Loaded], Inputs], seed: int = 0, progress: Progress | None = None) -> Diagnosis:
+def run(
+    case: SteeredCase, inputs: Callable[[Loaded], Inputs], seed: int = 0, progress: OnProgress | None = None
+) -> Diagnosis:
     """A case, steered and diagnosed."""
     loaded = case.make()
     if case.mode is not None and case.start is not None:

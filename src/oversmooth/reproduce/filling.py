@@ -25,7 +25,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_file
 from oversmooth.train.engine import lock, loop
 from oversmooth.train.engine.parallel_runs import Job, run_many
-from oversmooth.train.engine.result import OnNan, Splits, Watch
+from oversmooth.train.engine.result import OnNan, Splits, WatchSettings
 from oversmooth.train.tasks.images.recipe import Recipe
 
 _LOOKS = 20  # times that smoothing was looked at, kept of all
@@ -77,11 +77,11 @@ def fill(recipes: Sequence[Recipe], splits: Splits, results: Path, folder: Folde
                 folder=job.folder,
                 resume=True,
                 minutes=None if end is None else max(0.0, (end - time.monotonic()) / 60),
-                watch=Watch(),
+                watch=WatchSettings(),
                 progress=running.on_progress,
                 on_nan=running.on_nan,
                 force=running.force,
-                told=running.on_message,
+                on_message=running.on_message,
             )
             for retry in result.retries:
                 back = f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}"
@@ -103,7 +103,7 @@ def _fill_at_once(jobs: Sequence[Job], splits: Splits, results: Path, folder: Fo
         device=running.device,
         on_nan=running.on_nan,
         force=running.force,
-        told=running.on_message,
+        on_message=running.on_message,
     )
     for outcome in outcomes:
         if outcome.job.finished:
@@ -118,7 +118,7 @@ def _fill_at_once(jobs: Sequence[Job], splits: Splits, results: Path, folder: Fo
 @contextmanager
 def one_writer(results: Path, running: Running) -> Iterator[None]:
     """A results directory, made if it is not there, with this process as its one writer."""
-    with lock.held(results, force=running.force, told=running.on_message):
+    with lock.held(results, force=running.force, on_message=running.on_message):
         yield
 
 

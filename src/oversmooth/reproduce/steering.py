@@ -14,7 +14,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from oversmooth.diagnosis.diagnose import Progress, diagnose
+from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Inputs
 from oversmooth.models import Loaded
@@ -36,7 +36,7 @@ from oversmooth.steering import (
     unsteer,
 )
 
-METHODS: list[tuple[str, Method | None, str]] = [
+SWEEP: list[tuple[str, Method | None, str]] = [
     ("left alone", None, "all"),
     ("Spectral, sharpen", Spectral("sharpen"), "all"),
     ("Spectral, sharpen, first half", Spectral("sharpen"), "first half"),
@@ -58,7 +58,7 @@ _COLUMNS = ("method", "moved", "HFC/LFC, first, most, last", "cos, last", "eff. 
 
 
 def sweep(
-    loaded: Loaded, inputs: Inputs, few: Inputs, name: str, method: Method | None, layers: str, progress: Progress
+    loaded: Loaded, inputs: Inputs, few: Inputs, name: str, method: Method | None, layers: str, progress: OnProgress
 ) -> Diagnosis:
     """One row: tokens and top-1 of all inputs, spectra of a few."""
     if method is not None:

@@ -14,7 +14,7 @@ _EXTRAS = {"timm": "oversmooth[timm]", "altair": "altair", "vl_convert": "vl-con
 """What to install for those that are not in oversmooth[models]."""
 
 
-def borrow(module: str, purpose: str) -> Any:
+def import_library(module: str, purpose: str) -> Any:
     """The module, or one sentence that says what it was wanted for and how to get it."""
     top = module.split(".")[0]
     try:

@@ -21,7 +21,7 @@ from oversmooth.steering.methods.base import Method
 from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.passes import Passes
 from oversmooth.steering.record import Moved, Steering, steering_of
-from oversmooth.steering.reparametrized import ReparametrizedLayer, check_parameters, check_weights, compute
+from oversmooth.steering.reparametrized import ReparametrizedLayer, check_parameters, check_reparametrized, compute
 from oversmooth.steering.sites import Site
 from oversmooth.steering.warm_start import placeholder, start
 
@@ -94,7 +94,7 @@ def _located_again(model: nn.Module, stack: str, heads: int | None) -> Anatomy:
 
 def _apply(model: nn.Module, steering: Steering) -> None:
     try:
-        _put_on(model, steering, [method for method in steering.methods if not method.off()])
+        _put_on(model, steering, [method for method in steering.methods if not method.changes_nothing()])
     except BaseException:
         _take_off(steering, fold=False)
         raise
@@ -126,14 +126,14 @@ def fold(model: nn.Module) -> nn.Module:
     """Leave a stock model that computes the same, where weights alone can. In place; returns the model."""
     inside, steering = _steered(model)
     for method in steering.methods:
-        if method.why_no_fold and not method.off():
+        if method.why_no_fold and not method.changes_nothing():
             raise InputError(
                 f"{method} cannot be folded: {method.why_no_fold} is nothing that weights can do; unsteer takes it off"
             )
     with torch.no_grad():
         for layer in steering.reparametrized:
             check_parameters([layer])
-            check_weights([layer], compute([layer]))
+            check_reparametrized([layer], compute([layer]))
     _take_off(steering, fold=True)
     _forget(inside)
     return model

@@ -77,10 +77,10 @@ class Steering:
         """What a reader of a diagnosis should know."""
         where = "all layers" if len(self.layers) == len(self.anatomy) else f"layers {', '.join(map(str, self.layers))}"
         said = [f"steered by {' and '.join(map(str, self.methods))} on {where}"]
-        unknown = [m for m in self.methods if m.place == "output" and not m.off()]
+        unknown = [m for m in self.methods if m.place == "output" and not m.changes_nothing()]
         if unknown:
             said.append(f"{' and '.join(map(str, unknown))}: measured, but not part of what the spectra predict")
-        if any(m.place in ("values", "attention") and not m.off() for m in self.methods):
+        if any(m.place in ("values", "attention") and not m.changes_nothing() for m in self.methods):
             said.append(
                 "smoothing cases and ρ are of attention as the method changes it; spectra of H are the weights'"
             )

@@ -188,7 +188,7 @@ def prepare(groups: list[list[ReparametrizedLayer]], running: Pass) -> None:
             check_parameters(layers)
         found = compute(layers)
         if method.verify or method.form == "general":
-            check_weights(layers, found)
+            check_reparametrized(layers, found)
         for layer, weights in zip(layers, found, strict=True):
             running.weights[layer.shape.name] = weights
 
@@ -208,7 +208,7 @@ def check_parameters(layers: list[ReparametrizedLayer]) -> None:
 
 
 @torch.no_grad()
-def check_weights(layers: list[ReparametrizedLayer], weights: list[tuple[Tensor, Tensor]]) -> None:
+def check_reparametrized(layers: list[ReparametrizedLayer], weights: list[tuple[Tensor, Tensor]]) -> None:
     """An error where V is not there, or is about to become singular; where one may wait for the answer."""
     if _cannot_ask():
         return

@@ -38,7 +38,7 @@ def check_method(method: Method, model: nn.Module, inputs: Any, *, tolerance: fl
     with torch.no_grad():
         changed = outputs(steered, inputs)
     alike = all(torch.equal(a, b) for a, b in zip(changed, expected, strict=True))
-    assert not alike or method.off(), f"{method} changes nothing, and does not say that it is off"
+    assert not alike or method.changes_nothing(), f"{method} changes nothing, and does not say that it is off"
     _check_gradients(method, steered, plain, inputs)
     _check_saved(method, steered, plain, inputs, changed)
     _check_taken_off(method, copy.deepcopy(steered), plain, inputs, expected)

@@ -22,7 +22,7 @@ from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Search, Update
 from oversmooth.theory.spectrum import Method, check_method, check_tolerance, materialise_if_small
-from oversmooth.theory.weights import check_weights, one_a_head
+from oversmooth.theory.weights import check_weights, one_per_head
 
 Verdict = Literal["smooth", "rough", "tie", "undecided"]
 Answer = Literal["holds", "fails", "open"]
@@ -226,9 +226,9 @@ def dominance(
         raise InputError("the mask differs between heads; heads taken together see the same tokens: give (..., n)")
     W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
     if change is None:
-        shift = one_a_head(neutreno, W_V, "neutreno")
+        shift = one_per_head(neutreno, W_V, "neutreno")
         change = AttentionChange(torch.ones_like(shift), shift, torch.zeros_like(shift), source=bool(shift.any()))
-    gain, shift, constant = (one_a_head(x, W_V, "change") for x in (change.gain, change.shift, change.constant))
+    gain, shift, constant = (one_per_head(x, W_V, "change") for x in (change.gain, change.shift, change.constant))
     if not bool(gain.all()):
         raise InputError("a head's attention is multiplied by 0, so that nothing of it is left; leave the head out")
     W_V = W_V * gain[:, None, None]

@@ -67,7 +67,7 @@ class Reducible:
         assert self._parts is not None
         return self._parts.blocks(int(self._row[item]))
 
-    def blocks(self, item: int) -> list[Block]:
+    def blocks(self, item: int) -> list[DiagonalBlock]:
         """Matrices in float64 that have all eigenvalues of A but one 1; single tokens are one diagonal matrix."""
         A = self._A[item].double()
         struck, singles, found = False, [], []
@@ -82,8 +82,8 @@ class Reducible:
             if closed and not struck:
                 struck, closed = True, False
                 block = centred_matrix(DenseAttention.trusted(block, None, False))
-            found.append(Block(block, closed))
-        return [Block(torch.diag(torch.stack(singles)), False), *found] if singles else found
+            found.append(DiagonalBlock(block, closed))
+        return [DiagonalBlock(torch.diag(torch.stack(singles)), False), *found] if singles else found
 
     def values(self, item: int) -> Tensor:
         """All eigenvalues but one 1, ``(n − 1,)`` complex128, NaN in the place of hidden tokens."""
@@ -106,7 +106,7 @@ class Reducible:
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class DiagonalBlock:
     """One diagonal block of A, ``(m, m)`` in float64."""
 
     B: Tensor

@@ -22,7 +22,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory.dominance import check_residual
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.tokens import centre_tokens, token_mean
-from oversmooth.theory.weights import check_weights, one_a_head
+from oversmooth.theory.weights import check_weights, one_per_head
 
 Norm = Literal["none", "pre", "post"]
 MOST_LAYERS = 10**8
@@ -144,7 +144,7 @@ def simulate(
         raise InputError("the tokens have NaN or infinite entries; start from finite ones")
     X = X.to(first.A.dtype).expand(*torch.broadcast_shapes(X.shape[:-2], first.batch_shape), *X.shape[-2:])
     weight, offset = _one_a_feature(gamma, X, "gamma"), _one_a_feature(beta, X, "beta")
-    strength = one_a_head(neutreno, first.W_V, "neutreno")
+    strength = one_per_head(neutreno, first.W_V, "neutreno")
     if strength.any() and any(layer.W_V.shape[-3:] != first.W_V.shape[-3:] for layer in stack):
         raise InputError("NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape")
     if isinstance(residual, Sequence) and not isinstance(residual, str):

@@ -27,7 +27,7 @@ _MOST_WIDTH = 8192  # a d by d matrix is made orthogonal, which takes d³
 
 
 @dataclass(frozen=True)
-class Case:
+class ToyModel:
     """One setting of the toy model; `run` draws it, predicts and applies it."""
 
     name: str
@@ -77,7 +77,7 @@ class Case:
         if self.gamma != 1 and self.norm == "none":
             raise InputError(f"gamma is {self.gamma} but there is no norm to take it; give --norm pre or post as well")
 
-    def run(self, progress: Callable[[int], None] | None = None) -> Outcome:
+    def run(self, progress: Callable[[int], None] | None = None) -> ToyOutcome:
         """Draw, predict, apply; progress is called with the number of layers done."""
         X, A, W_V, W_O = self._draw()
         prediction = self._predict(A, W_V, W_O)
@@ -94,7 +94,7 @@ class Case:
             every=max(1, self.layers // 1000),
             progress=progress,
         )
-        return Outcome(self, prediction, observed)
+        return ToyOutcome(self, prediction, observed)
 
     def _draw(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """X ``(draws, n, d)``, A ``(draws, heads, n, n)``, W_V and W_O ``(draws, heads, d, k)`` and ``(.., k, d)``."""
@@ -130,10 +130,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ToyOutcome:
     """What was predicted of a case and what happened, ``(draws,)`` each."""
 
-    case: Case
+    case: ToyModel
     prediction: Dominance
     observed: Simulation
 
@@ -196,18 +196,20 @@ class Outcome:
 
 
 _SECTION_3 = {
-    "smoothing": Case("smoothing", eigenvalues=(0.1, 1.0)),
-    "sharpening": Case("sharpening", eigenvalues=(-1.0, -0.1)),
-    "flip": Case("flip", eigenvalues=None),
-    "no-residual": Case("no-residual", eigenvalues=(-1.0, -0.1), residual=False),
+    "smoothing": ToyModel("smoothing", eigenvalues=(0.1, 1.0)),
+    "sharpening": ToyModel("sharpening", eigenvalues=(-1.0, -0.1)),
+    "flip": ToyModel("flip", eigenvalues=None),
+    "no-residual": ToyModel("no-residual", eigenvalues=(-1.0, -0.1), residual=False),
 }
 _FIGURE_4 = {
-    f"{norm}-ln{sign}": Case(f"{norm}-ln{sign}", eigenvalues=(0.1, 1.0), norm=norm, gamma=gamma, draws=10, layers=200)
+    f"{norm}-ln{sign}": ToyModel(
+        f"{norm}-ln{sign}", eigenvalues=(0.1, 1.0), norm=norm, gamma=gamma, draws=10, layers=200
+    )
     for norm in ("post", "pre")
     for sign, gamma in (("+", 1.0), ("-", -1.0))
 }
 OWN = "your case"
-PRESETS: dict[str, list[Case]] = {
+PRESETS: dict[str, list[ToyModel]] = {
     "cases": list(_SECTION_3.values()),
     **{name: [case] for name, case in _SECTION_3.items()},
     "figure4": list(_FIGURE_4.values()),
@@ -216,7 +218,7 @@ PRESETS: dict[str, list[Case]] = {
 """What `oversmooth simulate --preset` knows: the four cases of THEORY §3, and the first paper's figure 4."""
 
 
-def with_options(cases: list[Case], **options: object) -> list[Case]:
+def with_options(cases: list[ToyModel], **options: object) -> list[ToyModel]:
     """The same cases with these settings, where they are not None."""
     given = {name: value for name, value in options.items() if value is not None}
     # A preset whose substance was changed is no longer what it is called.

@@ -42,7 +42,7 @@ def all_finite(W: Tensor) -> bool:
     return bool(W.sum().isfinite()) or bool(W.isfinite().all())
 
 
-def one_a_head(value: Tensor | float, like: Tensor, name: str) -> Tensor:
+def one_per_head(value: Tensor | float, like: Tensor, name: str) -> Tensor:
     """One number for all heads or one a head, as ``(heads,)`` beside weights ``(..., heads, d, k)``."""
     heads = like.shape[-3]
     remedy = f"give one finite number, or {heads}, one a head"

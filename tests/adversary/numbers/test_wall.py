@@ -16,7 +16,7 @@ from oversmooth.steering import Spectral, steer, steering_of, verify
 from oversmooth.steering.methods import orthogonal
 from oversmooth.train.engine import failure
 from oversmooth.train.engine import training_run as run
-from oversmooth.train.engine.loop import Watch, train
+from oversmooth.train.engine.loop import WatchSettings, train
 
 BOUND = 1e-6
 
@@ -243,11 +243,11 @@ def test_the_general_form_says_so_before_V_is_singular(monkeypatch):
 
     monkeypatch.setattr(run, "Step", Spoiled)
     with pytest.raises(failure.Diverged, match=r"step 8: layer 1 \(.*\): V is nearly singular"):
-        train(recipe, splits(), device="cpu", watch=Watch(monitor=0))
+        train(recipe, splits(), device="cpu", watch=WatchSettings(monitor=0))
     # As a graph would do it: unasked.
     monkeypatch.setattr(reparametrized, "_cannot_ask", lambda: len(spoiled) == 2)
     with pytest.raises(failure.Diverged, match=r"step 8 .*the loss is nan"):
-        train(recipe, splits(), device="cpu", watch=Watch(monitor=0))
+        train(recipe, splits(), device="cpu", watch=WatchSettings(monitor=0))
 
 
 @pytest.mark.parametrize("variant", ["sharpen", "smooth"])
@@ -267,7 +267,7 @@ def test_training_goes_through_the_wall(variant, monkeypatch):
             super().run()
 
     monkeypatch.setattr(run, "Step", Walled)
-    result = train(RECIPE.changed(dict(variant=variant)), splits(), device="cpu", watch=Watch(monitor=0))
+    result = train(RECIPE.changed(dict(variant=variant)), splits(), device="cpu", watch=WatchSettings(monitor=0))
     assert result.finished
     assert not result.retries
     assert all(math.isfinite(row["loss"]) for row in result.epochs)
@@ -300,7 +300,7 @@ def failing(monkeypatch):
 def test_a_step_that_is_not_finite_sends_the_run_back(folder, failing, tmp_path):
     failing(13)
     where = tmp_path if folder else None
-    watch = Watch(evaluate=1, monitor=3, save=0)
+    watch = WatchSettings(evaluate=1, monitor=3, save=0)
     result = train(RECIPE, splits(), device="cpu", folder=where, watch=watch, on_nan="retry")
     assert result.finished
     (retry,) = result.retries
@@ -319,9 +319,9 @@ def test_a_step_that_is_not_finite_sends_the_run_back(folder, failing, tmp_path)
 
 def test_it_goes_on_with_other_draws(failing):
     failing(13)
-    retried = train(RECIPE, splits(), device="cpu", watch=Watch(monitor=0, save=0), on_nan="retry")
+    retried = train(RECIPE, splits(), device="cpu", watch=WatchSettings(monitor=0, save=0), on_nan="retry")
     failing()
-    plain_run = train(RECIPE, splits(), device="cpu", watch=Watch(monitor=0, save=0))
+    plain_run = train(RECIPE, splits(), device="cpu", watch=WatchSettings(monitor=0, save=0))
     losses = [[row["loss"] for row in result.epochs] for result in (retried, plain_run)]
     assert losses[0][:2] == losses[1][:2]
     assert losses[0][2:] != losses[1][2:]
@@ -330,7 +330,7 @@ def test_it_goes_on_with_other_draws(failing):
 def test_three_times_and_no_more(failing, tmp_path):
     failing(*range(8, 1000))
     with pytest.raises(failure.Diverged, match="3 times it went back to a checkpoint, with other draws, in vain"):
-        train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=Watch(monitor=0, save=0), on_nan="retry")
+        train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=WatchSettings(monitor=0, save=0), on_nan="retry")
     failing()
     rest = train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True, on_nan="retry")
     assert rest.finished
@@ -340,7 +340,7 @@ def test_three_times_and_no_more(failing, tmp_path):
 def test_stop_is_the_default_and_other_words_are_refused(failing):
     failing(8)
     with pytest.raises(failure.Diverged, match="step 8"):
-        train(RECIPE, splits(), device="cpu", watch=Watch(monitor=0))
+        train(RECIPE, splits(), device="cpu", watch=WatchSettings(monitor=0))
     with pytest.raises(InputError, match="on_nan is 'ignore'; choose 'stop' or 'retry'"):
         train(RECIPE, splits(), device="cpu", on_nan="ignore")
 

@@ -147,7 +147,7 @@ def check_a_run_is_cut_and_goes_on():
         folder = Path(name) / "run"
         pieces = 0
         while True:
-            watch = loop.Watch(evaluate=1, monitor=3, save=0)
+            watch = loop.WatchSettings(evaluate=1, monitor=3, save=0)
             minutes = 0 if pieces < 2 else None
             result = loop.train(
                 RECIPE,

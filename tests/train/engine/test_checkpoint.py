@@ -13,7 +13,7 @@ from support.train_example import RECIPE, splits
 
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine import checkpoint, loop
-from oversmooth.train.engine.loop import Watch, train
+from oversmooth.train.engine.loop import WatchSettings, train
 from oversmooth.train.tasks.images import saved_model as saved
 
 SMALL = 20_000
@@ -40,8 +40,16 @@ def copied(run, tmp_path):
     return Path(shutil.copytree(run, tmp_path / "copy"))
 
 
-def finished(folder, told=None):
-    return train(RECIPE, splits(), device="cpu", folder=folder, resume=True, told=told, watch=Watch(monitor=0))
+def finished(folder, on_message=None):
+    return train(
+        RECIPE,
+        splits(),
+        device="cpu",
+        folder=folder,
+        resume=True,
+        on_message=on_message,
+        watch=WatchSettings(monitor=0),
+    )
 
 
 def test_the_last_two_are_kept_in_small_pieces(run):
@@ -67,7 +75,7 @@ def test_a_copy_goes_on_as_the_run_would(run, copied, tmp_path):
             target.write_bytes(file.read_bytes())
     finished(elsewhere)
     finished(copied)
-    whole = train(RECIPE, splits(), device="cpu", folder=tmp_path / "whole", watch=Watch(monitor=0))
+    whole = train(RECIPE, splits(), device="cpu", folder=tmp_path / "whole", watch=WatchSettings(monitor=0))
     for folder in (elsewhere, copied):
         assert not (folder / "checkpoint").exists()
         for name, value in saved.read_file(folder / loop.MODEL)[0].items():
@@ -113,11 +121,11 @@ def test_one_bit_that_differs_is_found(copied):
 
 def test_a_damaged_one_is_told_of_in_the_log_and_the_run_goes_on(copied):
     (copied / "checkpoint" / "000002" / "part-003").write_bytes(b"no")
-    told = []
-    assert finished(copied, told.append).finished
-    assert len(told) == 1
-    assert "part-003 is damaged (it has 2 bytes of 20,000): going on from" in told[0]
-    assert "000001, at step 1" in told[0]
+    on_message = []
+    assert finished(copied, on_message.append).finished
+    assert len(on_message) == 1
+    assert "part-003 is damaged (it has 2 bytes of 20,000): going on from" in on_message[0]
+    assert "000001, at step 1" in on_message[0]
     rows = [json.loads(line) for line in (copied / "log.jsonl").read_text().splitlines()]
     assert "part-003 is damaged" in rows[0]["damaged"]
     assert [row["epoch"] for row in rows[1:]] == [1, 2, 3, 4]
@@ -180,7 +188,7 @@ def test_a_run_of_an_earlier_version_goes_on(copied, tmp_path):
     assert (copied / checkpoint.SINGLE).is_file()  # it is the one before
     finished(copied)
     assert not (copied / checkpoint.SINGLE).exists()
-    train(RECIPE, splits(), device="cpu", folder=tmp_path / "whole", watch=Watch(monitor=0))
+    train(RECIPE, splits(), device="cpu", folder=tmp_path / "whole", watch=WatchSettings(monitor=0))
     ours, theirs = (saved.read_file(f / loop.MODEL)[0] for f in (copied, tmp_path / "whole"))
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 

@@ -24,13 +24,13 @@ sys.path.insert(0, {tests!r})
 import torch._dynamo  # what the first step would import, in every child
 from support.train_example import RECIPE, splits
 from oversmooth.reproduce.filling import Running, fill
-from oversmooth.train.engine.loop import Watch, train
+from oversmooth.train.engine.loop import WatchSettings, train
 
 home = Path({folder!r})
 RECIPES = [RECIPE, replace(RECIPE, variant="sharpen")]
 
 def one(folder):
-    return train(RECIPE, splits(), device="cpu", folder=folder, resume=True, watch=Watch(monitor=5, save=0)).why
+    return train(RECIPE, splits(), device="cpu", folder=folder, resume=True, watch=WatchSettings(monitor=5, save=0)).why
 
 def table(folder):
     return fill(RECIPES[:2], splits(), folder, "table2", Running(device="cpu")).why

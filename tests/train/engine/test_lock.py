@@ -90,11 +90,11 @@ def test_of_many_at_once_one_is_first(tmp_path):
 @pytest.mark.parametrize("changes", [{}, {"started": "1"}], ids=["ended", "its number is another's now"])
 def test_one_whose_owner_is_gone_is_taken_over(tmp_path, changes):
     left(tmp_path, pid=os.getpid() if changes else gone(), **changes)
-    told = []
-    with lock.held(tmp_path, told=told.append):
+    on_message = []
+    with lock.held(tmp_path, on_message=on_message.append):
         assert json.loads((tmp_path / lock.NAME).read_text())["token"]
-    assert len(told) == 1
-    assert "which is gone: taken over" in told[0]
+    assert len(on_message) == 1
+    assert "which is gone: taken over" in on_message[0]
     assert not list(tmp_path.iterdir())
 
 
@@ -113,33 +113,33 @@ def test_elsewhere_a_sign_of_life_decides(tmp_path, monkeypatch):
     """The owner's process cannot be looked for: its file is touched, or is not."""
     path = left(tmp_path, space=OTHER, host="node7")
     old(path, lock.QUIET + 10)
-    told = []
-    with lock.held(tmp_path, told=told.append):
+    on_message = []
+    with lock.held(tmp_path, on_message=on_message.append):
         pass
-    assert "on node7" in told[0]
-    assert "gave no sign of life for 13" in told[0]
+    assert "on node7" in on_message[0]
+    assert "gave no sign of life for 13" in on_message[0]
     path = left(tmp_path, space=OTHER, host="node7")
     old(path, 30)
     monkeypatch.setattr(lock.time, "sleep", lambda _seconds: old(path, 20))  # it is touched meanwhile
     with pytest.raises(InputError, match=r"is being written by process \d+ on node7"), lock.held(tmp_path):
         pass
     monkeypatch.setattr(lock.time, "sleep", lambda _seconds: old(path, lock.QUIET + 1))  # time passes
-    told.clear()
-    with lock.held(tmp_path, told=told.append):
+    on_message.clear()
+    with lock.held(tmp_path, on_message=on_message.append):
         pass
-    assert "waiting up to 120 s to see whether it lives" in told[0]
-    assert "taken over" in told[1]
+    assert "waiting up to 120 s to see whether it lives" in on_message[0]
+    assert "taken over" in on_message[1]
 
 
 def test_force_takes_over_with_a_warning_and_the_first_notices(tmp_path):
-    told = []
+    on_message = []
     with lock.held(tmp_path) as first:
         first.check()
-        with lock.held(tmp_path, force=True, told=told.append) as second:
+        with lock.held(tmp_path, force=True, on_message=on_message.append) as second:
             second.check()
             with pytest.raises(InputError, match="was taken over by process"):
                 first.check()
-        assert "by force; if that process still runs, it stops at its next checkpoint" in told[0]
+        assert "by force; if that process still runs, it stops at its next checkpoint" in on_message[0]
     assert not list(tmp_path.iterdir())
 
 

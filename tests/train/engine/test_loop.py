@@ -16,10 +16,10 @@ from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
 from oversmooth.train.engine import checkpoint, failure, loop
 from oversmooth.train.engine import training_run as run
-from oversmooth.train.engine.loop import Watch, load_splits, train
+from oversmooth.train.engine.loop import WatchSettings, load_splits, train
 from oversmooth.train.tasks.images import saved_model as saved
 
-EVERY_EPOCH = Watch(evaluate=1, monitor=3, save=0)
+EVERY_EPOCH = WatchSettings(evaluate=1, monitor=3, save=0)
 
 
 def arrays_of(folder):
@@ -55,7 +55,7 @@ def test_a_run_leaves_a_log_a_model_and_no_checkpoint(whole):
 
 def test_it_learns():
     recipe = plain(epochs=20, lr=3e-3)
-    result = train(recipe, splits(160), device="cpu", watch=Watch(monitor=0))
+    result = train(recipe, splits(160), device="cpu", watch=WatchSettings(monitor=0))
     assert result.accuracy > 0.6  # chance is 0.25; 0.83 to 1 over seeds
     assert result.epochs[-1]["loss"] < result.epochs[0]["loss"]
 
@@ -95,11 +95,12 @@ _RUN = """
 import sys
 sys.path.insert(0, {tests!r})
 import torch._dynamo  # what the first step would import, in every child
-from oversmooth.train.engine.loop import Watch, train
+from oversmooth.train.engine.loop import WatchSettings, train
 from support.train_example import RECIPE, splits
 
 def run():
-    train(RECIPE, splits(), device="cpu", folder={folder!r}, resume=True, watch=Watch(evaluate=1, monitor=3, save=0))
+    watch = WatchSettings(evaluate=1, monitor=3, save=0)
+    train(RECIPE, splits(), device="cpu", folder={folder!r}, resume=True, watch=watch)
 """
 
 _KILL = """

@@ -44,7 +44,8 @@ def gradients(variant, ranks):
 
 def work(ranks, name):
     torch.save({{v: gradients(v, ranks) for v in ("plain", "sharpen")}}, folder / f"{{name}}.pt")
-    loop.train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=loop.Watch(evaluate=2, save=0))
+    watch = loop.WatchSettings(evaluate=2, save=0)
+    loop.train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=watch)
 
 def asked_to_leave(rank):
     # The second process alone hears a signal, in the middle of an epoch.
@@ -54,10 +55,11 @@ def asked_to_leave(rank):
         if rank == 1 and self.step.done == 7:
             os.kill(os.getpid(), signal.SIGTERM)
     loop.Run._one = heard
-    result = loop.train(RECIPE, splits(), device="cpu", folder=folder / "asked", watch=loop.Watch(evaluate=2))
+    result = loop.train(RECIPE, splits(), device="cpu", folder=folder / "asked", watch=loop.WatchSettings(evaluate=2))
     (folder / f"asked{{rank}}.txt").write_text(f"{{result.why}} {{result.step}}")
     loop.Run._one = step
-    loop.train(RECIPE, splits(), device="cpu", folder=folder / "asked", resume=True, watch=loop.Watch(evaluate=2))
+    watch = loop.WatchSettings(evaluate=2)
+    loop.train(RECIPE, splits(), device="cpu", folder=folder / "asked", resume=True, watch=watch)
 
 os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT={port!r}, GLOO_SOCKET_IFNAME="lo")
 children = []

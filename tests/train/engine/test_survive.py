@@ -12,10 +12,10 @@ from oversmooth.safety.errors import InputError
 from oversmooth.train.engine import checkpoint, failure, lock, logs, loop
 from oversmooth.train.engine import disk_space as room
 from oversmooth.train.engine import training_run as run
-from oversmooth.train.engine.loop import Watch, train
+from oversmooth.train.engine.loop import WatchSettings, train
 from oversmooth.train.tasks.images import saved_model as saved
 
-QUIET = Watch(monitor=0)
+QUIET = WatchSettings(monitor=0)
 
 
 def arrays_of(folder):
@@ -61,7 +61,7 @@ def test_checkpoints_belong_to_the_clock(tmp_path, monkeypatch):
     recipe = replace(RECIPE, epochs=1, warmup=0)
     train(recipe, splits(320), device="cpu", folder=tmp_path, watch=QUIET)
     assert clock.saved == [1, 3, 12, 21, 30, 39]
-    assert Watch().save <= 300
+    assert WatchSettings().save <= 300
 
 
 def test_a_run_that_fails_early_has_a_checkpoint_and_goes_on_from_it(tmp_path, monkeypatch, whole):
@@ -87,7 +87,7 @@ def full(*_args, **_kwargs):
 
 
 def test_a_full_disk_is_waited_for(tmp_path, monkeypatch, whole):
-    told, pauses = [], []
+    on_message, pauses = [], []
     write = checkpoint._write
 
     def sometimes(path, data):
@@ -97,10 +97,10 @@ def test_a_full_disk_is_waited_for(tmp_path, monkeypatch, whole):
 
     monkeypatch.setattr(checkpoint, "_write", sometimes)
     monkeypatch.setattr(room.time, "sleep", pauses.append)
-    train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=QUIET, told=told.append)
+    train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=QUIET, on_message=on_message.append)
     assert len(pauses) == 3
-    assert len(told) == 1
-    assert "No space left on device: waiting up to 5 minutes for room; what was saved is kept" in told[0]
+    assert len(on_message) == 1
+    assert "No space left on device: waiting up to 5 minutes for room; what was saved is kept" in on_message[0]
     same(whole, tmp_path)
 
 
@@ -178,10 +178,12 @@ def test_one_writer_a_run(tmp_path):
     with lock.held(tmp_path):
         with pytest.raises(InputError, match="is being written by process"):
             train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True)
-        told = []
-        result = train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True, force=True, told=told.append)
+        on_message = []
+        result = train(
+            RECIPE, splits(), device="cpu", folder=tmp_path, resume=True, force=True, on_message=on_message.append
+        )
     assert result.finished
-    assert "by force" in told[0]
+    assert "by force" in on_message[0]
 
 
 def test_a_run_that_was_taken_over_writes_no_more(tmp_path, monkeypatch):

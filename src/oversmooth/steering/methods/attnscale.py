@@ -16,7 +16,7 @@ from oversmooth.steering.methods.base import (
     beside,
     mean_over_tokens,
     number_or_parameter,
-    one_a_head,
+    one_per_head,
     register,
     repeat_heads,
 )
@@ -50,5 +50,5 @@ class _AttnScale(Part):
         return (1 + w) * U - w * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
 
     def change(self) -> AttentionChange:
-        w = one_a_head(self.strength, self.heads)
+        w = one_per_head(self.strength, self.heads)
         return AttentionChange(1 + w, torch.zeros_like(w), w)

@@ -53,7 +53,7 @@ class Method:
         """The formula for one layer."""
         raise NotImplementedError
 
-    def off(self) -> bool:
+    def changes_nothing(self) -> bool:
         """Whether it changes nothing and never will: strength 0, not learned."""
         return False
 
@@ -114,7 +114,7 @@ class MethodWithStrength(Method):
         check_number("strength", self.strength)
         arguments.flag(self.learned, "learned")
 
-    def off(self) -> bool:
+    def changes_nothing(self) -> bool:
         return self.strength == 0 and not self.learned
 
     def always_said(self) -> tuple[str, ...]:
@@ -158,5 +158,5 @@ def beside(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor | float:
     return value.to(x.dtype).reshape(-1, *[1] * dims) if isinstance(value, Tensor) else value
 
 
-def one_a_head(value: Tensor | float, heads: int) -> Tensor:
+def one_per_head(value: Tensor | float, heads: int) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float32).detach().expand(heads)

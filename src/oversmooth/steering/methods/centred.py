@@ -16,7 +16,7 @@ from oversmooth.steering.methods.base import (
     beside,
     mean_over_tokens,
     number_or_parameter,
-    one_a_head,
+    one_per_head,
     register,
     repeat_heads,
 )
@@ -49,5 +49,5 @@ class _Centred(Part):
         return U - beside(self.strength, U, 1) * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
 
     def change(self) -> AttentionChange:
-        s = one_a_head(self.strength, self.heads)
+        s = one_per_head(self.strength, self.heads)
         return AttentionChange(torch.ones_like(s), torch.zeros_like(s), s)

@@ -42,7 +42,7 @@ class FeatScale(Method):
         arguments.flag(self.learned, "learned")
         arguments.flag(self.as_published, "as_published")
 
-    def off(self) -> bool:
+    def changes_nothing(self) -> bool:
         return self.low == self.high == 0 and not self.learned
 
     def always_said(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from oversmooth.steering.methods.base import (
     Place,
     beside,
     number_or_parameter,
-    one_a_head,
+    one_per_head,
     register,
     repeat_heads,
 )
@@ -47,5 +47,5 @@ class _Laplacian(Part):
         return U - beside(self.strength, U, 1) * repeat_heads(V, self.heads)
 
     def change(self) -> AttentionChange:
-        c = one_a_head(self.strength, self.heads)
+        c = one_per_head(self.strength, self.heads)
         return AttentionChange(torch.ones_like(c), c, torch.zeros_like(c))

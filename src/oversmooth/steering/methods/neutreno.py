@@ -16,7 +16,7 @@ from oversmooth.steering.methods.base import (
     beside,
     check_choice,
     number_or_parameter,
-    one_a_head,
+    one_per_head,
     register,
     repeat_heads,
 )
@@ -59,5 +59,5 @@ class _NeuTRENO(Part):
         return U + beside(self.strength, U, 1) * repeat_heads(V0 - V, self.heads)
 
     def change(self) -> AttentionChange:
-        strength = one_a_head(self.strength, self.heads)
+        strength = one_per_head(self.strength, self.heads)
         return AttentionChange(torch.ones_like(strength), strength, torch.zeros_like(strength), source=True)

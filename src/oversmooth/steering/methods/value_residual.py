@@ -15,7 +15,7 @@ from oversmooth.steering.methods.base import (
     Place,
     beside,
     number_or_parameter,
-    one_a_head,
+    one_per_head,
     register,
 )
 from oversmooth.theory.radii import AttentionChange
@@ -49,5 +49,5 @@ class _ValueResidual(Part):
         return V + beside(self.strength, V) * (V0 - V)
 
     def change(self) -> AttentionChange:
-        s = one_a_head(self.strength, self.heads)
+        s = one_per_head(self.strength, self.heads)
         return AttentionChange(1 - s, torch.zeros_like(s), torch.zeros_like(s), source=True)

@@ -15,7 +15,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 T = TypeVar("T")
 
 
-def patiently(write: Callable[[], T], told: Callable[[str], None], hurry: Callable[[], bool]) -> T:
+def patiently(write: Callable[[], T], on_message: Callable[[str], None], hurry: Callable[[], bool]) -> T:
     """What ``write`` gives, which may fail and be called again. hurry: whether there is no time to wait."""
     began = time.monotonic()
     waits = False
@@ -27,7 +27,7 @@ def patiently(write: Callable[[], T], told: Callable[[str], None], hurry: Callab
                 raise
             if not waits:
                 said = str(error).partition(";")[0]
-                told(f"{said}: waiting up to {PATIENCE / 60:.0f} minutes for room; what was saved is kept")
+                on_message(f"{said}: waiting up to {PATIENCE / 60:.0f} minutes for room; what was saved is kept")
             waits = True
         time.sleep(PAUSE)
 

@@ -66,7 +66,7 @@ class Lock:
         self.over = threading.Event()
         self.beating = threading.Thread(target=self._beat, daemon=True)
 
-    def take(self, force: bool, told: Told) -> None:
+    def take(self, force: bool, on_message: Told) -> None:
         first: _Seen | None = None
         while not self._created():
             seen = _seen(self.path)
@@ -74,10 +74,10 @@ class Lock:
                 continue  # released in between
             why = _why_gone(seen, self.folder)
             if why:
-                told(f"{self.folder} was left locked by {seen.owner or 'a process'}, which {why}: taken over")
+                on_message(f"{self.folder} was left locked by {seen.owner or 'a process'}, which {why}: taken over")
                 self._remove(seen)
             elif force:
-                told(
+                on_message(
                     f"{self.folder} is taken from {seen.owner or 'a process'} by force; if that process still runs, it "
                     "stops at its next checkpoint"
                 )
@@ -90,7 +90,7 @@ class Lock:
                 # Not here to be looked for: either it touches its file soon, or it never will.
                 if first is None or first.text != seen.text:
                     first = seen
-                    told(
+                    on_message(
                         f"{self.folder} is locked by {seen.owner}; waiting up to {QUIET:.0f} s to see whether it lives"
                     )
                 elif seen.touched != first.touched:
@@ -164,11 +164,11 @@ class Lock:
 
 
 @contextmanager
-def held(folder: Path, *, force: bool = False, told: Told | None = None) -> Iterator[Lock]:
+def held(folder: Path, *, force: bool = False, on_message: Told | None = None) -> Iterator[Lock]:
     """The directory is this process's to write for as long as the block lasts; or a sentence says whose it is.
 
-    It is made if it is not there, and is gone again if nothing came into it. force: whoever has it. told: of what was
-    taken over.
+    It is made if it is not there, and is gone again if nothing came into it. force: whoever has it. on_message: hears
+    what was taken over.
     """
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
@@ -177,7 +177,7 @@ def held(folder: Path, *, force: bool = False, told: Told | None = None) -> Iter
         raise InputError(f"{folder} cannot be made ({error.strerror or error}); choose another directory") from error
     lock = Lock(folder)
     try:
-        lock.take(force, told or (lambda _line: None))
+        lock.take(force, on_message or (lambda _line: None))
         yield lock
     finally:
         lock.release()

@@ -17,12 +17,12 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder
 from oversmooth.train.engine import checkpoint, lock, logs
 from oversmooth.train.engine.ranks import Ranks, joined, number
-from oversmooth.train.engine.result import ON_NAN, OnNan, Progress, Result, Splits, Watch, load_splits
+from oversmooth.train.engine.result import ON_NAN, OnNan, Progress, Result, Splits, WatchSettings, load_splits
 from oversmooth.train.engine.training_run import MODEL, Run
 from oversmooth.train.tasks.images.recipe import Recipe
 from oversmooth.train.tasks.images.saved_model import load_model, notes_of
 
-__all__ = ["MODEL", "Progress", "Result", "Run", "Splits", "Watch", "load_splits", "train"]
+__all__ = ["MODEL", "Progress", "Result", "Run", "Splits", "WatchSettings", "load_splits", "train"]
 
 
 def train(
@@ -33,18 +33,19 @@ def train(
     folder: str | Path | None = None,
     resume: bool = False,
     minutes: float | None = None,
-    watch: Watch | None = None,
+    watch: WatchSettings | None = None,
     progress: Callable[[Progress], None] | None = None,
     compiled: bool | None = None,
     on_nan: OnNan = "stop",
     force: bool = False,
-    told: Callable[[str], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Result:
     """Train as the recipe says. folder: for logs, checkpoints and the model; without one nothing is written.
 
     resume: go on where the checkpoint in the folder is, or begin if there is none. minutes: stop at a checkpoint after
     so long. Ctrl-C does the same; pressed again, it stops at once. So do SIGTERM and SIGUSR2, by which batch systems
-    ask for the machine. compiled: by default on a GPU. told: sentences on the way, such as of a damaged checkpoint.
+    ask for the machine. compiled: by default on a GPU. on_message: gets sentences on the way, such as of a damaged
+    checkpoint.
 
     A folder has one writer. One whose writer is gone is taken over; force takes it over whoever writes there.
 
@@ -67,24 +68,26 @@ def train(
     for images in (splits.train, splits.test):
         recipe.check_fits(images)
     end = None if minutes is None else begin + 60 * minutes
-    with joined(place) as ranks, float32_products(place), _held(where, ranks, force, told) as mine:
+    with joined(place) as ranks, float32_products(place), _held(where, ranks, force, on_message) as mine:
         # Whoever wrote there until now may have finished.
         if where is not None and (finished := finished_run(recipe, where, resume)) is not None:
             return finished
-        run = Run(recipe, splits, place, where, ranks, watch or Watch(), progress, compiled, on_nan, told, mine)
+        run = Run(
+            recipe, splits, place, where, ranks, watch or WatchSettings(), progress, compiled, on_nan, on_message, mine
+        )
         return run.go(end)
 
 
 @contextmanager
 def _held(
-    folder: Path | None, ranks: Ranks, force: bool, told: Callable[[str], None] | None
+    folder: Path | None, ranks: Ranks, force: bool, on_message: Callable[[str], None] | None
 ) -> Iterator[lock.Lock | None]:
     """The folder, for the first process, which alone writes; where it is refused, all of them stop."""
     with ExitStack() as stack:
         mine, refused = None, None
         if folder is not None and ranks.first:
             try:
-                mine = stack.enter_context(lock.held(folder, force=force, told=told))
+                mine = stack.enter_context(lock.held(folder, force=force, on_message=on_message))
             except InputError as error:
                 refused = error
         if ranks.agree(refused is not None):

@@ -46,7 +46,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """What became of a job: finished, out of time, not begun, or why it failed."""
 
     job: Job
@@ -65,20 +65,20 @@ def run_many(
     device: str | None = None,
     on_nan: OnNan = "stop",
     force: bool = False,
-    told: Callable[[str], None] | None = None,
-) -> list[Outcome]:
-    """All jobs, so many at once, in order; told: a line whenever one begins or ends.
+    on_message: Callable[[str], None] | None = None,
+) -> list[JobOutcome]:
+    """All jobs, so many at once, in order; on_message: a line whenever one begins or ends.
 
     Ctrl-C, SIGTERM and SIGUSR2 stop them all, each at a checkpoint.
     """
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    waiting, running, outcomes = list(jobs), dict[Job, subprocess.Popen[bytes]](), list[Outcome]()
+    waiting, running, outcomes = list(jobs), dict[Job, subprocess.Popen[bytes]](), list[JobOutcome]()
     asked = False
 
     def finish(job: Job, said: str, failed: bool = False) -> None:
-        outcomes.append(Outcome(job, said, failed, reason(heard, None)))
-        if told is not None:
-            told(f"{job.recipe.title}: {said}")
+        outcomes.append(JobOutcome(job, said, failed, reason(heard, None)))
+        if on_message is not None:
+            on_message(f"{job.recipe.title}: {said}")
 
     with interruptible() as heard:
         try:
@@ -94,8 +94,8 @@ def run_many(
                         finish(job, f"not begun, as {reason(heard, None) or 'time is up'}")
                         continue
                     running[job] = _start(job, data, left, device, on_nan, force)
-                    if told is not None:
-                        told(f"{job.recipe.title}: begins")
+                    if on_message is not None:
+                        on_message(f"{job.recipe.title}: begins")
                 for job, process in list(running.items()):
                     if process.poll() is not None:
                         del running[job]

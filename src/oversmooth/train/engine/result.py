@@ -10,7 +10,7 @@ import torch
 
 from oversmooth.train.tasks.images import data
 from oversmooth.train.tasks.images.data import Images
-from oversmooth.train.tasks.images.data.parquet import Progress as Told
+from oversmooth.train.tasks.images.data.parquet import OnRows
 from oversmooth.train.tasks.images.recipe import Recipe
 
 OnNan = Literal["stop", "retry"]
@@ -27,7 +27,7 @@ class Splits:
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchSettings:
     """How a run is looked at and when it is saved; nothing here changes a weight."""
 
     evaluate: int | None = None
@@ -76,9 +76,9 @@ class Result:
     """Each time it went back to a checkpoint: from which step, to which, and why."""
 
 
-def load_splits(what: str | Path, told: Told | None = None, folder: Path | None = None) -> Splits:
+def load_splits(what: str | Path, on_message: OnRows | None = None, folder: Path | None = None) -> Splits:
     """Both splits of a data set, by name or from its folder."""
-    train, test = (data.load(what, split, progress=told, folder=folder) for split in ("train", "test"))
+    train, test = (data.load(what, split, progress=on_message, folder=folder) for split in ("train", "test"))
     return Splits(train, test)
 
 

@@ -20,7 +20,7 @@ from oversmooth.train import cuda_graphs
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.schedule import learning_rates
 from oversmooth.train.tasks.images import mixing
-from oversmooth.train.tasks.images.augment import Draws
+from oversmooth.train.tasks.images.augment import AugmentDraws
 from oversmooth.train.tasks.images.build import augment_of
 from oversmooth.train.tasks.images.data import Images
 from oversmooth.train.tasks.images.recipe import Recipe
@@ -146,7 +146,7 @@ class Step:
         return self._transform(self.images.index_select(0, rows), self.labels.index_select(0, rows), uniform, normal)
 
     def _transformed(self, images: Tensor, labels: Tensor, uniform: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-        return self.augment.transform(images, labels, Draws(uniform, normal))
+        return self.augment.transform(images, labels, AugmentDraws(uniform, normal))
 
     def loss(self, x: Tensor, targets: Tensor, forward: Callable[[Tensor], Tensor]) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):

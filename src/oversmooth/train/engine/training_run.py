@@ -21,7 +21,7 @@ from oversmooth.train.engine import checkpoint, failure, logs
 from oversmooth.train.engine import disk_space as room
 from oversmooth.train.engine.lock import Lock
 from oversmooth.train.engine.ranks import Ranks
-from oversmooth.train.engine.result import OnNan, Progress, Result, Splits, Watch
+from oversmooth.train.engine.result import OnNan, Progress, Result, Splits, WatchSettings
 from oversmooth.train.engine.step import Step
 from oversmooth.train.engine.stopping import REASONS, interruptible, reason
 from oversmooth.train.tasks.images import data
@@ -46,17 +46,17 @@ class Run:
         device: torch.device,
         folder: Path | None,
         ranks: Ranks,
-        watch: Watch,
+        watch: WatchSettings,
         progress: Callable[[Progress], None] | None,
         compiled: bool | None,
         on_nan: OnNan = "stop",
-        told: Callable[[str], None] | None = None,
+        on_message: Callable[[str], None] | None = None,
         lock: Lock | None = None,
     ) -> None:
-        """told: sentences that a user should see. lock: of the folder, where this process writes."""
+        """on_message: sentences that a user should see. lock: of the folder, where this process writes."""
         self.recipe, self.device, self.folder, self.ranks, self.watch = recipe, device, folder, ranks, watch
         self.progress = progress if ranks.first else None
-        self.told = told if told is not None and ranks.first else lambda _line: None
+        self.on_message = on_message if on_message is not None and ranks.first else lambda _line: None
         self.lock = lock
         self.heard: list[int] = []
         if folder is not None and ranks.first:
@@ -137,7 +137,7 @@ class Run:
 
     def _tell_damaged(self, found: checkpoint.Checkpoint) -> None:
         for said in found.damaged:
-            self.told(f"{said}: going on from {found.path}, at step {self.step.done:,}")
+            self.on_message(f"{said}: going on from {found.path}, at step {self.step.done:,}")
             if self.log is not None:
                 self._write(self.log, {"damaged": said, "step": self.step.done})
 
@@ -370,7 +370,7 @@ class Run:
         self._patiently(lambda: log.write(row))
 
     def _patiently(self, write: Callable[[], Any]) -> None:
-        room.patiently(write, self.told, lambda: bool(self.heard))
+        room.patiently(write, self.on_message, lambda: bool(self.heard))
 
     def _facts(self) -> checkpoint.Facts:
         """What a checkpoint holds beside arrays."""

@@ -7,7 +7,7 @@ import torch
 from oversmooth.inputs import picture
 from oversmooth.safety.errors import InputError
 from oversmooth.train.tasks.images import randaugment
-from oversmooth.train.tasks.images.augment import Augment, Draws
+from oversmooth.train.tasks.images.augment import Augment, AugmentDraws
 from oversmooth.train.tasks.images.settings import RandAugment
 
 PLAIN = dict(rand_augment=None, mixup=0.0, cutmix=0.0, smoothing=0.0, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
@@ -67,7 +67,7 @@ def test_the_order_is_crop_flip_randaugment_mix_normalise(images):
 
     numbers = draws.uniform[:-4].view(12, 11)
     cropped = Augment(classes=5, **PLAIN)
-    first = Draws(torch.cat([numbers[:, :3].flatten(), draws.uniform[-4:]]), draws.normal[:, :0])
+    first = AugmentDraws(torch.cat([numbers[:, :3].flatten(), draws.uniform[-4:]]), draws.normal[:, :0])
     moved = (cropped.transform(images, LABELS, first)[0] * 255).round().to(torch.uint8)
     ours = RandAugment()
     plan = randaugment.plan_from(ours, numbers[:, 3:].unflatten(1, (2, 4)), draws.normal)
@@ -111,7 +111,7 @@ def test_images_do_not_hear_of_each_other_before_they_are_mixed(images):
     together, _ = augment.transform(images, LABELS, draws)
     numbers = draws.uniform[:-4].view(12, -1)
     for index in range(12):
-        alone = Draws(torch.cat([numbers[index], draws.uniform[-4:]]), draws.normal[index : index + 1])
+        alone = AugmentDraws(torch.cat([numbers[index], draws.uniform[-4:]]), draws.normal[index : index + 1])
         x, _ = augment.transform(images[index : index + 1], LABELS[index : index + 1], alone)
         assert torch.equal(x[0], together[index])
 
@@ -119,7 +119,7 @@ def test_images_do_not_hear_of_each_other_before_they_are_mixed(images):
 def test_nothing_is_read_back_and_no_shape_depends_on_what_was_drawn(images):
     # Meta tensors hold no values: whatever asked for one would fail.
     augment = Augment(classes=5).to("meta")
-    draws = Draws(torch.empty(12 * 11 + 4, device="meta"), torch.empty(12, 2, device="meta"))
+    draws = AugmentDraws(torch.empty(12 * 11 + 4, device="meta"), torch.empty(12, 2, device="meta"))
     x, targets = augment.transform(images.to("meta"), LABELS.to("meta"), draws)
     assert (x.shape, targets.shape) == ((12, 3, 32, 32), (12, 5))
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from oversmooth.inputs import picture
 from oversmooth.safety.errors import InputError
 from oversmooth.train.tasks.images.corruptions import CONSTANTS, EXTRA, KINDS, SEVERITIES, corrupt, read_official
-from oversmooth.train.tasks.images.corruptions.draws import Draws, _mix
+from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws, _mix
 
 ALL = KINDS + EXTRA
 BY_RULE = {"defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression"}
@@ -193,14 +193,14 @@ def test_the_hash_gives_splitmix64s_published_numbers():
 
 def test_draws_belong_to_the_image_and_not_to_the_batch():
     cpu = torch.device("cpu")
-    many, few = Draws("a", 0, 10, cpu), Draws("a", 6, 3, cpu)
+    many, few = CorruptionDraws("a", 0, 10, cpu), CorruptionDraws("a", 6, 3, cpu)
     for draw in ("uniform", "normal"):
         assert torch.equal(getattr(many, draw)(3, 5)[6:9], getattr(few, draw)(3, 5))
-    assert not torch.equal(Draws("a", 0, 2, cpu).uniform(4), Draws("b", 0, 2, cpu).uniform(4))
+    assert not torch.equal(CorruptionDraws("a", 0, 2, cpu).uniform(4), CorruptionDraws("b", 0, 2, cpu).uniform(4))
 
 
 def test_draws_are_even_normal_and_unrelated():
-    draw = Draws("statistics", 0, 400, torch.device("cpu"))
+    draw = CorruptionDraws("statistics", 0, 400, torch.device("cpu"))
     uniform, normal, whole = draw.uniform(501), draw.normal(501), draw.below(4, 501)
     assert 0 < uniform.min() < 1e-4
     assert 1 - 1e-4 < uniform.max() < 1

@@ -12,7 +12,7 @@ from scipy import ndimage, stats
 
 from oversmooth.inputs import picture
 from oversmooth.train.tasks.images.corruptions import CONSTANTS, SEVERITIES, corrupt
-from oversmooth.train.tasks.images.corruptions.draws import Draws
+from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
 from oversmooth.train.tasks.images.corruptions.jpeg import jpeg_compression
 from oversmooth.train.tasks.images.corruptions.pixels import blurred, magnified, mirror, reflect, truncated, zoom_map
 from oversmooth.train.tasks.images.corruptions.spatter import _embossed, distances, edges
@@ -34,7 +34,7 @@ def pictures():
 
 def draws(kind, severity, count=8):
     """The random numbers that corrupt() gives to images 0 to count - 1."""
-    return Draws(f"0/{kind}/{severity}", 0, count, CPU)
+    return CorruptionDraws(f"0/{kind}/{severity}", 0, count, CPU)
 
 
 def as_bytes(values):
@@ -210,7 +210,7 @@ def test_snow_is_the_published_composition(severity, pictures):
 
 def test_plasma_is_the_diamond_square_rule_point_by_point():
     side, decay, number = 16, 1.75, 2
-    draw, again = Draws("fog", 0, 4, CPU), Draws("fog", 0, 4, CPU)
+    draw, again = CorruptionDraws("fog", 0, 4, CPU), CorruptionDraws("fog", 0, 4, CPU)
     ours = plasma(draw, side, decay)
     again.uniform(1, 1)
     heights, step, wobble = np.zeros((side, side)), side, 100.0
@@ -392,7 +392,7 @@ def test_edges_are_thin_and_go_on_only_from_strong_ones():
 def test_the_relief_of_water_is_opencvs(severity, edge_pixels, relief):
     # Sums over 64 layers, of Canny's edges and of the embossed distances, as OpenCV 5.0.0 makes them.
     mean, sigma, smooth, threshold, *_ = CONSTANTS["spatter"][severity - 1]
-    liquid = blurred(Draws("relief", 0, 64, CPU).normal(32, 32) * sigma + mean, smooth)
+    liquid = blurred(CorruptionDraws("relief", 0, 64, CPU).normal(32, 32) * sigma + mean, smooth)
     depth = truncated(liquid.where(liquid >= threshold, 0) * 255).long()
     assert edges(depth, 50, 150).sum().item() == edge_pixels
     assert _embossed(depth).sum().item() == pytest.approx(relief, abs=5)

@@ -76,11 +76,11 @@ def same(found, pixels, labels, name, classes):
 @pytest.mark.parametrize("cache", [True, False])
 def test_parquet_in_several_files_of_either_format(form, cache, tmp_path):
     home = cifar100(tmp_path / "some", form)
-    told = []
+    on_message = []
     for _ in range(2):
-        found = load(home, "train", cache=cache, progress=lambda done, total: told.append((done, total)))
+        found = load(home, "train", cache=cache, progress=lambda done, total: on_message.append((done, total)))
         same(found, COLOUR, FINE, "cifar100", 100)
-    assert told == [(12, 12)] * (1 if cache else 2)  # what was kept is not decoded again
+    assert on_message == [(12, 12)] * (1 if cache else 2)  # what was kept is not decoded again
     same(load(home, "train", coarse=True, cache=cache), COLOUR, COARSE, "cifar100", 20)
     assert len(list((tmp_path / "cache").glob("*"))) == (2 if cache else 0)
 

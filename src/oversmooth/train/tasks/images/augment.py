@@ -20,7 +20,7 @@ _CROP_AND_FLIP = 3  # uniform numbers per image
 
 
 @dataclass(frozen=True)
-class Draws:
+class AugmentDraws:
     """All the random numbers of one batch, in two tensors."""
 
     uniform: Tensor  # (b * per image + per batch,)
@@ -81,17 +81,17 @@ class Augment(nn.Module):
     def forward(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         return self.transform(images, labels, self.draw(len(images), generator))
 
-    def draw(self, batch: int, generator: torch.Generator) -> Draws:
+    def draw(self, batch: int, generator: torch.Generator) -> AugmentDraws:
         """The random numbers of one batch, from this generator and on its device."""
         operations = self.rand_augment.operations if self.rand_augment else 0
         numbers = batch * (_CROP_AND_FLIP + operations * randaugment.UNIFORMS) + mixing.UNIFORMS
         device = generator.device
-        draws = Draws(torch.empty(numbers, device=device), torch.empty(batch, operations, device=device))
+        draws = AugmentDraws(torch.empty(numbers, device=device), torch.empty(batch, operations, device=device))
         draws.refill(generator)
         return draws
 
     @torch.no_grad()
-    def transform(self, images: Tensor, labels: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    def transform(self, images: Tensor, labels: Tensor, draws: AugmentDraws) -> tuple[Tensor, Tensor]:
         """``(b, c, h, w) uint8, (b,) int64 -> (b, c, size, size), (b, classes)`` float32; a pure function."""
         self._check_images(images)
         batch = len(images)

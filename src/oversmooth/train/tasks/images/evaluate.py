@@ -129,7 +129,7 @@ def under_corruption(
     *,
     kinds: Sequence[str] = KINDS,
     severities: Sequence[int] = SEVERITIES,
-    told: Told | None = None,
+    on_message: Told | None = None,
 ) -> dict[str, list[float]]:
     """Accuracy by kind, one entry a severity."""
     table: dict[str, list[float]] = {}
@@ -137,8 +137,8 @@ def under_corruption(
     for kind in kinds:
         row: list[float] = []
         for severity in severities:
-            if told is not None:
-                told(len(table) * len(severities) + len(row), total, f"{kind} {severity}")
+            if on_message is not None:
+                on_message(len(table) * len(severities) + len(row), total, f"{kind} {severity}")
             row.append(evaluator.accuracy(*corruptions(kind, severity)))
         table[kind] = row
     return table

@@ -17,7 +17,7 @@ from oversmooth.train.tasks.images.corruptions.blur import (
 )
 from oversmooth.train.tasks.images.corruptions.constants import CONSTANTS, SEVERITIES
 from oversmooth.train.tasks.images.corruptions.digital import contrast, elastic_transform, pixelate, saturate
-from oversmooth.train.tasks.images.corruptions.draws import Draws
+from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
 from oversmooth.train.tasks.images.corruptions.jpeg import jpeg_compression
 from oversmooth.train.tasks.images.corruptions.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
 from oversmooth.train.tasks.images.corruptions.spatter import spatter
@@ -64,7 +64,7 @@ def corrupt(images: Tensor, kind: str, severity: int, *, seed: int = 0, start: i
     out = torch.empty_like(images)
     for first in range(0, len(images), step):
         piece = images[first : first + step].to(device)
-        draw = Draws(label, start + first, len(piece), device)
+        draw = CorruptionDraws(label, start + first, len(piece), device)
         out[first : first + step] = _FUNCTIONS[kind](piece, draw, *settings)
     return out
 

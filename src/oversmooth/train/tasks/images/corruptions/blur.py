@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oversmooth.train.tasks.images.corruptions.draws import Draws
+from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
 from oversmooth.train.tasks.images.corruptions.pixels import (
     blurred,
     correlated,
@@ -23,11 +23,11 @@ from oversmooth.train.tasks.images.corruptions.pixels import (
 )
 
 
-def gaussian_blur(images: Tensor, _draw: Draws, sigma: float) -> Tensor:
+def gaussian_blur(images: Tensor, _draw: CorruptionDraws, sigma: float) -> Tensor:
     return truncated(blurred(images.double(), sigma))
 
 
-def defocus_blur(images: Tensor, _draw: Draws, radius: float, softness: float) -> Tensor:
+def defocus_blur(images: Tensor, _draw: CorruptionDraws, radius: float, softness: float) -> Tensor:
     return truncated(correlated(images.double(), disk(radius, softness)))
 
 
@@ -42,7 +42,7 @@ def disk(radius: float, softness: float) -> Tensor:
     return kernel.where(kernel > 1e-12, 0)
 
 
-def glass_blur(images: Tensor, draw: Draws, sigma: float, reach: int, rounds: int) -> Tensor:
+def glass_blur(images: Tensor, draw: CorruptionDraws, sigma: float, reach: int, rounds: int) -> Tensor:
     """Blurred, its pixels moved about, blurred again.
 
     The published loop goes from the last pixel to the third and, meaning to swap a pixel with one up to ``reach`` away,
@@ -62,7 +62,7 @@ def glass_blur(images: Tensor, draw: Draws, sigma: float, reach: int, rounds: in
     return truncated(blurred(out.double(), sigma))
 
 
-def motion_blur(images: Tensor, draw: Draws, radius: float, sigma: float) -> Tensor:
+def motion_blur(images: Tensor, draw: CorruptionDraws, radius: float, sigma: float) -> Tensor:
     return streaked(images, radius, sigma, draw.between(-45, 45))
 
 
@@ -88,7 +88,7 @@ def streaked(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> Te
     return rounded(out)
 
 
-def zoom_blur(images: Tensor, _draw: Draws, end: float) -> Tensor:
+def zoom_blur(images: Tensor, _draw: CorruptionDraws, end: float) -> Tensor:
     """The mean of the picture and of its magnifications by 1, 1.01, ... as numpy.arange counts them up to ``end``."""
     height, width = images.shape[-2:]
     factors = np.arange(1, end, 0.01).tolist()

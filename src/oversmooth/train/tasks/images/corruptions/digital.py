@@ -7,17 +7,17 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from oversmooth.train.tasks.images.corruptions.draws import Draws
+from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
 from oversmooth.train.tasks.images.corruptions.pixels import blurred, mirror, reflect, rounded, sampled, truncated
 
 
-def contrast(images: Tensor, _draw: Draws, kept: float) -> Tensor:
+def contrast(images: Tensor, _draw: CorruptionDraws, kept: float) -> Tensor:
     x = images.double()
     mean = x.mean(dim=(2, 3), keepdim=True)
     return truncated((x - mean) * kept + mean)
 
 
-def saturate(images: Tensor, _draw: Draws, factor: float, added: float) -> Tensor:
+def saturate(images: Tensor, _draw: CorruptionDraws, factor: float, added: float) -> Tensor:
     """HSV's saturation scaled and shifted: with hue and value fixed, a colour's distance from its value goes with it.
 
     Grey has no hue; it counts as red, as in skimage, so a positive ``added`` tints it.
@@ -32,7 +32,7 @@ def saturate(images: Tensor, _draw: Draws, factor: float, added: float) -> Tenso
     return truncated(torch.where(spread > 0, coloured, red))
 
 
-def elastic_transform(images: Tensor, draw: Draws, length: float, smoothness: float, affine: float) -> Tensor:
+def elastic_transform(images: Tensor, draw: CorruptionDraws, length: float, smoothness: float, affine: float) -> Tensor:
     """A random affine map of the whole, then each pixel displaced by a smooth random field; in shares of the side."""
     height, width = images.shape[-2:]
     side = min(height, width)
@@ -45,7 +45,7 @@ def elastic_transform(images: Tensor, draw: Draws, length: float, smoothness: fl
     return truncated(x)
 
 
-def _affine(draw: Draws, height: int, width: int, reach: float) -> tuple[Tensor, Tensor]:
+def _affine(draw: CorruptionDraws, height: int, width: int, reach: float) -> tuple[Tensor, Tensor]:
     """Where each pixel comes from, (n, h, w) down and right, when three corners of the middle move by up to ``reach``.
 
     With the corners P0, P1, P2 at a right angle and their images Q, the pixel Q1 + a (Q0 - Q1) + b (Q2 - Q1) shows
@@ -70,7 +70,7 @@ def _grid(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor
     )
 
 
-def pixelate(images: Tensor, _draw: Draws, share: float) -> Tensor:
+def pixelate(images: Tensor, _draw: CorruptionDraws, share: float) -> Tensor:
     """Made smaller and larger again by PIL's box filter, which rounds to bytes after each direction, columns first."""
     height, width = images.shape[-2:]
     across, columns = (part.to(images.device) for part in _boxes(width, int(width * share)))

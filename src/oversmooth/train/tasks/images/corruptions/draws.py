@@ -16,7 +16,7 @@ from torch import Tensor
 _STEP, _FIRST, _SECOND = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
-class Draws:
+class CorruptionDraws:
     """The random numbers of images ``start`` to ``start + count - 1`` under one label; each call gives fresh ones."""
 
     def __init__(self, label: str, start: int, count: int, device: torch.device) -> None:

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from oversmooth.train.tasks.images.corruptions.draws import Draws
+from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
 from oversmooth.train.tasks.images.corruptions.pixels import edge
 
 # The example tables of the standard (ITU-T T.81, annex K.1), which libjpeg scales by quality.
@@ -35,7 +35,7 @@ _CHROMA = (
 )
 
 
-def jpeg_compression(images: Tensor, _draw: Draws, quality: int) -> Tensor:
+def jpeg_compression(images: Tensor, _draw: CorruptionDraws, quality: int) -> Tensor:
     """As PIL's by default: the standard's tables, chroma at half size."""
     height, width = images.shape[-2:]
     small = ((height + 1) // 2, (width + 1) // 2)

@@ -8,25 +8,25 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from oversmooth.train.tasks.images.corruptions.draws import Draws
+from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
 from oversmooth.train.tasks.images.corruptions.pixels import truncated
 
 
-def gaussian_noise(images: Tensor, draw: Draws, sigma: float) -> Tensor:
+def gaussian_noise(images: Tensor, draw: CorruptionDraws, sigma: float) -> Tensor:
     return truncated(draw.normal(*images.shape[1:]).mul_(255 * sigma).add_(images))
 
 
-def speckle_noise(images: Tensor, draw: Draws, sigma: float) -> Tensor:
+def speckle_noise(images: Tensor, draw: CorruptionDraws, sigma: float) -> Tensor:
     return truncated(draw.normal(*images.shape[1:]).mul_(sigma).add_(1).mul_(images))
 
 
-def impulse_noise(images: Tensor, draw: Draws, share: float) -> Tensor:
+def impulse_noise(images: Tensor, draw: CorruptionDraws, share: float) -> Tensor:
     chance = draw.uniform(*images.shape[1:])
     peppered = images.masked_fill(chance < share / 2, 0)
     return peppered.masked_fill_(chance >= 1 - share / 2, 255)
 
 
-def shot_noise(images: Tensor, draw: Draws, photons: int) -> Tensor:
+def shot_noise(images: Tensor, draw: CorruptionDraws, photons: int) -> Tensor:
     """Poisson counts by inverting their distribution: 256 grey levels, hence 256 distributions, laid end to end.
 
     A sampler that rejects would use a varying number of draws, and image i would no longer have its own.

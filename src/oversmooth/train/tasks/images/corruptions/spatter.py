@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d, pad
 
-from oversmooth.train.tasks.images.corruptions.draws import Draws
+from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
 from oversmooth.train.tasks.images.corruptions.pixels import blurred, correlated, edge, mirror, truncated
 
 _WATER, _MUD = (175, 238, 238), (63, 42, 20)
@@ -21,7 +21,14 @@ _ONE, _SLANTED, _KNIGHT = 65536, 91750, 143976  # 1, 1.4 and 2.1969 in units of 
 
 
 def spatter(
-    images: Tensor, draw: Draws, mean: float, sigma: float, smooth: float, threshold: float, amount: float, mud: int
+    images: Tensor,
+    draw: CorruptionDraws,
+    mean: float,
+    sigma: float,
+    smooth: float,
+    threshold: float,
+    amount: float,
+    mud: int,
 ) -> Tensor:
     liquid = blurred(draw.normal(*images.shape[-2:]).mul_(sigma).add_(mean), smooth)
     x = images.double()

@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from oversmooth.train.tasks.images.corruptions.draws import Draws
+from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
 
 _SIDE = 128
 
@@ -28,12 +28,12 @@ _PANES = (
 @lru_cache(maxsize=1)
 def frost_textures() -> Tensor:
     """(5, 3, side, side), uint8, on the CPU; each continues at its other side."""
-    ice = _ice(Draws("frost textures", 0, len(_PANES), torch.device("cpu")))
+    ice = _ice(CorruptionDraws("frost textures", 0, len(_PANES), torch.device("cpu")))
     colours = torch.tensor(_PANES, dtype=torch.float64)[..., None, None]
     return (colours[:, 0] + colours[:, 1] * ice[:, None]).round_().clamp_(0, 255).to(torch.uint8)
 
 
-def _ice(draw: Draws) -> Tensor:
+def _ice(draw: CorruptionDraws) -> Tensor:
     """(n, side, side), mean 0 and deviation 1: needles in several directions, in patches, over soft clouds."""
     down, right = torch.fft.fftfreq(_SIDE, dtype=torch.float64)[:, None], torch.fft.rfftfreq(_SIDE, dtype=torch.float64)
     needles = []
@@ -48,7 +48,7 @@ def _ice(draw: Draws) -> Tensor:
     return _standard(_standard(fine * (1.5 + patches).clamp(0.4, 3)) + 0.5 * clouds)
 
 
-def _filtered(draw: Draws, gains: Tensor) -> Tensor:
+def _filtered(draw: CorruptionDraws, gains: Tensor) -> Tensor:
     return _standard(torch.fft.irfft2(torch.fft.rfft2(draw.normal(_SIDE, _SIDE)) * gains, s=(_SIDE, _SIDE)))
 
 

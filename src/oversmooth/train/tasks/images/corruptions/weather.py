@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from oversmooth.train.tasks.images.corruptions.blur import streaked
-from oversmooth.train.tasks.images.corruptions.draws import Draws
+from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
 from oversmooth.train.tasks.images.corruptions.pixels import magnified, separable, truncated, zoom_map
 from oversmooth.train.tasks.images.corruptions.textures import frost_textures
 
 
 def snow(
     images: Tensor,
-    draw: Draws,
+    draw: CorruptionDraws,
     mean: float,
     sigma: float,
     zoom: float,
@@ -43,7 +43,7 @@ def luminance(images: Tensor) -> Tensor:
     return 0.299 * images[:, :1] + 0.587 * images[:, 1:2] + 0.114 * images[:, 2:]
 
 
-def frost(images: Tensor, draw: Draws, kept: float, strength: float) -> Tensor:
+def frost(images: Tensor, draw: CorruptionDraws, kept: float, strength: float) -> Tensor:
     """The picture under a random window of one of five textures; a texture continues at its other side."""
     height, width = images.shape[-2:]
     textures = frost_textures().to(images.device)
@@ -55,7 +55,7 @@ def frost(images: Tensor, draw: Draws, kept: float, strength: float) -> Tensor:
     return truncated(kept * images.double() + strength * window)
 
 
-def fog(images: Tensor, draw: Draws, thickness: float, decay: float) -> Tensor:
+def fog(images: Tensor, draw: CorruptionDraws, thickness: float, decay: float) -> Tensor:
     height, width = images.shape[-2:]
     side = 1 << (max(height, width) - 1).bit_length()
     mist = plasma(draw, side, decay)[:, None, :height, :width]
@@ -64,7 +64,7 @@ def fog(images: Tensor, draw: Draws, thickness: float, decay: float) -> Tensor:
     return truncated((x + most * mist) * peak / (peak + most))
 
 
-def plasma(draw: Draws, side: int, decay: float) -> Tensor:
+def plasma(draw: CorruptionDraws, side: int, decay: float) -> Tensor:
     """(n, side, side), 0 to 1: fractal clouds by the diamond-square rule on a torus; ``side`` a power of two.
 
     Each halving of the step divides the wobble by ``decay``, and what is added goes with its square, as published.
@@ -91,7 +91,7 @@ def plasma(draw: Draws, side: int, decay: float) -> Tensor:
     return heights / heights.amax(dim=(1, 2), keepdim=True)
 
 
-def brightness(images: Tensor, _draw: Draws, added: float) -> Tensor:
+def brightness(images: Tensor, _draw: CorruptionDraws, added: float) -> Tensor:
     """HSV's value raised, hue and saturation kept: with those fixed, colours go in proportion to the value."""
     x = images.double()
     value = x.amax(dim=1, keepdim=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 from oversmooth.train.tasks.images.data import binary, idx, parquet, pickles
 from oversmooth.train.tasks.images.data.cache import remembered
 from oversmooth.train.tasks.images.data.images import Images
 from oversmooth.train.tasks.images.data.known import KNOWN, Known, known
-from oversmooth.train.tasks.images.data.parquet import Progress
+from oversmooth.train.tasks.images.data.parquet import OnRows
 
 Split = Literal["train", "test"]
 SYSTEM = Path("/usr/share/datasets")
@@ -28,7 +28,7 @@ def load(
     folder: Path | str | None = None,
     coarse: bool = False,
     cache: bool = True,
-    progress: Progress | None = None,
+    progress: OnRows | None = None,
 ) -> Images:
     """The images of a data set, by name or from the folder that holds it.
 
@@ -59,9 +59,7 @@ def load(
     return images
 
 
-def _read(
-    place: Path, split: Split, named: Known | None, coarse: bool, cache: bool, progress: Progress | None
-) -> Images:
+def _read(place: Path, split: Split, named: Known | None, coarse: bool, cache: bool, progress: OnRows | None) -> Images:
     name = named.name if named else _called(place)
     if found := parquet.files(place, split):
 
@@ -125,7 +123,7 @@ def _candidates(named: Known, folder: Path | str | None) -> Iterator[Path]:
 def _fetched(named: Known, split: Split, folder: Path | str | None) -> Path:
     """The hub's copy of the split, from its cache or over the network."""
     looked = " and ".join(str(root) for root in _roots(folder))
-    hub = borrow("huggingface_hub", f"fetching {named.name}, which is not in {looked},")
+    hub = import_library("huggingface_hub", f"fetching {named.name}, which is not in {looked},")
     try:
         found = hub.snapshot_download(named.hub, repo_type="dataset", allow_patterns=[f"*{split}-*.parquet"])
     except Exception as error:  # every network library under it has its own

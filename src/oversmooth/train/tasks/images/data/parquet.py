@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.libraries import borrow
+from oversmooth.safety.libraries import import_library
 from oversmooth.safety.machine import check_fits
 from oversmooth.train.tasks.images.data.images import Images, class_names
 from oversmooth.train.tasks.images.data.known import Known, known
 
-Progress = Callable[[int, int], None]
+OnRows = Callable[[int, int], None]
 """Told how many images are read, and of how many."""
 _AT_ONCE = 500
 _MOST_CLASSES = 1_000_000
@@ -43,9 +43,9 @@ def _plain(folder: Path, pattern: str) -> list[Path]:
     return sorted(file for file in folder.glob(pattern) if file.is_file())
 
 
-def read(found: Sequence[Path], name: str, *, coarse: bool = False, progress: Progress | None = None) -> Images:
+def read(found: Sequence[Path], name: str, *, coarse: bool = False, progress: OnRows | None = None) -> Images:
     """All rows of these files, in order. CIFAR-100 is told by its ``fine_label``; ``coarse`` takes its 20 classes."""
-    arrow = borrow("pyarrow.parquet", f"reading {found[0]}")
+    arrow = import_library("pyarrow.parquet", f"reading {found[0]}")
     check_fits(sum(_size(arrow, file) for file in found), f"reading {found[0].parent}", "give fewer images")
     tables = [_table(arrow, file, coarse) for file in found]
     for file, table in zip(found, tables, strict=True):
@@ -116,7 +116,7 @@ def _bytes(table: Any, file: Path) -> Iterator[Any]:
 
 def _labels(table: Any, file: Path) -> NDArray[np.int64]:
     column = table.column(1)
-    whole = borrow("pyarrow.types", f"reading {file}").is_integer(column.type)
+    whole = import_library("pyarrow.types", f"reading {file}").is_integer(column.type)
     if column.null_count or not whole:
         raise InputError(
             f"{file} has a label column of {column.type} with {column.null_count} empty; labels must be whole numbers"
@@ -144,7 +144,7 @@ class _Decoder:
     """Encoded images as ``(n, c, h, w)`` bytes; the first decides on the size and on one channel or three."""
 
     def __init__(self, encoded: Sequence[Any], where: Sequence[str]) -> None:
-        self._pil = borrow("PIL.Image", "decoding images")
+        self._pil = import_library("PIL.Image", "decoding images")
         self._encoded, self._where = encoded, where
         # Once the format is known, only its decoder is tried: Pillow asks seven first, and half the time is theirs.
         self._formats: tuple[str, ...] | None = None
@@ -156,7 +156,7 @@ class _Decoder:
         check_fits(2 * size, f"decoding {len(encoded):,} images of {width:,} by {height:,}", "give smaller ones")
         self._pixels = np.empty((len(encoded), height * width * len(self._mode)), np.uint8)
 
-    def __call__(self, progress: Progress | None) -> NDArray[np.uint8]:
+    def __call__(self, progress: OnRows | None) -> NDArray[np.uint8]:
         total, done = len(self._encoded), 0
         some = [range(first, min(first + _AT_ONCE, total)) for first in range(0, total, _AT_ONCE)]
         with ThreadPoolExecutor() as pool:  # the decoders themselves let go of the interpreter's lock
