@@ -4,13 +4,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from support import commands, files_of_packages
-from support.nightly import NIGHTLY
+from support.nightly import NIGHTLY, QUICK
 
 settings.register_profile(
     "repeatable",
     derandomize=True,
     deadline=None,
-    max_examples=100 if NIGHTLY else 15,
+    max_examples=100 if NIGHTLY else 3 if QUICK else 15,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")

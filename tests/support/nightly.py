@@ -1,4 +1,4 @@
-"""What takes long runs in `make nightly` alone; `make test` takes a fixed sample of it."""
+"""What takes long runs in `make nightly` alone; `make test` takes a fixed sample of it, `make quick` a smaller one."""
 
 import os
 from collections.abc import Iterable
@@ -7,6 +7,7 @@ from typing import TypeVar
 import pytest
 
 NIGHTLY = bool(os.environ.get("OVERSMOOTH_NIGHTLY"))
+QUICK = bool(os.environ.get("OVERSMOOTH_QUICK"))
 T = TypeVar("T")
 
 nightly = pytest.mark.skipif(not NIGHTLY, reason="takes long; runs in make nightly")
