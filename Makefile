@@ -46,9 +46,9 @@ test: setup
 QUICK := tests/metrics tests/theory/test_statements.py tests/theory/test_dominance.py tests/theory/test_operators.py \
 	tests/theory/test_spectrum.py tests/theory/test_weights.py tests/theory/test_simulate.py \
 	tests/anatomy/test_layouts.py tests/anatomy/test_norms.py \
-	tests/test_layers.py tests/test_imports.py tests/test_typed.py tests/test_verdict.py tests/test_versions.py \
-	tests/test_cli.py::test_version_and_help tests/test_cli.py::test_own_settings \
-	tests/test_cli.py::test_bad_input_is_one_sentence_and_exit_code_two
+	tests/test_layers.py tests/test_imports.py tests/safety/test_typed.py tests/diagnosis/test_verdict.py tests/test_versions.py \
+	tests/cli/test_cli.py::test_version_and_help tests/cli/test_cli.py::test_own_settings \
+	tests/cli/test_cli.py::test_bad_input_is_one_sentence_and_exit_code_two
 LONG := two_processes or sixteen_thousand or ten_thousand or causal_sharpening_leaves or equal_radii_are_a_tie \
 	or multi_head_verdict_against or bias_is_a_smooth_mode or neutreno_shifts or complex_pairs_of_both
 quick: setup
