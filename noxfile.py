@@ -105,8 +105,8 @@ def core(session: nox.Session, torch: str) -> None:
 
 @nox.session(python="3.11")
 def lint(session: nox.Session) -> None:
-    """What `make check` does."""
-    session.install("-e", ".[check]", *constraints(session))
+    """What `make check` does; mypy reads the types of pillow."""
+    session.install("-e", ".[check,models]", *constraints(session))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
