@@ -88,7 +88,7 @@ for work in (one, table):
 
 
 def test_killed_at_random_moments_it_comes_to_the_same(tmp_path):
-    code = _COMMON.format(tests=TESTS, folder=str(tmp_path))
+    code = _COMMON.format(tests=str(TESTS), folder=str(tmp_path))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -155,7 +155,7 @@ def test_children_end_with_a_parent_that_was_killed(tmp_path):
         return [one["pid"] for one in found if one] if len(ready) == 2 else []
 
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    code = _PARENT.format(tests=TESTS, folder=str(tmp_path))
+    code = _PARENT.format(tests=str(TESTS), folder=str(tmp_path))
     parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
     try:
         children = until(lambda: len(found := writers()) == 2 and found, "the runs did not begin")
