@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 
 def vit(seed, biases=True):
-    """Four layers of 16 features with every parameter drawn anew: models start with biases of 0, which hide errors."""
+    """Four layers of 16 features with every parameter drawn again: models start with biases of 0, which hide errors."""
     settings = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=4, num_attention_heads=2)
     settings |= dict(image_size=12, patch_size=4, num_labels=3)
     model = transformers.ViTForImageClassification(transformers.ViTConfig(**settings))

@@ -23,7 +23,7 @@ from oversmooth.models import building
     ],
 )
 def test_numbers_that_cannot_be_are_named(config):
-    with pytest.raises(InputError, match=r"this: its configuration says \w+ .*; mend it") as said:
+    with pytest.raises(InputError, match=r"this: its configuration says \w+ .*; fix it") as said:
         building.check_numbers(config, "this")
     assert len(str(said.value)) < 200
 

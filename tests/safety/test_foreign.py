@@ -47,7 +47,7 @@ def test_what_an_encoding_lacks_is_replaced_by_what_reads_alike():
     [
         f"/tmp/{'a' * 5000}/model.safetensors does not exist; give a directory",
         f"it has the columns {', '.join(f'column{i}' for i in range(1000))}; it needs one named image",
-        f"the library said {'no ' * 3000}; install it anew",
+        f"the library said {'no ' * 3000}; install it again",
         f"there is no layer 'x'; choose one of {', '.join(map(str, range(2000)))}",
         "word " * 2000,
         "x" * 5000,

@@ -58,8 +58,8 @@ def test_a_file_is_read_up_to_a_size(tmp_path):
 )
 def test_what_is_no_json_we_can_handle(content, words, tmp_path):
     (tmp_path / "some.json").write_bytes(content)
-    with pytest.raises(InputError, match=f"{words}.*; mend it") as said:
-        read_json(tmp_path / "some.json", "mend it")
+    with pytest.raises(InputError, match=f"{words}.*; fix it") as said:
+        read_json(tmp_path / "some.json", "fix it")
     assert len(str(said.value)) < 300 + len(str(tmp_path))
 
 

@@ -1,7 +1,7 @@
 """One small random model of every family that is claimed to work, its inputs, and where its parts are.
 
 Places are written down here by hand, so that nothing that is tested has a say in where to look. Every parameter is
-drawn anew: models start with biases of 0 and norms of 1, which hide errors.
+drawn again: models start with biases of 0 and norms of 1, which hide errors.
 """
 
 from __future__ import annotations
@@ -550,13 +550,13 @@ class ExtraKey(HandBlock):
 
 REFUSED = [
     Refused(
-        "timm EVA", _timm("eva", "Eva"), image, "its value bias is put together anew in every call", "qkv did not run"
+        "timm EVA", _timm("eva", "Eva"), image, "its value bias is put together again in every call", "qkv did not run"
     ),
     Refused(
         "timm BEiT",
         _timm("beit", "Beit"),
         image,
-        "its value bias is put together anew in every call",
+        "its value bias is put together again in every call",
         "qkv did not run",
     ),
     Refused(

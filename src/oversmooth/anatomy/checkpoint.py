@@ -157,7 +157,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         return {}
-    config = read_json(path, "mend or remove it")
+    config = read_json(path, "fix or remove it")
     return config if isinstance(config, dict) else {}
 
 

@@ -289,6 +289,6 @@ def _finite(W: Tensor, layer: str, role: str) -> Tensor:
     if not all_finite(W):
         bad = int((~torch.isfinite(W)).sum())
         raise InputError(
-            f"{layer}: the {role} has NaN or infinity in {bad:,} of {W.numel():,} entries; mend the checkpoint first"
+            f"{layer}: the {role} has NaN or infinity in {bad:,} of {W.numel():,} entries; fix the checkpoint first"
         )
     return W

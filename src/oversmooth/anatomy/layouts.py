@@ -133,13 +133,13 @@ REFUSED = (
     Refused(
         ("swin", "swinv2", "swin2sr", "donut-swin", "maskformer-swin"),
         ".downsample.reduction.",
-        "Swin attends in windows that are cut anew in every layer and merges tokens between stages, so its tokens are "
+        "Swin attends in windows that are cut again in every layer and merges tokens between stages, so its tokens are "
         "not one sequence; choose a model whose layers attend over one sequence",
     ),
     Refused(
         ("ibert",),
         ".value.weight_integer",
-        "I-BERT computes with quantized weights that are made anew in every call, so those in its layers are not what "
+        "I-BERT computes with quantized weights that are made again in every call, so those in its layers are not what "
         "it applies; choose the RoBERTa that it was made from",
     ),
     Refused(

@@ -164,5 +164,5 @@ def check_finite(model: nn.Module) -> None:
         if p.is_floating_point() and p.device.type != "meta" and not all_finite(p):
             bad = int((~torch.isfinite(p)).sum())
             raise InputError(
-                f"{name} has NaN or infinity in {bad:,} of {p.numel():,} entries; mend the checkpoint first"
+                f"{name} has NaN or infinity in {bad:,} of {p.numel():,} entries; fix the checkpoint first"
             )

@@ -1,4 +1,4 @@
-"""The commands. No logic: options in, calls, tables out; bad input leaves with one sentence and exit code 2."""
+"""The commands. No logic: options in, calls, tables out; bad input ends with one sentence and exit code 2."""
 
 from __future__ import annotations
 

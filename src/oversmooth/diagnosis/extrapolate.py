@@ -1,7 +1,7 @@
 """What more depth would do to one input: what the spectra say, attention alone applied again, the real blocks again.
 
 Three answers that need not agree: spectra and simulation freeze attention as it was last seen and know neither MLP nor
-(in Post-LN) norm; the real blocks have both, and compute attention anew.
+(in Post-LN) norm; the real blocks have both, and compute attention again.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class Extrapolation:
     simulated_verdict: Alone
     """smooth where HFC/LFC kept falling, rough where it did not, open where there was no telling."""
     real: Course | None
-    """The blocks themselves, norm and MLP included, attention computed anew each time."""
+    """The blocks themselves, norm and MLP included, attention computed again each time."""
     note: str = ""
 
 

@@ -38,7 +38,7 @@ class Table:
                 with self._parquet.ParquetFile(file) as opened:
                     columns, metadata = opened.schema_arrow.names, opened.metadata
             except Exception as error:  # pyarrow has a family of its own, of several lines
-                raise InputError(f"{file} is not a readable parquet file ({reason(error)}); write it anew") from error
+                raise InputError(f"{file} is not a readable parquet file ({reason(error)}); write it again") from error
             self._rows.append(metadata.num_rows)
             column = next((name for name in wanted if name in columns), None)
             if column is None:
@@ -71,7 +71,7 @@ class Table:
                 except InputError:
                     raise
                 except Exception as error:
-                    raise InputError(f"{file} cannot be read on ({reason(error)}); write it anew") from error
+                    raise InputError(f"{file} cannot be read on ({reason(error)}); write it again") from error
             first += count
 
     def _file(self, file: Any, columns: list[str], wanted: set[int] | None) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -258,7 +258,7 @@ def _number(where: str | Path, key: str, value: Any) -> float:
 def _json(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
-    value = read_json(file, "fetch the model anew")
+    value = read_json(file, "fetch the model again")
     if not isinstance(value, dict):
-        raise InputError(f"{file} holds {json_kind(value)}, not an object of settings; fetch the model anew")
+        raise InputError(f"{file} holds {json_kind(value)}, not an object of settings; fetch the model again")
     return value

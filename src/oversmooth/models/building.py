@@ -35,14 +35,14 @@ def check_numbers(config: dict[str, Any], name: str) -> None:
             if pattern.search(key) and value > most:
                 raise InputError(
                     f"{name}: its configuration says {key} {in_digits(value)}, and models are built up to {most:,}; "
-                    "mend it"
+                    "fix it"
                 )
 
 
 def _numbers(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
     for key, value in config.items():
         if isinstance(value, (list, tuple, dict)) and len(value) > _LONGEST:
-            raise InputError(f"{key} in a configuration has {len(value):,} entries, over {_LONGEST:,}; mend it")
+            raise InputError(f"{key} in a configuration has {len(value):,} entries, over {_LONGEST:,}; fix it")
         for part in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(part, dict):
                 yield from _numbers(part)

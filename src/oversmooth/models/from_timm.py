@@ -78,7 +78,7 @@ def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded
         if not isinstance(architecture, str) or ":" in architecture or not timm.is_model(architecture):
             raise InputError(
                 f"{folder}: its configuration says architecture {reprlib.repr(architecture)}, which timm does not "
-                "have; mend it, or take a newer timm"
+                "have; fix it, or take a newer timm"
             )
         check_numbers(config, str(folder))
     try:

@@ -92,7 +92,7 @@ def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, ...]]
             counts = shares(diagnosis, joined)
             if not sum(counts):
                 raise InputError(
-                    f"{diagnosis.name} has no cases to count: it was diagnosed without them; diagnose it anew"
+                    f"{diagnosis.name} has no cases to count: it was diagnosed without them; diagnose it again"
                 )
             percents.append([100 * count / sum(counts) for count in counts])
             cases += sum(counts)

@@ -10,7 +10,7 @@ from oversmooth.safety import foreign
 class InputError(ValueError):
     """One sentence that names the thing, its value and the remedy.
 
-    The command line prints it and leaves with exit code 2; in Python it is an ordinary ``ValueError``. Whatever names
+    The command line prints it and exits with code 2; in Python it is an ordinary ``ValueError``. Whatever names
     and messages of others are put into it, it is one line of less than 300 letters that any terminal may show.
     """
 

@@ -34,7 +34,7 @@ def unusable(module: str, purpose: str, error: BaseException) -> InputError:
         error = error.__cause__
     said = " ".join(str(error).split())[:160].rstrip(". ")
     places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    remedy = f"mend or reinstall {_PACKAGES.get(module, module)}"
+    remedy = f"fix or reinstall {_PACKAGES.get(module, module)}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         remedy = f"install {error.name.split('.')[0]}"
     elif "torchvision" in said or any("torchvision" in place for place in places):

@@ -1,4 +1,4 @@
-"""How a command is stopped: Ctrl-C, a polite kill or the end of its terminal leave it like an error, all tidied up.
+"""How a command is stopped: Ctrl-C, SIGTERM or the end of its terminal leave it like an error, all tidied up.
 
 Imports nothing that takes time, so that a Ctrl-C while the rest is imported is heard too.
 """

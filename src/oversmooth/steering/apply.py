@@ -44,7 +44,7 @@ def steer(
 
     layers: "all", "first half", "last half", places in the stack (negative ones from its end), or a function
     (index, layer) -> bool. stack, heads: for `anatomy.locate`.
-    An optimiser made before must be made anew: the model's parameters are others now.
+    An optimiser made before must be made again: the model's parameters are others now.
     """
     inside = unwrapped(check_is_module(model))
     methods = _checked_methods(method)

@@ -195,7 +195,7 @@ class SoftmaxAttention(AttentionOperator):
             raise InputError(f"queries have shape {tuple(q.shape)} and keys {tuple(k.shape)}: the batches differ")
         for name, x in (("queries", q), ("keys", k)):
             if not x.isfinite().all():
-                raise InputError(f"{name} have {count_nonfinite(x)} that are NaN or infinite; mend them first")
+                raise InputError(f"{name} have {count_nonfinite(x)} that are NaN or infinite; fix them first")
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
         self.q, self.k = q.to(dtype), k.to(dtype)
         self.rounding = torch.finfo(dtype).eps

@@ -256,7 +256,7 @@ class _SharedWeights:
         )
 
     def _by_arnoldi(self) -> None:
-        # A token without company has no centred arrays.
+        # A single token has no centred arrays.
         index = (self.system.rank > 0).nonzero()[:, 0]
         far = long_ways(_union(self.A))[index] if isinstance(self.A, DenseAttention) else torch.zeros_like(index) > 0
         wanted = self.how.limit is not False

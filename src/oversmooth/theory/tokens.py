@@ -48,7 +48,7 @@ def broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device)
 def check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
     """Refuse what is not row-stochastic over the tokens that count."""
     if not A.isfinite().all():
-        raise InputError(f"attention has {count_nonfinite(A)} that are NaN or infinite; mend the scores first")
+        raise InputError(f"attention has {count_nonfinite(A)} that are NaN or infinite; fix the scores first")
     if A.min() < -tolerance:
         where = tuple((-tolerance > A).nonzero()[0].tolist())
         raise InputError(

@@ -31,7 +31,7 @@ def check_weights(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
         if not all_finite(W):
             bad = int((~W.isfinite()).sum())
             raise InputError(
-                f"{name} has {bad:,} of {W.numel():,} entries that are NaN or infinite; mend the weights first"
+                f"{name} has {bad:,} of {W.numel():,} entries that are NaN or infinite; fix the weights first"
             )
     dtype = torch.promote_types(torch.promote_types(W_V.dtype, W_O.dtype), torch.float32)
     return W_V.to(dtype), W_O.to(dtype)
@@ -137,7 +137,7 @@ def fold_norm(
     if gamma.ndim and gamma.shape[-1] not in (1, d):
         raise InputError(f"γ has {gamma.shape[-1]} entries but W_V takes {d} features; give one, or one a feature")
     if not gamma.isfinite().all():
-        raise InputError("γ has NaN or infinite entries; mend the norm first")
+        raise InputError("γ has NaN or infinite entries; fix the norm first")
     if gamma.ndim:  # one a feature, and the same for all heads of a layer
         gamma = gamma[:, None] if gamma.ndim == 1 else gamma[..., None, :, None]
     arguments.check_broadcast(W_V=W_V.shape, γ=gamma.shape)

@@ -210,7 +210,7 @@ def test_a_run_of_an_earlier_version_goes_on(copied, tmp_path):
 )
 def test_metadata_that_is_none_of_ours_is_refused(copied, changes):
     single(copied, **changes)
-    with pytest.raises(InputError, match=r"checkpoint\.safetensors.*begin anew"):
+    with pytest.raises(InputError, match=r"checkpoint\.safetensors.*start over"):
         finished(copied)
 
 

@@ -168,7 +168,7 @@ def started(code):
     [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "preempted"), (signal.SIGUSR2, "preempted")],
 )
 def test_a_signal_leaves_a_checkpoint(tmp_path, whole, monkeypatch, number, why):
-    """Within an epoch: Ctrl-C, a polite kill, and the warning that batch systems can be told to send."""
+    """Within an epoch: Ctrl-C, SIGTERM, and the warning that batch systems can be told to send."""
     folder = tmp_path / "run"
     pressed = []
 

@@ -97,7 +97,7 @@ def _factor(theta: Tensor) -> tuple[Tensor, Tensor]:
     # The others may span a column of the first by chance or by design; hardly of both.
     short = first_choice.square().sum(-2, keepdim=True) < 1e-3 / d
     Q = torch.where(dependent, torch.where(short, second_choice, first_choice), Q)
-    # The second pass makes them orthonormal to rounding; completed ones to some 1e-7, which the third mends.
+    # The second pass makes them orthonormal to rounding; completed ones to some 1e-7, which the third repairs.
     second = _inverse_factor(Q.mT @ Q + shift * eye)
     Q = Q @ second.mT
     excess = Q.mT @ Q - eye

@@ -41,7 +41,7 @@ def method_from(settings: dict[str, Any]) -> Method:
     except InputError:
         raise
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} cannot be made of these settings: {reason(error)}; mend or leave it out") from error
+        raise InputError(f"{name} cannot be made of these settings: {reason(error)}; fix or leave it out") from error
     return found
 
 

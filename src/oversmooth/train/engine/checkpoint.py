@@ -201,7 +201,7 @@ def _all(folder: Path) -> list[Path]:
 
 def _none_is_whole(damaged: list[str]) -> InputError:
     others = f", and the {len(damaged) - 1} before it too" if len(damaged) > 1 else ""
-    return InputError(f"{damaged[0]}{others}; copy the run again, or remove its checkpoints to begin anew")
+    return InputError(f"{damaged[0]}{others}; copy the run again, or remove its checkpoints to start over")
 
 
 def _outline(folder: Path) -> tuple[Recipe, int] | None:
@@ -242,7 +242,7 @@ def _manifest(path: Path) -> _Manifest:
     if not file.is_file():
         raise _Damaged(f"{file} is missing")
     try:
-        body = typed(dict[str, Any], read_json(file, "copy it anew"))
+        body = typed(dict[str, Any], read_json(file, "copy it again"))
         if body.pop("sha256", None) != _sum(body):
             raise ValueError("its checksum differs")
         version = body.get("version")
@@ -275,7 +275,7 @@ def _read_single(path: Path) -> Checkpoint:
         with safe_open(path, framework="pt") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             metadata = file.metadata() or {}
-        recipe, facts = (parse_json(metadata[name], name, "write it anew") for name in ("recipe", "facts"))
+        recipe, facts = (parse_json(metadata[name], name, "write it again") for name in ("recipe", "facts"))
         checked: Facts = typed(Facts, facts)
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise _Damaged(f"{path} is no checkpoint of ours or is damaged ({reason(error, 80)})") from error

@@ -30,7 +30,7 @@ _LEAST = 45.0  # seconds: less is spent before the first step, on starting and c
 _SPARE = 15.0  # seconds kept at the end for starting late and for the checkpoint
 # Finished or out of time; asked to stop; asked before there was a run to save.
 _STOPPED = (0, *EXIT_CODES.values(), 128 + signal.SIGTERM, -signal.SIGTERM)
-_GRACE = 60.0  # seconds after the end, or a polite kill, in which a process may still write its checkpoint
+_GRACE = 60.0  # seconds after the end, or SIGTERM, in which a process may still write its checkpoint
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How a run is asked to stop: Ctrl-C, a polite kill, a batch system's warning, or the end of its time."""
+"""How a run is asked to stop: Ctrl-C, SIGTERM, a batch system's warning, or the end of its time."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class AugmentDraws:
     normal: Tensor  # (b, operations)
 
     def refill(self, generator: torch.Generator) -> None:
-        """Draw anew in place: for a captured CUDA graph that reads these very tensors."""
+        """Draw again in place: for a captured CUDA graph that reads these very tensors."""
         self.uniform.uniform_(generator=generator)
         self.normal.normal_(generator=generator)
 

@@ -202,11 +202,11 @@ class Recipe:
         except InputError:
             raise
         except ValueError as error:
-            raise InputError(f"{where} cannot be read ({reason(error)}); write it anew with Recipe.to_json") from error
+            raise InputError(f"{where} cannot be read ({reason(error)}); write it again with Recipe.to_json") from error
 
     @classmethod
     def from_json(cls, text: str, where: str = "the recipe") -> Recipe:
-        return cls.from_dict(parse_json(text, f"{where} is no JSON", "write it anew with Recipe.to_json"), where)
+        return cls.from_dict(parse_json(text, f"{where} is no JSON", "write it again with Recipe.to_json"), where)
 
     @classmethod
     def read(cls, path: Path) -> Recipe:

@@ -77,7 +77,7 @@ def load_model(path: str | Path) -> tuple[ViT, Recipe]:
     recipe = Recipe.from_json(metadata[RECIPE], f"the recipe of {path}")
     held, wanted = sum(value.numel() for value in arrays.values()), recipe.shape.parameters
     if wanted > 2 * held:  # before they are made; steering may store a weight in another form
-        raise InputError(f"{path} has {held:,} weights and its recipe is of {wanted:,}; it is damaged: train it anew")
+        raise InputError(f"{path} has {held:,} weights and its recipe is of {wanted:,}; it is damaged: train it again")
     model = ViT(recipe.shape)
     arrays = {name: value.float() for name, value in arrays.items()}
     if KEY in metadata:
@@ -90,7 +90,7 @@ def load_model(path: str | Path) -> tuple[ViT, Recipe]:
             if n not in arrays or n not in expected or arrays[n].shape != expected[n].shape
         ]
         if wrong:
-            raise InputError(f"{path} is of another model: {wrong[0]} does not fit its recipe; train it anew")
+            raise InputError(f"{path} is of another model: {wrong[0]} does not fit its recipe; train it again")
         model.load_state_dict(arrays)
     return model.eval(), recipe
 
@@ -111,4 +111,4 @@ def notes_of(path: str | Path) -> dict[str, Any]:
     try:
         return typed(_Notes, notes)
     except ValueError as error:
-        raise InputError(f"{path}: the notes in its metadata are damaged ({error}); train it anew") from error
+        raise InputError(f"{path}: the notes in its metadata are damaged ({error}); train it again") from error

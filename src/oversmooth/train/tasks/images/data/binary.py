@@ -32,7 +32,7 @@ def read(found: list[Path], *, coarse: bool = False) -> Images:
     for file, size in zip(found, sizes, strict=True):
         if size % (before + _PIXELS):
             raise InputError(
-                f"{file} has {size:,} bytes, not a whole number of rows of {before + _PIXELS:,}; fetch it anew"
+                f"{file} has {size:,} bytes, not a whole number of rows of {before + _PIXELS:,}; fetch it again"
             )
     check_fits(
         3 * sum(sizes), f"reading {found[0].parent}", "give fewer images"

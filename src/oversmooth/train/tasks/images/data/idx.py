@@ -41,15 +41,15 @@ def _array(file: Path, dimensions: int) -> NDArray[np.uint8]:
             start = opened.read(header)
             if len(start) < header or start[:4] != bytes([0, 0, _BYTES, dimensions]):
                 raise InputError(
-                    f"{file} does not begin as an idx file of bytes in {dimensions} dimensions; fetch it anew"
+                    f"{file} does not begin as an idx file of bytes in {dimensions} dimensions; fetch it again"
                 )
             shape = tuple(int(size) for size in np.frombuffer(start, ">u4", dimensions, offset=4))
             wanted = math.prod(shape)
-            check_fits(3 * wanted, f"{file} says it has {wanted:,} bytes {shape}, which", "fetch it anew")
+            check_fits(3 * wanted, f"{file} says it has {wanted:,} bytes {shape}, which", "fetch it again")
             data = bytearray(opened.read(wanted + 1))  # no more than that, however much is packed in it
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{file} is not a readable gzip file ({reason(error)}); fetch it anew") from error
+        raise InputError(f"{file} is not a readable gzip file ({reason(error)}); fetch it again") from error
     if len(data) != wanted:
         has = f"{len(data):,}" if len(data) < wanted else "more"
-        raise InputError(f"{file} says it has {wanted:,} bytes {shape} and has {has}; fetch it anew")
+        raise InputError(f"{file} says it has {wanted:,} bytes {shape} and has {has}; fetch it again")
     return np.frombuffer(data, np.uint8).reshape(shape)

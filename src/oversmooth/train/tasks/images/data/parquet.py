@@ -61,7 +61,7 @@ def read(found: Sequence[Path], name: str, *, coarse: bool = False, progress: On
     if labels.max() >= _MOST_CLASSES:
         raise InputError(
             f"{found[0].parent} has a label of {labels.max():,}; labels count classes from 0, and at most "
-            f"{_MOST_CLASSES:,} are taken: number them anew"
+            f"{_MOST_CLASSES:,} are taken: number them again"
         )
     cifar100 = column in ("fine_label", "coarse_label")
     name = "cifar100" if cifar100 else name
@@ -99,7 +99,7 @@ def _readable(file: Path) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # pyarrow has errors of many kinds for broken files
-        raise InputError(f"{file} is not a readable parquet file ({reason(error)}); fetch it anew") from error
+        raise InputError(f"{file} is not a readable parquet file ({reason(error)}); fetch it again") from error
 
 
 def _rows(found: Sequence[Path], tables: Sequence[Any]) -> Iterator[tuple[Path, int]]:
@@ -182,14 +182,14 @@ class _Decoder:
                 self._pixels[place] = np.frombuffer(right.tobytes(), np.uint8)
             except Exception as error:  # decoders raise whatever they like on broken files
                 raise InputError(
-                    f"{self._where[place]} does not decode ({reason(error)}); fetch the file anew"
+                    f"{self._where[place]} does not decode ({reason(error)}); fetch the file again"
                 ) from error
         return len(places)
 
     def _open(self, place: int) -> Any:
         data = self._encoded[place]
         if not isinstance(data, bytes):
-            raise InputError(f"{self._where[place]} has no image bytes; fetch the file anew")
+            raise InputError(f"{self._where[place]} has no image bytes; fetch the file again")
         for formats in (self._formats, None):
             try:
                 return self._pil.open(io.BytesIO(data), formats=formats)
@@ -197,6 +197,6 @@ class _Decoder:
                 continue  # perhaps of another format than the first
             except Exception as error:
                 raise InputError(
-                    f"{self._where[place]} does not decode ({reason(error)}); fetch the file anew"
+                    f"{self._where[place]} does not decode ({reason(error)}); fetch the file again"
                 ) from error
-        raise InputError(f"{self._where[place]} does not decode (no known image format); fetch the file anew")
+        raise InputError(f"{self._where[place]} does not decode (no known image format); fetch the file again")

@@ -90,14 +90,14 @@ def _part(file: Path, key: str) -> tuple[NDArray[np.uint8], list[int]]:
     whole = isinstance(labels, list) and all(type(label) is int and abs(label) < 2**62 for label in labels)
     if not whole or len(labels) != len(pixels):
         raise InputError(
-            f"{file} has {len(pixels):,} images and {key} that are not as many whole numbers; fetch it anew"
+            f"{file} has {len(pixels):,} images and {key} that are not as many whole numbers; fetch it again"
         )
     return pixels, labels
 
 
 def _load(file: Path) -> dict[str, Any]:
     """The pickled dictionary, with notes in the place of arrays."""
-    check_fits(4 * check_plain(file, "fetch it anew"), f"reading {file}", "fetch it anew")
+    check_fits(4 * check_plain(file, "fetch it again"), f"reading {file}", "fetch it again")
     try:
         data = file.read_bytes()
         _check_places(data)
@@ -106,10 +106,10 @@ def _load(file: Path) -> dict[str, Any]:
         raise InputError(
             f"{file} is no pickle of images: it {error}; only numbers, text and arrays are read"
             if str(error).startswith("asks for")
-            else f"{file} is not a readable pickle ({error}); fetch it anew"
+            else f"{file} is not a readable pickle ({error}); fetch it again"
         ) from error
     except Exception as error:  # the machine that runs pickles raises whatever a broken one makes it stumble on
-        raise InputError(f"{file} is not a readable pickle ({reason(error)}); fetch it anew") from error
+        raise InputError(f"{file} is not a readable pickle ({reason(error)}); fetch it again") from error
     if not isinstance(held, dict):
         raise InputError(f"{file} holds a {type(held).__name__}; a CIFAR file holds a dictionary")
     return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in held.items()}
@@ -143,7 +143,7 @@ def _pixels(file: Path, note: Any) -> NDArray[np.uint8]:
         and len(raw) == shape[0] * _PIXELS
     )
     if not good:
-        raise InputError(f"{file} has `data` that is no array of bytes (n, {_PIXELS}); fetch it anew")
+        raise InputError(f"{file} has `data` that is no array of bytes (n, {_PIXELS}); fetch it again")
     return np.frombuffer(bytearray(raw), np.uint8).reshape(-1, _PIXELS)
 
 
@@ -154,5 +154,5 @@ def _names(folder: Path, cifar100: bool, coarse: bool) -> list[str]:
         return list(KNOWN["cifar10"].labels)
     names = _load(file).get(key)
     if not isinstance(names, list):
-        raise InputError(f"{file} has no list {key}; fetch it anew")
+        raise InputError(f"{file} has no list {key}; fetch it again")
     return [name.decode("latin1") if isinstance(name, bytes) else str(name) for name in names]
