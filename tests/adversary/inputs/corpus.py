@@ -86,13 +86,17 @@ def _grouped(cases: Sequence[Case]) -> Iterator[tuple[str, list[Case]]]:
 
 def run(cases: Sequence[Case], folder: Path, kit: Path, jobs: int = 1, keep: bool = False) -> list[Row]:
     """Each case in a folder of its own, in several processes. Call `worker.prepare` first."""
-    working = {}
+    working, began = {}, time.monotonic()
     for job in range(jobs):
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                mine = [(i, *_one(cases[i], folder / str(i), kit, keep)) for i in range(job, len(cases), jobs)]
+                mine = []
+                for i in range(job, len(cases), jobs):
+                    mine.append((i, *_one(cases[i], folder / str(i), kit, keep)))
+                    if job == 0 and len(mine) % 100 == 0:
+                        _tell(i + 1, len(cases), time.monotonic() - began)
                 (folder / f"{job}.rows").write_bytes(pickle.dumps(mine))
                 code = 0
             except BaseException:
@@ -105,6 +109,11 @@ def run(cases: Sequence[Case], folder: Path, kit: Path, jobs: int = 1, keep: boo
         raise RuntimeError(f"process {failed[0]} of {jobs} did not get through its cases")
     found = [row for job in range(jobs) for row in pickle.loads((folder / f"{job}.rows").read_bytes())]
     return [Row(cases[i], outcome, wrong) for i, outcome, wrong in sorted(found, key=lambda row: row[0])]
+
+
+def _tell(done: int, all_cases: int, seconds: float) -> None:
+    left = seconds / done * (all_cases - done) / 60
+    print(f"{done:,} of {all_cases:,} cases, about {left:.0f} min left", file=sys.stderr, flush=True)
 
 
 def _one(case: Case, folder: Path, kit: Path, keep: bool) -> tuple[Outcome, list[str]]:
