@@ -102,6 +102,8 @@ def diagnose(
     spectra, seed = arguments.flag(spectra, "spectra"), arguments.seed(seed)
     if name is not None and not isinstance(name, str):
         raise InputError(f"name is {arguments.shown(name)}; give what the model is to be called, as text")
+    if about is not None and not (isinstance(about, dict) and all(isinstance(key, str) for key in about)):
+        raise InputError(f"about is {arguments.shown(about)}; give a dict of what is to be kept of the model")
     if isinstance(model, (str, Path)):
         from oversmooth import models  # borrows transformers or timm
 
