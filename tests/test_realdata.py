@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import frozen_stack
 from support.family_checks import slow_metrics
+from support.nightly import nightly
 from support.oracles import centred_basis
 from support.places import DATA
 
@@ -46,6 +47,7 @@ def read(stories):
     return diagnose(stories.model, stories.inputs(WIKITEXT, count=6, length=64), ranks=6, joined=0, depth=0)
 
 
+@nightly
 def test_images_are_recognised(deit):
     """Published 72.2; 70.7 for these rounded weights on all 1,000."""
     found = diagnose(deit.model, deit.inputs(IMAGES, count=100, batch=50), spectra=False, ranks=0)

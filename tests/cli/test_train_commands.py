@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.commands import run
+from support.nightly import nightly
 from support.train_example import RECIPE, blobs, splits
 
 from oversmooth.reproduce import cells, corruption, table_text
@@ -403,6 +404,7 @@ def test_published_figures_stand_beside_ours():
         table.rows({column: {"accuracy": 0.5}})
 
 
+@nightly
 def test_several_runs_at_once(tmp_path, cifar):
     base = replace(recipe.QUICK, share=1.0, epochs=1, batch=20, shape=Shape(patch=8, width=16, depth=1, heads=2))
     jobs = [Job(base, tmp_path / "good"), Job(replace(base, batch=5000), tmp_path / "bad")]

@@ -318,7 +318,7 @@ def check_same_as_unlooked(model, method, call, monkeypatch):
         assert a is None or torch.equal(a, b)
 
 
-by_method = pytest.mark.parametrize("method", some(METHODS, 2), ids=str)
+by_method = pytest.mark.parametrize("method", some(METHODS, 3), ids=str)
 
 
 @by_method
