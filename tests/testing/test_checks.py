@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import nn
 
 import oversmooth
 from oversmooth.steering import METHODS, AttnScale, NeuTRENO, Spectral, register
@@ -86,6 +87,13 @@ def test_a_method_that_is_not_registered_is_told(doubled, vit, images):
 
 def test_our_vit_is_seen_as_it_is(vit, images):
     check_family(vit, images)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_torchs_encoder_is_seen_as_it_is_however_its_tokens_lie(batch_first):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first, norm_first=True)
+    check_family(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(3, 9, 16))
 
 
 @pytest.mark.parametrize("what", ["tokens", "spectrum", "hook"])

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
+from oversmooth.anatomy.layer import Anatomy
 from oversmooth.diagnosis.diagnose import diagnose
-from oversmooth.observe.watch import first_tensor
+from oversmooth.observe.watch import batch_first, first_tensor
 from oversmooth.testing.compare import outputs, same_bits, untouched
 
 
@@ -38,7 +39,7 @@ def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **ho
     untouched(model, "after a diagnosis")
     with torch.no_grad():
         same_bits(outputs(model, inputs), expected, "after a diagnosis")
-    streams = _streams(model, [layer.block for layer in anatomy], inputs)
+    streams = _streams(model, anatomy, inputs)
     if len(streams) == len(found.layers):  # blocks that run several times are seen once each here
         for depth, (seen, x) in enumerate(zip(found.layers, streams, strict=True)):
             ours, theirs = seen.tokens.get("hfc_lfc"), _ratio(x)
@@ -62,16 +63,18 @@ def _check_signs(name: str, ours: float | None, W_V: Tensor, W_O: Tensor) -> Non
     )
 
 
-def _streams(model: nn.Module, blocks: list[str], inputs: Any) -> list[Tensor]:
-    """What enters the first block, and what every block gives."""
+def _streams(model: nn.Module, anatomy: Anatomy, inputs: Any) -> list[Tensor]:
+    """What enters the first block, and what every block gives, ``(batch, n, d)``."""
     found: list[Tensor] = []
     modules = dict(model.named_modules())
+    blocks, attention = [layer.block for layer in anatomy], modules[anatomy.layers[0].name]
 
     def enters(_: nn.Module, args: Any, kwargs: Any) -> None:
-        found.append(first_tensor(args, kwargs).clone())
+        found.append(batch_first(attention, first_tensor(args, kwargs)).clone())
 
     def leaves(_: nn.Module, __: Any, out: Any) -> None:
-        found.append(first_tensor(out if isinstance(out, tuple) else (out,), {}).clone())
+        stream = first_tensor(out if isinstance(out, tuple) else (out,), {})
+        found.append(batch_first(attention, stream).clone())
 
     handles = [modules[blocks[0]].register_forward_pre_hook(enters, with_kwargs=True)]
     handles += [modules[name].register_forward_hook(leaves) for name in blocks]
@@ -85,9 +88,8 @@ def _streams(model: nn.Module, blocks: list[str], inputs: Any) -> list[Tensor]:
 
 
 def _ratio(x: Tensor) -> float:
-    """‖x − mean over tokens‖ / ‖mean over tokens‖, as a mean over inputs of its logarithm."""
+    """‖x − mean over tokens‖ / ‖mean over tokens‖, its mean over inputs."""
     tokens = x.double().numpy()
-    tokens = tokens if tokens.ndim == 3 else tokens[None]
     mean = tokens.mean(1, keepdims=True)
     high = np.sqrt(((tokens - mean) ** 2).sum((1, 2)))
     low = np.sqrt(tokens.shape[1] * (mean**2).sum((1, 2)))
