@@ -96,19 +96,20 @@ def test_queries_and_keys_as_matrices(layers, causal, seed):
     assert found.log_rho_rough == pytest.approx(expected.log_rho_rough, abs=1e-5)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(**{**SIZES, "layers": st.integers(1, 3), "n": st.integers(2, 6)})
 def test_the_verdict_is_what_a_long_run_shows(layers, heads, n, d, k, causal, seed):
     A, W_V, W_O = stack(layers, heads, n, d, k, causal, seed)
     found = stack_dominance(A, W_V, W_O)
     if abs(found.margin) < 0.05:
         return  # too slow to see
-    run = simulate(normal(n, d, seed=seed), A, W_V, W_O, 200 * layers, every=layers, bands_only=True)
-    late, end = run.log_hfc_lfc[100].item(), run.log_hfc_lfc[200].item()
+    # Long, since complex pairs let the ratio swing by a bounded factor on its way.
+    run = simulate(normal(n, d, seed=seed), A, W_V, W_O, 400 * layers, every=layers, bands_only=True)
+    late, end = run.log_hfc_lfc[100].item(), run.log_hfc_lfc[400].item()
     if found.verdict == "smooth":
-        assert end < late - 0.8 * 100 * found.margin or end == -math.inf
+        assert end < late - 0.8 * 300 * found.margin or end == -math.inf
         if math.isfinite(end):
-            assert (end - late) / (100 * layers) == pytest.approx(math.log(found.rate), rel=0.1, abs=1e-2)
+            assert (end - late) / (300 * layers) == pytest.approx(math.log(found.rate), rel=0.1, abs=1e-2)
     else:
         assert end > late - 0.5
         assert found.rate == 1
