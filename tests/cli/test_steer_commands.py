@@ -157,14 +157,14 @@ def test_saves_of_earlier_versions_are_read(tmp_path, vit):
         (("-m", "neutreno:strength=much"), "strength is 'much'; give a number"),
         (("-m", "neutreno:learned=perhaps"), "learned is 'perhaps'; give yes or no"),
         (("-m", "neutreno:strength=nan"), "strength is nan; give a finite number"),
-        (("-m", "spectral:form=general,range=0..-1"), "whose ends are swapped"),
-        (("-m", "spectral:range=-1..0"), "a range needs form='general'"),
+        (("-m", "spectral:form=general,interval=0..-1"), "whose ends are swapped"),
+        (("-m", "spectral:interval=-1..0"), "an interval needs form='general'"),
         (("-m", "neutreno", "-m", "laplacian"), "both act on what attention makes of the values"),
         (("-m", "neutreno", "--layers", "0,7"), "layer 7 is not there"),
         (("-m", "neutreno", "--layers", "0-99999999999"), "layer 2 is not there"),
         (("-m", "neutreno", "--layers", "2-x"), "cannot be read at '2-x'"),
         (("-m", "neutreno", "--layers", "5-3"), "no layer was chosen"),
-        (("-m", "spectral:form=general,range=nan..1"), "finite"),
+        (("-m", "spectral:form=general,interval=nan..1"), "finite"),
         (("-m", "spectral:seed=99999999999999999999999"), "seed is 9999"),
         (("-m", "[/b]"), "there is no method '[/b]'"),
         (("-m", "neutreno:\x1b[31m=1"), "no setting '\\x1b[31m'"),
@@ -297,10 +297,10 @@ def test_verify_says_when_a_norm_breaks_the_sign(vit):
 
 def test_words():
     assert method_named("NeuTRENO:strength=0.4,learned") == NeuTRENO(0.4, learned=True)
-    assert method_named("spectral:form=general,range=-0.5..0.5").range == (-0.5, 0.5)
+    assert method_named("spectral:form=general,interval=-0.5..0.5").interval == (-0.5, 0.5)
     assert list(layers_named("-1")) == [-1]
     with pytest.raises(InputError, match="give its two ends"):
-        method_named("spectral:form=general,range=1")
+        method_named("spectral:form=general,interval=1")
 
 
 @nightly

@@ -79,7 +79,7 @@ def test_mask_and_tokens_of_length_zero_are_in_no_pair():
     padded = x.masked_fill(~mask[:, None], torch.nan)
     for absolute in (False, True):
         expected = pairwise(x[[0, 1, 4, 5]], absolute)
-        torch.testing.assert_close(cosine(padded, absolute, mask), expected)
+        torch.testing.assert_close(cosine(padded, absolute, mask=mask), expected)
 
 
 def test_defined_behaviour_at_the_edges():

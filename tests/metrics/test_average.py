@@ -18,20 +18,21 @@ def test_uneven_batches_give_the_mean_over_all_data():
     for batch in x.split([5, 1, 3, 2]):
         average.update(batch)
     values = input_convergence(x, norm="spectral").numpy()
-    assert average.mean() == pytest.approx(values.mean())
-    assert average.spread() == pytest.approx(values.std(ddof=1))
-    assert average.count() == 11
+    found = average.compute()
+    assert found.mean == pytest.approx(values.mean())
+    assert found.spread == pytest.approx(values.std(ddof=1))
+    assert (found.count, found.undefined) == (11, 0)
 
 
 def test_masks_reach_the_metric_and_reset_forgets():
     x, mask = normal(4, 6, 3), torch.ones(4, 6, dtype=torch.bool)
     mask[:, 4:] = False
     average = Average(stable_rank)
-    average.update(x, mask)
-    assert average.mean() == pytest.approx(stable_rank(x[:, :4]).mean().item())
+    average.update(x, mask=mask)
+    assert average.compute().mean == pytest.approx(stable_rank(x[:, :4]).mean().item())
     average.reset()
-    assert math.isnan(average.mean())
-    assert average.count() == 0
+    assert math.isnan(average.compute().mean)
+    assert average.compute().count == 0
 
 
 def test_undefined_values_are_told():
@@ -40,8 +41,9 @@ def test_undefined_values_are_told():
     for average in (strict, lenient):
         average.update(x)
         average.update(torch.zeros(1, 3, 3))
-    assert math.isnan(strict.mean())
-    assert (lenient.mean(), lenient.count(), lenient.undefined()) == (pytest.approx(2), 2, 2)
+    assert math.isnan(strict.compute().mean)
+    found = lenient.compute()
+    assert (found.mean, found.count, found.undefined) == (pytest.approx(2), 2, 2)
 
 
 def test_values_far_from_zero_keep_their_spread():
@@ -49,7 +51,7 @@ def test_values_far_from_zero_keep_their_spread():
     average = Average(lambda x, **_: x[..., 0, 0])
     for v in values:
         average.update(torch.full((1, 1, 1), v, dtype=torch.float64))
-    assert average.spread() == pytest.approx(values.std(ddof=1), rel=1e-6)
+    assert average.compute().spread == pytest.approx(values.std(ddof=1), rel=1e-6)
 
 
 def test_one_array_is_not_a_batch():
@@ -62,7 +64,7 @@ def _process(rank, store, shares, results):
     average = Average(input_convergence)
     for batch in normal(10, 6, 4).split(shares)[rank].split(2):
         average.update(batch)
-    results.put((rank, average.mean(), average.spread(), average.count()))
+    results.put(average.compute())
     dist.destroy_process_group()
 
 
@@ -74,7 +76,7 @@ def test_two_processes_with_uneven_data_agree_with_one(shares):
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_process, args=(f"{folder}/store", shares, results), nprocs=2)
     for _ in range(2):
-        _, mean, spread, count = results.get(timeout=60)
-        assert mean == pytest.approx(values.mean())
-        assert spread == pytest.approx(values.std(ddof=1))
-        assert count == 10
+        found = results.get(timeout=60)
+        assert found.mean == pytest.approx(values.mean())
+        assert found.spread == pytest.approx(values.std(ddof=1))
+        assert found.count == 10

@@ -55,11 +55,14 @@ def test_mask_is_the_same_as_leaving_tokens_out():
     u, f, kernel = normal(6, 3), normal(6, 3, seed=1), normal(6, 6, seed=2).exp()
     mask = torch.tensor([1, 1, 0, 1, 0, 1]).bool()
     padded = u.masked_fill(~mask[:, None], torch.nan)
-    torch.testing.assert_close(nonlocal_energy(padded, kernel, mask), nonlocal_energy(u[mask], kernel[mask][:, mask]))
     torch.testing.assert_close(
-        fidelity_energy(padded, f, kernel, 0.3, mask), fidelity_energy(u[mask], f[mask], kernel[mask][:, mask], 0.3)
+        nonlocal_energy(padded, kernel, mask=mask), nonlocal_energy(u[mask], kernel[mask][:, mask])
     )
-    torch.testing.assert_close(step_size(kernel, mask)[mask], step_size(kernel[mask][:, mask]))
+    torch.testing.assert_close(
+        fidelity_energy(padded, f, kernel, 0.3, mask=mask),
+        fidelity_energy(u[mask], f[mask], kernel[mask][:, mask], 0.3),
+    )
+    torch.testing.assert_close(step_size(kernel, mask=mask)[mask], step_size(kernel[mask][:, mask]))
 
 
 def test_equal_tokens_have_no_energy_and_a_wrong_kernel_is_named():

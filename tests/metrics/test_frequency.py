@@ -50,8 +50,8 @@ def test_mask_is_the_same_as_leaving_tokens_out(shape, seed):
         got = input_convergence(padded, norm=norm, mask=mask)
         expected = torch.stack([input_convergence(a[m], norm=norm) for a, m in zip(x, mask, strict=True)])
         torch.testing.assert_close(got, expected)
-    assert (hfc(padded, mask)[~mask] == 0).all()
-    assert (lfc(padded, mask)[~mask] == 0).all()
+    assert (hfc(padded, mask=mask)[~mask] == 0).all()
+    assert (lfc(padded, mask=mask)[~mask] == 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -19,7 +19,7 @@ def spread():
     before = dict(metrics.METRICS)
 
     @metrics.register(label="largest norm", scale="log", heading="largest\nnorm")
-    def largest_norm(x, mask=None):
+    def largest_norm(x, *, mask=None):
         norms = x.norm(dim=-1)
         return (norms if mask is None else norms.where(mask, 0.0)).amax(-1)
 

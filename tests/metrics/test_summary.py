@@ -12,11 +12,11 @@ from oversmooth.metrics import Summary, cosine, hfc, input_convergence, lfc, sum
 
 
 def agrees(x, mask=None, tolerance=1e-5):
-    found = summary(x, mask)
+    found = summary(x, mask=mask)
     near = dict(rtol=tolerance, atol=tolerance, equal_nan=True, check_dtype=False)
     norm = torch.linalg.vector_norm
-    torch.testing.assert_close(found.log_hfc, norm(hfc(x, mask), dim=(-2, -1)).log(), **near)
-    torch.testing.assert_close(found.log_lfc, norm(lfc(x, mask), dim=(-2, -1)).log(), **near)
+    torch.testing.assert_close(found.log_hfc, norm(hfc(x, mask=mask), dim=(-2, -1)).log(), **near)
+    torch.testing.assert_close(found.log_lfc, norm(lfc(x, mask=mask), dim=(-2, -1)).log(), **near)
     torch.testing.assert_close(found.log_hfc_lfc.exp(), input_convergence(x, mask=mask), **near)
     torch.testing.assert_close(found.cos, cosine(x, mask=mask), **near)
     torch.testing.assert_close(found.abs_cos, cosine(x, absolute=True, mask=mask), **near)
@@ -42,7 +42,7 @@ def test_masks(batch, n, d, seed):
     mask = normal(batch, n, seed=seed + 1) > 0
     mask[:, 0] = mask[:, 1] = True
     x[~mask] = torch.nan  # what is hidden is not looked at
-    found = summary(x, mask)
+    found = summary(x, mask=mask)
     for i in range(batch):
         alone = summary(x[i][mask[i]])
         for name in ("log_hfc", "log_lfc", "cos", "abs_cos"):
@@ -64,7 +64,7 @@ def test_all_zero(dtype):
 
 
 def test_nothing_counts():
-    found = summary(normal(2, 4, 3), torch.zeros(2, 4, dtype=torch.bool))
+    found = summary(normal(2, 4, 3), mask=torch.zeros(2, 4, dtype=torch.bool))
     for value in (found.log_hfc_lfc, found.cos, found.abs_cos):
         assert value.isnan().all()
     assert not found.token_norms.any()

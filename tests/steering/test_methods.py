@@ -401,7 +401,7 @@ def test_attention_that_cannot_be_opened(settings):
         (AttnScale(0.1, learned=False), "AttnScale(strength=0.1, learned=False)"),
         (FeatScale(), "FeatScale(low=0.0, high=0.0, learned=True)"),
         (Spectral(), "Spectral(mode='sharpen')"),
-        (Spectral(form="general", range=(-0.5, 0.5)), "Spectral(form='general', range=(-0.5, 0.5))"),
+        (Spectral(form="general", interval=(-0.5, 0.5)), "Spectral(form='general', interval=(-0.5, 0.5))"),
     ],
 )
 def test_the_name_in_words_has_what_the_method_depends_on(method, said):

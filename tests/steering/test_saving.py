@@ -129,7 +129,7 @@ def test_one_setting_changed(untouched, tmp_path, name):
             load_steered(path, untouched)
 
 
-@pytest.mark.parametrize("method", [NeuTRENO(0.5), Spectral(form="general", range=(-1, 0)), Spectral()], ids=str)
+@pytest.mark.parametrize("method", [NeuTRENO(0.5), Spectral(form="general", interval=(-1, 0)), Spectral()], ids=str)
 def test_one_setting_of_a_method_changed(method):
     settings = method.settings()
     for name in settings:

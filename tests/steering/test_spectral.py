@@ -27,7 +27,7 @@ FORMS = {
     "exponential": Spectral("sharpen", orthogonal="exp"),
     "general": Spectral("sharpen", form="general"),
     "general, smooth": Spectral("smooth", form="general"),
-    "general, a range": Spectral(form="general", range=(-0.4, 0.3)),
+    "general, a range": Spectral(form="general", interval=(-0.4, 0.3)),
 }
 ALL_FORMS = pytest.mark.parametrize("method", FORMS.values(), ids=FORMS)
 GROUPS = st.sampled_from([(4, 1), (4, 2), (6, 3), (2, 2), (1, 1)])  # heads, heads of a group
@@ -81,13 +81,13 @@ def test_nearest_eigenvalues_are_clipped_ones(form, heads_and_group, seed):
         (dict(orthogonal="svd"), "orthogonal is 'svd'; choose"),
         (dict(start="lukewarm"), "start is 'lukewarm'; choose"),
         (dict(wiring="mine"), "wiring is 'mine'; choose"),
-        (dict(form="general", range=(0.0, -1.0)), "ends are swapped or equal; give the lower first"),
-        (dict(form="general", range=(1.0, 1.0)), "ends are swapped or equal"),
-        (dict(form="general", range=("a", 1)), "give its two ends"),
-        (dict(form="general", range=(1, 2, 3)), "give its two ends"),
-        (dict(form="general", range=3), "give its two ends"),
-        (dict(form="general", range=(float("nan"), 1)), "range is"),
-        (dict(range=(-1.0, 0.0)), "a range needs form='general'"),
+        (dict(form="general", interval=(0.0, -1.0)), "ends are swapped or equal; give the lower first"),
+        (dict(form="general", interval=(1.0, 1.0)), "ends are swapped or equal"),
+        (dict(form="general", interval=("a", 1)), "give its two ends"),
+        (dict(form="general", interval=(1, 2, 3)), "give its two ends"),
+        (dict(form="general", interval=3), "give its two ends"),
+        (dict(form="general", interval=(float("nan"), 1)), "interval is"),
+        (dict(interval=(-1.0, 0.0)), "an interval needs form='general'"),
         (dict(form="general", bounded=True), "has no orthogonal V"),
         (dict(form="general", orthogonal="exp"), "has no orthogonal V"),
         (dict(form="general", wiring="code"), "has no orthogonal V"),
@@ -100,7 +100,7 @@ def test_settings_that_make_no_sense(settings, says):
 
 def test_a_range_without_an_end_is_refused():
     with pytest.raises(InputError, match="finite"):
-        Spectral(form="general", range=(-float("inf"), 0.0))
+        Spectral(form="general", interval=(-float("inf"), 0.0))
 
 
 # Where it starts

@@ -24,7 +24,7 @@ class Sentences(Dataset):
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory")
 @pytest.mark.parametrize(
-    "method", [[Spectral("sharpen", verify=True), NeuTRENO(0.4, learned=True)], [FeatScale()]], ids=str
+    "method", [[Spectral("sharpen", check_passes=True), NeuTRENO(0.4, learned=True)], [FeatScale()]], ids=str
 )
 def test_transformers_trainer(method, tmp_path):
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments

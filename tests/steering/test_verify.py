@@ -218,7 +218,7 @@ def broken(method, which, value=torch.nan):
 
 
 @pytest.mark.parametrize("which", ["theta", "psi"])
-@pytest.mark.parametrize("method", [Spectral(verify=True), Spectral(form="general", verify=True)], ids=str)
+@pytest.mark.parametrize("method", [Spectral(check_passes=True), Spectral(form="general", check_passes=True)], ids=str)
 def test_a_pass_stops_at_NaN(which, method):
     model = broken(method, which)
     name = "Θ" if which == "theta" else "ψ"
@@ -228,7 +228,7 @@ def test_a_pass_stops_at_NaN(which, method):
 
 def test_training_stops_at_the_step_that_broke_it():
     """A learning rate beyond all sense: the first step is taken, the second says where."""
-    model = steer(make("ViT"), Spectral(verify=True)).train()
+    model = steer(make("ViT"), Spectral(check_passes=True)).train()
     optimiser = torch.optim.SGD(model.parameters(), lr=torch.inf)
     outputs(model, FAMILIES["ViT"])[0].square().sum().backward()
     optimiser.step()
@@ -237,7 +237,7 @@ def test_training_stops_at_the_step_that_broke_it():
 
 
 def test_a_V_about_to_be_singular_stops_a_pass():
-    model = steer(make("ViT"), Spectral(form="general", verify=True))
+    model = steer(make("ViT"), Spectral(form="general", check_passes=True))
     with torch.no_grad():
         theta = reparametrized(model, 1).theta
         theta[:, 1] = theta[:, 0]
@@ -246,7 +246,7 @@ def test_a_V_about_to_be_singular_stops_a_pass():
 
 
 def test_a_V_gone_singular_stops_a_pass():
-    model = steer(make("ViT"), Spectral(form="general", verify=True))
+    model = steer(make("ViT"), Spectral(form="general", check_passes=True))
     with torch.no_grad():
         theta = reparametrized(model, 1).theta
         theta[:, 1] = theta[:, 0]

@@ -38,7 +38,7 @@ def test_causal_attention_has_its_diagonal(n, seed):
 @pytest.mark.parametrize("sharpness", [0.3, 1.0, 3.0])
 def test_arnoldi_finds_the_vertices_of_the_hull(sharpness):
     A = attention(4, 120, 120, sharpness=sharpness)
-    found = attention_spectrum(A, method="arnoldi", most=110)
+    found = attention_spectrum(A, method="arnoldi", steps=110)
     assert found.method == "arnoldi"
     assert not found.complete
     assert found.residuals.shape == found.values.shape
@@ -55,7 +55,7 @@ def test_the_zero_that_is_not_an_eigenvalue_stays_out():
     """Centred, A has also an eigenvalue 0 on the constant vector: rounding must not let it in."""
     positive = torch.matrix_exp(0.2 * (attention(100, 100, sharpness=1.0) - torch.eye(100, dtype=torch.float64)))
     for dtype in (torch.float32, torch.float64):
-        found = attention_spectrum(positive.to(dtype), method="arnoldi", most=90)
+        found = attention_spectrum(positive.to(dtype), method="arnoldi", steps=90)
         assert found.values.real.min() > 0.75
 
 
@@ -68,7 +68,7 @@ def test_degenerate_attention(method):
     values = attention_spectrum(identity, method=method).values
     torch.testing.assert_close(values, torch.ones_like(values))  # the eigenvalue 1 is repeated; one of them is left out
     pairs = torch.block_diag(*[torch.full((2, 2), 0.5, dtype=torch.float64)] * 6)
-    values = attention_spectrum(pairs, method=method, most=11).values
+    values = attention_spectrum(pairs, method=method, steps=11).values
     assert same_spectrum(values, torch.tensor([1.0] * 5 + [0.0] * 6), 1e-7)
 
 

@@ -149,7 +149,7 @@ def test_many_layers_do_not_overflow():
 def test_a_bias_is_a_smooth_mode_of_size_one():
     A = [attention(1, 4, 4, seed=1)]
     W = torch.eye(3, dtype=torch.float64)[None]
-    shrinking = stack_dominance(A, [W], [-0.9 * W]), stack_dominance(A, [W], [-0.9 * W], bias=True)
+    shrinking = stack_dominance(A, [W], [-0.9 * W]), stack_dominance(A, [W], [-0.9 * W], bias=torch.ones(len(W[0])))
     assert [found.verdict for found in shrinking] == ["rough", "smooth" if shrinking[1].log_rho_rough < 0 else "rough"]
     assert shrinking[1].margin == pytest.approx(-shrinking[1].log_rho_rough)
 
@@ -267,7 +267,9 @@ def chain(n, diagonal):
 def test_causal_stacks_are_known_by_their_diagonals(n, layers, w):
     """1 + w a for every token but the first. Arnoldi on the whole product gave a logarithm of 4.06 for 2.66."""
     one, diagonals = torch.ones(1, 1, 1, dtype=torch.float64), [0.4 + 0.05 * i for i in range(layers)]
-    found = stack_dominance([chain(n, a) for a in diagonals], [one] * layers, [w * one] * layers, bias=True)
+    found = stack_dominance(
+        [chain(n, a) for a in diagonals], [one] * layers, [w * one] * layers, bias=[None] * (layers - 1) + [one[0, 0]]
+    )
     exact = sum(math.log(1 + w * a) for a in diagonals)
     assert found.log_rho_rough == pytest.approx(exact, abs=1e-12)
     assert found.verdict == "smooth"  # also where all shrinks: the bias does not
@@ -438,9 +440,9 @@ def test_a_bias_does_not_outgrow_what_grows(w, bias, said):
     swap = torch.tensor([[[0.1, 0.9], [0.9, 0.1]]], dtype=torch.float64)  # t = −0.8
     even = torch.tensor([[[0.6, 0.4], [0.2, 0.8]]], dtype=torch.float64)  # t = 0.4
     A = [even, even] if w < -1 else [swap, even]
-    found = stack_dominance(A, [one] * 2, [w * one] * 2, bias=bias)
-    assert found.verdict == said
     offset = [3 * one[0, 0], None] if bias else None
+    found = stack_dominance(A, [one] * 2, [w * one] * 2, bias=offset)
+    assert found.verdict == said
     run = simulate(normal(2, 1), A, one, w * one, 600, bias=offset, every=2, bands_only=True)
     course = run.log_hfc_lfc.tolist()
     assert (course[-1] < course[150] - 5) if said == "smooth" else (course[-1] > -5)

@@ -44,7 +44,7 @@ def test_eigenvalues_lie_in_the_range_for_every_head_and_for_all():
 def test_rates_are_predicted():
     for case in with_options(PRESETS["cases"], layers=1200):
         outcome = case.run()
-        assert outcome.predicted_rate.item() == pytest.approx(outcome.observed.rate().item(), abs=2e-3)
+        assert outcome.predicted_rate.item() == pytest.approx(outcome.observed.rate.item(), abs=2e-3)
 
 
 def test_neutreno_keeps_tokens_apart_until_smoothing_beats_one():

@@ -46,7 +46,7 @@ def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: in
     with torch.autocast(A.device.type, enabled=False):
         W_V, W_O, offset, variant = _effective(block)
         with about(block.layer.name):
-            said = dominance(A, W_V, W_O, residual=keep, bias=offset is not None, change=change, limit=False, seed=seed)
+            said = dominance(A, W_V, W_O, residual=keep, bias=offset, change=change, limit=False, seed=seed)
         try:
             if change is not None:
                 raise InputError("its attention is steered, which simulation does not know")
@@ -94,7 +94,7 @@ def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: 
             raise InputError("its layers scale the stream and add constants, which the stack's spectra do not know")
         kept = sum(math.log(abs(keep)) for keep in keeps)
         shares = [W_O / keep for (_, W_O), keep in zip(weights, keeps, strict=True)]
-        said = stack_dominance(operators, [v for v, _ in weights], shares, bias=biased, tolerance=1e-4, seed=seed)
+        said = stack_dominance(operators, [v for v, _ in weights], shares, bias=offsets, tolerance=1e-4, seed=seed)
         course, seen = _simulated(blocks, operators, weights, offsets)
     entry = Extrapolation(
         what="stack",
@@ -216,7 +216,7 @@ def _real(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int) ->
 
     def ratio(x: Tensor) -> Number:
         shown = None if mask is None else mask[:1]
-        return plain(metrics.summary(batch_first(attention, x)[:1], shown, cosines=False).log_hfc_lfc[0])
+        return plain(metrics.summary(batch_first(attention, x)[:1], mask=shown, cosines=False).log_hfc_lfc[0])
 
     depths, values = [0.0], [ratio(x)]
     try:

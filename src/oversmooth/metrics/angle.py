@@ -11,7 +11,7 @@ from oversmooth.safety import arguments
 _BLOCK = 1 << 22
 
 
-def cosine(x: Tensor, absolute: bool = False, mask: Tensor | None = None) -> Tensor:
+def cosine(x: Tensor, absolute: bool = False, *, mask: Tensor | None = None) -> Tensor:
     """Mean cosine over all pairs of different tokens, or mean absolute cosine; 1 at most. ``(..., n, d) -> (...)``.
 
     The two differ when tokens lie on one line but point both ways, as under a sharpening eigenvector of mixed

@@ -1,6 +1,8 @@
 """Averages of a metric over batches and processes. The metric is the truth; this only sums."""
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,20 +12,34 @@ from torch import Tensor
 from oversmooth.safety import arguments
 
 
+@dataclass(frozen=True)
+class Averaged:
+    """What an `Average` has seen."""
+
+    mean: float
+    """NaN before the first value."""
+    spread: float
+    """The standard deviation over the values (n − 1); NaN with fewer than two."""
+    count: int
+    """How many values are in the mean."""
+    undefined: int
+    """How many values were NaN."""
+
+
 class Average:
     """Mean and spread of a metric over everything it was shown.
 
     ``update`` takes one batch ``(batch, ..., n, d)``; every leading entry counts once, whatever the batch's size.
-    Under ``torch.distributed`` the results are those of all processes' data together, uneven shares included; every
-    process must then ask for them. An undefined value (NaN) makes the mean NaN, unless ``skip_undefined``:
-    then it is left out and counted in ``undefined``.
+    ``compute`` gives the results; under ``torch.distributed`` those of all processes' data together, uneven shares
+    included, and every process must then call it. An undefined value (NaN) makes the mean NaN, unless
+    ``skip_undefined``: then it is left out and counted in ``undefined``. ``reset`` forgets everything.
 
     >>> from oversmooth.metrics import stable_rank
     >>> average = Average(stable_rank)
     >>> average.update(torch.eye(3).expand(2, 3, 3))
     >>> average.update(torch.ones(1, 3, 3))
-    >>> round(average.mean(), 4), average.count()
-    (2.3333, 3)
+    >>> average.compute()
+    Averaged(mean=2.333333333333333, spread=1.1547005383792517, count=3, undefined=0)
     """
 
     def __init__(self, metric: Callable[..., Tensor], *, skip_undefined: bool = False, **settings: Any) -> None:
@@ -38,7 +54,7 @@ class Average:
         self._device = torch.device("cpu")
 
     @torch.no_grad()
-    def update(self, x: Tensor, mask: Tensor | None = None) -> None:
+    def update(self, x: Tensor, *, mask: Tensor | None = None) -> None:
         x = arguments.tensor(x, "a batch", "(batch, ..., n, d)", least=3)
         self._device = x.device
         values = self.metric(x, mask=mask, **self.settings).double().flatten()
@@ -53,23 +69,14 @@ class Average:
             state = torch.tensor([0.0, 0.0, 0.0, float(undefined.sum())], dtype=torch.float64)
         self._state = _merge(self._state, state)
 
-    def mean(self) -> float:
-        """The mean; NaN before the first value."""
-        total = self._gathered()
-        return total[1].item() if total[0] > 0 else float("nan")
-
-    def spread(self) -> float:
-        """The standard deviation over the values (n − 1); NaN with fewer than two."""
-        total = self._gathered()
-        return (total[2] / (total[0] - 1)).sqrt().item() if total[0] > 1 else float("nan")
-
-    def count(self) -> int:
-        """How many values are in the mean."""
-        return int(self._gathered()[0])
-
-    def undefined(self) -> int:
-        """How many values were NaN."""
-        return int(self._gathered()[3])
+    def compute(self) -> Averaged:
+        count, mean, deviations, undefined = self._gathered().tolist()
+        return Averaged(
+            mean=mean if count else math.nan,
+            spread=math.sqrt(deviations / (count - 1)) if count > 1 else math.nan,
+            count=int(count),
+            undefined=int(undefined),
+        )
 
     def _gathered(self) -> Tensor:
         if not (dist.is_available() and dist.is_initialized()):

@@ -12,7 +12,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 
-def nonlocal_energy(u: Tensor, kernel: Tensor, mask: Tensor | None = None) -> Tensor:
+def nonlocal_energy(u: Tensor, kernel: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """``J(u) = ½ Σ_ij ‖u_i − u_j‖² k_ij``: 0 when all tokens are equal. u ``(..., n, d)``, kernel ``(..., n, n)``.
 
     >>> nonlocal_energy(torch.tensor([[0.0], [2.0]]), torch.ones(2, 2))
@@ -27,7 +27,7 @@ def nonlocal_energy(u: Tensor, kernel: Tensor, mask: Tensor | None = None) -> Te
 
 
 def fidelity_energy(
-    u: Tensor, f: Tensor, kernel: Tensor, strength: Tensor | float, mask: Tensor | None = None
+    u: Tensor, f: Tensor, kernel: Tensor, strength: Tensor | float, *, mask: Tensor | None = None
 ) -> Tensor:
     """``E(u, f) = J(u) + ½ Σ_i λ_i ‖u_i − f_i‖²``, λ one number or one a token ``(..., n)``."""
     u, f = as_tokens(u), arguments.tensor(f, "f", "(..., n, d), tokens by features")
@@ -41,10 +41,10 @@ def fidelity_energy(
         raise InputError(f"λ has shape {tuple(strength.shape)}; {remedy}")
     arguments.check_broadcast(tokens=distance.shape, λ=strength.shape)
     weighted = strength * distance
-    return nonlocal_energy(u, kernel, mask) + weighted.sum(-1) / 2
+    return nonlocal_energy(u, kernel, mask=mask) + weighted.sum(-1) / 2
 
 
-def step_size(kernel: Tensor, mask: Tensor | None = None) -> Tensor:
+def step_size(kernel: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """``Δt_i = 1 / Σ_j (k_ij + k_ji)``: the step at which a symmetric kernel's flow becomes attention. ``(..., n)``."""
     kernel = _as_kernel(kernel)
     mask = None if mask is None else arguments.mask(mask, kernel.device)

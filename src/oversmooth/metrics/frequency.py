@@ -24,7 +24,7 @@ def _high(x: Tensor, mask: Tensor | None) -> Tensor:
     return x - _spread(_mean(x, mask), x, mask)
 
 
-def lfc(x: Tensor, mask: Tensor | None = None) -> Tensor:
+def lfc(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """The constant part ``(1/n) 1 1ᵀ X``: every token replaced by the mean token. ``(..., n, d) -> (..., n, d)``.
 
     Hidden tokens are zero in the result; without any token left it is zero everywhere.
@@ -37,7 +37,7 @@ def lfc(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return _spread(_mean(x, mask), x, mask).clone()
 
 
-def hfc(x: Tensor, mask: Tensor | None = None) -> Tensor:
+def hfc(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """The rest, ``X − LFC[X]``: what tells tokens apart. ``(..., n, d) -> (..., n, d)``.
 
     >>> hfc(torch.tensor([[1.0, 0.0], [3.0, 2.0]]))
@@ -47,7 +47,7 @@ def hfc(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return _high(*prepare(x, mask))
 
 
-def input_convergence(x: Tensor, norm: Literal["fro", "spectral"] = "fro", mask: Tensor | None = None) -> Tensor:
+def input_convergence(x: Tensor, norm: Literal["fro", "spectral"] = "fro", *, mask: Tensor | None = None) -> Tensor:
     """``‖HFC[X]‖ / ‖LFC[X]‖``: 0 when all tokens are equal. ``(..., n, d) -> (...)``.
 
     ``‖LFC‖`` is the same in both norms, since LFC has rank one.

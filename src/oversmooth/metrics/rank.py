@@ -21,7 +21,7 @@ _NEAR_RANK_ONE = 1e-3
 _ROUNDING = 1e-16
 
 
-def singular_values(x: Tensor, mask: Tensor | None = None) -> Tensor:
+def singular_values(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """Singular values in float64, descending; NaN for an array with NaN. ``(..., n, d) -> (..., min(n, d))``.
 
     >>> singular_values(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
@@ -83,7 +83,7 @@ def _unit(v: Tensor) -> Tensor:
     return v / torch.linalg.vector_norm(v, dim=-2, keepdim=True)
 
 
-def sigma_ratio(x: Tensor, mask: Tensor | None = None) -> Tensor:
+def sigma_ratio(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """``σ₂/σ₁``: 0 for rank one (one token included), 1 at most; NaN for zeros. ``(..., n, d) -> (...)``.
 
     >>> sigma_ratio(torch.diag(torch.tensor([4.0, 3.0, 1.0])))
@@ -92,7 +92,7 @@ def sigma_ratio(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return _rank("sigma_ratio", x, mask)
 
 
-def rank_one_distance(x: Tensor, mask: Tensor | None = None) -> Tensor:
+def rank_one_distance(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """``‖X − X₁‖_F / ‖X‖_F`` with X₁ the best rank-one array. 0 for rank one; NaN for zeros. ``(..., n, d) -> (...)``.
 
     >>> rank_one_distance(torch.diag(torch.tensor([4.0, 3.0])))
@@ -101,7 +101,7 @@ def rank_one_distance(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return _rank("rank_one_distance", x, mask)
 
 
-def stable_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
+def stable_rank(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """``‖X‖_F² / ‖X‖₂²``: between 1 and the rank; NaN for zeros. ``(..., n, d) -> (...)``.
 
     >>> stable_rank(torch.diag(torch.tensor([4.0, 3.0])))
@@ -110,7 +110,7 @@ def stable_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return _rank("stable_rank", x, mask)
 
 
-def effective_rank(x: Tensor, mask: Tensor | None = None) -> Tensor:
+def effective_rank(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """``exp`` of the entropy of ``σ/Σσ`` (Roy and Vetterli): 1 to the rank; NaN for zeros. ``(..., n, d) -> (...)``.
 
     >>> effective_rank(torch.eye(4)), effective_rank(torch.ones(4, 4))
@@ -139,4 +139,4 @@ def ranks_of(s: Tensor) -> dict[str, Tensor]:
 def _rank(name: str, x: Tensor, mask: Tensor | None) -> Tensor:
     """One of them, in the precision of the tokens."""
     x = as_tokens(x)
-    return ranks_of(singular_values(x, mask))[name].to(torch.promote_types(x.dtype, torch.float32))
+    return ranks_of(singular_values(x, mask=mask))[name].to(torch.promote_types(x.dtype, torch.float32))

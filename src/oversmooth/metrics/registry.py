@@ -3,7 +3,7 @@
 A new metric is one file in this folder that registers a function of tokens::
 
     @register(label="spread", scale="log", falls=True)
-    def spread(x, mask=None):
+    def spread(x, *, mask=None):
         \"""``(..., n, d)`` -> ``(...)``\"""
 
 It is then measured after every block and stands in the diagnosis, the terminal, the page and the figures.
@@ -15,11 +15,19 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from torch import Tensor
 
-Function = Callable[[Tensor, Tensor | None], Tensor]
+
+class Function(Protocol):
+    """``(..., n, d)`` -> ``(...)``; mask ``(..., n)``, true for the tokens that count."""
+
+    __name__: str
+
+    def __call__(self, x: Tensor, /, *, mask: Tensor | None = None) -> Tensor: ...
+
+
 Scale = Literal["linear", "log"]
 
 

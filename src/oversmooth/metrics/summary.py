@@ -38,7 +38,7 @@ class Summary:
 
 
 @torch.no_grad()
-def summary(x: Tensor, mask: Tensor | None = None, *, cosines: bool = True) -> Summary:
+def summary(x: Tensor, *, mask: Tensor | None = None, cosines: bool = True) -> Summary:
     """HFC/LFC and both cosines of x ``(..., n, d)``, mask ``(..., n)`` for the tokens that count.
 
     cosines: False leaves them NaN, and saves most of the time.

@@ -340,19 +340,19 @@ class Collect:
             return
         x = self._tokens.apart(x)
         mask = self._counted(x)
-        found = metrics.summary(x, mask, cosines=cosines)
+        found = metrics.summary(x, mask=mask, cosines=cosines)
         self._write(self._rows[site], found, cosines)
         if cosines and self._start < self.settings.ranks:
             few = self.settings.ranks - self._start
             some = x[:few]
-            s = metrics.singular_values(some, None if mask is None else mask[:few])
+            s = metrics.singular_values(some, mask=None if mask is None else mask[:few])
             for name, value in metrics.ranks_of(s).items():
                 self._rows[site][name].append(value)
         if not cosines:
             return
         for metric in self._extra:
             assert metric.of is not None
-            self._rows[site][metric.name].append(metric.of(x, mask))
+            self._rows[site][metric.name].append(metric.of(x, mask=mask))
         norms = found.token_norms
         counted = norms > 0
         middle = torch.where(counted, norms, torch.nan).nanmedian(-1, keepdim=True).values
@@ -363,7 +363,7 @@ class Collect:
                 ratio = float(norms[i, position] / middle[i])
                 self.found.massive.setdefault(site, []).append((self._start + i, position, ratio))
             affected = massive.any(-1)
-            found = _replace(found, affected, metrics.summary(x[affected], rest[affected]))
+            found = _replace(found, affected, metrics.summary(x[affected], mask=rest[affected]))
         self._write(self._without[site], found, cosines)
 
     @staticmethod

@@ -184,10 +184,10 @@ def prepare(groups: list[list[ReparametrizedLayer]], running: Pass) -> None:
     """As a pass begins: all weights of all layers."""
     for layers in groups:
         method = layers[0].method
-        if method.verify:
+        if method.check_passes:
             check_parameters(layers)
         found = compute(layers)
-        if method.verify or method.form == "general":
+        if method.check_passes or method.form == "general":
             check_reparametrized(layers, found)
         for layer, weights in zip(layers, found, strict=True):
             running.weights[layer.shape.name] = weights

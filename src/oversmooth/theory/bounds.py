@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from oversmooth.theory.components import components
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
 from oversmooth.theory.small_matrices import eigenvalues, finite
 from oversmooth.theory.weights import check_weights, head_spectrum, smaller_product
+from oversmooth.theory.words import Words, nested
 
 SAFETY = 4.0
 """An estimated error must be this many times smaller than the margin: first-order estimates are no bounds."""
@@ -172,7 +172,7 @@ def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
     return True
 
 
-def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False, values: Tensor | None = None) -> Any:
+def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False, values: Tensor | None = None) -> Words:
     """What weights alone decide, per head and for whatever attention: nested lists of "smooth", "rough" and "open".
 
     W_V ``(..., heads, d, k)``, W_O ``(..., heads, k, d)``. Each head by itself, at two tokens or more, with softmax
@@ -189,14 +189,7 @@ def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False, values: Tensor
     about = head_spectrum(W_V, W_O) if values is None else _known(values, W_V.shape[:-2])
     flat = (x.reshape(-1, *x.shape[-n:]).cpu() for x, n in ((W_V, 2), (W_O, 2), (about, 1)))
     words = [_weights_alone(V, output, lam, causal) for V, output, lam in zip(*flat, strict=True)]
-
-    def nested(shape: tuple[int, ...], place: int) -> Any:
-        if not shape:
-            return words[place]
-        inner = math.prod(shape[1:])
-        return [nested(shape[1:], place + i * inner) for i in range(shape[0])]
-
-    return nested(tuple(W_V.shape[:-2]), 0)
+    return nested(words, W_V.shape[:-2])
 
 
 def _known(values: Tensor, heads: torch.Size) -> Tensor:
@@ -249,13 +242,19 @@ def _some_power_grows(M: Tensor, error: float) -> bool:
 
 
 def _decide(lam: Tensor, error: Tensor, has_zeros: bool, causal: bool) -> str:
-    growth = (1 + lam).abs()
-    if causal and bool((growth - error > 1).any()):
+    """What discs of radius `error` around the eigenvalues prove. Squares less 1 are compared, since 1 + λ drops the
+    digits of a small λ: ``|1 + λ|² − 1 = 2 Re λ + |λ|²``.
+    """
+    square = lam.real.square() + lam.imag.square()
+    excess, rounding = 2 * lam.real + square, 8 * _EPS * (2 * lam.real.abs() + square)
+    outer = torch.where(error > -1, error * (2 + error), -1.0)  # (1 + error)² − 1
+    if causal and bool((excess - rounding > outer).any()):
         return "smooth"
     distinct = bool((lam.abs() > error).all())
-    if distinct and bool(((lam + 0.5).abs() + error <= 0.5).all()):
+    # |λ + ½| + error <= ½, squared; what is left out, error², helps.
+    if distinct and bool((excess - lam.real + rounding + error <= 0).all()):
         return "rough"
-    if has_zeros and bool((growth + error < 1).all()):
+    if has_zeros and bool((excess + rounding + 2 * error < 0).all()):
         return "rough"  # features that the head does not write to stay as they are, and all others shrink
     first = lam.abs().argmax()
     others = torch.arange(len(lam)) != first

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Search, Update
 from oversmooth.theory.spectrum import Method, check_method, check_tolerance, materialise_if_small
 from oversmooth.theory.weights import check_weights, one_per_head
+from oversmooth.theory.words import Words, nested
 
 Verdict = Literal["smooth", "rough", "tie", "undecided"]
 Answer = Literal["holds", "fails", "open"]
@@ -91,17 +92,17 @@ class Dominance:
         return self._outcome() == _UNDECIDED
 
     @property
-    def verdict(self) -> Any:
+    def verdict(self) -> Words:
         """Of "smooth", "rough", "tie" and "undecided" the one that is found; nested lists of them for a batch."""
         return _words(self._outcome(), _VERDICTS)
 
     @property
-    def certainty(self) -> Any:
+    def certainty(self) -> Words:
         """How the verdict is known, nested as it is: "certified" by a proof, or "estimated"."""
         return _words((self.certified & (self._outcome() != _UNDECIDED)).int(), ("estimated", "certified"))
 
     @property
-    def reason(self) -> Any:
+    def reason(self) -> Words:
         """Why a verdict is "undecided" or a "tie", or why it is not what the radii say; nested as it is, "" where there
         is nothing to say.
         """
@@ -110,10 +111,10 @@ class Dominance:
             for x in (self._outcome(), self.margin, self.error, self.weights_error, self._is_frozen())
         ]
         said = [_reason(*row) for row in zip(*columns, strict=True)]
-        return _words(torch.arange(len(said)).reshape(self.margin.shape), said)
+        return nested(said, self.margin.shape)
 
     @property
-    def notions(self) -> dict[str, Any]:
+    def notions(self) -> dict[str, Words]:
         """Whether each of the three notions "holds", "fails" or is "open": what the spectra say for a generic input.
 
         Angle convergence is meant up to sign, over the tokens that the limit does not leave at zero.
@@ -154,7 +155,7 @@ def dominance(
     *,
     per_head: bool = False,
     residual: bool | float = True,
-    bias: bool | Tensor = False,
+    bias: Tensor | None = None,
     neutreno: float | Tensor = 0.0,
     change: AttentionChange | None = None,
     zeros: bool | None = None,
@@ -173,7 +174,8 @@ def dominance(
     Args:
         per_head: treat each head as if it were the only one, as the first paper does.
         residual: False for an update without X itself; a number for one with so many times X.
-        bias: whether values or outputs have a bias (a folded norm's β is one): a smooth mode of eigenvalue 1.
+        bias: what is added to every token, as in `simulate` (a folded norm's β adds to it). Unless it is zero, it is a
+            smooth mode of eigenvalue 1; its size does not matter.
         neutreno: λ̃, one number or one a head: shifts A's eigenvalues by −λ̃ and adds a source that keeps tokens apart.
         change: any other change of attention that is linear in A; in place of neutreno.
         zeros: whether the d − k zero eigenvalues of a head's H count; they give μ = 1 on both sides. By default they do
@@ -220,8 +222,7 @@ def dominance(
     residual = check_residual(residual)
     if not (change is None or isinstance(change, AttentionChange)):
         raise InputError(f"change is {arguments.kind(change)}; give an AttentionChange, or neutreno")
-    if not isinstance(bias, Tensor):
-        bias = arguments.flag(bias, "bias")
+    biased = is_biased(bias)
     if A.mask is not None and not per_head and not torch.equal(A.mask, A.mask[..., :1, :].expand_as(A.mask)):
         raise InputError("the mask differs between heads; heads taken together see the same tokens: give (..., n)")
     W_V, W_O = W_V.to(A.device, A.dtype), W_O.to(A.device, A.dtype)
@@ -241,7 +242,6 @@ def dominance(
     gains = [None if x is None else x.to(A.device, A.dtype) for x in (change.constant_gain, change.centred_gain)]
     update = Update(1.0 if residual else 0.0, shift / gain, constant / gain, *gains)
     A = materialise_if_small(A)
-    biased = bool(bias.any()) if isinstance(bias, Tensor) else bias
     # A source that differs between tokens outlives a constant offset of the same growth.
     smooth_floor, rough_floor = (1.0 if biased and not change.source else 0.0), (1.0 if change.source else 0.0)
     search = Search(
@@ -290,6 +290,13 @@ def dominance(
     )
 
 
+def is_biased(bias: Tensor | None) -> bool:
+    """Whether anything is added to every token."""
+    if bias is None:
+        return False
+    return bool(arguments.tensor(bias, "bias", "(d,), or None", least=1).any())
+
+
 def check_residual(residual: bool | float) -> bool | float:
     """Whether, or how many times, an update keeps X itself."""
     if isinstance(residual, bool):
@@ -317,8 +324,5 @@ def _reason(outcome: int, margin: float, error: float, weights_error: float, fro
     return f"rounding of attention could turn it: {apart}, and {known}"
 
 
-def _words(code: Tensor, vocabulary: Sequence[str]) -> Any:
-    def name(entry: Any) -> Any:
-        return [name(e) for e in entry] if isinstance(entry, list) else vocabulary[entry]
-
-    return name(code.tolist())
+def _words(code: Tensor, vocabulary: Sequence[str]) -> Words:
+    return nested([vocabulary[i] for i in code.flatten().tolist()], code.shape)

@@ -69,6 +69,7 @@ class Simulation:
         """``log ‖LFC‖_F``."""
         return self.log_norm - softplus(2 * self.log_hfc_lfc) / 2
 
+    @property
     def rate(self) -> Tensor:
         """Factor by which HFC/LFC changes a layer, over the second half of the run, ``(...)``."""
         half = min(len(self.depth) // 2, len(self.depth) - 2)

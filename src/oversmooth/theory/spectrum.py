@@ -78,15 +78,15 @@ def attention_spectrum(
     *,
     method: Method = "auto",
     tolerance: float | None = None,
-    most: int = 128,
+    steps: int = 128,
     seed: int = 0,
 ) -> AttentionSpectrum:
     """The eigenvalues of A other than 1. A ``(..., n, n)`` or an operator.
 
     Causal attention: its diagonal without the first entry, exact. Otherwise all n − 1 of them up to 64 tokens (or
-    method="dense"), and above that, or with method="arnoldi", the extremal ones: `most` steps at most on centred
-    vectors, fewer if the outermost Ritz values in 16 directions reach the tolerance before. The vertices of the
-    spectrum's convex hull are what decides about smoothing, and these are what Arnoldi finds first.
+    method="dense"), and above that, or with method="arnoldi", the extremal ones: at most `steps` Arnoldi steps on
+    centred vectors, fewer if the outermost Ritz values in 16 directions reach the tolerance before. The vertices of
+    the spectrum's convex hull are what decides about smoothing, and these are what Arnoldi finds first.
 
     >>> A = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
     >>> attention_spectrum(A).values
@@ -95,7 +95,7 @@ def attention_spectrum(
     A = as_operator(A)
     check_method(method)
     tolerance = check_tolerance(tolerance, A.dtype)
-    most, seed = arguments.whole(most, "most", least=1), arguments.seed(seed)
+    steps, seed = arguments.whole(steps, "steps", least=1), arguments.seed(seed)
     if A.causal and method == "auto":
         values = causal_values(A)
         return AttentionSpectrum(values.to(complex_of(A.dtype)), torch.zeros_like(values), "causal", tolerance)
@@ -106,7 +106,7 @@ def attention_spectrum(
     if method == "dense" or (method == "auto" and A.tokens <= DENSE_TOKENS) or A.tokens <= 2 or apart:
         values = dense_values(flat, parts).reshape(*A.batch_shape, -1)
         return AttentionSpectrum(values, torch.zeros_like(values.real), "dense", tolerance)
-    values, residuals = _extremal_values(system, tolerance, most, seed)
+    values, residuals = _extremal_values(system, tolerance, steps, seed)
     shape = (*A.batch_shape, -1)
     return AttentionSpectrum(values.reshape(shape), residuals.reshape(shape), "arnoldi", tolerance)
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.dominance import TIE, Verdict
+from oversmooth.theory.dominance import TIE, Verdict, is_biased
 from oversmooth.theory.krylov import LinearSystem, Score, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import real_and_imaginary
@@ -41,7 +42,7 @@ _STEPS, _RESTARTS = 48, 12
 _DENSE = 1 << 26
 # Relative residual of a left vector that is good enough for a condition number: what it still has of other left vectors
 # is orthogonal to the right one.
-_LEFT = 1e-2
+_LEFT = 1e-3
 # Power steps for the norm of the product, which is needed to its order of magnitude.
 _NORM_STEPS = 4
 
@@ -138,14 +139,14 @@ def stack_dominance(
     W_V: Sequence[Tensor],
     W_O: Sequence[Tensor],
     *,
-    bias: bool = False,
+    bias: Tensor | Sequence[Tensor | None] | None = None,
     tolerance: float | None = None,
     seed: int = 0,
 ) -> StackDominance:
     """The stack ``X ← X + Σ_h A_h X W_V^h W_O^h``, layer after layer, repeated. A ``(heads, n, n)`` each.
 
-    bias: whether a constant is added to every token somewhere; such a mode keeps its size, so smoothing counts with
-    a radius of at least 1.
+    bias: what is added to every token, or a list of that, as in `simulate`. Unless all are zero, such a mode keeps its
+    size, so that smoothing counts with a radius of at least 1.
 
     >>> A = torch.tensor([[[0.5, 0.5], [0.25, 0.75]]])
     >>> W = torch.eye(2)[None]
@@ -157,7 +158,9 @@ def stack_dominance(
             raise InputError(f"{name} is {arguments.kind(given)}; give a list, an array for each layer")
     if not len(A) == len(W_V) == len(W_O) or not A:
         raise InputError(f"the stack has {len(A)} A, {len(W_V)} W_V and {len(W_O)} W_O; give as many of each")
-    bias, seed = arguments.flag(bias, "bias"), arguments.seed(seed)
+    biases: list[Any] = list(bias) if isinstance(bias, (list, tuple)) else [bias]
+    biased = any(is_biased(b) for b in biases)
+    seed = arguments.seed(seed)
     tolerance = check_tolerance(tolerance, torch.float64)
     # A product of layers is far from normal, so that its eigenvalues need all the precision there is.
     operators = [as_operator(a).to(torch.float64) for a in A]
@@ -178,7 +181,7 @@ def stack_dominance(
     log_smooth, smooth_error = _smooth(weights)
     systems = _systems(operators, weights)
     rough = _rough(systems, log_smooth, tolerance, seed) if systems else _Rough(-math.inf)
-    floor = 0.0 if bias else -math.inf
+    floor = 0.0 if biased else -math.inf
     above = max(log_smooth, floor) > rough.log_radius
     # The floor is exact.
     error = (smooth_error if log_smooth > floor else 0.0) + (rough.above if above else rough.below)

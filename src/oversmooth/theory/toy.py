@@ -192,7 +192,7 @@ class ToyOutcome:
     def seen_rate(self) -> Tensor | None:
         """The factor that was seen; None where the ratio has reached the rounding of float64, as it can with a norm."""
         floor = math.log(_ALL_BUT_ZERO) if self.case.norm != "none" else -math.inf
-        return None if bool((self.observed.log_hfc_lfc[-1] < floor).any()) else self.observed.rate()
+        return None if bool((self.observed.log_hfc_lfc[-1] < floor).any()) else self.observed.rate
 
 
 _SECTION_3 = {

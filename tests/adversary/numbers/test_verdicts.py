@@ -422,6 +422,12 @@ def test_verdicts_from_weights_alone_hold_for_attention_at_hand(values, seed, ca
     assert (smooth > rough) == (said == "smooth"), (smooth, rough)
 
 
+@pytest.mark.parametrize("size", [1e-5, 1e-12, 1e-17, 3.8e-22])
+def test_small_eigenvalues_are_told_from_zero(size):
+    for value, expected in ((size, "smooth"), (-size, "rough")):
+        assert head_verdicts(*one_head([complex(value)])) == [expected]
+
+
 def test_half_precision_is_known_to_fewer_digits():
     A = soft(9, 1)
     found = [
@@ -493,7 +499,7 @@ def test_room_with_sums_of_zero_and_of_both_signs():
     """No mixture of attention: neither is an error."""
     from support.families import FAMILIES
 
-    model = steering.steer(FAMILIES["Llama"].make().double(), steering.Spectral(form="general", range=(-1.0, 0.5)))
+    model = steering.steer(FAMILIES["Llama"].make().double(), steering.Spectral(form="general", interval=(-1.0, 0.5)))
     layer = steering.steering_of(model).reparametrized[0]
     with torch.no_grad():
         layer.psi.zero_()

@@ -51,8 +51,8 @@ def method_named(text: str) -> Method:
     >>> from oversmooth.steering.methods.registry import method_named
     >>> print(method_named("spectral:mode=smooth,bounded"))
     Spectral(mode='smooth', bounded=True)
-    >>> print(method_named("spectral:form=general,range=-0.5..0.2"))
-    Spectral(form='general', range=(-0.5, 0.2))
+    >>> print(method_named("spectral:form=general,interval=-0.5..0.2"))
+    Spectral(form='general', interval=(-0.5, 0.2))
     """
     name, _, rest = text.partition(":")
     known = {key.lower(): key for key in METHODS}

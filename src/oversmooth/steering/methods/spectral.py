@@ -37,27 +37,27 @@ class Spectral(Method):
 
     Args:
         mode: "sharpen" or "smooth".
-        form: "symmetric" has V orthogonal and Λ = ∓ψ²; "general" has any invertible V and ψ clipped to `range`.
+        form: "symmetric" has V orthogonal and Λ = ∓ψ²; "general" has any invertible V and ψ clipped to `interval`.
         bounded: symmetric: ``ψ²/(1 + Σψ²)``, the sum over query heads that share a value head. |λ| stays below 1, where
             sharpening cannot flip back to smoothing.
-        range: general: the ends of the clipping; by default [−1, 0] to sharpen, [0, 1] to smooth; in place of mode.
+        interval: general: the ends of the clipping; by default [−1, 0] to sharpen, [0, 1] to smooth; in place of mode.
         orthogonal: how V is made of Θ: "qr" (the paper's), "cayley" or "exp".
         wiring: "paper" is ``x V`` then ``(·) Λ Vᵀ``; "code", the authors' early code, ``x Vᵀ`` then ``(·) V Λ``: all
             heads together have H = Λ, with the same signs, but the heads do not decouple.
         start: "warm" from the model's weights, as near as the form allows; "cold" as the paper initialises.
         seed: of a cold start.
-        verify: look for NaN, and for V about to become singular, in every training pass, and stop there.
+        check_passes: look for NaN, and for V about to become singular, in every training pass, and stop there.
     """
 
     mode: Mode = "sharpen"
     form: Literal["symmetric", "general"] = "symmetric"
     bounded: bool = False
-    range: tuple[float, float] | None = None
+    interval: tuple[float, float] | None = None
     orthogonal: orthogonal.Map = "qr"
     wiring: Literal["paper", "code"] = "paper"
     start: Literal["warm", "cold"] = "warm"
     seed: int = 0
-    verify: bool = False
+    check_passes: bool = False
 
     place: ClassVar[Place] = "weights"
     why_no_fold: ClassVar[str] = ""
@@ -71,35 +71,37 @@ class Spectral(Method):
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed!r}; give a whole number from 0 to 2^63 − 1")
         arguments.flag(self.bounded, "bounded")
-        arguments.flag(self.verify, "verify")
-        if self.range is not None:
+        arguments.flag(self.check_passes, "check_passes")
+        if self.interval is not None:
             if self.form != "general":
-                given = self.range or "empty"
-                raise InputError(f"range is {given} but form is {self.form!r}; a range needs form='general'")
+                given = self.interval or "empty"
+                raise InputError(f"interval is {given} but form is {self.form!r}; an interval needs form='general'")
             try:
-                low, high = map(float, self.range)
+                low, high = map(float, self.interval)
             except (TypeError, ValueError):
-                raise InputError(f"range is {self.range!r}; give its two ends, such as (-1, 0)") from None
+                raise InputError(f"interval is {self.interval!r}; give its two ends, such as (-1, 0)") from None
             if not (math.isfinite(low) and math.isfinite(high)):
                 raise InputError(
-                    f"range is ({low:g}, {high:g}); give two finite ends, or form='symmetric' for one sign"
+                    f"interval is ({low:g}, {high:g}); give two finite ends, or form='symmetric' for one sign"
                 )
             if not low < high:
-                raise InputError(f"range is ({low:g}, {high:g}), whose ends are swapped or equal; give the lower first")
-            object.__setattr__(self, "range", (low, high))
+                raise InputError(
+                    f"interval is ({low:g}, {high:g}), whose ends are swapped or equal; give the lower first"
+                )
+            object.__setattr__(self, "interval", (low, high))
         if self.form == "general" and (self.bounded or self.wiring == "code" or self.orthogonal != "qr"):
             raise InputError("form='general' has no orthogonal V: leave bounded, orthogonal and wiring as they are")
 
     @property
     def ends(self) -> tuple[float, float]:
         """Between which eigenvalues lie, over all query heads that share a value head together."""
-        if self.range is not None:
-            return self.range
+        if self.interval is not None:
+            return self.interval
         top = 1.0 if self.bounded or self.form == "general" else torch.inf
         return (-top, 0.0) if self.mode == "sharpen" else (0.0, top)
 
     def always_said(self) -> tuple[str, ...]:
-        return () if self.range is not None else ("mode",)  # a range stands in place of it
+        return () if self.interval is not None else ("mode",)  # an interval stands in place of it
 
     def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:
         if (why := super().refusal(layer, anatomy)) is not None:

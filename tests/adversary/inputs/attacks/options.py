@@ -197,8 +197,9 @@ def _of_the_line() -> Iterator[Case]:
     settings = {
         "neutreno": ("strength=nan", "strength=inf", "strength=1e400", "strength=", "strength", "learned=maybe", "x=1"),
         "spectral": (
-            "mode=[/b]", "range=1..0", "range=nan..nan", "range=..", "range=1", "seed=-1", f"seed={'9' * 40}",
-            "orthogonal=\x1b[31mred", "form=general,range=-inf..inf", "mode=sharpen,mode=smooth", "bounded=2",
+            "mode=[/b]", "interval=1..0", "interval=nan..nan", "interval=..", "interval=1", "seed=-1",
+            f"seed={'9' * 40}",
+            "orthogonal=\x1b[31mred", "form=general,interval=-inf..inf", "mode=sharpen,mode=smooth", "bounded=2",
         ),
         "attnscale": ("strength=1e38", "strength=-1e308"),
         "featscale": ("low=nan", "high=-inf", "as_published=\u202e"),
