@@ -43,7 +43,7 @@ def test_eigenvalues_are_the_written_ones(form, heads_and_group, scale, seed):
     psi = scale * normal(heads, 3, seed=seed)
     method = FORMS[form]
     got = method.eigenvalues(psi, group)
-    if method.range is None:
+    if method.interval is None:
         torch.testing.assert_close(got, by_hand.eigenvalues(Row((method,)), psi, group))
     low, high = method.ends
     shared = got.unflatten(0, (heads // group, group)).sum(1)

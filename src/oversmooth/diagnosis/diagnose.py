@@ -30,7 +30,9 @@ from oversmooth.diagnosis.result import (
     Extrapolation,
     Layer,
     LayerDominance,
+    ModelFacts,
     Numbers,
+    Provenance,
     Spectrum,
     plain,
     share_of_smoothing,
@@ -108,14 +110,14 @@ def diagnose(
         from oversmooth import models  # borrows transformers or timm
 
         model = models.load(str(model))
-    facts: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     if isinstance(model, Loaded):
         tokenizer = tokenizer or model.tokenizer
         name = name or model.name
         inputs = model.inputs() if inputs is None else inputs
         remarks += model.remarks
         if model.recipe is not None and model.name == model.recipe.title:  # as it was trained
-            facts["recipe"] = model.recipe.to_dict()
+            known["recipe"] = model.recipe.to_dict()
         model = model.model
     inside = unwrapped(check_is_module(model))
     if inside is not model:
@@ -167,48 +169,48 @@ def diagnose(
         layers = _layers(blocks, found)
     parameters = {id(p): p for p in inside.parameters()}
     first_layer = anatomy.layers[0]
+    facts: ModelFacts = {
+        "name": name or _name(inside),
+        "layout": first_layer.layout.name,
+        "stack": anatomy.stack,
+        "layers": len(blocks),
+        "shared": len({block.layer.name for block in blocks}) < len(blocks),
+        "width": first_layer.width,
+        "heads": first_layer.heads,
+        "kv_heads": first_layer.kv_heads,
+        "head_dim": first_layer.head_dim,
+        "causal": first_layer.causal if found.causal is None else found.causal,
+        "norm": blocks[0].norm_position,
+        "norm_kind": first_layer.norm.kind if first_layer.norm is not None else None,
+        "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
+        "parameters": sum(p.numel() for p in parameters.values()),
+        "training": inside.training,
+    }
+    facts |= {"class": type(inside).__name__, **known, **(about or {})}  # type: ignore[typeddict-item]
+    provenance: Provenance = {
+        "oversmooth": oversmooth.__version__,
+        "platform": platform.platform(),
+        "device": str(device),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.perf_counter() - started, 2),
+        "seed": seed,
+        "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
+        "inputs": found.inputs,
+        "tokens": [min(found.tokens_seen), max(found.tokens_seen)],
+        "rank_inputs": min(ranks, found.inputs),
+        "joined_inputs": min(joined, found.inputs) if spectra else 0,
+        "variant": variant,
+        "counting_rule": "one maximum over all pairs of eigenvalues of A and of a head's H, per input, layer and "
+        "head; the d − k zeros of H left out"
+        + ("" if variant == "raw" else f"; H {variant}")
+        + ("" if rule == "complex" else "; real parts of both spectra"),
+        "massive_rule": f"norm over {MASSIVE_RATIO:g} times the median norm of the input's tokens, layer by layer",
+        "top1": None if accuracy is None else plain(accuracy),
+    }
+    provenance |= _versions()  # type: ignore[typeddict-item]
     diagnosis = Diagnosis(
-        model={
-            "name": name or _name(inside),
-            "class": type(inside).__name__,
-            "layout": first_layer.layout.name,
-            "stack": anatomy.stack,
-            "layers": len(blocks),
-            "shared": len({block.layer.name for block in blocks}) < len(blocks),
-            "width": first_layer.width,
-            "heads": first_layer.heads,
-            "kv_heads": first_layer.kv_heads,
-            "head_dim": first_layer.head_dim,
-            "causal": first_layer.causal if found.causal is None else found.causal,
-            "norm": blocks[0].norm_position,
-            "norm_kind": first_layer.norm.kind if first_layer.norm is not None else None,
-            "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
-            "parameters": sum(p.numel() for p in parameters.values()),
-            "training": inside.training,
-            **facts,
-            **(about or {}),
-        },
-        provenance={
-            "oversmooth": oversmooth.__version__,
-            **_versions(),
-            "platform": platform.platform(),
-            "device": str(device),
-            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "seconds": round(time.perf_counter() - started, 2),
-            "seed": seed,
-            "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
-            "inputs": found.inputs,
-            "tokens": [min(found.tokens_seen), max(found.tokens_seen)],
-            "rank_inputs": min(ranks, found.inputs),
-            "joined_inputs": min(joined, found.inputs) if spectra else 0,
-            "variant": variant,
-            "counting_rule": "one maximum over all pairs of eigenvalues of A and of a head's H, per input, layer and "
-            "head; the d − k zeros of H left out"
-            + ("" if variant == "raw" else f"; H {variant}")
-            + ("" if rule == "complex" else "; real parts of both spectra"),
-            "massive_rule": f"norm over {MASSIVE_RATIO:g} times the median norm of the input's tokens, layer by layer",
-            "top1": None if accuracy is None else plain(accuracy),
-        },
+        model=facts,
+        provenance=provenance,
         layers=layers,
         extrapolation=extrapolation,
         remarks=remarks,

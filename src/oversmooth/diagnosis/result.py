@@ -42,31 +42,57 @@ Alone = Annotated[str, Literal["smooth", "rough", "open"]]
 """What weights alone decide, or a simulation."""
 
 
-class _Model(TypedDict):
-    """What a diagnosis must say of its model; more may stand beside it."""
-
+class _ModelAlways(TypedDict):
     name: str
     layers: int
     heads: int
     width: int
 
 
-class Model(_Model, total=False):
+class ModelFacts(_ModelAlways, total=False):
+    """What is known of the model. More may stand beside it: `diagnose(about=...)`, and its class as "class"."""
+
+    layout: str
+    stack: str
+    shared: bool
+    """Whether several blocks have the same weights."""
+    kv_heads: int
+    head_dim: int
+    causal: bool | None
+    norm: str | None
+    """Where it stands: "pre", "post", …"""
+    norm_kind: str | None
+    dtype: str
+    parameters: int
+    training: bool
+    recipe: dict[str, Any]
+    """Of a model that `oversmooth train` made."""
     state: str
     mode: str | None
-    recipe: dict[str, Any]
-    dtype: str
 
 
-class _Provenance(TypedDict):
+class _ProvenanceAlways(TypedDict):
     data: str
     inputs: int
     seconds: float
 
 
-class Provenance(_Provenance, total=False):
+class Provenance(_ProvenanceAlways, total=False):
+    """Where the figures come from. The versions of libraries stand beside it."""
+
+    oversmooth: str
+    torch: str
+    platform: str
+    device: str
     created: str
+    seed: int
     tokens: list[int]
+    """Of the shortest and of the longest input."""
+    rank_inputs: int
+    joined_inputs: int
+    spectra_inputs: int
+    joined: bool
+    variant: str
     counting_rule: str
     massive_rule: str
     top1: Number
@@ -281,8 +307,8 @@ class Accuracy:
 class Diagnosis:
     """Everything `diagnose` found."""
 
-    model: Annotated[dict[str, Any], Model]
-    provenance: Annotated[dict[str, Any], Provenance]
+    model: ModelFacts
+    provenance: Provenance
     layers: list[Layer]
     extrapolation: list[Extrapolation] = field(default_factory=list)
     verdict: list[str] = field(default_factory=list)

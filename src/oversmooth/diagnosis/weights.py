@@ -176,7 +176,6 @@ def diagnose_weights(
     diagnosis = Diagnosis(
         model={
             "name": name,
-            "class": "",
             "layout": first.layout.name,
             "stack": anatomy.stack,
             "layers": len(anatomy),

@@ -73,7 +73,7 @@ def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
             {
                 "label": label,
                 "summary": _summary(diagnosis),
-                "provenance": _entries(diagnosis.model) + _entries(diagnosis.provenance),
+                "provenance": _entries({**diagnosis.model, **diagnosis.provenance}),
                 "verdict": diagnosis.verdict,
                 "remarks": diagnosis.remarks,
                 "rows": [_row(depth, layer) for depth, layer in enumerate(diagnosis.layers)],
@@ -168,7 +168,7 @@ def distinct(names: list[str]) -> list[str]:
 
 def _summary(diagnosis: Diagnosis) -> str:
     """Where the numbers come from, in one line."""
-    known = diagnosis.model | diagnosis.provenance
+    known: dict[str, Any] = {**diagnosis.model, **diagnosis.provenance}
     tokens = known.get("tokens")
     if isinstance(tokens, list):  # the fewest and the most of any input
         tokens = "–".join(str(n) for n in dict.fromkeys(tokens))

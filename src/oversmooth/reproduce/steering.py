@@ -9,6 +9,7 @@ way, and most of what is changed is lost. It says what a method does, not what i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
@@ -57,15 +58,23 @@ SWEEP: list[tuple[str, Method | None, str]] = [
 _COLUMNS = ("method", "moved", "HFC/LFC, first, most, last", "cos, last", "eff. rank, last", "smoothing cases", "top-1")
 
 
+@dataclass(frozen=True)
+class Refused:
+    """A method that a model's layers do not take."""
+
+    name: str
+    why: str
+
+
 def sweep(
     loaded: Loaded, inputs: Inputs, few: Inputs, name: str, method: Method | None, layers: str, progress: OnProgress
-) -> Diagnosis:
+) -> Diagnosis | Refused:
     """One row: tokens and top-1 of all inputs, spectra of a few."""
     if method is not None:
         try:
             steer(loaded.model, method, layers)
         except InputError as error:
-            return _refused(name, str(error))
+            return Refused(name, str(error))
     try:
         whole = diagnose(loaded.model, inputs, name=name, spectra=False, progress=progress)
         spectra = diagnose(loaded.model, few, name=name, depth=0, joined=0, ranks=0)
@@ -78,14 +87,10 @@ def sweep(
             unsteer(loaded.model)
 
 
-def _refused(name: str, why: str) -> Diagnosis:
-    return Diagnosis({"name": name, "refused": why}, {}, [])
-
-
-def rows(diagnoses: Sequence[Diagnosis]) -> list[tuple[str, ...]]:
+def rows(diagnoses: Sequence[Diagnosis | Refused]) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for d in diagnoses:
-        if "refused" in d.model:
+        if isinstance(d, Refused):
             found.append((d.name, "refused", "–", "–", "–", "–", "–"))
             continue
         curve = [v for v in d.curve("hfc_lfc") if v is not None]
@@ -105,7 +110,7 @@ def rows(diagnoses: Sequence[Diagnosis]) -> list[tuple[str, ...]]:
     return found
 
 
-def table(diagnoses: Sequence[Diagnosis]) -> Table:
+def table(diagnoses: Sequence[Diagnosis | Refused]) -> Table:
     out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for place, heading in enumerate(_COLUMNS):
         out.add_column(heading.replace(", ", "\n", 1), justify="right" if place else "left")
@@ -114,5 +119,5 @@ def table(diagnoses: Sequence[Diagnosis]) -> Table:
     return out
 
 
-def markdown(diagnoses: Sequence[Diagnosis]) -> str:
+def markdown(diagnoses: Sequence[Diagnosis | Refused]) -> str:
     return table_text.markdown(_COLUMNS, rows(diagnoses))
