@@ -21,7 +21,7 @@ _NEEDED = ("numpy", "safetensors", "torch", "rich")
 
 def main() -> None:
     """The command line, from the arguments to the exit code."""
-    said = ""
+    message = ""
     with signals.heard() as stop, standard_streams():
         try:
             code = app(standalone_mode=False) or 0
@@ -29,13 +29,13 @@ def main() -> None:
                 sys.stdout.flush()  # while it can still be said if that fails
         except BaseException as error:
             if stop.number is None:
-                said, code = str(_refusal(error)), 2
+                message, code = str(_refusal(error)), 2
             else:  # whatever others made of it, it was the signal
                 code = stop.exit_code
         if stop.number is not None and code in (stop.exit_code, 130):  # typer makes 130 of every interrupt
-            said, code = stop.said, stop.exit_code
-        if said:
-            err.print(f"oversmooth: {said}", style="red", soft_wrap=True)
+            message, code = stop.said, stop.exit_code
+        if message:
+            err.print(f"oversmooth: {message}", style="red", soft_wrap=True)
     sys.exit(code)
 
 

@@ -33,9 +33,9 @@ class _Command(typer.core.TyperCommand):
     """A command whose options hold a value, and numbers that can be computed with."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        for place, word in enumerate(args):
+        for index, word in enumerate(args):
             if not word or re.fullmatch("--[a-z-]+=", word):  # a path of no letters would be the directory one is in
-                named = word.rstrip("=") or (args[place - 1] if place else "the first argument")
+                named = word.rstrip("=") or (args[index - 1] if index else "the first argument")
                 raise InputError(f"{named} is empty; give a value, or leave it out")
             if "\0" in word:
                 raise InputError(f"{word} has a zero byte in it, which no name has; leave it out")

@@ -32,9 +32,9 @@ def demo(
     page.check(beside)
     language.check()
     of_images, of_texts = _vits(seed), _language(seed)
-    for title, found in (("Language models", of_texts), ("ViTs trained on Fashion-MNIST", of_images)):
+    for title, diagnoses in (("Language models", of_texts), ("ViTs trained on Fashion-MNIST", of_images)):
         out.rule(title)
-        show(found)
+        show(diagnoses)
     page.save(of_images, output, [("pretrained language models and their random twins", beside.name)])
     page.save(of_texts, beside, [("three ViTs: plain, smoothing and sharpening", output.name)])
     out.print(f"\nwrote {output} and {beside.name}")
@@ -60,7 +60,7 @@ def _language(seed: int) -> list[Diagnosis]:
 
 
 def _with_progress(work: list[tuple[str, Callable[[Any], Diagnosis]]]) -> list[Diagnosis]:
-    found = []
+    diagnoses = []
     with progress_bar("inputs") as bars:
         for title, diagnosed in work:
             task = bars.add_task(f"{title}: loading", total=None)
@@ -68,5 +68,5 @@ def _with_progress(work: list[tuple[str, Callable[[Any], Diagnosis]]]) -> list[D
             def on_message(done: int, total: int | None, what: str, task=task, title=title) -> None:  # type: ignore[no-untyped-def]
                 bars.update(task, description=f"{title}: {what}", completed=done, total=total)
 
-            found.append(diagnosed(on_message))
-    return found
+            diagnoses.append(diagnosed(on_message))
+    return diagnoses

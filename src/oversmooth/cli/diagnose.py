@@ -115,7 +115,7 @@ def diagnose(
     settings = dict(
         spectra=spectra, joined=joined, ranks=ranks, variant=variant.value, stack=stack, depth=depth, seed=seed
     )
-    found = diagnose_all(
+    diagnoses = diagnose_all(
         models,
         data,
         inputs,
@@ -127,14 +127,14 @@ def diagnose(
         settings=settings,
         trust_remote_code=trust_remote_code,
     )
-    show(found)
+    show(diagnoses)
     if json is not None:
-        found[0].save(json)
+        diagnoses[0].save(json)
     if html is not None:
-        page.save(found, html)
+        page.save(diagnoses, html)
     written = [p for p in (json, html) if p is not None]
     if figures is not None:
-        written += drawn.save(found, figures, format.value)
+        written += drawn.save(diagnoses, figures, format.value)
     for path in written:
         out.print(f"wrote {path}")
 
@@ -165,7 +165,7 @@ def diagnose_all(
             check_loadable(name)
     if data is not None:
         check_readable(data)
-    found: list[Diagnosis] = []
+    diagnoses: list[Diagnosis] = []
     seed = int(str(settings["seed"]))
     wanted = [
         (name, random) for name in names for random in (False, True) if not random or (twin and not is_saved(name))
@@ -173,7 +173,7 @@ def diagnose_all(
     with progress_bar("inputs") as bars:
         for name, random in wanted:
             if name in saved:
-                found.append(saved[name])
+                diagnoses.append(saved[name])
                 continue
             task = bars.add_task(f"{Path(name).name}{' (random)' if random else ''}: loading", total=None)
             loaded = load(
@@ -186,8 +186,8 @@ def diagnose_all(
             def advance(done: int, total: int | None, what: str, task=task, name=loaded.name) -> None:  # type: ignore[no-untyped-def]
                 bars.update(task, description=f"{name}: {what}", completed=done, total=total)
 
-            found.append(run(loaded, inputs, progress=advance, **settings))  # type: ignore[arg-type]
-    return found
+            diagnoses.append(run(loaded, inputs, progress=advance, **settings))  # type: ignore[arg-type]
+    return diagnoses
 
 
 def is_saved(name: str) -> bool:

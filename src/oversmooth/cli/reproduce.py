@@ -95,13 +95,13 @@ def table1(
         rule="real" if rule is Rule.real else "complex",
         seed=seed,
     )
-    found = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
-    out.print(recipe.table(found, joined))
-    for note in recipe.notes(found, joined):
+    diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    out.print(recipe.table(diagnoses, joined))
+    for note in recipe.notes(diagnoses, joined):
         out.print(note, highlight=False, markup=False)
     if output is not None:
         with files.whole_file(output) as temporary:
-            temporary.write_text(recipe.markdown(found, joined), encoding="utf-8")
+            temporary.write_text(recipe.markdown(diagnoses, joined), encoding="utf-8")
         out.print(f"wrote {output}", highlight=False, markup=False)
 
 
@@ -128,10 +128,10 @@ def fig2(
         figures.check(output)
     names = _named(models, trained, share, results, seed)
     settings = dict(spectra=False, seed=seed)
-    found = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
-    out.print(terminal.overview(found))
+    diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    out.print(terminal.overview(diagnoses))
     if output is not None:
-        figures.save_one(found, recipe.FIGURE, output)
+        figures.save_one(diagnoses, recipe.FIGURE, output)
         out.print(f"wrote {output}", highlight=False, markup=False)
 
 
@@ -167,21 +167,21 @@ def fig3(
     def given(loaded: Loaded) -> Inputs:
         return loaded.inputs(data, count=count, batch=batch)
 
-    found = []
+    diagnoses = []
     with progress_bar("cases") as bars:
         todo = recipe.cases(names, seed, device)
         task = bars.add_task("", total=len(todo))
         for case in todo:
             bars.update(task, description=case.name)
-            found.append(recipe.run(case, given, seed))
+            diagnoses.append(recipe.run(case, given, seed))
             bars.advance(task)
-    out.print(terminal.overview(found))
-    for diagnosis in found:
+    out.print(terminal.overview(diagnoses))
+    for diagnosis in diagnoses:
         for sentence in diagnosis.verdict:
             if sentence.startswith("Steered"):
                 out.print(f"{diagnosis.name}: {sentence}", highlight=False, markup=False)
     if output is not None:
-        figures.save_one(found, recipe.FIGURE, output)
+        figures.save_one(diagnoses, recipe.FIGURE, output)
         out.print(f"wrote {output}", highlight=False, markup=False)
 
 
@@ -204,7 +204,7 @@ def steering(
         files.check_writable(output, (".md",))
     count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
     loaded = load(model, device=device)
-    found = []
+    diagnoses = []
     with status("reading the inputs"):
         whole, few = (loaded.inputs(data, count=n, batch=batch).kept() for n in (count, min(spectra, count)))
     with progress_bar("inputs") as bars:
@@ -214,11 +214,11 @@ def steering(
             def advance(done: int, total: int | None, _what: str, task=task) -> None:  # type: ignore[no-untyped-def]
                 bars.update(task, completed=done, total=total)
 
-            found.append(recipe.sweep(loaded, whole, few, name, method, layers, advance))
-    out.print(recipe.table(found))
+            diagnoses.append(recipe.sweep(loaded, whole, few, name, method, layers, advance))
+    out.print(recipe.table(diagnoses))
     if output is not None:
         with files.whole_file(output) as temporary:
-            temporary.write_text(recipe.markdown(found), encoding="utf-8")
+            temporary.write_text(recipe.markdown(diagnoses), encoding="utf-8")
         out.print(f"wrote {output}", highlight=False, markup=False)
 
 
@@ -238,8 +238,8 @@ def fig5(
 
     if output is not None:
         figures.check(output)
-    found = [spectra_of(name) for name in _named(models, trained, share, results, seed)]
-    for diagnosis in found:
+    diagnoses = [spectra_of(name) for name in _named(models, trained, share, results, seed)]
+    for diagnosis in diagnoses:
         out.print(
             f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero",
             highlight=False,
@@ -248,5 +248,5 @@ def fig5(
         out.print(terminal.histogram(diagnosis))
     out.print(recipe.PUBLISHED, style="dim")
     if output is not None:
-        figures.save_one(found, recipe.FIGURE, output)
+        figures.save_one(diagnoses, recipe.FIGURE, output)
         out.print(f"wrote {output}", highlight=False, markup=False)

@@ -48,13 +48,13 @@ def spectrum(
         check_there(name)
     if json is not None and len(models) > 1:
         raise InputError(f"--json {json} holds one model, and {len(models)} were given; save them one by one")
-    found = [spectra_of(name, joined, heads, stack, norm) for name in models]
-    _show(found)
+    diagnoses = [spectra_of(name, joined, heads, stack, norm) for name in models]
+    _show(diagnoses)
     if json is not None:
-        found[0].save(json)
+        diagnoses[0].save(json)
         out.print(f"wrote {json}")
     if output is not None:
-        figures.save_one(found, "eigenvalues", output)
+        figures.save_one(diagnoses, "eigenvalues", output)
         out.print(f"wrote {output}")
 
 

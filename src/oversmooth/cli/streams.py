@@ -30,8 +30,8 @@ class Terminal(Console):
     @property
     def size(self) -> ConsoleDimensions:
         """Of the terminal; COLUMNS=0 says that there is no telling, not that nothing fits."""
-        found = super().size
-        return found if found.width > 0 else ConsoleDimensions(80, found.height)
+        size = super().size
+        return size if size.width > 0 else ConsoleDimensions(80, size.height)
 
     @size.setter
     def size(self, new: tuple[int, int]) -> None:
@@ -49,10 +49,10 @@ class Terminal(Console):
     @property
     def file(self) -> IO[str]:
         """The stream itself, under whatever stands in its place for others."""
-        found = super().file
-        while (inner := getattr(found, "rich_proxied_file", found)) is not found:
-            found = inner
-        return found
+        stream = super().file
+        while (inner := getattr(stream, "rich_proxied_file", stream)) is not stream:
+            stream = inner
+        return stream
 
     @file.setter
     def file(self, stream: IO[str]) -> None:

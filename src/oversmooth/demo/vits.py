@@ -77,8 +77,8 @@ def accuracy(path: Path, test: Images) -> Accuracy:
 def corrupted(test: Images, severity: int) -> Tensor:
     """Every image under one kind, in turn: all kinds in the time of one."""
     out = test.images.clone()
-    for place, kind in enumerate(KINDS):
-        turn = slice(place, None, len(KINDS))
+    for index, kind in enumerate(KINDS):
+        turn = slice(index, None, len(KINDS))
         part = replace(test, images=test.images[turn], labels=test.labels[turn])
         out[turn] = Corruptions(part, _CPU)(kind, severity)[0]
     return out

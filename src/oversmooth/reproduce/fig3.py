@@ -61,10 +61,10 @@ def cases(models: Sequence[str] = (), seed: int = 0, device: str | None = None) 
     def untrained() -> Loaded:
         return _own(seed, device) if model is None else load(model, random=True, seed=seed, device=device)
 
-    found = [SteeredCase("untrained", mode, untrained) for mode in _NAMES]
+    cases = [SteeredCase("untrained", mode, untrained) for mode in _NAMES]
     if model is not None:
-        found += [SteeredCase("trained", mode, lambda: load(model, device=device), "warm") for mode in _NAMES]
-    return found
+        cases += [SteeredCase("trained", mode, lambda: load(model, device=device), "warm") for mode in _NAMES]
+    return cases
 
 
 def _trained_so(models: Sequence[str], device: str | None) -> list[SteeredCase]:

@@ -88,15 +88,15 @@ def sweep(
 
 
 def rows(diagnoses: Sequence[Diagnosis | Refused]) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for d in diagnoses:
         if isinstance(d, Refused):
-            found.append((d.name, "refused", "–", "–", "–", "–", "–"))
+            lines.append((d.name, "refused", "–", "–", "–", "–", "–"))
             continue
         curve = [v for v in d.curve("hfc_lfc") if v is not None]
         moved = [h for m in (d.steering or {}).get("moved", []) for h in m["heads"]]
         top1: Any = d.provenance.get("top1")
-        found.append(
+        lines.append(
             (
                 d.name,
                 f"{sum(moved) / len(moved):.2f}" if moved else "–",
@@ -107,13 +107,13 @@ def rows(diagnoses: Sequence[Diagnosis | Refused]) -> list[tuple[str, ...]]:
                 "–" if top1 is None else f"{top1:.1%}",
             )
         )
-    return found
+    return lines
 
 
 def table(diagnoses: Sequence[Diagnosis | Refused]) -> Table:
     out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for place, heading in enumerate(_COLUMNS):
-        out.add_column(heading.replace(", ", "\n", 1), justify="right" if place else "left")
+    for column, heading in enumerate(_COLUMNS):
+        out.add_column(heading.replace(", ", "\n", 1), justify="right" if column else "left")
     for row in rows(diagnoses):
         out.add_row(*row)
     return out

@@ -37,11 +37,11 @@ _WORDS = ("smooth", "rough", "tie", "undecided")
 
 def shares(diagnosis: Diagnosis, joined: bool = False) -> tuple[int, ...]:
     """Cases in which smoothing, the rough part, or neither dominates, and those that rounding could turn."""
-    found = [layer.dominance for layer in diagnosis.layers if layer.dominance]
+    dominances = [layer.dominance for layer in diagnosis.layers if layer.dominance]
     verdicts = (
-        [v for d in found for v in d.joined_verdict]
+        [v for d in dominances for v in d.joined_verdict]
         if joined
-        else [v for d in found for row in d.verdict_heads for v in row]
+        else [v for d in dominances for row in d.verdict_heads for v in row]
     )
     return tuple(sum(v == word for v in verdicts) for word in _WORDS)
 
@@ -55,35 +55,36 @@ def rules(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
 
 def notes(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
     """What a reader must know to compare: what a case is, of what inputs, and on what ours were trained."""
-    found = [f"A case: {rule}." for rule in rules(diagnoses, joined)]
+    sentences = [f"A case: {rule}." for rule in rules(diagnoses, joined)]
     if any(shares(d, joined)[2] for d in diagnoses):
-        found.append("A tie: both radii are the same as far as they were computed; the paper has no such column.")
+        sentences.append("A tie: both radii are the same as far as they were computed; the paper has no such column.")
     if any(shares(d, joined)[3] for d in diagnoses):
-        found.append("Undecided: rounding of attention or of the weights could turn it; the paper has no such column.")
+        reason = "rounding of attention or of the weights could turn it"
+        sentences.append(f"Undecided: {reason}; the paper has no such column.")
     inputs = dict.fromkeys((int(d.provenance["inputs"]), str(d.provenance["data"])) for d in diagnoses)
-    found += [f"Inputs of ours, {count:,} a model: {data}." for count, data in inputs]
+    sentences += [f"Inputs of ours, {count:,} a model: {data}." for count, data in inputs]
     recipes = [recipe for d in diagnoses if (recipe := trained_by(d)) is not None]
     if recipes:
         saw = ", ".join(dict.fromkeys(f"{percent(r.share)} of {r.data}" for r in recipes))
-        found.append(
+        sentences.append(
             f"Our trained models saw {saw}; the published ViT-Ti are other models, and on what share they were "
             "trained was not published beside them. ± is the standard deviation over seeds (n − 1)."
         )
-    return found
+    return sentences
 
 
 def trained_by(diagnosis: Diagnosis) -> Recipe | None:
     """The recipe of a model that `oversmooth train` wrote."""
-    found = diagnosis.model.get("recipe")
-    return None if found is None else Recipe.from_dict(found, f"the recipe of {diagnosis.name}")
+    recipe = diagnosis.model.get("recipe")
+    return None if recipe is None else Recipe.from_dict(recipe, f"the recipe of {diagnosis.name}")
 
 
 def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, ...]]:
     """A row a model; under models that differ in their seed alone, their mean."""
     groups: dict[str, list[Diagnosis]] = {}
-    for place, diagnosis in enumerate(diagnoses):
+    for index, diagnosis in enumerate(diagnoses):
         recipe = trained_by(diagnosis)
-        key = str(place) if recipe is None else dataclasses.replace(recipe, seed=0).key
+        key = str(index) if recipe is None else dataclasses.replace(recipe, seed=0).key
         groups.setdefault(key, []).append(diagnosis)
     rows: list[tuple[str, ...]] = []
     for group in groups.values():
@@ -98,7 +99,7 @@ def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, ...]]
             cases += sum(counts)
             rows.append((diagnosis.name, *(f"{p:.2f}" for p in percents[-1]), f"{sum(counts):,}", "ours, this run"))
         recipe = trained_by(group[0])
-        seeds = {found.seed for d in group if (found := trained_by(d)) is not None}
+        seeds = {trained.seed for d in group if (trained := trained_by(d)) is not None}
         if len(group) == len(seeds) > 1 and recipe is not None:
             means = [table_text.mean_and_spread(column) for column in zip(*percents, strict=True)]
             figures = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in means]

@@ -75,9 +75,9 @@ def check_broadcast(**shapes: Sequence[int]) -> None:
     try:
         torch.broadcast_shapes(*map(tuple, shapes.values()))
     except RuntimeError:
-        said = [f"{tuple(shape)} of {name}" for name, shape in shapes.items() if len(shape)]
+        leading = [f"{tuple(shape)} of {name}" for name, shape in shapes.items() if len(shape)]
         raise InputError(
-            f"the leading dimensions {' and '.join(said)} do not go together; give as many arrays of each, or one"
+            f"the leading dimensions {' and '.join(leading)} do not go together; give as many arrays of each, or one"
         ) from None
 
 
@@ -85,45 +85,45 @@ def number(
     value: Any, what: str, remedy: str = "give a finite number", *, least: float = -math.inf, most: float = math.inf
 ) -> float:
     """A finite number within these bounds, as it is. Those of numpy and torch will do."""
-    found = _number(value, what, remedy)
+    plain = _number(value, what, remedy)
     # Whole numbers of Python's may be beyond any float.
-    if not (-_LARGEST <= found <= _LARGEST and least <= found <= most):
+    if not (-_LARGEST <= plain <= _LARGEST and least <= plain <= most):
         raise InputError(f"{what} is {shown(value)}; {remedy}")
-    return found if abs(found) < 2**63 else float(found)  # torch takes no larger whole numbers
+    return plain if abs(plain) < 2**63 else float(plain)  # torch takes no larger whole numbers
 
 
 def fraction(value: Any, what: str, *, zero: bool = False) -> float:
     """A number between 0 and 1, which neither is. zero: 0 will do."""
-    found = number(value, what, remedy := "give a number between 0 and 1")
-    if not (0 < found < 1 or (zero and found == 0)):
+    plain = number(value, what, remedy := "give a number between 0 and 1")
+    if not (0 < plain < 1 or (zero and plain == 0)):
         raise InputError(f"{what} is {shown(value)}; {remedy}")
-    return found
+    return plain
 
 
 def whole(value: Any, what: str, *, least: int = 0, most: int | None = None) -> int:
     """A whole number within these bounds."""
     remedy = f"give a whole number, {least:,} or more" if most is None else f"give a whole number, {least} to {most:,}"
-    found = _number(value, what, remedy)
-    if not isinstance(found, int) or found < least or (most is not None and found > most):
+    plain = _number(value, what, remedy)
+    if not isinstance(plain, int) or plain < least or (most is not None and plain > most):
         raise InputError(f"{what} is {shown(value)}; {remedy}")
-    return found
+    return plain
 
 
 def seed(value: Any, what: str = "seed") -> int:
     """What torch's generators take."""
     remedy = "give a whole number from 0 to 2^63 − 1"
-    found = _number(value, what, remedy)
-    if not isinstance(found, int) or not _LEAST_SEED <= found <= _MOST_SEED:
+    plain = _number(value, what, remedy)
+    if not isinstance(plain, int) or not _LEAST_SEED <= plain <= _MOST_SEED:
         raise InputError(f"{what} is {shown(value)}; {remedy}")
-    return found
+    return plain
 
 
 def flag(value: Any, what: str) -> bool:
     """Yes or no: a boolean, or 0 or 1."""
-    found = _plain(value)
-    if not isinstance(found, int) or found not in (0, 1):
+    plain = _plain(value)
+    if not isinstance(plain, int) or plain not in (0, 1):
         raise InputError(f"{what} is {shown(value)}; give True or False")
-    return bool(found)
+    return bool(plain)
 
 
 def choice(value: T, what: str, choices: tuple[str, ...]) -> T:
@@ -139,18 +139,18 @@ def path(value: Any, what: str = "the path", remedy: str = "give a path as text"
     if isinstance(value, bytes) or not isinstance(value, (str, os.PathLike)):
         raise InputError(f"{what} is {kind(value)}; {remedy}")
     try:
-        found = Path(value)
+        named = Path(value)
         if not str(value):
             raise InputError(f"{what} is empty; {remedy}")
-        long = len(os.fsencode(found)) > _LONGEST_PATH or any(
-            len(os.fsencode(part)) > _LONGEST_NAME for part in found.parts
+        long = len(os.fsencode(named)) > _LONGEST_PATH or any(
+            len(os.fsencode(part)) > _LONGEST_NAME for part in named.parts
         )
     except (TypeError, ValueError) as error:  # of bytes, or a letter that no file system has
         raise InputError(f"{what} is {shown(value)}, which no file can be called; {remedy}") from error
-    if long or "\0" in str(found):
+    if long or "\0" in str(named):
         why = f"has a name over {_LONGEST_NAME} bytes" if long else "has a zero byte"
-        raise InputError(f"{what} {shown(str(found))} {why}, which no file can be called; {remedy}")
-    return found
+        raise InputError(f"{what} {shown(str(named))} {why}, which no file can be called; {remedy}")
+    return named
 
 
 def kind(value: Any) -> str:
@@ -182,12 +182,12 @@ def shown(value: Any) -> str:
     if isinstance(value, (list, tuple, dict, set)) and len(value) > 8:
         return f"{kind(value)} of {len(value):,} entries"
     try:
-        said = repr(value)
+        text = repr(value)
     except Exception:  # someone else's
         return kind(value)
-    if " object at 0x" in said or " at 0x" in said:
+    if " object at 0x" in text or " at 0x" in text:
         return kind(value)
-    return said if len(said) <= _MOST_SHOWN else f"{said[: _MOST_SHOWN // 2]}…{said[-_MOST_SHOWN // 4 :]}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}…{text[-_MOST_SHOWN // 4 :]}"
 
 
 def described(x: Tensor, what: str = "it") -> str:
@@ -226,10 +226,10 @@ def _check_holds_numbers(x: Tensor, what: str) -> None:
 
 def _number(value: Any, what: str, remedy: str) -> Any:
     """An int or a float of Python's; booleans are none."""
-    found = _plain(value)
-    if isinstance(found, bool) or not isinstance(found, (int, float)):
+    plain = _plain(value)
+    if isinstance(plain, bool) or not isinstance(plain, (int, float)):
         raise InputError(f"{what} is {shown(value)}; {remedy}")
-    return found
+    return plain
 
 
 def _is_number(value: Any) -> bool:

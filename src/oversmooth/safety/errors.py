@@ -22,11 +22,11 @@ def reason(error: BaseException, most: int = 120) -> str:
     """What another library says, short enough for a sentence and without addresses; its name where it says nothing."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"{error.name.partition('.')[0]} is not installed; install it"
-    said = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", str(error))).strip()
-    said = said[:most].rstrip(". (")
-    if _OF_PYTHON.search(said):
+    text = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", str(error))).strip()
+    text = text[:most].rstrip(". (")
+    if _OF_PYTHON.search(text):
         return "it does not hold what it should"
-    return said if said not in ("", "None") else type(error).__name__
+    return text if text not in ("", "None") else type(error).__name__
 
 
 # What a library trips over that was given something else; no one learns from it what is wrong with a file.

@@ -55,7 +55,7 @@ def _check_leads_somewhere(path: Path) -> None:
 
 def _check_can_be_made(folder: Path, wanted: Path) -> None:
     """What is not there of a directory is made when something is written: look at the nearest one that is."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    there = next(ancestor for ancestor in (folder, *folder.absolute().parents) if ancestor.exists())
     if not there.is_dir():
         raise InputError(f"{wanted} cannot be written: {there} is a file, not a directory; choose another place")
     if not os.access(there, os.W_OK | os.X_OK):
@@ -69,12 +69,12 @@ def check_apart(outputs: Iterable[Path | None], inputs: Iterable[str | Path | No
     for path in outputs:
         if path is None:
             continue
-        place = os.path.realpath(path)
-        if place in read:
+        real = os.path.realpath(path)
+        if real in read:
             raise InputError(f"{path} is to be read and to be written; name another file to write")
-        if place in written:
+        if real in written:
             raise InputError(f"{path} is named twice as a place to write; name another file for one of the two")
-        written[place] = path
+        written[real] = path
 
 
 @contextmanager
@@ -197,7 +197,7 @@ def tidy(folder: Path) -> None:
     ours = re.compile(rf"\..*\.{_machine()}-(\d+)-\w{{8}}{re.escape(_MARK)}(\..*)?")
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if (found := ours.fullmatch(entry.name)) and not _runs(int(found[1])):
+            if (leftover := ours.fullmatch(entry.name)) and not _runs(int(leftover[1])):
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
@@ -270,13 +270,13 @@ _KINDS = (
 def check_plain(path: Path, remedy: str) -> int:
     """The size of a file, once it is sure to be one: a pipe or a device may never end, nor begin."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError) as error:  # a name with a zero byte is the latter
         raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); {remedy}") from error
     for is_kind, words in _KINDS:
-        if is_kind(found.st_mode):
+        if is_kind(status.st_mode):
             raise InputError(f"{path} cannot be read: it is {words}; {remedy}")
-    return found.st_size
+    return status.st_size
 
 
 def read_bytes(path: Path, remedy: str, most: int = MOST_JSON) -> bytes:

@@ -35,8 +35,8 @@ def visible(text: str, encoding: str = "utf-8") -> str:
     return text if encoding.lower().startswith("utf") else text.encode(encoding, READABLE).decode(encoding)
 
 
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
@@ -48,11 +48,11 @@ def sentence(text: str, most: int = MOST_LETTERS) -> str:
     if len(text) <= most:
         return text
     text = re.sub(rf"\S{{{_MOST_OF_A_WORD + 1},}}", lambda word: shortened(word[0], _MOST_OF_A_WORD), text)
-    said, semicolon, remedy = text.rpartition("; ")
+    problem, semicolon, remedy = text.rpartition("; ")
     if not semicolon:
         return shortened(text, most)
-    remedy = shortened(remedy, max(_MOST_OF_A_REMEDY, most - len(said + semicolon)))
-    return shortened(said, most - len(semicolon + remedy)) + semicolon + remedy
+    remedy = shortened(remedy, max(_MOST_OF_A_REMEDY, most - len(problem + semicolon)))
+    return shortened(problem, most - len(semicolon + remedy)) + semicolon + remedy
 
 
 def shortened(text: str, most: int) -> str:
@@ -68,7 +68,7 @@ def shortened(text: str, most: int) -> str:
 def json_text(value: Any, **options: Any) -> str:
     """JSON as `json.dumps` writes it, letters of every language as they are and control characters as escapes."""
     text = json.dumps(value, ensure_ascii=False, **options)
-    return _CONTROL_WITHIN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL_WITHIN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 READABLE = "oversmooth.readable"

@@ -32,14 +32,14 @@ def unusable(module: str, purpose: str, error: BaseException) -> InputError:
     """For a library that is there and cannot be imported: the innermost reason, and the remedy."""
     while error.__cause__ is not None:
         error = error.__cause__
-    said = " ".join(str(error).split())[:160].rstrip(". ")
+    text = " ".join(str(error).split())[:160].rstrip(". ")
     places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     remedy = f"fix or reinstall {_PACKAGES.get(module, module)}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         remedy = f"install {error.name.split('.')[0]}"
-    elif "torchvision" in said or any("torchvision" in place for place in places):
+    elif "torchvision" in text or any("torchvision" in path_entry for path_entry in places):
         remedy = f"install the torchvision that belongs to torch {importlib.metadata.version('torch')}, or remove it"
     return InputError(
         f"{purpose} needs {_PACKAGES.get(module, module)}, which cannot be imported "
-        f"({type(error).__name__}: {said}); {remedy}"
+        f"({type(error).__name__}: {text}); {remedy}"
     )

@@ -127,15 +127,15 @@ def load(folder: Path, recipe: Recipe) -> Checkpoint | None:
     damaged: list[str] = []
     for path in _all(folder):
         try:
-            found = _read(path)
+            contents = _read(path)
         except _Damaged as error:
             damaged.append(str(error))
             continue
-        if (differs := found.recipe.difference(recipe)) is not None:
+        if (differs := contents.recipe.difference(recipe)) is not None:
             raise InputError(
                 f"{path} is of another recipe: {differs}; give the same settings to resume it, or another directory"
             )
-        return Checkpoint(path, found.recipe, found.arrays, found.facts, tuple(damaged))
+        return Checkpoint(path, contents.recipe, contents.arrays, contents.facts, tuple(damaged))
     if damaged:
         raise _none_is_whole(damaged)
     return None
@@ -153,20 +153,20 @@ def newest(folder: Path) -> Path | None:
 
 def recipe_of(folder: Path) -> Recipe | None:
     """The recipe of the run in this folder, if it has a checkpoint."""
-    found = _outline(folder)
-    return None if found is None else found[0]
+    outline = _outline(folder)
+    return None if outline is None else outline[0]
 
 
 def how_far(folder: Path) -> str:
     """In words, for a folder with a checkpoint."""
-    found = _outline(folder)
-    return "" if found is None else f"epoch {found[1]} of {found[0].total_epochs}"
+    outline = _outline(folder)
+    return "" if outline is None else f"epoch {outline[1]} of {outline[0].total_epochs}"
 
 
 def tidy(folder: Path) -> None:
     """Remove what a killed process was writing, or removing."""
-    for place, pattern in ((folder, f".{FOLDER}-*"), (folder, ".model*.safetensors"), (folder / FOLDER, ".*")):
-        for left in place.glob(pattern):
+    for directory, pattern in ((folder, f".{FOLDER}-*"), (folder, ".model*.safetensors"), (folder / FOLDER, ".*")):
+        for left in directory.glob(pattern):
             _remove(left)
     with contextlib.suppress(OSError):  # there is none, or it holds some
         (folder / FOLDER).rmdir()
@@ -282,9 +282,9 @@ def _read_single(path: Path) -> Checkpoint:
     return Checkpoint(path, _recipe(path, recipe), _checked(path, arrays), checked)
 
 
-def _recipe(path: Path, found: Any) -> Recipe:
+def _recipe(path: Path, fields: Any) -> Recipe:
     try:
-        return Recipe.from_dict(found, "its recipe")
+        return Recipe.from_dict(fields, "its recipe")
     except InputError as error:
         raise _Damaged(f"{path} is damaged: {str(error).partition(';')[0]}") from error
 

@@ -26,8 +26,8 @@ def patiently(write: Callable[[], T], on_message: Callable[[str], None], hurry: 
             if not is_full(error) or hurry() or time.monotonic() - began >= PATIENCE:
                 raise
             if not waits:
-                said = str(error).partition(";")[0]
-                on_message(f"{said}: waiting up to {PATIENCE / 60:.0f} minutes for room; what was saved is kept")
+                problem = str(error).partition(";")[0]
+                on_message(f"{problem}: waiting up to {PATIENCE / 60:.0f} minutes for room; what was saved is kept")
             waits = True
         time.sleep(PAUSE)
 

@@ -27,9 +27,9 @@ def lost_device(error: RuntimeError, device: torch.device, done: int, saved: str
     known = (kind is not None and isinstance(error, kind)) or any(word in str(error) for word in words)
     if not known or isinstance(error, torch.OutOfMemoryError):
         return None
-    said = str(error).strip().split("\n")[0][:120].rstrip(". ")
+    reason = str(error).strip().split("\n")[0][:120].rstrip(". ")
     return InputError(
-        f"{device} stopped working after step {done:,} ({said}); reset it or take another, and go on from {saved}"
+        f"{device} stopped working after step {done:,} ({reason}); reset it or take another, and go on from {saved}"
     )
 
 
@@ -57,13 +57,13 @@ def not_finite(step: Step, mark: tuple[int, Tensor], saved: str) -> Diverged:
 
 def _first(step: Step) -> tuple[str, str]:
     """The loss, and the first layer whose parameters, output or gradient is not finite, each in words."""
-    found: list[str] = []
+    problems: list[str] = []
     handles = []
 
     def look(name: str) -> Any:
         def hook(_module: nn.Module, _args: Any, out: Any) -> None:
-            if isinstance(out, Tensor) and (bad := _bad(out)) and not found:
-                found.append(
+            if isinstance(out, Tensor) and (bad := _bad(out)) and not problems:
+                problems.append(
                     f"{name} is the first layer whose output is not finite ({bad:,} of {out.numel():,} entries)"
                 )
 
@@ -71,7 +71,7 @@ def _first(step: Step) -> tuple[str, str]:
 
     for name, parameter in step.named.items():
         if bad := _bad(parameter):
-            found.append(f"{name} is not finite in {bad:,} of {parameter.numel():,} entries")
+            problems.append(f"{name} is not finite in {bad:,} of {parameter.numel():,} entries")
             break
     for name, module in step.model.named_modules():
         if name:
@@ -79,21 +79,21 @@ def _first(step: Step) -> tuple[str, str]:
     try:
         x, targets = step.batch()
         loss = step.loss(x, targets, step.model)
-        if not found:
+        if not problems:
             # Not into .grad: a graph that goes on after a retry writes there.
             grads = torch.autograd.grad(loss, list(step.named.values()), allow_unused=True)
             for name, grad in reversed(list(zip(step.named, grads, strict=True))):
                 if grad is not None and (bad := _bad(grad)):
-                    found.append(f"the gradient of {name} is not finite in {bad:,} of {grad.numel():,} entries")
+                    problems.append(f"the gradient of {name} is not finite in {bad:,} of {grad.numel():,} entries")
                     break
     finally:
         for handle in handles:
             handle.remove()
     value = float(loss.detach())
-    if not found and math.isfinite(value):
+    if not problems and math.isfinite(value):
         return "the loss or a gradient was not finite", "when the step is run again, every layer is"
-    said = "a gradient is not finite" if math.isfinite(value) else f"the loss is {value:g}"
-    return said, found[0] if found else "every layer is finite"
+    summary = "a gradient is not finite" if math.isfinite(value) else f"the loss is {value:g}"
+    return summary, problems[0] if problems else "every layer is finite"
 
 
 def _bad(x: Tensor) -> int:

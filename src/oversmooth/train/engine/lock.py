@@ -170,7 +170,7 @@ def held(folder: Path, *, force: bool = False, on_message: Told | None = None) -
     It is made if it is not there, and is gone again if nothing came into it. force: whoever has it. on_message: hears
     what was taken over.
     """
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -182,8 +182,8 @@ def held(folder: Path, *, force: bool = False, on_message: Told | None = None) -
     finally:
         lock.release()
         with contextlib.suppress(OSError):  # it has something in it
-            for place in made:
-                place.rmdir()
+            for parent in made:
+                parent.rmdir()
 
 
 def _this_process() -> Owner:

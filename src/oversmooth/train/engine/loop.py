@@ -57,7 +57,7 @@ def train(
     if minutes is not None and not minutes >= 0:
         raise InputError(f"minutes is {minutes}; give 0 or more")
     begin = time.monotonic()
-    place = device_named(device)
+    device = device_named(device)
     if watch is not None and watch.tensorboard:
         logs.check_board()
     where = None if folder is None else Path(folder)
@@ -68,12 +68,12 @@ def train(
     for images in (splits.train, splits.test):
         recipe.check_fits(images)
     end = None if minutes is None else begin + 60 * minutes
-    with joined(place) as ranks, float32_products(place), _held(where, ranks, force, on_message) as mine:
+    with joined(device) as ranks, float32_products(device), _held(where, ranks, force, on_message) as mine:
         # Whoever wrote there until now may have finished.
         if where is not None and (finished := finished_run(recipe, where, resume)) is not None:
             return finished
         run = Run(
-            recipe, splits, place, where, ranks, watch or WatchSettings(), progress, compiled, on_nan, on_message, mine
+            recipe, splits, device, where, ranks, watch or WatchSettings(), progress, compiled, on_nan, on_message, mine
         )
         return run.go(end)
 
@@ -97,17 +97,17 @@ def _held(
 
 def finished_run(recipe: Recipe, folder: Path, resume: bool) -> Result | None:
     """The run in this folder if it is over; one that must not be overwritten is refused."""
-    if not resume and (found := checkpoint.recipe_of(folder)) is not None:
+    if not resume and (recorded := checkpoint.recipe_of(folder)) is not None:
         raise InputError(
-            f"{folder} holds a run of {found.title}, not finished; go on with --resume, or name another directory"
+            f"{folder} holds a run of {recorded.title}, not finished; go on with --resume, or name another directory"
         )
     path = folder / MODEL
     if checkpoint.is_there(folder) or not path.is_file():
         return None
-    model, found = load_model(path)
+    model, recorded = load_model(path)
     if not resume:
-        raise InputError(f"{folder} holds a finished run of {found.title}; name another directory")
-    if (differs := found.difference(recipe)) is not None:
+        raise InputError(f"{folder} holds a finished run of {recorded.title}; name another directory")
+    if (differs := recorded.difference(recipe)) is not None:
         raise InputError(f"{folder} holds a finished run of another recipe: {differs}; name another directory")
     notes, lines = notes_of(path), logs.read(folder / logs.EPOCHS)
     rows = [line for line in lines if "epoch" in line]

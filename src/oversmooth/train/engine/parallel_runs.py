@@ -75,10 +75,10 @@ def run_many(
     waiting, running, outcomes = list(jobs), dict[Job, subprocess.Popen[bytes]](), list[JobOutcome]()
     asked = False
 
-    def finish(job: Job, said: str, failed: bool = False) -> None:
-        outcomes.append(JobOutcome(job, said, failed, reason(heard, None)))
+    def finish(job: Job, message: str, failed: bool = False) -> None:
+        outcomes.append(JobOutcome(job, message, failed, reason(heard, None)))
         if on_message is not None:
-            on_message(f"{job.recipe.title}: {said}")
+            on_message(f"{job.recipe.title}: {message}")
 
     with interruptible() as heard:
         try:

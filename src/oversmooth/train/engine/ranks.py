@@ -60,9 +60,9 @@ class Ranks:
         """Of all processes, which all ask at the same place."""
         if self.world == 1:
             return list(values)
-        said = torch.tensor(values, device="cuda" if dist.get_backend() == "nccl" else "cpu")
-        dist.all_reduce(said, dist.ReduceOp.MAX)
-        return [float(value) for value in said.tolist()]
+        highest = torch.tensor(values, device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        dist.all_reduce(highest, dist.ReduceOp.MAX)
+        return [float(value) for value in highest.tolist()]
 
     def mean(self, values: Tensor) -> Tensor:
         """Over all processes."""

@@ -61,9 +61,9 @@ class Run:
         self.heard: list[int] = []
         if folder is not None and ranks.first:
             checkpoint.tidy(folder)
-        found = None if folder is None else checkpoint.load(folder, recipe)
+        saved = None if folder is None else checkpoint.load(folder, recipe)
         self._build(splits, compiled)
-        facts: checkpoint.Facts = {} if found is None else self._resume(found)
+        facts: checkpoint.Facts = {} if saved is None else self._resume(saved)
         self.seconds, self.accuracy = float(facts.get("seconds", 0)), facts.get("accuracy")
         self.epoch_seconds = float(facts.get("epoch_seconds", 0))
         lengths = facts.get("logs", {})
@@ -74,14 +74,14 @@ class Run:
         self.rows: list[dict[str, Any]] = [] if self.log is None else [r for r in self.log.rows if "epoch" in r]
         self.looks: list[dict[str, Any]] = [] if self.smoothing is None else list(self.smoothing.rows)
         self.retries: list[checkpoint.Retry] = list(facts.get("retries", []))
-        if found is not None:
-            self._tell_damaged(found)
+        if saved is not None:
+            self._tell_damaged(saved)
         wanted = watch.tensorboard and folder is not None and ranks.first
         self.board = logs.Board(folder, self.step.done) if wanted and folder is not None else None
         self.speed = 0.0
         self.since = time.monotonic()
         self.saved_at = self.since
-        self.saves = 0 if found is None else len(_EARLY)
+        self.saves = 0 if saved is None else len(_EARLY)
         self.ask_at = 0
         """The step at which processes ask each other next."""
         self.told_at = 0.0
@@ -109,8 +109,8 @@ class Run:
             self.model = self.step = self.evaluator = None  # type: ignore[assignment]
             raise failure.too_large(recipe, device)
 
-    def _resume(self, found: checkpoint.Checkpoint) -> checkpoint.Facts:
-        arrays, path = found.arrays, found.path
+    def _resume(self, saved: checkpoint.Checkpoint) -> checkpoint.Facts:
+        arrays, path = saved.arrays, saved.path
         if len(arrays["losses"]) != self.step.steps:
             raise InputError(
                 f"{self.folder} was trained with {len(arrays['losses'])} steps an epoch and these images give "
@@ -126,20 +126,20 @@ class Run:
             if name not in arrays or (arrays[name].shape, arrays[name].dtype) != (own.shape, own.dtype):
                 raise InputError(f"{path} is damaged: {name} does not fit the recipe; remove it to go on without it")
         if not 0 <= int(arrays["position"]) <= self.step.total:
-            place = f"step {int(arrays['position']):,} of {self.step.total:,}"
-            raise InputError(f"{path} is damaged: it is at {place}; remove it to go on without it")
+            at = f"step {int(arrays['position']):,} of {self.step.total:,}"
+            raise InputError(f"{path} is damaged: it is at {at}; remove it to go on without it")
         try:
             torch.set_rng_state(arrays["generator.torch"])
             self.step.load(arrays)
         except (RuntimeError, TypeError) as error:  # torch looks into the states of its generators
             raise InputError(f"{path} is damaged ({errors.reason(error)}); remove it to go on without it") from error
-        return found.facts
+        return saved.facts
 
-    def _tell_damaged(self, found: checkpoint.Checkpoint) -> None:
-        for said in found.damaged:
-            self.on_message(f"{said}: going on from {found.path}, at step {self.step.done:,}")
+    def _tell_damaged(self, saved: checkpoint.Checkpoint) -> None:
+        for damage in saved.damaged:
+            self.on_message(f"{damage}: going on from {saved.path}, at step {self.step.done:,}")
             if self.log is not None:
-                self._write(self.log, {"damaged": said, "step": self.step.done})
+                self._write(self.log, {"damaged": damage, "step": self.step.done})
 
     def go(self, end: float | None) -> Result:
         """To the end, or until the time is up."""
@@ -155,9 +155,9 @@ class Run:
                 if why == "finished":
                     self._finish()
             except RuntimeError as error:
-                if (said := failure.lost_device(error, self.device, step.done, self._saved())) is None:
+                if (lost := failure.lost_device(error, self.device, step.done, self._saved())) is None:
                     raise
-                raise said from error
+                raise lost from error
         if self.board is not None:
             self.board.close()
         return Result(
@@ -231,8 +231,9 @@ class Run:
         arrays, facts = self.kept
         failed, back = int(self.step.failed), int(arrays["position"])
         failed = 1 + (self.step.done if failed < 0 else failed)
-        said = checkpoint.Retry(retry=len(self.retries) + 1, failed_at_step=failed, back_to_step=back, said=str(error))
-        self.retries.append(said)
+        number = len(self.retries) + 1
+        retry = checkpoint.Retry(retry=number, failed_at_step=failed, back_to_step=back, said=str(error))
+        self.retries.append(retry)
         self.step.load(arrays)
         self.step.draw_anew(len(self.retries))
         self._clock(training=False)  # what was in vain took time, and is no part of an epoch's speed
@@ -246,7 +247,7 @@ class Run:
             self.board.close()
             self.board = logs.Board(self.folder, back)
         if self.log is not None:
-            self._write(self.log, dict(said))
+            self._write(self.log, dict(retry))
         self.save()  # who resumes it goes on from here, and knows
 
     def _one(self) -> None:
