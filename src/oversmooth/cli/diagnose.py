@@ -48,7 +48,7 @@ Models = Annotated[
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="A text file, a folder of images, a parquet file, an npz; sample:scikit-image or sample:scikit-learn, "
+        help="A text file, a folder of images, a parquet file, an npz; sample:skimage or sample:sklearn, "
         "their photographs; by default prose or pictures of our own."
     ),
 ]

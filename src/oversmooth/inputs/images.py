@@ -45,8 +45,8 @@ def image_inputs(
 ) -> Inputs:
     """Up to ``count`` pictures of ``source``, or as many painted by this package where it is None.
 
-    ``source`` may also name the photographs of a library that is installed: "sample:scikit-image" or
-    "sample:scikit-learn". Where there are more, they are taken evenly spread over the data, always the same ones.
+    ``source`` may also name the photographs of a library that is installed: "sample:skimage" or
+    "sample:sklearn". Where there are more, they are taken evenly spread over the data, always the same ones.
     ``argument`` is the name the model has for pictures. A picture that does not decode is left out and named in
     ``skipped``.
     """

@@ -1,4 +1,4 @@
-"""Photographs that other libraries bring along, as data to be asked for by name: ``sample:scikit-image``.
+"""Photographs that other libraries bring along, as data to be asked for by name: ``sample:skimage``.
 
 They are found as files of the library that is installed: nothing of it is imported or copied, and nothing fetched. Only
 by name, never by themselves: what a model is run on must not depend on what happens to be installed.
@@ -18,33 +18,24 @@ PREFIX = "sample:"
 
 @dataclass(frozen=True)
 class _Library:
-    module: str
+    package: str
     folder: str
     photographs: tuple[str, ...]
 
 
 _LIBRARIES = {
-    "scikit-image": _Library(
-        "skimage",
+    "skimage": _Library(
+        "scikit-image",
         "data",
-        (
-            "astronaut.png",
-            "brick.png",
-            "camera.png",
-            "chelsea.png",
-            "coffee.png",
-            "coins.png",
-            "grass.png",
-            "gravel.png",
-            "hubble_deep_field.jpg",
-            "moon.png",
-            "motorcycle_left.png",
-            "rocket.jpg",
+        tuple(
+            "astronaut.png brick.png camera.png chelsea.png coffee.png coins.png grass.png gravel.png "
+            "hubble_deep_field.jpg moon.png motorcycle_left.png rocket.jpg".split()
         ),
     ),
-    "scikit-learn": _Library("sklearn", "datasets/images", ("china.jpg", "flower.jpg")),
+    "sklearn": _Library("scikit-learn", "datasets/images", ("china.jpg", "flower.jpg")),
 }
-"""Of scikit-image what is a photograph, lies in its wheel, and is not nearly another one of these."""
+"""By the name they are imported under. Of scikit-image what is a photograph, lies in its wheel and is not nearly another
+of these."""
 NAMES = tuple(PREFIX + name for name in _LIBRARIES)
 
 
@@ -55,19 +46,20 @@ def is_sample(path: Path) -> bool:
 
 def find(path: Path) -> tuple[str, tuple[Path, ...]]:
     """The library with its version, and the photographs of it that are there."""
-    name = str(path).removeprefix(PREFIX)
-    library = _LIBRARIES.get(name)
+    module = str(path).removeprefix(PREFIX)
+    library = _LIBRARIES.get(module)
     if library is None:
         raise InputError(f"there are no samples named {path}; choose {' or '.join(NAMES)}")
-    spec = find_spec(library.module)
+    package = library.package
+    spec = find_spec(module)
     if spec is None:
-        raise InputError(f"{path} is photographs that come with {name}, which is not installed; install {name}")
+        raise InputError(f"{path} is photographs that come with {package}, which is not installed; install {package}")
     try:
-        title = f"{name} {importlib.metadata.version(name)}"
+        title = f"{package} {importlib.metadata.version(package)}"
     except importlib.metadata.PackageNotFoundError:
-        title = name
+        title = package
     places = [Path(place) / library.folder for place in spec.submodule_search_locations or ()]
     files = tuple(file for place in places for photo in library.photographs if (file := place / photo).is_file())
     if not files:
-        raise InputError(f"the {title} that is installed came without its photographs; reinstall {name}")
+        raise InputError(f"the {title} that is installed came without its photographs; reinstall {package}")
     return title, files
