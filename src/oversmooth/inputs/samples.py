@@ -27,15 +27,24 @@ _LIBRARIES = {
     "skimage": _Library(
         "scikit-image",
         "data",
-        tuple(
-            "astronaut.png brick.png camera.png chelsea.png coffee.png coins.png grass.png gravel.png "
-            "hubble_deep_field.jpg moon.png motorcycle_left.png rocket.jpg".split()
+        (
+            "astronaut.png",
+            "brick.png",
+            "camera.png",
+            "chelsea.png",
+            "coffee.png",
+            "coins.png",
+            "grass.png",
+            "gravel.png",
+            "hubble_deep_field.jpg",
+            "moon.png",
+            "motorcycle_left.png",
+            "rocket.jpg",
         ),
-    ),
+    ),  # fmt: skip
     "sklearn": _Library("scikit-learn", "datasets/images", ("china.jpg", "flower.jpg")),
 }
-"""By the name they are imported under. Of scikit-image what is a photograph, lies in its wheel and is not nearly another
-of these."""
+"""By the name they are imported under; of scikit-image the photographs in its wheel, but for near repetitions."""
 NAMES = tuple(PREFIX + name for name in _LIBRARIES)
 
 
