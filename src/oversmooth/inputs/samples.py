@@ -41,7 +41,7 @@ _LIBRARIES = {
             "motorcycle_left.png",
             "rocket.jpg",
         ),
-    ),  # fmt: skip
+    ),
     "sklearn": _Library("scikit-learn", "datasets/images", ("china.jpg", "flower.jpg")),
 }
 """By the name they are imported under; of scikit-image the photographs in its wheel, but for near repetitions."""
