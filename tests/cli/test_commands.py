@@ -27,7 +27,7 @@ def test_diagnose_prints_saves_and_draws(monkeypatch, capsys, tmp_path, vit):
     assert "A case: one maximum" in text
     found = Diagnosis.load(made[0])
     assert found.provenance["inputs"] == 3
-    assert found.provenance["data"] == "3 pictures made by oversmooth"
+    assert found.provenance["data"] == "3 pictures painted by oversmooth"
     assert found.layers[0].name == "embedding"
     assert len(found.layers) == 3
     assert {p.suffix for p in made[2].iterdir()} == {".svg"}

@@ -28,7 +28,7 @@ def test_pictures_are_made_where_no_data_is_given():
     inputs = image_inputs(STEPS, None, count=5, batch=2)
     batches = list(inputs)
     assert (inputs.what, inputs.kind, inputs.count, inputs.skipped) == (
-        "5 pictures made by oversmooth",
+        "5 pictures painted by oversmooth",
         "vision",
         5,
         [],

@@ -1,4 +1,4 @@
-"""timm, which is installed apart from everything else: in the folder ``timm`` of the environment, or not at all."""
+"""timm: installed as users have it, or, where torchvision would not load, in the environment's folder ``timm``."""
 
 import sys
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ _kept: list[torch.library.Library] = []
 
 
 def available() -> bool:
-    return FOLDER.is_dir() or installed()
+    return installed() or FOLDER.is_dir()
 
 
 def installed() -> bool:
@@ -24,15 +24,14 @@ def installed() -> bool:
 
 def timm() -> ModuleType:
     """The library, imported the first time it is asked for."""
-    if "timm" not in sys.modules:
+    if not installed():
         import transformers  # noqa: F401 (looks for torchvision once: before it can be seen, it does without)
 
-        if FOLDER.is_dir():
-            library = torch.library.Library("torchvision", "DEF")
-            for name in ("nms", "qnms"):
-                library.define(name + _OPERATORS)
-            _kept.append(library)  # the operators go when it goes
-            sys.path.append(str(FOLDER))
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(name + _OPERATORS)
+        _kept.append(library)  # the operators go when it goes
+        sys.path.append(str(FOLDER))
     import timm
 
     return timm

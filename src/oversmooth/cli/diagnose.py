@@ -48,7 +48,8 @@ Models = Annotated[
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="A text file, a folder of images, a parquet file, an npz; by default prose or pictures of our own."
+        help="A text file, a folder of images, a parquet file, an npz; sample:skimage or sample:sklearn, "
+        "their photographs; by default prose or pictures of our own."
     ),
 ]
 Count = Annotated[

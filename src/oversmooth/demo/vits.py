@@ -3,6 +3,8 @@
     oversmooth train --data fashion-mnist --recipe recipe.json [--variant smooth] -o DIRECTORY
 
 made each of the files in fashion/, with the recipe that lies there; 512 test images of the data set are beside them.
+Of all 10,000 test images they find 89.84 % (plain), 88.96 % (smoothing) and 90.54 % (sharpening), with seed 0; training
+took 132, 131 and 25 s by the files' own notes, which do not say on what. Nothing was published that these compare with.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches of pictures for a vision model: from files, parquet, an .npz, or made here.
+"""Batches of pictures for a vision model: from files, parquet, an .npz, a library's samples, or painted here.
 
 Pictures are read when their batch is wanted, so memory is that of one batch. Not for what is done to a picture:
 that is preprocessing.py.
@@ -41,23 +41,28 @@ class _Candidate:
 
 
 def image_inputs(
-    preprocessing: Preprocessing, source: Path | None, *, count: int, batch: int, argument: str = "pixel_values"
+    preprocessing: Preprocessing, source: Path | str | None, *, count: int, batch: int, argument: str = "pixel_values"
 ) -> Inputs:
-    """Up to ``count`` pictures of ``source``, or as many made by this package where it is None.
+    """Up to ``count`` pictures of ``source``, or as many painted by this package where it is None.
 
-    Where there are more, they are taken evenly spread over the data, always the same ones. ``argument`` is the name the
-    model has for pictures. A picture that does not decode is left out and named in ``skipped``.
+    ``source`` may also name the photographs of a library that is installed: "sample:skimage" or
+    "sample:sklearn". Where there are more, they are taken evenly spread over the data, always the same ones.
+    ``argument`` is the name the model has for pictures. A picture that does not decode is left out and named in
+    ``skipped``.
     """
     check_positive(count=count, batch=batch)
     if source is None:
         made = partial(_made, preprocessing, count, batch, argument)
-        return Inputs(f"{count:,} pictures made by oversmooth", "vision", count, [], made)
+        return Inputs(f"{count:,} pictures painted by oversmooth", "vision", count, [], made)
     resolved = resolve(Path(source), "vision")
     total, candidates = _OPEN[resolved.format](resolved, count)
     chosen = min(count, total)
     what = f"{chosen:,} images of {source}"
     if chosen < total:
         what = f"{chosen:,} of the {total:,} images of {source}, evenly spread"
+    if resolved.library:
+        names = ", ".join(resolved.files[index].stem for index in spread(total, count))
+        what = f"{chosen:,} photographs that come with {resolved.library}: {names}"
     skipped: list[str] = []
     decoded = partial(_decoded, candidates, preprocessing, batch, argument, skipped, str(source))
     return Inputs(what, "vision", chosen, skipped, decoded)

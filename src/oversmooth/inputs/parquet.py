@@ -1,12 +1,14 @@
-"""Rows of parquet files, read a few at a time and only where they are wanted.
+"""Parquet files of one data set: looked at first, then read a few rows at a time or whole.
 
-Not for what the rows mean: images.py and text.py decide that.
+Not for what the rows mean: images.py and text.py decide that, and in training tasks/images/data/parquet.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from oversmooth.inputs.sources import Source
@@ -26,47 +28,57 @@ class Row:
 
 
 class Table:
-    """Parquet files of one data set, one after the other, as one numbered list of rows."""
+    """Parquet files of one data set, one after the other, as one numbered list of rows.
 
-    def __init__(self, source: Source, wanted: tuple[str, ...], extra: tuple[str, ...] = ()) -> None:
-        """``wanted``: one of these columns must be there; ``extra``: these may be. The first that is there is used."""
+    ``wanted``: one of these columns must be there; ``extra``: of these too, where the table is ``whole``, else one
+    may be. The first that is there is used. ``whole``: its columns will be read all at once, so all of it must fit
+    into memory; else one group of rows must.
+    """
+
+    def __init__(
+        self, source: Source, wanted: tuple[str, ...], extra: tuple[str, ...] = (), *, whole: bool = False
+    ) -> None:
         self._parquet = import_library("pyarrow.parquet", f"reading {source.path}")
         self._source = source
         self._rows: list[int] = []
+        size = 0
         for file in source.files:
-            try:
-                with self._parquet.ParquetFile(file) as opened:
-                    columns, metadata = opened.schema_arrow.names, opened.metadata
-            except Exception as error:  # pyarrow has a family of its own, of several lines
-                raise InputError(f"{file} is not a readable parquet file ({reason(error)}); write it again") from error
-            self._rows.append(metadata.num_rows)
-            column = next((name for name in wanted if name in columns), None)
-            if column is None:
-                have = ", ".join(columns[:8]) + (" and so on" if len(columns) > 8 else "")
-                raise InputError(f"{file} has the columns {have or '(none)'}; it needs one named {' or '.join(wanted)}")
-            for name in (column, *extra):
+            with readable(file), self._parquet.ParquetFile(file) as opened:
+                columns, metadata = opened.schema_arrow.names, opened.metadata
+            column = _one_of(wanted, columns, file)
+            other = _one_of(extra, columns, file) if whole else _first_of(extra, columns)
+            for name in (column, other):
                 if columns.count(name) > 1:
                     raise InputError(f"{file} has {columns.count(name)} columns named {name}; leave one of that name")
-            _check_sizes(file, metadata, column)
-            if not hasattr(self, "column"):
-                self.column = column
-                self.extra = next((name for name in extra if name in columns), None)
-            elif column != self.column or (self.extra is not None and self.extra not in columns):
+            if whole:
+                size += sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+            else:
+                _check_groups(file, metadata, column)
+            if not self._rows:
+                self.column, self.extra = column, other
+            elif column != self.column or self.extra not in (None, other):
                 raise InputError(f"{file} has other columns than {source.files[0]}; give data sets one at a time")
+            self._rows.append(metadata.num_rows)
         self.total = sum(self._rows)
         if not self.total:
             raise InputError(f"{source.path} has no rows; give data with some")
+        # Twice: as columns, and one by one.
+        check_fits(2 * size, f"reading {source.path}", "give fewer rows")
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that are read, in this order."""
+        return [name for name in (self.column, self.extra) if name is not None]
 
     def rows(self, wanted: Sequence[int] | None = None) -> Iterator[Row]:
         """The rows of these numbers (ascending), or all of them; row groups without any are never read."""
-        columns = [self.column, *([self.extra] if self.extra else [])]
         chosen = None if wanted is None else set(wanted)
         first = 0
         for file, count in zip(self._source.files, self._rows, strict=True):
             if chosen is None or any(first <= row < first + count for row in chosen):
                 inside = None if chosen is None else {row - first for row in chosen}
                 try:
-                    for row, values in self._file(file, columns, inside):
+                    for row, values in self._file(file, inside):
                         yield Row(f"row {row} of {self._source.name(file)}", values)
                 except InputError:
                     raise
@@ -74,21 +86,52 @@ class Table:
                     raise InputError(f"{file} cannot be read on ({reason(error)}); write it again") from error
             first += count
 
-    def _file(self, file: Any, columns: list[str], wanted: set[int] | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    def whole_files(self) -> list[Any]:
+        """The columns of each file as one of pyarrow's tables."""
+        tables = []
+        for file in self._source.files:
+            with readable(file), self._parquet.ParquetFile(file) as opened:
+                tables.append(opened.read(self.columns).select(self.columns))
+        return tables
+
+    def _file(self, file: Path, wanted: set[int] | None) -> Iterator[tuple[int, dict[str, Any]]]:
         with self._parquet.ParquetFile(file) as opened:
             first = 0
             for group in range(opened.metadata.num_row_groups):
                 end = first + opened.metadata.row_group(group).num_rows
                 if wanted is None or any(first <= row < end for row in wanted):
-                    for batch in opened.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=columns):
+                    for batch in opened.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=self.columns):
                         for place in range(batch.num_rows):
                             if wanted is None or first + place in wanted:
-                                yield first + place, {name: batch[name][place].as_py() for name in columns}
+                                yield first + place, {name: batch[name][place].as_py() for name in self.columns}
                         first += batch.num_rows
                 first = end
 
 
-def _check_sizes(file: Any, metadata: Any, column: str) -> None:
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """One sentence for whatever pyarrow finds wrong with a file: it has a family of errors, of several lines."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{file} is not a readable parquet file ({reason(error)}); write it again") from error
+
+
+def _first_of(names: tuple[str, ...], columns: Sequence[str]) -> str | None:
+    return next((name for name in names if name in columns), None)
+
+
+def _one_of(names: tuple[str, ...], columns: Sequence[str], file: Path) -> str:
+    found = _first_of(names, columns)
+    if found is None:
+        have = ", ".join(columns[:8]) + (" and so on" if len(columns) > 8 else "")
+        raise InputError(f"{file} has the columns {have or '(none)'}; it needs one named {' or '.join(names)}")
+    return found
+
+
+def _check_groups(file: Path, metadata: Any, column: str) -> None:
     """A group of rows is read at once: what its pages unpack to must fit into memory."""
     largest = 0
     for group in range(metadata.num_row_groups):

@@ -1,6 +1,6 @@
 """Which files a path given as data stands for, and whether a model of this kind can take them.
 
-Not for opening them: parquet.py, arrays.py, text.py and images.py do that.
+Not for opening them: parquet.py, arrays.py, text.py and images.py do that. samples.py knows the names that are no path.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from oversmooth.inputs import samples
 from oversmooth.inputs.batches import Kind
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_plain
@@ -32,14 +33,20 @@ class Source:
     path: Path
     format: Format
     files: tuple[Path, ...]
+    library: str = ""
+    """Whose sample photographs these are, with its version."""
 
     def name(self, file: Path) -> str:
         """A file as the user would call it: its place in the folder given, or its own name."""
-        return str(file.relative_to(self.path)) if file != self.path else file.name
+        return file.name if self.library or file == self.path else str(file.relative_to(self.path))
 
 
 def resolve(path: Path, kind: Kind) -> Source:
     """The files that path stands for, or a sentence on why a model of this kind cannot take them."""
+    if samples.is_sample(path):
+        library, files = samples.find(path)
+        _check_taken(path, "images", kind)
+        return Source(path, "images", files, library)
     if not path.exists():
         raise InputError(f"there is no data at {path}; {_REMEDY[kind]}")
     if path.is_dir():
@@ -47,21 +54,27 @@ def resolve(path: Path, kind: Kind) -> Source:
     form = _format(path)
     if form is None:
         raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}, which is no known data; {_REMEDY[kind]}")
-    if form not in _TAKES[kind]:
-        raise InputError(f"{path} holds {form}, which {_MODELS[kind]} does not take; {_REMEDY[kind]}")
+    _check_taken(path, form, kind)
     check_plain(path, _REMEDY[kind])
     return Source(path, form, (path,))
 
 
 def check_readable(path: Path) -> None:
     """Refuse data that is not there, or needs a library that is not, before a model is loaded for it."""
-    if not path.exists():
+    if sample := samples.is_sample(path):
+        samples.find(path)
+    elif not path.exists():
         raise InputError(f"there is no data at {path}; give a text file, a folder of images, parquet or .npz")
     parquet = next(path.rglob("*.parquet"), None) is not None if path.is_dir() else _format(path) == "parquet"
     if parquet:
         import_library("pyarrow.parquet", f"reading {path}")
-    if _format(path) == "images":
+    if sample or _format(path) == "images":
         import_library("PIL.Image", f"reading {path}")
+
+
+def _check_taken(path: Path, form: Format, kind: Kind) -> None:
+    if form not in _TAKES[kind]:
+        raise InputError(f"{path} holds {form}, which {_MODELS[kind]} does not take; {_REMEDY[kind]}")
 
 
 def _folder(path: Path, kind: Kind) -> Source:

@@ -42,7 +42,7 @@ class Piece:
 
 
 def text_inputs(
-    tokenizer: Any, source: Path | None, *, count: int, length: int, batch: int, lines: bool = False
+    tokenizer: Any, source: Path | str | None, *, count: int, length: int, batch: int, lines: bool = False
 ) -> Inputs:
     """Up to ``count`` pieces of up to ``length`` tokens of ``source``, or of the package's prose where it is None.
 

@@ -63,14 +63,14 @@ class Loaded:
 
     def inputs(
         self,
-        source: Path | None = None,
+        source: Path | str | None = None,
         *,
         count: int = DEFAULT_COUNT,
         length: int | None = None,
         batch: int = DEFAULT_BATCH,
         lines: bool = False,
     ) -> Inputs:
-        """From the user's data, or the package's own prose or pictures."""
+        """From the user's data, a library's samples by name, or the package's own prose or painted pictures."""
         if self.kind == "vision":
             assert self.preprocessing is not None
             return image_inputs(self.preprocessing, source, count=count, batch=batch, argument=self.argument)

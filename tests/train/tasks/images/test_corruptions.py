@@ -1,5 +1,7 @@
 """What holds for every corruption: its settings, what it leaves alone, its random numbers, and what it refuses."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -157,7 +159,9 @@ UNORDERED = {"frost", "glass_blur", "elastic_transform", "spatter", "saturate"}
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind not in UNORDERED])
 def test_damage_grows_with_intensity(kind, pictures):
     harm = [damage(pictures, corrupt(pictures, kind, severity)) for severity in SEVERITIES]
-    assert harm == sorted(harm)
+    # Motion blur at 3 and 4 is the same Gaussian cut off at 6 and at 8, where little is left: the angles drawn decide.
+    slack = 0.98 if kind == "motion_blur" else 1
+    assert all(more >= slack * less for less, more in itertools.pairwise(harm))
     assert harm[4] > 1.5 * harm[0]
 
 

@@ -242,9 +242,9 @@ def test_parquet_that_will_not_do_is_named(tmp_path):
         table(file, columns)
         return refused(words, home)
 
-    message = with_("has the columns img, text; one must be named fine_label or label", img=images, text=["a"] * 3)
+    message = with_("has the columns img, text; it needs one named fine_label or label", img=images, text=["a"] * 3)
     assert str(file) in message
-    with_("has the columns label; one must be named img or image", label=[1, 2, 3])
+    with_("has the columns label; it needs one named img or image", label=[1, 2, 3])
     with_("labels must be whole numbers", img=images, label=[1, None, 2])
     with_("labels must be whole numbers", img=images, label=["a", "b", "c"])
     with_("has labels from 1 to 100 and 100 classes", img=images, fine_label=[1, 2, 100])
@@ -272,7 +272,7 @@ def test_columns_of_one_name_are_refused(tmp_path):
         columns = [images if name == "img" else labels for name in names]
         (tmp_path / "x").mkdir(exist_ok=True)
         parquet.write_table(arrow.Table.from_arrays(columns, names), tmp_path / "x" / "train-0.parquet")
-        refused(f"has 2 columns named {names[1]}; keep one of them", tmp_path / "x")
+        refused(f"has 2 columns named {names[1]}; leave one of that name", tmp_path / "x")
     twice = arrow.StructArray.from_arrays([arrow.array([b"a", b"b"])] * 2, ["bytes", "bytes"])
     parquet.write_table(arrow.table({"img": twice, "label": labels}), tmp_path / "x" / "train-0.parquet")
     refused("train-0.parquet", tmp_path / "x")

@@ -1,15 +1,21 @@
 """Recipes: the paper's, their names, and what they refuse."""
 
 import json
+import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.train_example import RECIPE, blobs
 
+from oversmooth.reproduce.tables.table2 import Table2
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral
-from oversmooth.train.tasks.images.recipe import PAPER, QUICK, Recipe
+from oversmooth.train.tasks.images import recipe as recipes
+from oversmooth.train.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent, variant_title
 from oversmooth.train.tasks.images.settings import RandAugment
+
+ROOT = Path(__file__).parents[4]
 
 
 def test_the_papers_recipe_is_the_recovered_one():
@@ -92,3 +98,26 @@ def test_settings_that_make_no_sense_are_refused(changes, said):
 def test_files_that_are_no_recipe_are_refused(text):
     with pytest.raises(InputError):
         Recipe.from_json(text, "r.json")
+
+
+def test_the_papers_recipe_claims_what_the_cells_say_and_what_was_published():
+    text = Path(recipes.__file__).read_text(encoding="utf-8").split("PAPER = Recipe()")[1].split('"""')[1]
+    claimed = [line.split() for line in text.splitlines() if line.startswith("    ") and "%" in line]
+    cells = [json.loads(file.read_text()) for file in (ROOT / "results" / "table2").glob("*.json")]
+    expected = []
+    for share in (1.0, 0.5, 0.1):
+        for variant in VARIANTS:
+            of = [c for c in cells if (c["recipe"]["share"], c["recipe"]["variant"]) == (share, variant)]
+            of.sort(key=lambda cell: cell["seed"])
+            found = [100 * cell["accuracy"] for cell in of]
+            line = f"{percent(share)} {variant_title(variant)} "
+            if len(of) > 1:
+                line += f"{statistics.mean(found):.2f} ± {statistics.stdev(found):.2f} "
+            line += f"{found[0]:.2f} " if len(of) == 1 else "" if of else "not run "
+            minutes = sorted({f"{cell['seconds'] / 60:.1f}" for cell in of}, key=float)
+            line += ", ".join(str(cell["seed"]) for cell in of) + " " + " to ".join(minutes[:1] + minutes[1:][-1:])
+            mean, spread = Table2.published[variant][share]
+            expected.append(f"{line} {mean} ± {spread}".split())
+    assert claimed == expected
+    assert {cell["hardware"] for cell in cells} == {"NVIDIA H200"}
+    assert {cell["versions"]["torch"] for cell in cells} == {"2.11.0+cu130"}

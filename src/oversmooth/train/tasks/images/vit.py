@@ -1,12 +1,30 @@
-"""The ViT of the first paper's CIFAR experiments: plain, small, with a CLS token and every intermediate named."""
+"""The ViT of the first paper's CIFAR experiments: plain, small, with a CLS token and every intermediate named.
+
+``model(images)`` gives logits; ``model(images, intermediates=True)`` gives the same numbers on their way, by name:
+
+* ``embedding``: the tokens that enter the first block;
+* ``blocks.0.norm1``, ``blocks.0.attn``: what attention sees, and what it adds to the tokens;
+* ``blocks.0.middle``: the tokens after that;
+* ``blocks.0.norm2``, ``blocks.0.mlp``: what the MLP sees, and what it adds;
+* ``blocks.0``: the tokens that leave the block; and so on for every block;
+* ``norm``: the tokens after the last norm; ``head``: the logits.
+
+All but the last are ``(b, n, d)``, the CLS token first. Not for attention's matrix, which is never formed:
+`oversmooth.diagnose` measures that.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.train.tasks.images.settings import Shape
+
+Keep = Callable[[str, Tensor], Tensor]
+"""Takes an intermediate by its name, and gives it back."""
 
 
 class Attention(nn.Module):
@@ -43,13 +61,16 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(shape.width, eps=shape.eps)
         self.mlp = Mlp(shape)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+    def forward(self, x: Tensor, *, keep: Keep | None = None) -> Tensor:
+        if keep is None:
+            x = x + self.attn(self.norm1(x))
+            return x + self.mlp(self.norm2(x))
+        x = keep("middle", x + keep("attn", self.attn(keep("norm1", self.norm1(x)))))
+        return x + keep("mlp", self.mlp(keep("norm2", self.norm2(x))))
 
 
 class ViT(nn.Module):
-    """``(b, channels, image, image) -> (b, classes)``."""
+    """``(b, channels, image, image) -> (b, classes)``, or with ``intermediates`` a dict of what lies between too."""
 
     def __init__(self, shape: Shape | None = None) -> None:
         super().__init__()
@@ -74,9 +95,23 @@ class ViT(nn.Module):
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         nn.init.normal_(self.cls_token, std=1e-6)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, *, intermediates: bool = False) -> Tensor | dict[str, Tensor]:
         patches = self.patch_embed(images).flatten(2).mT
         x = torch.cat([self.cls_token.expand(len(patches), -1, -1), patches], dim=1) + self.pos_embed
+        if intermediates:
+            return self._named(x)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x)[:, 0])
+
+    def _named(self, x: Tensor) -> dict[str, Tensor]:
+        found = {"embedding": x}
+
+        def keep(name: str, value: Tensor) -> Tensor:
+            found[name] = value
+            return value
+
+        for number, block in enumerate(self.blocks):
+            place = f"blocks.{number}"
+            x = keep(place, block(x, keep=lambda name, value, place=place: keep(f"{place}.{name}", value)))
+        return found | {"norm": (x := self.norm(x)), "head": self.head(x[:, 0])}

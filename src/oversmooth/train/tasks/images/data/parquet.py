@@ -1,4 +1,7 @@
-"""Images in the hub's parquet layout: ``img`` or ``image`` as encoded bytes, ``label`` or ``fine_label``."""
+"""Images in the hub's parquet layout: ``img`` or ``image`` as encoded bytes, ``label`` or ``fine_label``.
+
+Not for reading the files: that is inputs/parquet.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from oversmooth.inputs.parquet import Table, readable
+from oversmooth.inputs.sources import Source
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.libraries import import_library
 from oversmooth.safety.machine import check_fits
@@ -45,16 +49,10 @@ def _plain(folder: Path, pattern: str) -> list[Path]:
 
 def read(found: Sequence[Path], name: str, *, coarse: bool = False, progress: OnRows | None = None) -> Images:
     """All rows of these files, in order. CIFAR-100 is told by its ``fine_label``; ``coarse`` takes its 20 classes."""
-    arrow = import_library("pyarrow.parquet", f"reading {found[0]}")
-    check_fits(sum(_size(arrow, file) for file in found), f"reading {found[0].parent}", "give fewer images")
-    tables = [_table(arrow, file, coarse) for file in found]
-    for file, table in zip(found, tables, strict=True):
-        if table.column_names != tables[0].column_names:
-            raise InputError(f"{file} has other columns than {found[0]}; keep data sets in folders of their own")
-    column = tables[0].column_names[1]
-    total = sum(table.num_rows for table in tables)
-    if not total:
-        raise InputError(f"{found[0]} has no rows; give data with some")
+    labels_in = ("coarse_label",) if coarse else ("fine_label", "label")
+    whole = Table(Source(found[0].parent, "parquet", tuple(found)), ("img", "image"), labels_in, whole=True)
+    column = whole.columns[1]
+    tables = whole.whole_files()
     encoded = [data for file, table in zip(found, tables, strict=True) for data in _bytes(table, file)]
     pixels = _Decoder(encoded, [f"row {row} of {file}" for file, row in _rows(found, tables)])(progress)
     labels = np.concatenate([_labels(table, file) for file, table in zip(found, tables, strict=True)])
@@ -69,46 +67,13 @@ def read(found: Sequence[Path], name: str, *, coarse: bool = False, progress: On
     return Images(torch.from_numpy(pixels), torch.from_numpy(labels), classes, name)
 
 
-def _size(arrow: Any, file: Path) -> int:
-    """Bytes that its rows take in memory: as columns, and one by one."""
-    with _readable(file), arrow.ParquetFile(file) as opened:
-        groups = range(opened.metadata.num_row_groups)
-        return 2 * sum(opened.metadata.row_group(group).total_byte_size for group in groups)
-
-
-def _table(arrow: Any, file: Path, coarse: bool) -> Any:
-    """The image column and the label column of one file, in this order."""
-    with _readable(file), arrow.ParquetFile(file) as opened:
-        there = opened.schema_arrow.names
-        wanted = [("img", "image"), ("coarse_label",) if coarse else ("fine_label", "label")]
-        columns = [next((name for name in names if name in there), None) for names in wanted]
-        for names, column in zip(wanted, columns, strict=True):
-            if column is None:
-                raise InputError(
-                    f"{file} has the columns {', '.join(there) or '(none)'}; one must be named {' or '.join(names)}"
-                )
-            if there.count(column) > 1:
-                raise InputError(f"{file} has {there.count(column)} columns named {column}; keep one of them")
-        return opened.read(columns).select(columns)
-
-
-@contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # pyarrow has errors of many kinds for broken files
-        raise InputError(f"{file} is not a readable parquet file ({reason(error)}); fetch it again") from error
-
-
 def _rows(found: Sequence[Path], tables: Sequence[Any]) -> Iterator[tuple[Path, int]]:
     for file, table in zip(found, tables, strict=True):
         yield from ((file, row) for row in range(table.num_rows))
 
 
 def _bytes(table: Any, file: Path) -> Iterator[Any]:
-    with _readable(file):
+    with readable(file):
         for chunk in table.column(0).chunks:
             kind = str(chunk.type)
             yield from (chunk.field("bytes") if kind.startswith("struct<") and "bytes:" in kind else chunk).to_pylist()
