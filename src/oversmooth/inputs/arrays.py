@@ -50,25 +50,25 @@ class TokenIds:
 def pictures(path: Path, count: int) -> Pictures:
     """Up to ``count`` pictures, evenly spread."""
     with _readable(path) as file:
-        found = file.get("images") or file.find(lambda member: len(member.shape) == 4 and member.dtype.kind in "uf")
-        if found is None:
+        member = file.get("images") or file.find(lambda member: len(member.shape) == 4 and member.dtype.kind in "uf")
+        if member is None:
             raise InputError(f"{path} has no array `images` and no other of four dimensions; it has {file.listing()}")
-        shape = found.shape
+        shape = member.shape
         if len(shape) != 4 or 0 in shape:
             raise InputError(f"{path}: images has the shape {shape}; it must be (n, h, w, 3) or (n, 3, h, w)")
         if shape[-1] not in (1, 3, 4) and shape[1] not in (1, 3, 4):
             raise InputError(f"{path}: images has the shape {shape}; no side is 1, 3 or 4 channels")
-        if found.dtype.kind not in "iuf":
-            raise InputError(f"{path}: images is of type {found.dtype}; it must be numbers, 0 to 255 or 0 to 1")
+        if member.dtype.kind not in "iuf":
+            raise InputError(f"{path}: images is of type {member.dtype}; it must be numbers, 0 to 255 or 0 to 1")
         listed = file.get("labels")
         if listed is not None and (listed.shape != shape[:1] or listed.dtype.kind not in "iu"):
             raise InputError(
                 f"{path}: labels has the shape {listed.shape} and type {listed.dtype}; give {shape[0]} whole numbers"
             )
         indices = spread(shape[0], count)
-        images, low, high = file.rows(found, indices)
+        images, low, high = file.rows(member, indices)
         labels = None if listed is None else file.rows(listed, indices)[0].tolist()
-    if found.dtype != np.uint8:
+    if member.dtype != np.uint8:
         images = _bytes(path, images, low, high)
     if shape[-1] not in (1, 3, 4):
         images = images.transpose(0, 2, 3, 1)
@@ -78,20 +78,20 @@ def pictures(path: Path, count: int) -> Pictures:
 def token_ids(path: Path, count: int) -> TokenIds:
     """Up to ``count`` rows (length,) of token ids, evenly spread."""
     with _readable(path) as file:
-        found, hidden = file.get("input_ids"), file.get("attention_mask")
-        if found is None:
+        member, hidden = file.get("input_ids"), file.get("attention_mask")
+        if member is None:
             raise InputError(f"{path} has no array `input_ids`; it has {file.listing()}")
-        if len(found.shape) != 2 or found.dtype.kind not in "iu" or 0 in found.shape:
+        if len(member.shape) != 2 or member.dtype.kind not in "iu" or 0 in member.shape:
             raise InputError(
-                f"{path}: input_ids has the shape {found.shape} and type {found.dtype}; "
+                f"{path}: input_ids has the shape {member.shape} and type {member.dtype}; "
                 "it must be (n, length) of whole numbers"
             )
-        if hidden is not None and hidden.shape != found.shape:
-            raise InputError(f"{path}: attention_mask has the shape {hidden.shape}, but input_ids has {found.shape}")
-        indices = spread(found.shape[0], count)
-        ids, low, high = file.rows(found, indices)
+        if hidden is not None and hidden.shape != member.shape:
+            raise InputError(f"{path}: attention_mask has the shape {hidden.shape}, but input_ids has {member.shape}")
+        indices = spread(member.shape[0], count)
+        ids, low, high = file.rows(member, indices)
         mask = np.ones(ids.shape, np.int64) if hidden is None else (file.rows(hidden, indices)[0] != 0).astype(np.int64)
-    return TokenIds(found.shape[0], indices, ids.astype(np.int64), mask, int(low), int(high))
+    return TokenIds(member.shape[0], indices, ids.astype(np.int64), mask, int(low), int(high))
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,15 @@ def image_inputs(
 ) -> Inputs:
     """Up to ``count`` pictures of ``source``, or as many painted by this package where it is None.
 
-    ``source`` may also name the photographs of a library that is installed: "sample:skimage" or
-    "sample:sklearn". Where there are more, they are taken evenly spread over the data, always the same ones.
-    ``argument`` is the name the model has for pictures. A picture that does not decode is left out and named in
-    ``skipped``.
+    Where there are more, they are taken evenly spread over the data, always the same ones. A picture that does not
+    decode is left out and named in ``skipped``.
+
+    Args:
+        preprocessing: what the checkpoint says is done to a picture.
+        source: a file or directory; or the photographs of an installed library, "sample:skimage" or "sample:sklearn".
+        count: at most so many.
+        batch: pictures per batch.
+        argument: the name that the model has for pictures.
     """
     check_positive(count=count, batch=batch)
     if source is None:
@@ -147,16 +152,16 @@ def _open_parquet(source: Source, count: int) -> _Opened:
 
 def _open_npz(source: Source, count: int) -> _Opened:
     pil = import_library("PIL.Image", f"reading {source.path}")
-    found = arrays.pictures(source.path, count)
+    array = arrays.pictures(source.path, count)
 
     def candidates() -> Iterator[_Candidate]:
-        for place, index in enumerate(found.indices):
-            pixels, name = found.pixels[place], f"image {index} of {source.path.name}"
+        for row, index in enumerate(array.indices):
+            pixels, name = array.pixels[row], f"image {index} of {source.path.name}"
             flat = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
             read = partial(pil.fromarray, np.ascontiguousarray(flat))
-            yield _Candidate(name, read, None if found.labels is None else _label(name, found.labels[place]))
+            yield _Candidate(name, read, None if array.labels is None else _label(name, array.labels[row]))
 
-    return found.total, candidates
+    return array.total, candidates
 
 
 _OPEN: dict[str, Callable[[Source, int], _Opened]] = {

@@ -101,9 +101,9 @@ class Table:
                 end = first + opened.metadata.row_group(group).num_rows
                 if wanted is None or any(first <= row < end for row in wanted):
                     for batch in opened.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=self.columns):
-                        for place in range(batch.num_rows):
-                            if wanted is None or first + place in wanted:
-                                yield first + place, {name: batch[name][place].as_py() for name in self.columns}
+                        for row in range(batch.num_rows):
+                            if wanted is None or first + row in wanted:
+                                yield first + row, {name: batch[name][row].as_py() for name in self.columns}
                         first += batch.num_rows
                 first = end
 
@@ -124,11 +124,11 @@ def _first_of(names: tuple[str, ...], columns: Sequence[str]) -> str | None:
 
 
 def _one_of(names: tuple[str, ...], columns: Sequence[str], file: Path) -> str:
-    found = _first_of(names, columns)
-    if found is None:
+    column = _first_of(names, columns)
+    if column is None:
         have = ", ".join(columns[:8]) + (" and so on" if len(columns) > 8 else "")
         raise InputError(f"{file} has the columns {have or '(none)'}; it needs one named {' or '.join(names)}")
-    return found
+    return column
 
 
 def _check_groups(file: Path, metadata: Any, column: str) -> None:

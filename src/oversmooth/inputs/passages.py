@@ -109,8 +109,8 @@ def _slice(file: Path, offset: int, size: int) -> tuple[int, str]:
         raise InputError(f"{file} cannot be read ({reason(error)}); give another text") from error
     start = 0
     if offset:
-        found = ((data.find(mark, 0, size), len(mark)) for mark in (b"\n\n", b"\n", b". ", b" "))
-        start = next((place + length for place, length in found if place >= 0), 0)
+        breaks = ((data.find(mark, 0, size), len(mark)) for mark in (b"\n\n", b"\n", b". ", b" "))
+        start = next((at + length for at, length in breaks if at >= 0), 0)
         while start < len(data) and data[start] & 0xC0 == 0x80:  # inside a letter of several bytes
             start += 1
     part = data[start : start + size]

@@ -89,8 +89,8 @@ def read(path: Path, image_size: tuple[int, int], name: str) -> Stated:
     several, one, config = (path / file for file in FILES)
     if isinstance(nested := (_json(several) or {}).get("image_processor"), dict):
         return _hugging_face(several, nested, image_size)
-    if (found := _json(one)) is not None:
-        return _hugging_face(one, found, image_size)
+    if (settings := _json(one)) is not None:
+        return _hugging_face(one, settings, image_size)
     settings = _json(config) or {}
     timm = settings.get("pretrained_cfg", settings)
     if isinstance(timm, dict) and "input_size" in timm:
@@ -213,11 +213,11 @@ def _size(file: Path, key: str, value: Any, shortest: bool) -> tuple[str, tuple[
     )
 
 
-def image_size(where: str, said: Any) -> tuple[int, int]:
+def image_size(where: str, given: Any) -> tuple[int, int]:
     """Height and width, as a model's configuration has them."""
-    sides = tuple(said) if isinstance(said, (list, tuple)) else (said, said)
+    sides = tuple(given) if isinstance(given, (list, tuple)) else (given, given)
     if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
-        raise InputError(f"{where}: image_size is {reprlib.repr(said)}; it must be one or two whole numbers above 0")
+        raise InputError(f"{where}: image_size is {reprlib.repr(given)}; it must be one or two whole numbers above 0")
     return _check_sides(where, "image_size", (sides[0], sides[1]))
 
 

@@ -67,8 +67,8 @@ def find(path: Path) -> tuple[str, tuple[Path, ...]]:
         title = f"{package} {importlib.metadata.version(package)}"
     except importlib.metadata.PackageNotFoundError:
         title = package
-    places = [Path(place) / library.folder for place in spec.submodule_search_locations or ()]
-    files = tuple(file for place in places for photo in library.photographs if (file := place / photo).is_file())
+    places = [Path(folder) / library.folder for folder in spec.submodule_search_locations or ()]
+    files = tuple(file for folder in places for photo in library.photographs if (file := folder / photo).is_file())
     if not files:
         raise InputError(f"the {title} that is installed came without its photographs; reinstall {package}")
     return title, files

@@ -78,19 +78,19 @@ def _check_taken(path: Path, form: Format, kind: Kind) -> None:
 
 
 def _folder(path: Path, kind: Kind) -> Source:
-    found: dict[Format, list[Path]] = {}
+    by_format: dict[Format, list[Path]] = {}
     # Hidden files are left out: desktops put thumbnails and resource forks named like pictures there.
     for file in sorted(path.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         form = _format(file)
         if form is not None and form != "npz" and not hidden and file.is_file():
-            found.setdefault(form, []).append(file)
+            by_format.setdefault(form, []).append(file)
     # Parquet comes first: a data set in that form often has a picture or a list of label names beside it.
     for form in _TAKES[kind]:
-        if form in found:
-            return Source(path, form, tuple(found[form]))
+        if form in by_format:
+            return Source(path, form, tuple(by_format[form]))
     wanted = ".parquet, " + (", ".join(IMAGES) if kind == "vision" else ".txt")
-    other = "".join(f", only {form}" for form in found)
+    other = "".join(f", only {form}" for form in by_format)
     raise InputError(f"the folder {path} holds nothing for {_MODELS[kind]}{other}; looked for {wanted}")
 
 

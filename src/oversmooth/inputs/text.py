@@ -47,8 +47,16 @@ def text_inputs(
     """Up to ``count`` pieces of up to ``length`` tokens of ``source``, or of the package's prose where it is None.
 
     Pieces follow each other in the text and fill their length, so padding is rare; where the text has more of them than
-    asked for, they are spread evenly over it. With ``lines`` each line is a piece of its own, as for reactions or
-    sentences. ``attention_mask`` is always given, ``token_type_ids`` where the tokenizer makes them.
+    asked for, they are spread evenly over it. ``attention_mask`` is always given, ``token_type_ids`` where the
+    tokenizer makes them.
+
+    Args:
+        tokenizer: one of transformers'.
+        source: a file or directory of text, or an .npz file of token ids.
+        count: at most so many pieces.
+        length: tokens per piece, special ones included.
+        batch: pieces per batch.
+        lines: whether each line is a piece of its own, as for reactions or sentences.
     """
     check_positive(count=count, length=length, batch=batch)
     if not callable(tokenizer) or not hasattr(tokenizer, "num_special_tokens_to_add"):
@@ -109,8 +117,8 @@ def _windows(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
 def _encoded(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
     asked = dict(truncation=True, max_length=length, return_special_tokens_mask=True, return_attention_mask=True)
     if getattr(tokenizer, "is_fast", False):
-        found = tokenizer(passage.text, return_overflowing_tokens=True, **asked)
-        encodings = [{key: found[key][i] for key in found} for i in range(len(found["input_ids"]))]
+        encoded = tokenizer(passage.text, return_overflowing_tokens=True, **asked)
+        encodings = [{key: encoded[key][i] for key in encoded} for i in range(len(encoded["input_ids"]))]
     else:
         # Tokenizers in Python give what does not fit as one list; they have a second half to call alone instead.
         ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(passage.text))
@@ -130,17 +138,17 @@ def _encoded(tokenizer: Any, passage: Passage, length: int) -> list[Piece]:
 
 
 def _ready_made(tokenizer: Any, path: Path, count: int, length: int) -> tuple[list[Piece], str, list[str]]:
-    found = arrays.token_ids(path, count)
+    table = arrays.token_ids(path, count)
     known = len(tokenizer)
-    if found.least < 0 or found.greatest >= known:
+    if table.least < 0 or table.greatest >= known:
         raise InputError(
-            f"{path}: input_ids goes from {found.least} to {found.greatest}, but the tokenizer has {known:,} tokens, "
+            f"{path}: input_ids goes from {table.least} to {table.greatest}, but the tokenizer has {known:,} tokens, "
             "from 0; give ids of this model's tokenizer"
         )
     names = torch.tensor(sorted(tokenizer.all_special_ids), dtype=torch.long)
     pieces, skipped = [], []
-    indices = found.indices
-    for index, ids, mask in zip(indices, found.ids, found.mask, strict=True):
+    indices = table.indices
+    for index, ids, mask in zip(indices, table.ids, table.mask, strict=True):
         values = {
             "input_ids": torch.from_numpy(ids[:length].copy()),
             "attention_mask": torch.from_numpy(mask[:length].copy()),
@@ -155,10 +163,10 @@ def _ready_made(tokenizer: Any, path: Path, count: int, length: int) -> tuple[li
             f"{path}: attention_mask is zero for every token of the {len(indices):,} rows; mark some as text"
         )
     what = f"{len(indices):,} rows of {path}"
-    if len(indices) < found.total:
-        what = f"{len(indices):,} of the {found.total:,} rows of {path}, evenly spread"
-    if found.ids.shape[1] > length:
-        what += f", the first {length:,} of {found.ids.shape[1]:,} tokens"
+    if len(indices) < table.total:
+        what = f"{len(indices):,} of the {table.total:,} rows of {path}, evenly spread"
+    if table.ids.shape[1] > length:
+        what += f", the first {length:,} of {table.ids.shape[1]:,} tokens"
     return pieces, what, skipped
 
 

@@ -113,9 +113,9 @@ class Augment(nn.Module):
         """``(b, c, h, w) uint8, (b, 3) -> (b, c, size, size) uint8``: one gather; what was padded is 0."""
         count, channels, height, width = images.shape
         down, across, side = uniform.unbind(1)
-        place = torch.arange(self.size, device=images.device)
-        rows = self._offset(down, height)[:, None] + place
-        columns = torch.where((side < self.flip)[:, None], self.size - 1 - place, place)
+        pixel = torch.arange(self.size, device=images.device)
+        rows = self._offset(down, height)[:, None] + pixel
+        columns = torch.where((side < self.flip)[:, None], self.size - 1 - pixel, pixel)
         columns = self._offset(across, width)[:, None] + columns
         inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None]
         index = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None]

@@ -49,10 +49,10 @@ class Evaluator:
             self.images = torch.zeros(
                 self.batch, shape.channels, shape.image, shape.image, dtype=torch.uint8, device=device
             )
-            self.found = torch.zeros(self.batch, dtype=torch.int64, device=device)
+            self.answers = torch.zeros(self.batch, dtype=torch.int64, device=device)
             training = model.training
             model.eval()
-            self._replay = cuda_graphs.captured(lambda: self.found.copy_(self._classes(self.images)))
+            self._replay = cuda_graphs.captured(lambda: self.answers.copy_(self._classes(self.images)))
             model.train(training)
 
     @torch.no_grad()
@@ -72,7 +72,7 @@ class Evaluator:
             else:
                 self.images[: len(part)].copy_(part)
                 self._replay()
-                out.append(self.found[: len(part)].clone())
+                out.append(self.answers[: len(part)].clone())
         self.model.train(training)
         return torch.cat(out)
 
@@ -95,12 +95,12 @@ class Corruptions:
         self._kept: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, kind: str, severity: int) -> tuple[Tensor, Tensor]:
-        found = self._kept.get((kind, severity))
-        if found is None:
-            found = self._made(kind, severity)
+        images = self._kept.get((kind, severity))
+        if images is None:
+            images = self._made(kind, severity)
             if self.device.type == "cuda":
-                self._kept[kind, severity] = found
-        return found
+                self._kept[kind, severity] = images
+        return images
 
     def _made(self, kind: str, severity: int) -> tuple[Tensor, Tensor]:
         if self.official is not None:
@@ -147,4 +147,4 @@ def under_corruption(
 def by_severity(table: dict[str, list[float]]) -> list[float]:
     """The mean over kinds, one entry a severity: our reading of the first paper's table 3."""
     rows = list(table.values())
-    return [sum(row[place] for row in rows) / len(rows) for place in range(len(rows[0]))]
+    return [sum(row[column] for row in rows) / len(rows) for column in range(len(rows[0]))]

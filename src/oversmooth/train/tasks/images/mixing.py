@@ -60,8 +60,8 @@ def _span(middle: Tensor, share: Tensor, size: int) -> tuple[Tensor, Tensor]:
     cut = (share * size).long()
     centre = (middle * size).long().clamp(max=size - 1)
     first, end = (centre - cut // 2).clamp(min=0), (centre + (cut + 1) // 2).clamp(max=size)
-    place = torch.arange(size, device=middle.device)
-    return (place >= first) & (place < end), end - first
+    pixel = torch.arange(size, device=middle.device)
+    return (pixel >= first) & (pixel < end), end - first
 
 
 def beta_table(alpha: float) -> Tensor:
@@ -84,9 +84,9 @@ def _beta(u: Tensor, table: Tensor, alpha: float) -> Tensor:
     """The number below which a share u of Beta(α, α) lies; 1 where α is 0: nothing is mixed."""
     if alpha == 0:
         return torch.ones_like(u)
-    place = (2 * torch.minimum(u, 1 - u)) ** (1 / alpha) * _KNOTS
-    knot = place.long().clamp(max=_KNOTS - 1)
+    position = (2 * torch.minimum(u, 1 - u)) ** (1 / alpha) * _KNOTS
+    knot = position.long().clamp(max=_KNOTS - 1)
     # gather, as an index of no dimensions would be read back to the host.
     low, high = (table.gather(0, near.flatten()).view_as(near) for near in (knot, knot + 1))
-    half = torch.lerp(low, high, place - knot)
+    half = torch.lerp(low, high, position - knot)
     return torch.where(u < 0.5, half, 1 - half)

@@ -34,7 +34,7 @@ OPERATIONS = (
     "TranslateYRel",
 )
 """timm's fifteen, in timm's order; an operation is drawn and stored as its place here."""
-_OF = {name: place for place, name in enumerate(OPERATIONS)}
+_OF = {name: index for index, name in enumerate(OPERATIONS)}
 _MOVES = ("Rotate", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
 
 DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
@@ -130,10 +130,10 @@ def _factor(settings: RandAugment, plan: Plan) -> Tensor:
 
 def _is(plan: Plan, *names: str) -> Tensor:
     """Whether each image gets one of these operations, ``(b, 1, 1, 1)``."""
-    found = plan.operation == _OF[names[0]]
+    chosen = plan.operation == _OF[names[0]]
     for name in names[1:]:
-        found = found | (plan.operation == _OF[name])
-    return found[:, None, None, None]
+        chosen = chosen | (plan.operation == _OF[name])
+    return chosen[:, None, None, None]
 
 
 def _move(plan: Plan, height: int, width: int) -> Move:

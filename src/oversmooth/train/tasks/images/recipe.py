@@ -176,8 +176,8 @@ class Recipe:
     def check_fits(self, images: Images) -> None:
         """Refuse images of another data set or size."""
         _, channels, height, width = images.images.shape
-        wanted, found = self.shape, (channels, height, width, len(images.classes))
-        if found != (wanted.channels, wanted.image, wanted.image, wanted.classes):
+        wanted, given = self.shape, (channels, height, width, len(images.classes))
+        if given != (wanted.channels, wanted.image, wanted.image, wanted.classes):
             raise InputError(
                 f"{images.name} has images ({channels}, {height}, {width}) in {len(images.classes)} classes and the "
                 f"recipe is for ({wanted.channels}, {wanted.image}, {wanted.image}) in {wanted.classes}; "
@@ -195,10 +195,10 @@ class Recipe:
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any], where: str = "the recipe") -> Recipe:
+    def from_dict(cls, fields: dict[str, Any], where: str = "the recipe") -> Recipe:
         """What `to_dict` gave; fields that are missing have their defaults."""
         try:
-            return typed(cls, found)
+            return typed(cls, fields)
         except InputError:
             raise
         except ValueError as error:
@@ -222,10 +222,10 @@ class Recipe:
         return None
 
 
-def _leaves(found: dict[str, Any], before: str = "") -> dict[str, Any]:
+def _leaves(fields: dict[str, Any], before: str = "") -> dict[str, Any]:
     """Settings by dotted name, lists as JSON has them."""
     flat: dict[str, Any] = {}
-    for name, value in found.items():
+    for name, value in fields.items():
         if isinstance(value, dict):
             flat |= _leaves(value, f"{before}{name}.")
         else:

@@ -54,8 +54,8 @@ class Monitor:
 
     def measure(self) -> dict[str, list[float]]:
         self._run()
-        found = summary(self.tokens)
-        columns = torch.stack([found.log_hfc_lfc.mean(1).exp(), found.cos.mean(1), found.abs_cos.mean(1)])
+        measured = summary(self.tokens)
+        columns = torch.stack([measured.log_hfc_lfc.mean(1).exp(), measured.cos.mean(1), measured.abs_cos.mean(1)])
         hfc_lfc, cos, abs_cos = columns.tolist()
         return {"hfc_lfc": _rounded(hfc_lfc), "cos": _rounded(cos), "abs_cos": _rounded(abs_cos)}
 

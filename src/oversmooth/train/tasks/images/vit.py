@@ -105,13 +105,13 @@ class ViT(nn.Module):
         return self.head(self.norm(x)[:, 0])
 
     def _named(self, x: Tensor) -> dict[str, Tensor]:
-        found = {"embedding": x}
+        values = {"embedding": x}
 
         def keep(name: str, value: Tensor) -> Tensor:
-            found[name] = value
+            values[name] = value
             return value
 
         for number, block in enumerate(self.blocks):
-            place = f"blocks.{number}"
-            x = keep(place, block(x, keep=lambda name, value, place=place: keep(f"{place}.{name}", value)))
-        return found | {"norm": (x := self.norm(x)), "head": self.head(x[:, 0])}
+            prefix = f"blocks.{number}"
+            x = keep(prefix, block(x, keep=lambda name, value, prefix=prefix: keep(f"{prefix}.{name}", value)))
+        return values | {"norm": (x := self.norm(x)), "head": self.head(x[:, 0])}

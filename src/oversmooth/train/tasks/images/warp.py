@@ -58,12 +58,12 @@ def warp(images: Tensor, move: Move, cubic: Tensor, fill: Tensor) -> Tensor:
     return torch.where(inside[:, None], value, fill[:, None, None])
 
 
-def _taps(place: Tensor, tap: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def _taps(position: Tensor, tap: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """The four pixels about each place ``(b, 4, h, w)``, the border's repeated, and how far beyond the second it is."""
-    place = place - 0.5
-    first = place.floor()
+    position = position - 0.5
+    first = position.floor()
     pixels = first.long()[:, None] + tap[:, None, None]
-    return pixels.clamp(0, size - 1), place - first
+    return pixels.clamp(0, size - 1), position - first
 
 
 def _between(taps: Sequence[Tensor], part: Tensor, curved: Tensor) -> Tensor:

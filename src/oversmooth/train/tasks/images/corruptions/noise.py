@@ -33,8 +33,8 @@ def shot_noise(images: Tensor, draw: CorruptionDraws, photons: int) -> Tensor:
     """
     ends, counts = _poisson_ends(int(photons))
     chance = draw.uniform(*images.shape[1:]).add_(images)  # level + chance: exact, and sorted as the ends are
-    place = torch.searchsorted(ends.to(images.device), chance)
-    return counts.to(images.device)[place]
+    bin = torch.searchsorted(ends.to(images.device), chance)
+    return counts.to(images.device)[bin]
 
 
 @lru_cache(maxsize=8)

@@ -76,12 +76,12 @@ def edges(grey: Tensor, low: int, high: int) -> Tensor:
     rising = (strength > beside(-1, 1)) & (strength > beside(1, -1))
     slanted = torch.where((dx ^ dy) < 0, rising, falling)
     peak = torch.where(flat, ridge, torch.where(steep, upright, slanted)) & (strength > low)
-    found = peak & (strength > high)
+    edges = peak & (strength > high)
     while True:  # an edge goes on through weaker peaks that touch it
-        grown = peak & (max_pool2d(found.float(), 3, 1, 1) > 0)
-        if torch.equal(grown, found):
-            return found
-        found = grown
+        grown = peak & (max_pool2d(edges.float(), 3, 1, 1) > 0)
+        if torch.equal(grown, edges):
+            return edges
+        edges = grown
 
 
 def distances(zeros: Tensor) -> Tensor:

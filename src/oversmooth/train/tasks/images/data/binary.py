@@ -24,25 +24,25 @@ def files(folder: Path, split: str) -> list[Path]:
     return wanted if all(file.is_file() for file in wanted) else []
 
 
-def read(found: list[Path], *, coarse: bool = False) -> Images:
+def read(files: list[Path], *, coarse: bool = False) -> Images:
     """All images of these files, in order."""
-    cifar100 = found[0].name in ("train.bin", "test.bin")
+    cifar100 = files[0].name in ("train.bin", "test.bin")
     before = 2 if cifar100 else 1
-    sizes = [file.stat().st_size for file in found]
-    for file, size in zip(found, sizes, strict=True):
+    sizes = [file.stat().st_size for file in files]
+    for file, size in zip(files, sizes, strict=True):
         if size % (before + _PIXELS):
             raise InputError(
                 f"{file} has {size:,} bytes, not a whole number of rows of {before + _PIXELS:,}; fetch it again"
             )
     check_fits(
-        3 * sum(sizes), f"reading {found[0].parent}", "give fewer images"
+        3 * sum(sizes), f"reading {files[0].parent}", "give fewer images"
     )  # as read, in one piece, without labels
-    rows = [np.fromfile(file, np.uint8).reshape(-1, before + _PIXELS) for file in found]
+    rows = [np.fromfile(file, np.uint8).reshape(-1, before + _PIXELS) for file in files]
     table = np.concatenate(rows)
     labels = table[:, 0 if coarse or not cifar100 else 1].astype(np.int64)
     pixels = np.ascontiguousarray(table[:, before:]).reshape(-1, 3, _SIDE, _SIDE)
     listed = ("coarse_label_names.txt" if coarse else "fine_label_names.txt") if cifar100 else "batches.meta.txt"
-    file = found[0].parent / listed
+    file = files[0].parent / listed
     if file.is_file():
         classes = class_names(file)
     else:

@@ -23,13 +23,13 @@ _BYTES = 8  # idx's code for unsigned bytes, the only kind of number these files
 def files(folder: Path, split: str) -> list[Path]:
     """The image file and the label file; none if they are not both there."""
     names = [f"{_PREFIX[split]}-images-idx3-ubyte", f"{_PREFIX[split]}-labels-idx1-ubyte"]
-    found = [next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None) for name in names]
-    return [file for file in found if file] if all(found) else []
+    files = [next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None) for name in names]
+    return [file for file in files if file] if all(files) else []
 
 
-def read(found: list[Path], name: str) -> Images:
+def read(files: list[Path], name: str) -> Images:
     """All images with their labels; ``name`` says whether they are digits or clothes, which the files do not."""
-    images, labels = _array(found[0], 3), _array(found[1], 1)
+    images, labels = _array(files[0], 3), _array(files[1], 1)
     classes = list(KNOWN["fashion-mnist" if "fashion" in name.lower() else "mnist"].labels)
     return Images(torch.from_numpy(images[:, None]), torch.from_numpy(labels.astype(np.int64)), classes, name)
 

@@ -23,13 +23,13 @@ class Known:
     std: tuple[float, ...]
     labels: tuple[str, ...] = ()  # names for layouts that have none
 
-    def check(self, found: Images, where: str, *, coarse: bool = False) -> None:
+    def check(self, images: Images, where: str, *, coarse: bool = False) -> None:
         """Refuse data that is not this set, whatever its folder is called."""
-        shape = tuple(found.images.shape[1:])
+        shape = tuple(images.images.shape[1:])
         classes = 20 if coarse else self.classes
-        if shape != self.shape or len(found.classes) != classes:
+        if shape != self.shape or len(images.classes) != classes:
             raise InputError(
-                f"{where} has images {shape} in {len(found.classes)} classes; {self.name} has {self.shape} in "
+                f"{where} has images {shape} in {len(images.classes)} classes; {self.name} has {self.shape} in "
                 f"{classes}: name the folder that holds it"
             )
 

@@ -43,63 +43,63 @@ def load(
     if named is None:
         if folder is not None:
             raise InputError(f"{what} is no known data set to look for in {folder}; choose one of {', '.join(KNOWN)}")
-        place = Path(what)
-        if not place.is_dir():
+        home = Path(what)
+        if not home.is_dir():
             names = ", ".join(KNOWN)
             raise InputError(f"{what} is no folder and no known data set; give a folder, or one of {names}")
-        _check_there(place, split)
+        _check_there(home, split)
     else:
-        place = _place(named, split, folder) or _fetched(named, split, folder)
-    images = _read(place, split, named, coarse, cache, progress)
+        home = _home(named, split, folder) or _fetched(named, split, folder)
+    images = _read(home, split, named, coarse, cache, progress)
     if coarse and images.name != "cifar100":
-        raise InputError(f"{place} holds {images.name}, which has no coarse labels; leave coarse out")
+        raise InputError(f"{home} holds {images.name}, which has no coarse labels; leave coarse out")
     expected = named or KNOWN.get(images.name)
     if expected is not None:
-        expected.check(images, str(place), coarse=coarse)
+        expected.check(images, str(home), coarse=coarse)
     return images
 
 
-def _read(place: Path, split: Split, named: Known | None, coarse: bool, cache: bool, progress: OnRows | None) -> Images:
-    name = named.name if named else _called(place)
-    if found := parquet.files(place, split):
+def _read(home: Path, split: Split, named: Known | None, coarse: bool, cache: bool, progress: OnRows | None) -> Images:
+    name = named.name if named else _called(home)
+    if files := parquet.files(home, split):
 
         def make() -> Images:
-            return parquet.read(found, name, coarse=coarse, progress=progress)
+            return parquet.read(files, name, coarse=coarse, progress=progress)
 
-        return remembered(found, f"{name} coarse {coarse}", make) if cache else make()
-    if found := pickles.files(place, split):
-        return pickles.read(found, coarse=coarse)
-    if found := binary.files(place, split):
-        return binary.read(found, coarse=coarse)
-    return idx.read(idx.files(place, split), name)
+        return remembered(files, f"{name} coarse {coarse}", make) if cache else make()
+    if files := pickles.files(home, split):
+        return pickles.read(files, coarse=coarse)
+    if files := binary.files(home, split):
+        return binary.read(files, coarse=coarse)
+    return idx.read(idx.files(home, split), name)
 
 
-def _called(place: Path) -> str:
+def _called(home: Path) -> str:
     """The known set that a folder of this name comes with, or its name."""
-    name = place.resolve().name
+    name = home.resolve().name
     for entry in KNOWN.values():
         if name in entry.folders or known(name) is entry:
             return entry.name
     return name
 
 
-def _has(place: Path, split: Split) -> bool:
-    return any(layout.files(place, split) for layout in (parquet, pickles, binary, idx))
+def _has(home: Path, split: Split) -> bool:
+    return any(layout.files(home, split) for layout in (parquet, pickles, binary, idx))
 
 
-def _check_there(place: Path, split: Split) -> None:
-    if _has(place, split):
+def _check_there(home: Path, split: Split) -> None:
+    if _has(home, split):
         return
     other: Split = "test" if split == "train" else "train"
-    if _has(place, other):
-        raise InputError(f"{place} has the {other} split and not the {split} split; fetch that too")
-    packed = sorted(place.glob("*.tar.gz"))
+    if _has(home, other):
+        raise InputError(f"{home} has the {other} split and not the {split} split; fetch that too")
+    packed = sorted(home.glob("*.tar.gz"))
     hint = f"unpack {packed[0].name} first" if packed else f"looked for {_LAYOUTS}"
-    raise InputError(f"{place} holds no data set in a known layout; {hint}")
+    raise InputError(f"{home} holds no data set in a known layout; {hint}")
 
 
-def _place(named: Known, split: Split, folder: Path | str | None) -> Path | None:
-    return next((place for place in _candidates(named, folder) if place.is_dir() and _has(place, split)), None)
+def _home(named: Known, split: Split, folder: Path | str | None) -> Path | None:
+    return next((home for home in _candidates(named, folder) if home.is_dir() and _has(home, split)), None)
 
 
 def _roots(folder: Path | str | None) -> list[Path]:
@@ -125,13 +125,13 @@ def _fetched(named: Known, split: Split, folder: Path | str | None) -> Path:
     looked = " and ".join(str(root) for root in _roots(folder))
     hub = import_library("huggingface_hub", f"fetching {named.name}, which is not in {looked},")
     try:
-        found = hub.snapshot_download(named.hub, repo_type="dataset", allow_patterns=[f"*{split}-*.parquet"])
+        snapshot = hub.snapshot_download(named.hub, repo_type="dataset", allow_patterns=[f"*{split}-*.parquet"])
     except Exception as error:  # every network library under it has its own
         reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
         raise InputError(
             f"{named.name} is not in {looked} and cannot be fetched from the hub ({reason}); "
             f"set OVERSMOOTH_DATA to a folder that holds {named.folders[0]}"
         ) from error
-    if not _has(Path(found), split):
+    if not _has(Path(snapshot), split):
         raise InputError(f"the hub's {named.hub} has no {split} parquet files; name a folder that holds {named.name}")
-    return Path(found)
+    return Path(snapshot)

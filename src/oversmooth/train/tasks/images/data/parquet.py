@@ -37,7 +37,7 @@ def files(folder: Path, split: str) -> list[Path]:
     if here or not below:
         return here
     if len(below) > 1:
-        names = ", ".join(sorted(place.name for place in below))
+        names = ", ".join(sorted(folder_below.name for folder_below in below))
         raise InputError(f"{folder} holds several data sets: {names}; name one of them")
     return _plain(below.pop(), f"{split}-*.parquet")
 
@@ -47,28 +47,28 @@ def _plain(folder: Path, pattern: str) -> list[Path]:
     return sorted(file for file in folder.glob(pattern) if file.is_file())
 
 
-def read(found: Sequence[Path], name: str, *, coarse: bool = False, progress: OnRows | None = None) -> Images:
+def read(files: Sequence[Path], name: str, *, coarse: bool = False, progress: OnRows | None = None) -> Images:
     """All rows of these files, in order. CIFAR-100 is told by its ``fine_label``; ``coarse`` takes its 20 classes."""
     labels_in = ("coarse_label",) if coarse else ("fine_label", "label")
-    whole = Table(Source(found[0].parent, "parquet", tuple(found)), ("img", "image"), labels_in, whole=True)
+    whole = Table(Source(files[0].parent, "parquet", tuple(files)), ("img", "image"), labels_in, whole=True)
     column = whole.columns[1]
     tables = whole.whole_files()
-    encoded = [data for file, table in zip(found, tables, strict=True) for data in _bytes(table, file)]
-    pixels = _Decoder(encoded, [f"row {row} of {file}" for file, row in _rows(found, tables)])(progress)
-    labels = np.concatenate([_labels(table, file) for file, table in zip(found, tables, strict=True)])
+    encoded = [data for file, table in zip(files, tables, strict=True) for data in _bytes(table, file)]
+    pixels = _Decoder(encoded, [f"row {row} of {file}" for file, row in _rows(files, tables)])(progress)
+    labels = np.concatenate([_labels(table, file) for file, table in zip(files, tables, strict=True)])
     if labels.max() >= _MOST_CLASSES:
         raise InputError(
-            f"{found[0].parent} has a label of {labels.max():,}; labels count classes from 0, and at most "
+            f"{files[0].parent} has a label of {labels.max():,}; labels count classes from 0, and at most "
             f"{_MOST_CLASSES:,} are taken: number them again"
         )
     cifar100 = column in ("fine_label", "coarse_label")
     name = "cifar100" if cifar100 else name
-    classes = _classes(tables[0], column, found[0].parent, known(name), int(labels.max()) + 1)
+    classes = _classes(tables[0], column, files[0].parent, known(name), int(labels.max()) + 1)
     return Images(torch.from_numpy(pixels), torch.from_numpy(labels), classes, name)
 
 
-def _rows(found: Sequence[Path], tables: Sequence[Any]) -> Iterator[tuple[Path, int]]:
-    for file, table in zip(found, tables, strict=True):
+def _rows(files: Sequence[Path], tables: Sequence[Any]) -> Iterator[tuple[Path, int]]:
+    for file, table in zip(files, tables, strict=True):
         yield from ((file, row) for row in range(table.num_rows))
 
 
@@ -134,27 +134,27 @@ class _Decoder:
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 
     def _some(self, places: range) -> int:
-        for place in places:
-            image = self._open(place)
+        for index in places:
+            image = self._open(index)
             if image.size != self._size:
                 width, height = self._size
                 raise InputError(
-                    f"{self._where[place]} is {image.width} by {image.height} and the first is {width} by {height}; "
+                    f"{self._where[index]} is {image.width} by {image.height} and the first is {width} by {height}; "
                     f"images must all have one size"
                 )
             try:
                 right = image if image.mode == self._mode else image.convert(self._mode)
-                self._pixels[place] = np.frombuffer(right.tobytes(), np.uint8)
+                self._pixels[index] = np.frombuffer(right.tobytes(), np.uint8)
             except Exception as error:  # decoders raise whatever they like on broken files
                 raise InputError(
-                    f"{self._where[place]} does not decode ({reason(error)}); fetch the file again"
+                    f"{self._where[index]} does not decode ({reason(error)}); fetch the file again"
                 ) from error
         return len(places)
 
-    def _open(self, place: int) -> Any:
-        data = self._encoded[place]
+    def _open(self, index: int) -> Any:
+        data = self._encoded[index]
         if not isinstance(data, bytes):
-            raise InputError(f"{self._where[place]} has no image bytes; fetch the file again")
+            raise InputError(f"{self._where[index]} has no image bytes; fetch the file again")
         for formats in (self._formats, None):
             try:
                 return self._pil.open(io.BytesIO(data), formats=formats)
@@ -162,6 +162,6 @@ class _Decoder:
                 continue  # perhaps of another format than the first
             except Exception as error:
                 raise InputError(
-                    f"{self._where[place]} does not decode ({reason(error)}); fetch the file again"
+                    f"{self._where[index]} does not decode ({reason(error)}); fetch the file again"
                 ) from error
-        raise InputError(f"{self._where[place]} does not decode (no known image format); fetch the file again")
+        raise InputError(f"{self._where[index]} does not decode (no known image format); fetch the file again")

@@ -70,15 +70,15 @@ def files(folder: Path, split: str) -> list[Path]:
     return wanted if all(file.is_file() for file in wanted) else []
 
 
-def read(found: list[Path], *, coarse: bool = False) -> Images:
+def read(files: list[Path], *, coarse: bool = False) -> Images:
     """All images of these files, in order."""
-    cifar100 = found[0].name in ("train", "test")
+    cifar100 = files[0].name in ("train", "test")
     key = ("coarse_labels" if coarse else "fine_labels") if cifar100 else "labels"
-    parts = [_part(file, key) for file in found]
+    parts = [_part(file, key) for file in files]
     pixels = np.concatenate([pixels for pixels, _ in parts]).reshape(-1, 3, _SIDE, _SIDE)
     labels = torch.tensor([label for _, labels in parts for label in labels], dtype=torch.int64)
     name = "cifar100" if cifar100 else "cifar10"
-    return Images(torch.from_numpy(pixels), labels, _names(found[0].parent, cifar100, coarse), name)
+    return Images(torch.from_numpy(pixels), labels, _names(files[0].parent, cifar100, coarse), name)
 
 
 def _part(file: Path, key: str) -> tuple[NDArray[np.uint8], list[int]]:
@@ -118,9 +118,9 @@ def _load(file: Path) -> dict[str, Any]:
 def _check_places(data: bytes) -> None:
     """Refuse a pickle that keeps something at place 4,000,000,000 of its list, which would be made that long."""
     for operation, argument, _ in pickletools.genops(data):
-        place = int(argument or 0) if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") else 0
-        if place > len(data):
-            raise pickle.UnpicklingError(f"asks for place {place:,}")
+        slot = int(argument or 0) if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") else 0
+        if slot > len(data):
+            raise pickle.UnpicklingError(f"asks for place {slot:,}")
 
 
 def _pixels(file: Path, note: Any) -> NDArray[np.uint8]:
