@@ -70,7 +70,7 @@
     };
     const inner = make("div", { class: "chart" });
     inner.style.height = `${element.clientHeight}px`; // so that the page does not jump
-    for (const end of ["least", "most"]) if (panel[end]) element.style.setProperty(`--${end}`, `${panel[end]}px`);
+    for (const [i, width] of (panel.widths || []).entries()) element.style.setProperty(["--least", "--most"][i], `${width}px`);
     element.replaceChildren(inner);
     const tooltip = (_, event, item, value) => showTip(panel.tips, event, item, value);
     const result = await vegaEmbed(inner, full, { renderer: "svg", actions: false, ast: true, tooltip, defaultStyle: false, logLevel: 1 });

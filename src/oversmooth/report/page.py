@@ -1,7 +1,7 @@
 """The report as one HTML page that holds everything it needs: data, charts and the library that draws them.
 
-The page never asks the network for anything, and its policy would refuse it. Charts are those of `report.charts`; beside
-them lies the JSON that `Diagnosis.save` writes, so what is drawn can be checked and taken away.
+The page never asks the network for anything, and its policy would refuse it. Charts are those of `report.charts`;
+beside them lies the JSON that `Diagnosis.save` writes, so what is drawn can be checked and taken away.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from oversmooth.diagnosis.verdict import agreement
 from oversmooth.metrics import METRICS
 from oversmooth.report import charts
 from oversmooth.report.charts.spectra import MOST_A_PLOT, outermost
-from oversmooth.report.style import MOST_MODELS, PAGE, UNKNOWN, css_variables, fixed, number, percent
+from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, css_variables, fixed, number, percent
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.safety.foreign import READABLE, shortened
 from oversmooth.safety.libraries import import_library
 
+MOST_MODELS = COLOURS_OF_MODELS
 MOST_A_PAGE = 120_000
 """Of all spectra together, about 2.5 MB at most. BERT-base has 55,296, and a page of 2.2 MB."""
 
@@ -164,7 +165,7 @@ def _sections(drawn: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _chosen_from(model: charts.Shown) -> dict[str, Any]:
     """What the page lists for a reader to choose from: layers, and their spectra by how the norm enters and by head."""
-    layers = []
+    layers: list[dict[str, Any] | None] = []
     for layer in model.diagnosis.layers:
         spectrum = layer.spectrum
         if spectrum is None:

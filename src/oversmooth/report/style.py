@@ -51,7 +51,7 @@ PALETTE: dict[str, Colour] = {
     "rate": _ORANGE,
 }
 """By what they mean; the page's style sheet knows them as ``--name``."""
-MOST_MODELS = len(_MODELS)
+COLOURS_OF_MODELS = len(_MODELS)
 """As many colours can be told apart by readers with any kind of colour vision."""
 MODES = {"plain": "model-2", "smooth": "model-0", "sharpen": "model-1"}
 """Smoothing blue and sharpening orange wherever that is what tells the models apart."""
@@ -70,7 +70,7 @@ def paper(name: str) -> str:
 
 def model_colour(place: int) -> str:
     """The name of a model's colour, by its place among the models shown."""
-    return f"model-{place % MOST_MODELS}"
+    return f"model-{place % COLOURS_OF_MODELS}"
 
 
 def part_colour(part: str) -> str:
@@ -93,7 +93,7 @@ class Look:
         return [self.colour(name) for name in names]
 
     def ramp(self, low: str, middle: str, high: str) -> dict[str, Any]:
-        """A scale of shares between two colours. A browser cannot interpolate variables, so the page has it in steps."""
+        """A scale of shares between two colours; in the page in steps, as a browser cannot interpolate variables."""
         if not self.in_page:
             return {"domain": [0, 0.5, 1], "range": self.colours([low, middle, high]), "interpolate": "rgb"}
         half = _RAMP_STEPS // 2

@@ -58,10 +58,8 @@ class Panel:
     """The choice among panels of one place, as the page lists it."""
     without_massive: bool | None = None
     """Whether it is shown without massive-activation tokens; None: with and without."""
-    least: int | None = None
-    """Pixels in the page below which it is scrolled rather than squeezed."""
-    most: int | None = None
-    """Pixels in the page beyond which it grows no further."""
+    widths: tuple[int, int] | None = None
+    """Pixels in the page below which it is scrolled rather than squeezed, and beyond which it grows no further."""
 
 
 @dataclass
@@ -118,8 +116,8 @@ def shown(diagnoses: list[Diagnosis], look: Look) -> list[Shown]:
     by_mode = len(set(modes)) == len(modes) and set(modes) <= set(MODES)
     colours = [MODES[mode] if by_mode else model_colour(place) for place, mode in enumerate(modes)]
     labels = distinct(names)
-    keys = range(len(labels)) if look.in_page else labels
-    return [Shown(*each) for each in zip(labels, colours, keys, diagnoses, strict=True)]
+    named = enumerate(zip(labels, colours, diagnoses, strict=True))
+    return [Shown(label, colour, place if look.in_page else label, d) for place, (label, colour, d) in named]
 
 
 def figure(of: Chart, diagnoses: list[Diagnosis]) -> Spec | None:

@@ -71,7 +71,7 @@ def changes(models: list[Shown], look: Look) -> Drawing:
                 tips=keys,
                 described=f"What each part of {m.label} changes, by layer",
                 place="changes",
-                **page_widths(count),
+                widths=page_widths(count),
             )
         )
     return Drawing(panels, keys if parts else [])

@@ -32,8 +32,9 @@ _MOST_DOTTED = 30
 
 @chart(
     title="Over depth",
-    lead="Three notions of smoothing, each weaker than the one before: tokens become equal, parallel, or a rank-one array. "
-    "Depth 0 is what enters the first block. Bands are one standard deviation over inputs, of its logarithm for HFC/LFC.",
+    lead="Three notions of smoothing, each weaker than the one before: tokens become equal, parallel, or a rank-one "
+    "array. Depth 0 is what enters the first block. Bands are one standard deviation over inputs, of its logarithm for "
+    "HFC/LFC.",
 )
 def curves(models: list[Shown], look: Look) -> Drawing:
     """The three notions after every block, a line a model (the first paper's figure 2)."""
@@ -128,7 +129,7 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
         metric.notion if place in _PLACES.values() or not look.in_page else "rank collapse",
         {**look.size(*_SIZE), "data": inline(rows), "layer": layers},
         note="" if beside or place == "rank" or not look.in_page else f"{metric.label} → {0 if metric.falls else 1}",
-        keys=[Key(kind, "currentcolor", of.label) for kind, of in series] if beside else [],
+        keys=[Key(kind, "currentcolor", of.heading) for kind, of in series] if beside else [],
         tips=_tips(models, series, look),
         described=f"{metric.label} of {named} over depth; the table under Numbers has the values",
         place=place,

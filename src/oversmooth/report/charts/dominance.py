@@ -84,7 +84,7 @@ def dominance(models: list[Shown], look: Look) -> Drawing:
                 tips=tips,
                 described=f"Share of inputs in which smoothing dominates, by layer and head of {m.label}",
                 place="dominance",
-                **page_widths(count),
+                widths=page_widths(count),
             )
         )
     return Drawing(panels)
@@ -165,7 +165,7 @@ def radii(models: list[Shown], look: Look) -> Drawing:
                 tips=[*keys, Key("", "", "over inputs"), Key("", "", "dominates")],
                 described=f"Smoothing and rough spectral radius of {m.label}, by layer",
                 place="radii",
-                **page_widths(count),
+                widths=page_widths(count),
             )
         )
     return Drawing(panels, keys)

@@ -28,8 +28,8 @@ _SEEN = {"smooth": "kept falling", "rough": "did not keep falling", "open": "cou
 
 @chart(
     title="More depth",
-    lead="From what the last block gave, on one input: attention alone as last seen, and the blocks themselves with norm "
-    "and MLP.",
+    lead="From what the last block gave, on one input: attention alone as last seen, and the blocks themselves with "
+    "norm and MLP.",
     missing="Further depth was not looked at.",
     one_model=True,
 )
@@ -65,7 +65,7 @@ def _panel(
         {"model": m.key, "kind": _KINDS[kind], "depth": x, "value": _drawable(log)}
         for m, kind, x, log in [*measured, *inside]
     ]
-    end = max(*(row["depth"] for row in rows), 1)
+    end = max(1.0, *(x for _, _, x, _ in measured))
     wide = end > _MOST_LINEAR
     scale = {"domain": [0, end], "nice": False, **({"type": "symlog", "constant": 2} if wide else {})}
     ticks = {"values": [t for t in _TICKS if t <= end]} if wide else {"tickCount": 6, "tickMinStep": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from oversmooth.report.charts.base import Key, Shown, Spec
@@ -106,7 +107,7 @@ def hover_columns(look: Look, stops: list[tuple[float, Spec]], x: Spec) -> list[
         return []
     low, high = x["scale"]["domain"]
     places = [at for at, _ in stops]
-    edges = [low, *((a + b) / 2 for a, b in zip(places, places[1:], strict=False)), high]
+    edges = [low, *((a + b) / 2 for a, b in pairwise(places)), high]
     field = x["field"]
     rows = [{field: at, "from": edges[i], "to": edges[i + 1], **said} for i, (at, said) in enumerate(stops)]
     return [
@@ -133,6 +134,6 @@ def paper_width(count: int) -> int:
     return max(120, min(420, 26 * count))
 
 
-def page_widths(count: int) -> dict[str, int]:
+def page_widths(count: int) -> tuple[int, int]:
     """Neither too narrow to tell layers apart nor, with few of them, absurdly wide."""
-    return {"least": 14 * count + 50, "most": 150 * count + 60}
+    return 14 * count + 50, 150 * count + 60

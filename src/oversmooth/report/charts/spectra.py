@@ -18,8 +18,8 @@ _SIDES = {"|1 + λ| > 1": "smooth", "|1 + λ| < 1": "negative"}
 
 @chart(
     title="Eigenvalues of all layers",
-    lead="Real parts of the eigenvalues λ of H of all layers together, as shares. Where they are negative, a block takes "
-    "from the part that all tokens have in common.",
+    lead="Real parts of the eigenvalues λ of the joined H, of all layers together; the last bars hold what lies beyond "
+    "them.",
     arranged={"columns": 3, "spacing": {"column": 64, "row": 90}, "bounds": "flush"},
 )
 def eigenvalues(models: list[Shown], look: Look) -> Drawing:
@@ -80,8 +80,8 @@ def _bars(values: list[float], end: float) -> list[Spec]:
 
 @chart(
     title="Spectra of H",
-    lead="Eigenvalues λ of H = (W_V W_proj)ᵀ. A constant array grows by |1 + λ| along each: outside the circle around −1 it "
-    "grows, inside it shrinks, and the largest is ρ_smooth.",
+    lead="Eigenvalues λ of H = (W_V W_proj)ᵀ. A constant array grows by |1 + λ| along each: outside the circle around "
+    "−1 it grows, inside it shrinks, and the largest is ρ_smooth.",
     missing="No weights of this model were found.",
     one_model=True,
     arranged={"columns": 3, "spacing": {"column": 64, "row": 64}, "bounds": "flush"},
@@ -158,9 +158,10 @@ def _plane(look: Look, points: Spec, quiet: Spec, box: str, width: str, height: 
         imaginary = "(datum.im ? (datum.im < 0 ? ' − ' : ' + ') + format(abs(datum.im), '.4~g') + ' i' : '')"
         growth.append({"calculate": f"'λ = ' + format(datum.re, '.4~g') + {imaginary}", "as": "title"})
         growth.append({"calculate": "[[0, datum.of], [1, format(datum.growth, '.4~g')]]", "as": "tip"})
+    outside, inside = _SIDES
     crowd: list[Spec] = [
         {"joinaggregate": [{"op": "max", "field": "growth", "as": "largest"}, {"op": "count", "as": "count"}]},
-        {"calculate": f"datum.growth > 1 ? {list(_SIDES)[0]!r} : {list(_SIDES)[1]!r}", "as": "side"},
+        {"calculate": f"datum.growth > 1 ? {outside!r} : {inside!r}", "as": "side"},
         {"calculate": "datum.count > 800 ? 14 : datum.count > 250 ? 22 : 34", "as": "size"},
         {"calculate": "datum.count > 400 ? 0.62 : 0.8", "as": "opacity"},
     ]
