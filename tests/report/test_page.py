@@ -308,3 +308,37 @@ def test_the_download_is_the_diagnosis(chromium, pages, tmp_path):
     browser.until(path.exists, "the download")
     assert Diagnosis.load(path) == pages["bert"]
     assert chromium.complaints() == []
+
+
+@needs_browser
+@pytest.mark.browser
+def test_every_chart_answers_the_mouse(chromium, pages):
+    path = opened(chromium, pages, "bert")
+    layer = pages["bert"].layers[4]
+    smooth = sum(row[0] == "smooth" for row in layer.dominance.verdict_heads)
+    cell = 3 * 12 + 1
+    cases = {
+        "#chart-eigenvalues-0 .mark-rect path:nth-of-type(40)": r"Re λ from .* to .*\n+of all eigenvalues\n+\d+\.\d\d%",
+        "#chart-changes .mark-rect path:nth-of-type(7)": rf"{layer.name}\n(.*\n)*attention(.*\n)*mlp(.*\n)*sum",
+        "#chart-plane .mark-symbol:last-of-type path": r"λ = .*\n+of\n+all heads joined\n+\|1 \+ λ\|\n+",
+        f"#chart-dominance .mark-rect path:nth-of-type({cell})": rf"{layer.name}\n+head\n+0\n+smooth\n+{smooth} of 16",
+        "#chart-radii .mark-symbol path:nth-of-type(7)": rf"{layer.name}\n+ρ smooth\n+[\d.]+\n+ρ rough\n+",
+        "#chart-further-stack .mark-rect path:nth-of-type(3)": r"2 more blocks\n+the blocks themselves\n+",
+    }
+    for mark, expected in cases.items():
+        x, y = chromium.run(f"""(() => {{
+            const mark = document.querySelector({json.dumps(mark)});
+            mark.scrollIntoView({{ block: 'center' }});
+            const box = mark.getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2];
+        }})()""")
+        chromium.move(x + 1, y + 1)
+        chromium.move(x, y)
+        text = chromium.wait("!document.getElementById('tip').hidden && document.getElementById('tip').innerText")
+        assert re.search(expected, text), (mark, text)
+        if "dominance" in mark:
+            chromium.click(x, y)
+            chromium.wait("document.getElementById('chart-plane').dataset.shown === '0/4/0/raw'")
+        chromium.move(2, 2)
+        chromium.wait("document.getElementById('tip').hidden")
+    quiet(chromium, path)

@@ -10,6 +10,7 @@ from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, char
 from oversmooth.report.charts.pieces import (
     DASHES,
     by_model,
+    caption,
     depth_axis,
     dots,
     hover_columns,
@@ -126,7 +127,7 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
     place = _PLACES.get(metric.notion, "rank")
     named = ", ".join(m.label for m in models)
     return Panel(
-        metric.notion if place in _PLACES.values() or not look.in_page else "rank collapse",
+        caption(look, metric.notion if place in _PLACES.values() or not look.in_page else "rank collapse"),
         {**look.size(*_SIZE), "data": inline(rows), "layer": layers},
         note="" if beside or place == "rank" or not look.in_page else f"{metric.label} → {0 if metric.falls else 1}",
         keys=[Key(kind, "currentcolor", of.heading) for kind, of in series] if beside else [],

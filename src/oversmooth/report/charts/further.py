@@ -7,7 +7,17 @@ from collections.abc import Iterator
 
 from oversmooth.diagnosis.result import Extrapolation, Number
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
-from oversmooth.report.charts.pieces import DASHES, by_model, dots, hover_columns, inline, nominal, quantitative, tip
+from oversmooth.report.charts.pieces import (
+    DASHES,
+    by_model,
+    caption,
+    dots,
+    hover_columns,
+    inline,
+    nominal,
+    quantitative,
+    tip,
+)
 from oversmooth.report.style import Look, number, ratio
 
 _LOG_10 = math.log(10)
@@ -94,7 +104,7 @@ def _panel(
             }
         )
     finding, about = _in_words(found[0][1])
-    title = f"the {what}, repeated"
+    title = caption(look, f"the {what}, repeated")
     return Panel(
         title,
         {**look.size(290, 190, 230), "data": inline(rows), "layer": layers},

@@ -129,6 +129,11 @@ def hover_columns(look: Look, stops: list[tuple[float, Spec]], x: Spec) -> list[
     ]
 
 
+def caption(look: Look, text: str) -> str:
+    """Titles of panels begin with a capital in the page, where they stand in text; names of models never change."""
+    return text[:1].upper() + text[1:] if look.in_page else text
+
+
 def paper_width(count: int) -> int:
     """Of a chart with a band a layer."""
     return max(120, min(420, 26 * count))
