@@ -151,7 +151,7 @@ def chart(outcomes: list[ToyOutcome], title: str) -> Any:
     import altair as alt  # heavy, and only charts need it
 
     names = [outcome.case.name for outcome in outcomes]
-    legend = alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3)
+    legend = PAPER.legend(symbolType="stroke", symbolStrokeWidth=3)
     scale = alt.Scale(domain=names, range=PAPER.colours([model_colour(place) for place in range(len(names))]))
     colour = alt.Color("case:N", sort=names, scale=scale, legend=legend)
     # With Post-LN the two signs of γ give one curve: dots over a line show both.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oversmooth.diagnosis.result import Number
+if TYPE_CHECKING:
+    from oversmooth.diagnosis.result import Number  # which needs torch, and a style does not
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,11 @@ def paper(name: str) -> str:
 def model_colour(place: int) -> str:
     """The name of a model's colour, by its place among the models shown."""
     return f"model-{place % COLOURS_OF_MODELS}"
+
+
+def plain_signs(name: str) -> str:
+    """Superscript signs are not in every font, and a label half in another one looks broken."""
+    return name.replace("⁺", "+").replace("⁻", "−")
 
 
 def part_colour(part: str) -> str:

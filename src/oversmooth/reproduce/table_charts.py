@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oversmooth.report.charts.base import plain_signs
-from oversmooth.report.style import MODES, PAPER
+from oversmooth.report.style import MODES, PAPER, plain_signs
 from oversmooth.safety.errors import InputError
 
 _COLOURS = PAPER.colours(list(MODES.values()))

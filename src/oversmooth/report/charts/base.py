@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.report.style import MODES, PAPER, Look, model_colour
+from oversmooth.report.style import MODES, PAPER, Look, model_colour, plain_signs
 from oversmooth.safety.foreign import visible
 
 Spec = dict[str, Any]
@@ -143,8 +143,3 @@ def distinct(names: list[str]) -> list[str]:
             label, copy = f"{name} ({copy})", copy + 1
         labels.append(label)
     return labels
-
-
-def plain_signs(name: str) -> str:
-    """Superscript signs are not in every font, and a label half in another one looks broken."""
-    return name.replace("⁺", "+").replace("⁻", "−")
