@@ -6,12 +6,13 @@ import re
 
 import altair
 import pytest
+import vl_convert
 from support import browser
 from support.report_example import example
 
 from oversmooth.diagnosis.result import Accuracy
 from oversmooth.report import charts, figures, page
-from oversmooth.report.style import PAGE, PALETTE, PAPER, css_variables
+from oversmooth.report.style import PAGE, PALETTE, PAPER, css_variables, number, number_expression
 
 IN_BOTH = [name for name, chart in charts.CHARTS.items() if chart.in_page and chart.in_files and name != "plane"]
 """The page puts the eigenvalues that a reader chooses into the plane; a test of the page clicks them."""
@@ -188,3 +189,16 @@ def test_models_have_one_colour_everywhere(several):
     assert re.findall(r'class="card" style="--own: var\(--([\w-]+)\)">', page.render(turned)) == ["model-1", "model-0"]
     curve = json.dumps(figures.curves(turned).to_dict())
     assert f'"range": ["{PALETTE["model-1"].paper}", "{PALETTE["model-0"].paper}"]' in curve
+
+
+@pytest.mark.parametrize("digits", [3, 4])
+def test_a_number_that_a_chart_computes_is_written_as_everywhere(digits):
+    values = [0.0, 1.0, -0.25, 0.98765, 123.456, -9999.0, 12345.6, 0.001, 4.567e-5, -2.5e-9, 1e300]
+    spec = {
+        "data": {"values": [{"x": i, "value": value} for i, value in enumerate(values)]},
+        "transform": [{"calculate": number_expression("datum.value", digits), "as": "text"}],
+        "mark": "text",
+        "encoding": {"x": {"field": "x", "axis": None}, "text": {"field": "text", "type": "nominal"}},
+    }
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", vl_convert.vegalite_to_svg(spec))
+    assert texts == [number(value, digits) for value in values]

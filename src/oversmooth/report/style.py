@@ -6,6 +6,7 @@ One palette serves the page, in light and dark, and files; one set of formats se
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -193,7 +194,7 @@ def number(value: Number, digits: int = 4, *, sign: bool = False) -> str:
     """In so many digits, the very small and the very large by their power of ten; a dash where it has no meaning.
 
     >>> number(0.98765), number(-12.0), number(4.56e-5), number(123456.0, 3), number(0.5, sign=True), number(None)
-    ('0.9877', '−12', '4.56e−05', '1.2e+05', '+0.5', '–')
+    ('0.9877', '−12', '4.56e−5', '1.2e+5', '+0.5', '–')
     """
     if value is None or math.isnan(value):
         return UNKNOWN
@@ -202,7 +203,14 @@ def number(value: Number, digits: int = 4, *, sign: bool = False) -> str:
     value += 0.0  # minus zero is zero
     size = abs(value)
     text = f"{value:.{digits}g}" if size == 0 or 1e-3 <= size < 1e4 else f"{value:.{max(digits - 2, 0)}e}"
-    return _signed(text, value, sign)
+    return _signed(re.sub(r"(?<=e[+-])0+(?=\d)", "", text), value, sign)
+
+
+def number_expression(value: str, digits: int = 4) -> str:
+    """`number` in Vega's words, for numbers that a chart computes itself."""
+    usual = f"abs({value}) >= 1e-3 && abs({value}) < 1e4"
+    power = f"replace(format({value}, '.{digits - 2}e'), 'e-', 'e−')"
+    return f"({value} == 0 ? '0' : {usual} ? format({value}, '.{digits}~g') : {power})"
 
 
 def fixed(value: Number, decimals: int = 2, *, sign: bool = False) -> str:

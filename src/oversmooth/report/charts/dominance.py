@@ -113,7 +113,8 @@ def _cells(depth: int, layer: Layer, found: LayerDominance, look: Look) -> list[
 
 
 @chart(
-    title="Radii",
+    title="Spectral radii",
+    lead="ρ_smooth and ρ_rough of all heads together, layer by layer.",
     missing="No radii of this model are known.",
     one_model=True,
     under="dominance",

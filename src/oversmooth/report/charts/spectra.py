@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import inline, nominal, quantitative
-from oversmooth.report.style import Look, percent
+from oversmooth.report.style import Look, number_expression, percent
 
 MOST_A_PLOT = 2_000
 """Eigenvalues of one plot; more cannot be told apart in a plot of this size."""
@@ -50,7 +50,8 @@ def eigenvalues(models: list[Shown], look: Look) -> Drawing:
         mark = {"type": "bar", "binSpacing": 0, **({"tooltip": {"content": "data"}} if look.in_page else {})}
         spec = {**look.size(260, 150, 190), "data": inline(_bars(values, end)), "mark": mark, "encoding": encoding}
         if look.in_page:
-            between = "'Re λ from ' + format(datum.from, '.3~g') + ' to ' + format(datum.to, '.3~g')"
+            ends = number_expression("datum.from", 3), number_expression("datum.to", 3)
+            between = f"'Re λ from ' + {ends[0]} + ' to ' + {ends[1]}"
             share = "[[0, format(datum.share, '.2%')]]"
             spec["transform"] = [{"calculate": between, "as": "title"}, {"calculate": share, "as": "tip"}]
         panels.append(
@@ -155,9 +156,10 @@ def _plane(look: Look, points: Spec, quiet: Spec, box: str, width: str, height: 
     at = {"x": {**x, "field": "re"}, "y": {**y, "field": "im"}}
     growth = [{"calculate": "sqrt(pow(1 + datum.re, 2) + pow(datum.im, 2))", "as": "growth"}]
     if look.in_page:
-        imaginary = "(datum.im ? (datum.im < 0 ? ' − ' : ' + ') + format(abs(datum.im), '.4~g') + ' i' : '')"
-        growth.append({"calculate": f"'λ = ' + format(datum.re, '.4~g') + {imaginary}", "as": "title"})
-        growth.append({"calculate": "[[0, datum.of], [1, format(datum.growth, '.4~g')]]", "as": "tip"})
+        size = number_expression("abs(datum.im)")
+        imaginary = f"(datum.im ? (datum.im < 0 ? ' − ' : ' + ') + {size} + ' i' : '')"
+        growth.append({"calculate": f"'λ = ' + {number_expression('datum.re')} + {imaginary}", "as": "title"})
+        growth.append({"calculate": f"[[0, datum.of], [1, {number_expression('datum.growth')}]]", "as": "tip"})
     outside, inside = _SIDES
     crowd: list[Spec] = [
         {"joinaggregate": [{"op": "max", "field": "growth", "as": "largest"}, {"op": "count", "as": "count"}]},
