@@ -155,9 +155,13 @@ def test_packing_loses_nothing(several):
         drawings = [
             charts.CHARTS[name].draw(of, PAGE) for of in ([[m] for m in models] if found["one_model"] else [models])
         ]
-        specs = [[panel["spec"] for panel in drawing["panels"]] for drawing in found["drawings"]]
+        specs = [
+            [panel["spec"] for panel in drawing["panels"]]
+            for drawing in (found["drawings"][i] for i in found["of_model"])
+        ]
         whole = [[panel.spec for panel in drawing.panels] for drawing in drawings]
         assert unpacked(specs) == json.loads(json.dumps(whole))
+    assert len(given["plane"]["drawings"]) == 1  # what all models have in common is there once
 
 
 def test_every_colour_of_the_page_is_in_the_palette(several):

@@ -10,6 +10,7 @@
   const chosen = { model: 0, layer: 1, head: "joined", variant: "raw" };
   const VARIANTS = { raw: "raw, as in the papers", folded: "norm folded in", observed: "norm and observed 1/σ" };
   const layers = () => models[chosen.model].layers;
+  const drawingOf = (name) => charts[name].drawings[charts[name].of_model[charts[name].one_model ? chosen.model : 0]];
 
   /** An element with attributes and children; strings become text, never markup. */
   function make(tag, attributes = {}, ...children) {
@@ -86,8 +87,7 @@
 
   /** A chart: for each of its places the panel that was chosen, and what is written around it. */
   function drawChart(name) {
-    const { one_model, missing, drawings } = charts[name];
-    const drawing = drawings[one_model ? chosen.model : 0];
+    const { missing } = charts[name], drawing = drawingOf(name);
     const without = Boolean(find("without-massive")?.checked);
     legend(`${name}-legend`, drawing.legend);
     for (const element of document.querySelectorAll(`[data-chart="${name}"] [data-place]`)) {
@@ -110,7 +110,7 @@
   function fillLayers() {
     const strip = find("strip");
     if (!strip) return;
-    legend("plane-legend", charts.plane.drawings[chosen.model].legend);
+    legend("plane-legend", drawingOf("plane").legend);
     const name = (i) => diagnoses[chosen.model].layers[i].name;
     const usable = layers().map((layer, i) => [layer, i]).filter(([layer]) => layer);
     if (!layers()[chosen.layer]) chosen.layer = usable.length ? usable[0][1] : 0;
@@ -187,7 +187,7 @@
     const sigma = variant === "observed" && known(said.inverse_sigma) ? `, mean 1/σ ${said.inverse_sigma}` : "";
     find("spectrum-finding").textContent = `${layer} · ${name}, ${which}, ${variant}${sigma}` +
       (of ? `: ${of[0]} of eigenvalues have Re λ < 0, mean Re λ is ${of[1]}, ρ smooth is ${of[2]} (ringed).` : `: ${heads.length} heads.`);
-    const panel = charts.plane.drawings[chosen.model].panels[0], { aspect, highest } = panel.spec.usermeta;
+    const panel = drawingOf("plane").panels[0], { aspect, highest } = panel.spec.usermeta;
     const width = Math.max(240, place.clientWidth), height = Math.round(Math.min(highest, width * aspect));
     const box = find("view").value === "circle" ? [-2, 0, -1, 1] : [0, 0, 0, 0];
     for (const { re, im } of points.concat(quiet)) {

@@ -105,9 +105,11 @@ def _drawn(chart: charts.Chart, models: list[charts.Shown]) -> dict[str, Any] | 
     drawings = [chart.draw(each, PAGE) for each in given]
     if not any(drawing.panels for drawing in drawings):
         return None
+    different = [drawing for place, drawing in enumerate(drawings) if drawing not in drawings[:place]]
     return {
         "one_model": chart.one_model,
         "missing": chart.missing,
+        "of_model": [different.index(drawing) for drawing in drawings],
         "drawings": [
             {
                 "legend": drawing.legend,
@@ -116,7 +118,7 @@ def _drawn(chart: charts.Chart, models: list[charts.Shown]) -> dict[str, Any] | 
                     for panel in drawing.panels
                 ],
             }
-            for drawing in drawings
+            for drawing in different
         ],
     }
 

@@ -134,7 +134,6 @@ def radii(models: list[Shown], look: Look) -> Drawing:
         y = quantitative("value", "ρ", {"zero": False}, tickCount=5, **(_BOTH if look.in_page else {}))
         legend = look.legend()
         link = nominal("verdict", [*_WORDS[:3]], look.colours([*_WORDS[:3]]), None)
-        hollow = {"condition": {"test": "datum.kind == 'ρ rough'", "value": look.colour("ground")}}
         layers: list[Spec] = [
             {
                 "data": inline(links),
@@ -155,7 +154,7 @@ def radii(models: list[Shown], look: Look) -> Drawing:
                     "y": y,
                     "shape": nominal("kind", names, [shape for _, shape, _ in _SHAPES.values()], legend),
                     "color": nominal("kind", names, colours, legend),
-                    "fill": {**hollow, "value": look.colour("smooth")},
+                    "fill": nominal("kind", names, look.colours(["smooth", "ground"]), legend),
                 },
             },
         ]
