@@ -65,11 +65,6 @@ _PAGE_FONT = (
 _RAMP_STEPS = 21
 
 
-def paper(name: str) -> str:
-    """A colour of the palette as files have it."""
-    return PALETTE[name].paper
-
-
 def model_colour(place: int) -> str:
     """The name of a model's colour, by its place among the models shown."""
     return f"model-{place % COLOURS_OF_MODELS}"
@@ -94,7 +89,7 @@ class Look:
     in_page: bool
 
     def colour(self, name: str) -> str:
-        return f"var(--{name})" if self.in_page else paper(name)
+        return f"var(--{name})" if self.in_page else PALETTE[name].paper
 
     def colours(self, names: list[str]) -> list[str]:
         return [self.colour(name) for name in names]
@@ -115,7 +110,12 @@ class Look:
         return {"title": None, "orient": "top", "symbolOpacity": 1, "labelLimit": 240, **settings}
 
     def size(self, width: int, height: int, page_height: int = 0) -> dict[str, Any]:
-        return {"width": "container", "height": page_height or height} if self.in_page else _sized(width, height)
+        """width: on paper; in the page a chart takes what there is."""
+        return (
+            {"width": "container", "height": page_height or height}
+            if self.in_page
+            else dict(width=width, height=height)
+        )
 
     @property
     def config(self) -> dict[str, Any]:
@@ -167,10 +167,6 @@ class Look:
                 "titleFontWeight": "normal",
             },
         }
-
-
-def _sized(width: int, height: int) -> dict[str, Any]:
-    return {"width": width, "height": height}
 
 
 PAPER, PAGE = Look(in_page=False), Look(in_page=True)
