@@ -6,7 +6,7 @@ from support.report_example import example
 from oversmooth import InputError
 from oversmooth.report import figures
 
-ALL = ["curves", "changes", "eigenvalues", "dominance", "extrapolation"]
+ALL = ["curves", "changes", "eigenvalues", "plane", "dominance", "radii", "extrapolation"]
 SIGNS = {"pdf": b"%PDF", "svg": b"<svg", "png": b"\x89PNG"}
 
 

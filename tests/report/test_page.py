@@ -56,7 +56,7 @@ def test_names_cannot_become_markup():
     assert "alert(1)</script>" not in text
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)" in text
-    assert text.count("<script") == text.count("</script>") == 5  # two of data, the library, and our own two
+    assert text.count("<script") == text.count("</script>") == 4  # two of data, the library, and our own
     assert embedded(text)[0]["model"]["name"] == NASTY
 
 
@@ -96,7 +96,7 @@ def test_models_side_by_side_and_what_they_get_right(small):
     assert f"<td>{small.smoothing_share:.0%}</td>" in text
     for part, sign in (("attention", "Δ attention"), ("mlp", "Δ MLPs")):
         total = sum(layer.change(part) or 0 for layer in small.layers)
-        assert f"<td>{total:+.2f}".replace("-", "−").rstrip("0") in text
+        assert f"<td>{total:+.2f}</td>".replace("-", "−") in text
         assert sign in text
     assert re.search(r"tiny vit \(2\)</th><td>91.0</td><td>83.8</td><td>63.1</td>", text)
     assert '<a href="other.html">another &lt;page&gt;</a>' in text
@@ -202,7 +202,7 @@ def test_a_page_of_its_own_on_a_phone(chromium, pages, name):
     assert chromium.run("document.documentElement.scrollWidth") <= 360
     for chart in ("hfc", "cos", "rank", "changes", "plane", "dominance", "radii"):
         assert chromium.run(f"document.querySelectorAll('#chart-{chart} svg path').length") > 0
-    assert chromium.run("document.querySelectorAll('#courses svg').length") > 0
+    assert chromium.run("document.querySelectorAll('[data-chart=extrapolation] svg').length") > 0
     quiet(chromium, path)
 
 
@@ -266,7 +266,7 @@ def test_choosing_a_layer_and_a_head(chromium, pages):
     chromium.wait(plane)
     said = chromium.run("document.getElementById('spectrum-finding').innerText")
     share = pages["bert"].layers[3].spectrum.heads["raw"][4].negative_share
-    assert f"head 4, raw: {100 * share:.1f} %" in said
+    assert f"head 4, raw: {share:.1%} of eigenvalues" in said
     quiet(chromium, path)
 
 
@@ -308,3 +308,37 @@ def test_the_download_is_the_diagnosis(chromium, pages, tmp_path):
     browser.until(path.exists, "the download")
     assert Diagnosis.load(path) == pages["bert"]
     assert chromium.complaints() == []
+
+
+@needs_browser
+@pytest.mark.browser
+def test_every_chart_answers_the_mouse(chromium, pages):
+    path = opened(chromium, pages, "bert")
+    layer = pages["bert"].layers[4]
+    smooth = sum(row[0] == "smooth" for row in layer.dominance.verdict_heads)
+    cell = 3 * 12 + 1
+    cases = {
+        "#chart-eigenvalues-0 .mark-rect path:nth-of-type(40)": r"Re λ from .* to .*\n+of all eigenvalues\n+\d+\.\d\d%",
+        "#chart-changes .mark-rect path:nth-of-type(7)": rf"{layer.name}\n(.*\n)*attention(.*\n)*mlp(.*\n)*sum",
+        "#chart-plane .mark-symbol:last-of-type path": r"λ = .*\n+of\n+all heads joined\n+\|1 \+ λ\|\n+",
+        f"#chart-dominance .mark-rect path:nth-of-type({cell})": rf"{layer.name}\n+head\n+0\n+smooth\n+{smooth} of 16",
+        "#chart-radii .mark-symbol path:nth-of-type(7)": rf"{layer.name}\n+ρ smooth\n+[\d.]+\n+ρ rough\n+",
+        "#chart-further-stack .mark-rect path:nth-of-type(3)": r"2 more blocks\n+the blocks themselves\n+",
+    }
+    for mark, expected in cases.items():
+        x, y = chromium.run(f"""(() => {{
+            const mark = document.querySelector({json.dumps(mark)});
+            mark.scrollIntoView({{ block: 'center' }});
+            const box = mark.getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2];
+        }})()""")
+        chromium.move(x + 1, y + 1)
+        chromium.move(x, y)
+        text = chromium.wait("!document.getElementById('tip').hidden && document.getElementById('tip').innerText")
+        assert re.search(expected, text), (mark, text)
+        if "dominance" in mark:
+            chromium.click(x, y)
+            chromium.wait("document.getElementById('chart-plane').dataset.shown === '0/4/0/raw'")
+        chromium.move(2, 2)
+        chromium.wait("document.getElementById('tip').hidden")
+    quiet(chromium, path)

@@ -28,4 +28,4 @@ def test_the_middle_of_a_histogram_is_labelled_zero():
             layer.spectrum.joined["raw"].real = [scale * v for v in (-1.0, -0.4, 0.0, 0.2, 1.0)]
         labels = list(terminal.histogram(found).columns[0].cells)
         assert labels[7] == "0"
-        assert labels[0] == f"-{labels[-1].removeprefix('+')}"
+        assert labels[0] == f"−{labels[-1].removeprefix('+')}"

@@ -1,14 +1,16 @@
 "use strict";
-// Controls of the page: what is chosen, and which charts follow from it. Text from the data only ever enters as text.
+// Controls of the page: what is chosen, and which of the charts that came with it follow. Text from the data only ever
+// enters as text.
 
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const diagnoses = read("diagnoses"), { labels } = read("settings");
-  const { known, number, percent } = charts;
+  const diagnoses = read("diagnoses"), { config, charts, models } = read("drawn");
+  const known = (value) => value !== null && value !== undefined;
   const find = (id) => document.getElementById(id);
   const chosen = { model: 0, layer: 1, head: "joined", variant: "raw" };
   const VARIANTS = { raw: "raw, as in the papers", folded: "norm folded in", observed: "norm and observed 1/σ" };
-  const diagnosis = () => diagnoses[chosen.model];
+  const layers = () => models[chosen.model].layers;
+  const drawingOf = (name) => charts[name].drawings[charts[name].of_model[charts[name].one_model ? chosen.model : 0]];
 
   /** An element with attributes and children; strings become text, never markup. */
   function make(tag, attributes = {}, ...children) {
@@ -28,13 +30,14 @@
 
   const tip = find("tip");
   /** Vega calls this with the item under the pointer, and with an empty value where there is none. */
-  function showTip(_, event, item, value) {
+  function showTip(keys, event, item, value) {
     const found = value && item && item.datum && item.datum.tip;
     tip.hidden = !found;
     if (!found) return;
-    const [title, rows] = found;
-    tip.replaceChildren(make("strong", {}, title), ...rows.map(([kind, colour, label, text]) =>
-      make("div", {}, make("span", {}, ...(colour ? [swatch(kind, colour)] : []), label), make("b", {}, text))));
+    tip.replaceChildren(make("strong", {}, item.datum.title), ...found.map(([key, text]) => {
+      const [kind, colour, label] = keys[key];
+      return make("div", {}, make("span", {}, ...(colour ? [swatch(kind, colour)] : []), label), make("b", {}, text));
+    }));
     const box = tip.getBoundingClientRect(), room = document.documentElement.clientWidth;
     const left = event.clientX + 16 + box.width < room ? event.clientX + 16 : Math.max(4, event.clientX - 16 - box.width);
     const top = event.clientY + 16 + box.height < innerHeight ? event.clientY + 16 : Math.max(4, event.clientY - 16 - box.height);
@@ -42,121 +45,93 @@
     tip.style.top = `${top}px`;
   }
 
+  /** A description with its columns of data as rows again. */
+  function unpacked(part) {
+    if (Array.isArray(part)) return part.map(unpacked);
+    if (!part || typeof part !== "object") return part;
+    if (!part.columns) return Object.fromEntries(Object.entries(part).map(([name, value]) => [name, unpacked(value)]));
+    const columns = Object.entries(part.columns).map(([name, column]) => [name, Array.isArray(column) ? column : column.at.map((place) => column.of[place])]);
+    return { values: columns[0][1].map((_, i) => Object.fromEntries(columns.map(([name, column]) => [name, column[i]]))) };
+  }
+
   const drawn = new Map();
-  /** Put a chart into its place; a later one for the same place wins, whichever is ready first. */
-  async function draw(place, spec, described, missing) {
-    const element = typeof place === "string" ? find(place) : place;
-    if (!element) return;
+  /** Put a panel into its place; a later one for the same place wins, whichever is ready first. */
+  async function draw(element, panel, missing, changed = {}) {
     drawn.get(element)?.result?.finalize();
     const entry = { result: null };
     drawn.set(element, entry);
-    if (!spec) {
+    if (!panel) {
       element.replaceChildren(make("p", { class: "empty" }, missing));
       element.dataset.ready = "empty";
       return;
     }
-    const full = { $schema: "https://vega.github.io/schema/vega-lite/v6.json", autosize: { type: "fit-x", contains: "padding" }, ...spec, description: described, config: charts.config };
+    const full = {
+      $schema: "https://vega.github.io/schema/vega-lite/v6.json", autosize: { type: "fit-x", contains: "padding" },
+      ...unpacked(panel.spec), description: panel.described || panel.title || "", config, ...changed,
+    };
     const inner = make("div", { class: "chart" });
     inner.style.height = `${element.clientHeight}px`; // so that the page does not jump
+    for (const [i, width] of (panel.widths || []).entries()) element.style.setProperty(["--least", "--most"][i], `${width}px`);
     element.replaceChildren(inner);
-    const result = await vegaEmbed(inner, full, { renderer: "svg", actions: false, ast: true, tooltip: showTip, defaultStyle: false, logLevel: 1 });
+    const tooltip = (_, event, item, value) => showTip(panel.tips, event, item, value);
+    const result = await vegaEmbed(inner, full, { renderer: "svg", actions: false, ast: true, tooltip, defaultStyle: false, logLevel: 1 });
     if (drawn.get(element) !== entry) { result.finalize(); return; }
     inner.style.height = "";
     entry.result = result;
     result.view.addEventListener("click", (event, item) => {
-      if (event.pointerType === "touch") showTip(null, event, item, item?.datum); // a finger does not hover
+      if (event.pointerType === "touch") showTip(panel.tips, event, item, item?.datum); // a finger does not hover
       if (item?.datum && known(item.datum.layer)) chooseLayer(item.datum.layer, item.datum.head);
     });
     element.dataset.ready = "yes";
   }
 
-  function drawCurves() {
-    if (!find("chart-hfc")) return;
-    const box = find("without-massive"), without = Boolean(box && box.checked);
-    const about = `of ${labels.join(", ")} over depth; the table under Numbers has the values`;
-    const none = "not measured";
-    const has = (metric) => diagnoses.some((d) => d.layers.some((layer) => known(layer.tokens[metric])));
-    const rank = find("rank-metric").value;
-    const option = find("rank-metric").selectedOptions[0], rankTitle = option.text;
-    const each = (metric, word, logarithmic) => has(metric) ? charts.curves(diagnoses, labels, [{ metric }], without, logarithmic, word) : null;
-    draw("chart-hfc", each("hfc_lfc", "HFC/LFC", true), `HFC/LFC ${about}`, none);
-    const angles = [{ metric: "abs_cos", word: "|cos|" }, { metric: "cos", word: "cos", dashed: true }];
-    draw("chart-cos", has("abs_cos") || has("cos") ? charts.curves(diagnoses, labels, angles, without, false, "cos") : null, `Mean cosine ${about}`, none);
-    draw("chart-rank", each(rank, rankTitle, option.dataset.scale === "log"), `${rankTitle} ${about}`, none);
-  }
-
-  function drawAccuracy() {
-    if (!find("chart-accuracy")) return;
-    draw("chart-accuracy", charts.accuracy(diagnoses, labels), `Accuracy of ${labels.join(", ")} against the intensity of corruption; the table beside it has the values`, "not tested");
-  }
-
-  function drawModel() {
-    const found = diagnosis(), name = labels[chosen.model];
-    const parts = [...new Set(found.layers.flatMap((layer) => layer.changes.map((c) => c.part)))];
-    legend("part-legend", [...parts.map((part) => ["", charts.partColour(part), part]), ...(parts.length ? [["tick", "var(--ink)", "sum"]] : [])]);
-    draw("chart-changes", charts.changes(found), `What each part of ${name} changes, by layer`, "The parts of this model were not observed.");
-    for (const id of ["chart-changes", "chart-dominance", "chart-radii"]) {
-      // neither too narrow to tell layers apart nor, with few of them, absurdly wide
-      find(id)?.style.setProperty("--least", `${14 * found.layers.length + 50}px`);
-      find(id)?.style.setProperty("--most", `${150 * found.layers.length + 60}px`);
+  /** A chart: for each of its places the panel that was chosen, and what is written around it. */
+  function drawChart(name) {
+    const { missing } = charts[name], drawing = drawingOf(name);
+    const without = Boolean(find("without-massive")?.checked);
+    legend(`${name}-legend`, drawing.legend);
+    for (const element of document.querySelectorAll(`[data-chart="${name}"] [data-place]`)) {
+      const option = find(`option-${element.dataset.place}`)?.value;
+      const panel = drawing.panels.find((one) => (one.place || name) === element.dataset.place
+        && (!option || one.option === option) && (one.without_massive ?? without) === without);
+      const figure = element.closest("figure"), beside = figure.querySelector(".beside"), finding = figure.querySelector(".finding");
+      beside?.replaceChildren(panel?.note || "", ...(panel?.keys || []).map(([kind, colour, label]) => make("span", { class: "key" }, swatch(kind, colour), label)));
+      finding.textContent = panel?.finding || "";
+      finding.hidden = !panel?.finding;
+      draw(element, panel, missing);
     }
-    draw("chart-dominance", charts.dominance(found), `Share of inputs in which smoothing dominates, by layer and head of ${name}`, "No attention of this model was observed.");
-    draw("chart-radii", charts.radii(found), `Smoothing and rough spectral radius of ${name}, by layer`, "No radii of this model are known.");
-    drawCourses(found);
-    fillLayers(found);
   }
-
-  function drawCourses(found) {
-    const box = find("courses");
-    if (!box) return;
-    const titles = { "last block": "The last block, again and again", stack: "The whole stack, again and again" };
-    box.replaceChildren(...found.extrapolation.map((entry) => {
-      const place = make("div", { class: "chart" });
-      const title = titles[entry.what] || entry.what;
-      const spectra = { smooth: "smoothing dominates", rough: "the rough part dominates", tie: "the two tie" }[entry.verdict] || entry.verdict;
-      const end = known(entry.predicted_rate) ? `, HFC/LFC × ${number(entry.predicted_rate, 3)} a block in the end` : entry.verdict === "rough" ? ", HFC/LFC reaches a level" : "";
-      const seen = { smooth: "kept falling", rough: "did not keep falling", open: "could not tell" }[entry.simulated_verdict] || entry.simulated_verdict;
-      const words = [`Spectra: ρ smooth ${number(entry.rho_smooth)} and ρ rough ${number(entry.rho_rough)}, ${spectra}${end}.`];
-      if (entry.simulated) words.push(`Simulated attention: HFC/LFC ${seen}.`);
-      if (entry.real) words.push(`Real blocks: from ${charts.ratio(entry.real.log_hfc_lfc[0])} to ${charts.ratio(entry.real.log_hfc_lfc.at(-1))}.`);
-      if (entry.note) words.push(entry.note);
-      const about = `input ${entry.input}, H ${entry.variant}${known(entry.residual) ? `, residual ${number(entry.residual, 2)}` : ""}`;
-      const figure = make("figure", {}, make("figcaption", {}, make("b", {}, title), make("span", {}, about)), place, make("p", { class: "finding quiet" }, words.join(" ")));
-      queueMicrotask(() => draw(place, charts.course(entry), `${title}: ${words.join(" ")}`, "Neither simulated nor run."));
-      return figure;
-    }));
-    if (!found.extrapolation.length) box.replaceChildren(make("p", { class: "empty" }, "Further depth was not looked at."));
-    const dotted = found.extrapolation.some((entry) => known(entry.predicted_rate));
-    legend("course-legend", found.extrapolation.length ? charts.COURSES.filter(([kind]) => kind !== "predicted" || dotted).map(([, label, kind, colour]) => [kind, colour, label]) : []);
-  }
+  const drawCharts = (one_model) => {
+    for (const name of Object.keys(charts)) if (charts[name].one_model === one_model && name !== "plane") drawChart(name);
+    if (one_model) fillLayers();
+  };
 
   /** The strip and the list of layers, for the model chosen. */
-  function fillLayers(found) {
+  function fillLayers() {
     const strip = find("strip");
     if (!strip) return;
-    const usable = found.layers.map((layer, i) => [layer, i]).filter(([layer]) => layer.spectrum);
-    if (!found.layers[chosen.layer]?.spectrum) chosen.layer = usable.length ? usable[0][1] : 0;
-    find("layer").replaceChildren(...usable.map(([layer, i]) => make("option", { value: i, title: layer.name }, `${i} · ${charts.shorten(layer.name)}`)));
-    strip.replaceChildren(...found.layers.slice(1).map((layer, i) => {
-      const share = layer.spectrum?.negative_share;
-      const strength = known(share) ? Math.round(100 * Math.min(1, 1.6 * Math.abs(2 * share - 1))) : 0;
-      const side = share >= 0.5 ? "var(--negative)" : "var(--positive)";
+    legend("plane-legend", drawingOf("plane").legend);
+    const name = (i) => diagnoses[chosen.model].layers[i].name;
+    const usable = layers().map((layer, i) => [layer, i]).filter(([layer]) => layer);
+    if (!layers()[chosen.layer]) chosen.layer = usable.length ? usable[0][1] : 0;
+    find("layer").replaceChildren(...usable.map(([layer, i]) => make("option", { value: i, title: name(i) }, `${i} · ${layer.name}`)));
+    strip.replaceChildren(...layers().slice(1).map((layer, i) => {
+      const share = layer ? layer.share : "–";
       return make("button", {
-        type: "button", role: "radio", disabled: layer.spectrum ? false : "", "data-layer": i + 1, title: `${i + 1} · ${layer.name}: ${percent(share)} of λ with Re λ < 0`,
-        "aria-label": `layer ${i + 1}, ${layer.name}, ${percent(share)} negative`, "--cell": `color-mix(in srgb, ${side} ${strength}%, transparent)`,
+        type: "button", role: "radio", disabled: layer ? false : "", "data-layer": i + 1, title: `${i + 1} · ${name(i + 1)}: ${share} of λ with Re λ < 0`,
+        "aria-label": `layer ${i + 1}, ${name(i + 1)}, ${share} negative`, "--cell": layer ? layer.cell : "transparent",
       }, String(i + 1));
     }));
     chooseLayer(chosen.layer);
   }
 
   function chooseLayer(layer, head) {
-    const spectrum = diagnosis().layers[layer]?.spectrum;
-    const strip = find("strip");
+    const spectrum = layers()[layer], strip = find("strip");
     if (!strip) return;
     if (!spectrum) {
       for (const id of ["heads", "layer", "variant"]) find(id).replaceChildren();
       find("spectrum-finding").textContent = "";
-      draw("chart-plane", null, "", "No weights of this model were found.");
+      draw(find("chart-plane"), null, charts.plane.missing);
       return;
     }
     chosen.layer = layer;
@@ -182,7 +157,7 @@
     const row = (value, label, of) => {
       const input = make("input", { type: "radio", name: "head", value });
       input.checked = value === chosen.head;
-      return make("label", {}, input, make("span", {}, label), make("b", {}, of ? percent(of.negative_share) : ""), make("b", {}, of ? number(of.rho_smooth, 4) : ""));
+      return make("label", {}, input, make("span", {}, label), make("b", {}, of ? of[0] : ""), make("b", {}, of ? of[2] : ""));
     };
     const kept = document.activeElement && document.activeElement.name === "head";
     const box = find("heads"), scroll = box.parentElement.scrollTop;
@@ -197,31 +172,46 @@
     if (kept) box.querySelector("input:checked")?.focus();
   }
 
+  /** The eigenvalues of what was chosen, put into the description of the plane. */
   function drawPlane() {
-    const spectrum = diagnosis().layers[chosen.layer].spectrum, place = find("chart-plane");
-    const heads = (spectrum.heads[chosen.variant] || []).map((values, head) => ({ head, values }));
-    const one = Number(chosen.head);
-    const shown = chosen.head === "joined" ? [{ head: null, values: spectrum.joined[chosen.variant] }]
-      : chosen.head === "every" ? heads : heads.map((entry) => ({ ...entry, faint: entry.head !== one }));
-    const of = chosen.head === "joined" ? spectrum.joined[chosen.variant] : heads[one]?.values;
-    const name = diagnosis().layers[chosen.layer].name;
-    const which = chosen.head === "joined" ? "all heads joined" : chosen.head === "every" ? "every head" : `head ${one}`;
-    const sigma = chosen.variant === "observed" && known(spectrum.inverse_sigma) ? `, mean 1/σ ${number(spectrum.inverse_sigma, 3)}` : "";
-    find("spectrum-finding").textContent = `${chosen.layer} · ${name}, ${which}, ${chosen.variant}${sigma}` +
-      (of ? `: ${percent(of.negative_share)} of eigenvalues have Re λ < 0, mean Re λ is ${number(of.mean_real, 3)}, ρ smooth is ${number(of.rho_smooth)} (ringed).` : `: ${heads.length} heads.`);
-    const empty = !shown.some(({ values }) => values.real.length);
-    draw(place, empty ? null : { ...charts.plane(shown, Math.max(240, place.clientWidth), find("view").value === "circle"), autosize: { type: "none" }, padding: { left: 50, top: 8, right: 10, bottom: 42 } },
-      `Eigenvalues of H, ${name}, ${which}, in the complex plane`, "These eigenvalues were not kept.");
-    place.dataset.shown = `${chosen.model}/${chosen.layer}/${chosen.head}/${chosen.variant}`;
+    const { variant, head, layer } = chosen, said = layers()[layer], place = find("chart-plane");
+    const { name, spectrum } = diagnoses[chosen.model].layers[layer];
+    const heads = spectrum.heads[variant] || [], one = Number(head);
+    const rows = (of, { real, imag }) => real.map((re, i) => ({ re, im: imag[i], of }));
+    const ofHeads = (wanted) => heads.flatMap((values, i) => (wanted(i) ? rows(`head ${i}`, values) : []));
+    const joined = head === "joined", every = head === "every";
+    const points = joined ? rows("all heads joined", spectrum.joined[variant]) : ofHeads((i) => every || i === one);
+    const quiet = joined || every ? [] : ofHeads((i) => i !== one);
+    const which = joined ? "all heads joined" : every ? "every head" : `head ${one}`;
+    const of = joined ? said.joined[variant] : every ? null : said.heads[variant][one];
+    const sigma = variant === "observed" && known(said.inverse_sigma) ? `, mean 1/σ ${said.inverse_sigma}` : "";
+    find("spectrum-finding").textContent = `${layer} · ${name}, ${which}, ${variant}${sigma}` +
+      (of ? `: ${of[0]} of eigenvalues have Re λ < 0, mean Re λ is ${of[1]}, ρ smooth is ${of[2]} (ringed).` : `: ${heads.length} heads.`);
+    const panel = drawingOf("plane").panels[0], { aspect, highest } = panel.spec.usermeta;
+    const width = Math.max(240, place.clientWidth), height = Math.round(Math.min(highest, width * aspect));
+    const box = find("view").value === "circle" ? [-2, 0, -1, 1] : [0, 0, 0, 0];
+    for (const { re, im } of points.concat(quiet)) {
+      box[0] = Math.min(box[0], re); box[1] = Math.max(box[1], re);
+      box[2] = Math.min(box[2], im); box[3] = Math.max(box[3], im);
+    }
+    const { left, right, top, bottom } = panel.spec.padding;
+    draw(place, points.length + quiet.length ? panel : null, "These eigenvalues were not kept.", {
+      width: width - left - right, height: height - top - bottom, datasets: { points, quiet },
+      params: panel.spec.params.map((one) => (one.name === "box" ? { ...one, value: box } : one)),
+      description: `Eigenvalues of H, ${name}, ${which}, in the complex plane`,
+    });
+    place.dataset.shown = `${chosen.model}/${layer}/${head}/${variant}`;
   }
 
   function listen(id, event, action) {
     const element = find(id);
     if (element) element.addEventListener(event, action);
   }
-  listen("without-massive", "change", drawCurves);
-  listen("rank-metric", "change", drawCurves);
-  listen("model", "change", (event) => { chosen.model = Number(event.target.value); drawModel(); });
+  listen("without-massive", "change", () => drawCharts(false));
+  for (const select of document.querySelectorAll("figcaption select")) {
+    select.addEventListener("change", () => drawChart(select.closest("[data-chart]").dataset.chart));
+  }
+  listen("model", "change", (event) => { chosen.model = Number(event.target.value); drawCharts(true); });
   listen("layer", "change", (event) => chooseLayer(Number(event.target.value)));
   listen("variant", "change", (event) => { chosen.variant = event.target.value; chooseLayer(chosen.layer); });
   listen("view", "change", drawPlane);
@@ -249,20 +239,15 @@
     if (document.documentElement.clientWidth === width || !find("chart-plane")) return;
     width = document.documentElement.clientWidth;
     clearTimeout(waiting);
-    waiting = setTimeout(() => { if (diagnosis().layers[chosen.layer]?.spectrum) drawPlane(); }, 120);
+    waiting = setTimeout(() => { if (layers()[chosen.layer]) drawPlane(); }, 120);
   });
 
-  legend("model-legend", labels.length > 1 ? labels.map((label, i) => ["line", charts.colour(i), label]) : []);
-  legend("accuracy-legend", labels.map((label, i) => ["line", charts.colour(i), label]).filter((_, i) => diagnoses[i].accuracy));
-  legend("radius-legend", [["round", "var(--smooth)", "ρ smooth"], ["diamond", "var(--rough)", "ρ rough"]]);
-  legend("plane-legend", [["round", "var(--smooth)", "|1 + λ| > 1"], ["round", "var(--negative)", "|1 + λ| < 1"], ["line dashed", "var(--soft)", "|1 + λ| = 1"], ["ring", "var(--ink)", "ρ smooth"]]);
   for (const link of document.querySelectorAll("#downloads a")) {
     const model = Number(link.dataset.model);
-    const name = labels[model].replace(/[^\w.-]+/g, "-").replace(/^-+|-+$/g, "") || "diagnosis";
+    const name = models[model].label.replace(/[^\w.-]+/g, "-").replace(/^-+|-+$/g, "") || "diagnosis";
     link.download = `${name}.json`;
     link.href = URL.createObjectURL(new Blob([JSON.stringify(diagnoses[model])], { type: "application/json" }));
   }
-  drawCurves();
-  drawAccuracy();
-  drawModel();
+  drawCharts(false);
+  drawCharts(true);
 })();

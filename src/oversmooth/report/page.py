@@ -1,8 +1,7 @@
 """The report as one HTML page that holds everything it needs: data, charts and the library that draws them.
 
-The page never asks the network for anything, and its policy would refuse it. Charts are Vega-Lite specifications made
-in the browser (page_charts.js) from the same JSON that `Diagnosis.save` writes, so what is drawn can be checked and
-taken away.
+The page never asks the network for anything, and its policy would refuse it. Charts are those of `report.charts`;
+beside them lies the JSON that `Diagnosis.save` writes, so what is drawn can be checked and taken away.
 """
 
 from __future__ import annotations
@@ -11,24 +10,25 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from oversmooth.diagnosis.result import Diagnosis, Layer, Number, plain
+from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Layer, Number, plain
 from oversmooth.diagnosis.verdict import agreement
 from oversmooth.metrics import METRICS
+from oversmooth.report import charts
+from oversmooth.report.charts.spectra import MOST_A_PLOT, outermost
+from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, css_variables, fixed, number, percent
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.safety.foreign import READABLE, shortened
 from oversmooth.safety.libraries import import_library
 
-MOST_MODELS = 6
-"""As many colours can be told apart by readers with any kind of colour vision."""
-MOST_A_PLOT = 2_000
-"""Eigenvalues of one plot in the page; more cannot be told apart in a plot of this size."""
+MOST_MODELS = COLOURS_OF_MODELS
 MOST_A_PAGE = 120_000
 """Of all spectra together, about 2.5 MB at most. BERT-base has 55,296, and a page of 2.2 MB."""
 
@@ -62,16 +62,19 @@ def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
         raise InputError(f"a page shows 1 to {MOST_MODELS} models and {len(diagnoses)} were given; choose among them")
     data = [diagnosis.to_dict() for diagnosis in diagnoses]
     thinned = _thin(data)
-    shown = [metric for metric in METRICS.values() if metric.label]
-    labels = distinct([diagnosis.name for diagnosis in diagnoses])
-    scripts = [_library(), _text("page_charts.js"), _text("page.js")]
+    models = charts.shown(diagnoses, PAGE)
+    drawn = {name: found for name, chart in charts.CHARTS.items() if chart.in_page and (found := _drawn(chart, models))}
+    labels = [model.label for model in models]
+    scripts = [_library(), _text("page.js")]
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters["indexed"] = _indexed
     return environment.from_string(_text("page.html.j2")).render(
         models=[
             {
-                "label": label,
+                "label": model.label,
+                "colour": PAGE.colour(model.colour),
                 "summary": _summary(diagnosis),
                 "provenance": _entries({**diagnosis.model, **diagnosis.provenance}),
                 "verdict": diagnosis.verdict,
@@ -79,26 +82,122 @@ def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
                 "rows": [_row(depth, layer) for depth, layer in enumerate(diagnosis.layers)],
                 "parts": _parts(diagnosis),
             }
-            for label, diagnosis in zip(labels, diagnoses, strict=True)
+            for model, diagnosis in zip(models, diagnoses, strict=True)
         ],
-        metrics=shown,
-        ranks=[metric for metric in shown if metric.notion not in ("input convergence", "angle convergence")],
+        metrics=[metric for metric in METRICS.values() if metric.label],
+        sections=_sections(drawn),
         thinned=thinned,
         any_massive=any(layer.without_massive for diagnosis in diagnoses for layer in diagnosis.layers),
-        any_tokens=any(value is not None for d in diagnoses for layer in d.layers for value in layer.tokens.values()),
-        any_changes=any(layer.changes for diagnosis in diagnoses for layer in diagnosis.layers),
-        any_spectra=any(layer.spectrum for diagnosis in diagnoses for layer in diagnosis.layers),
-        any_dominance=any(layer.dominance for diagnosis in diagnoses for layer in diagnosis.layers),
-        any_extrapolation=any(diagnosis.extrapolation for diagnosis in diagnoses),
         beside=_beside(labels, diagnoses) if len(diagnoses) > 1 else [],
         tested=_tested(labels, diagnoses),
         links=links,
-        style=Markup(_text("page.css")),
+        style=Markup(f"{css_variables()}\n{_text('page.css')}"),
         scripts=[Markup(script) for script in scripts],
         hashes=[_hash(script) for script in scripts],
         payload=Markup(_json(data)),
-        settings=Markup(_json({"labels": labels})),
+        drawn=Markup(_json({"config": PAGE.config, "charts": drawn, "models": [_chosen_from(m) for m in models]})),
     )
+
+
+def _drawn(chart: charts.Chart, models: list[charts.Shown]) -> dict[str, Any] | None:
+    """What the page needs to draw a chart, of every model if it shows one at a time; None where none has data."""
+    given = [[model] for model in models] if chart.one_model else [models]
+    drawings = [chart.draw(each, PAGE) for each in given]
+    if not any(drawing.panels for drawing in drawings):
+        return None
+    different = [drawing for place, drawing in enumerate(drawings) if drawing not in drawings[:place]]
+    return {
+        "one_model": chart.one_model,
+        "missing": chart.missing,
+        "of_model": [different.index(drawing) for drawing in drawings],
+        "drawings": [
+            {
+                "legend": drawing.legend,
+                "panels": [
+                    {k: _packed(v) for k, v in vars(panel).items() if v not in ("", [], None)}
+                    for panel in drawing.panels
+                ],
+            }
+            for drawing in different
+        ],
+    }
+
+
+def _packed(part: Any) -> Any:
+    """A description with its rows of data as columns, which takes half the room; page.js makes rows of them again."""
+    if isinstance(part, dict):
+        rows = part.get("values")
+        if (
+            isinstance(rows, list)
+            and len(rows) > 1
+            and all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows)
+        ):
+            return {"columns": {name: _column([row[name] for row in rows]) for name in rows[0]}}
+        return {key: _packed(value) for key, value in part.items()}
+    return [_packed(value) for value in part] if isinstance(part, list) else part
+
+
+def _column(values: list[Any]) -> list[Any] | dict[str, list[Any]]:
+    """As it is, or as the different values and which of them stands where, whichever is shorter."""
+    texts = [json.dumps(value) for value in values]
+    different = list(dict.fromkeys(texts))
+    if sum(map(len, different)) + 2 * len(texts) >= sum(map(len, texts)):
+        return values
+    places = {text: place for place, text in enumerate(different)}
+    return {"of": [json.loads(text) for text in different], "at": [places[text] for text in texts]}
+
+
+def _sections(drawn: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Headings, and the charts under them with their places: those of all models first."""
+    sections: dict[str, dict[str, Any]] = {}
+    for name in sorted(drawn, key=lambda name: drawn[name]["one_model"]):
+        chart = charts.CHARTS[name]
+        of = charts.CHARTS[chart.under] if chart.under in drawn else chart
+        section = sections.setdefault(
+            of.name, {"name": of.name, "title": of.title, "lead": of.lead, "one_model": of.one_model, "charts": []}
+        )
+        places: dict[str, dict[str, Any]] = {}
+        for panel in (panel for drawing in drawn[name]["drawings"] for panel in drawing["panels"]):
+            place = places.setdefault(panel.get("place", name), {"title": panel.get("title", ""), "options": []})
+            if (option := panel.get("option")) and option not in place["options"]:
+                place["options"].append(option)
+        section["charts"].append({"name": name, "places": places})
+    return list(sections.values())
+
+
+def _chosen_from(model: charts.Shown) -> dict[str, Any]:
+    """What the page lists for a reader to choose from: layers, and their spectra by how the norm enters and by head."""
+    layers: list[dict[str, Any] | None] = []
+    for layer in model.diagnosis.layers:
+        spectrum = layer.spectrum
+        if spectrum is None:
+            layers.append(None)
+            continue
+        share = spectrum.negative_share
+        strength = 0 if share is None else round(100 * min(1, 1.6 * abs(2 * share - 1)))
+        side = PAGE.colour("negative" if share is not None and share >= 0.5 else "positive")
+        layers.append(
+            {
+                "name": shortened(layer.name, 28),
+                "share": percent(share),
+                "cell": f"color-mix(in srgb, {side} {strength}%, transparent)",
+                "inverse_sigma": number(spectrum.inverse_sigma, 3) if spectrum.inverse_sigma is not None else None,
+                "joined": {variant: _in_short(e) for variant, e in spectrum.joined.items()},
+                "heads": {variant: [_in_short(e) for e in heads] for variant, heads in spectrum.heads.items()},
+            }
+        )
+    return {"label": model.label, "layers": layers}
+
+
+def _in_short(e: Eigenvalues) -> list[str]:
+    return [percent(e.negative_share), number(e.mean_real, 3), number(e.rho_smooth)]
+
+
+def _indexed(text: str) -> Any:
+    """With indices as HTML sets them."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"(?<=\w)_(\w+)", r"<sub>\1</sub>", str(escape(text))))
 
 
 def _thin(data: list[dict[str, Any]]) -> list[str]:
@@ -117,7 +216,7 @@ def _thin(data: list[dict[str, Any]]) -> list[str]:
         before = sum(_size(plot) for plot in of_model)
         for plot in of_model:
             for e in plot if _size(plot) > allowed else []:
-                kept = _kept(e["real"], e["imag"], allowed // len(plot))
+                kept = outermost(e["real"], e["imag"], allowed // len(plot))
                 e["real"], e["imag"] = ([plain(e[part][i], 4) for i in kept] for part in ("real", "imag"))
         after = sum(_size(plot) for plot in of_model)
         if after < before:
@@ -136,34 +235,6 @@ def _plots(spectrum: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 def _size(plot: list[dict[str, Any]]) -> int:
     return sum(len(e["real"]) for e in plot)
-
-
-def _kept(real: list[float], imag: list[float], count: int) -> list[int]:
-    """Places of the eigenvalues to keep: the largest |1 + λ|, which decide, and an even sample of the rest. What is
-    conjugate stays together.
-    """
-    if len(real) <= count:
-        return list(range(len(real)))
-    pairs: dict[tuple[float, float], list[int]] = {}
-    for i, (re, im) in enumerate(zip(real, imag, strict=True)):
-        pairs.setdefault((re, abs(im)), []).append(i)
-    order = sorted(pairs.values(), key=lambda pair: -math.hypot(1 + real[pair[0]], imag[pair[0]]))
-    wanted = max(1, count * len(order) // len(real))
-    decisive = max(1, wanted // 20)
-    outer, rest = order[:decisive], order[decisive:]
-    wanted -= decisive
-    return sorted(i for pair in outer + [rest[j * len(rest) // wanted] for j in range(wanted)] for i in pair)
-
-
-def distinct(names: list[str]) -> list[str]:
-    """The models' names, made different where two are the same."""
-    labels: list[str] = []
-    for name in names:
-        label, copy = name, 2
-        while label in labels:
-            label, copy = f"{name} ({copy})", copy + 1
-        labels.append(label)
-    return labels
 
 
 def _summary(diagnosis: Diagnosis) -> str:
@@ -195,7 +266,7 @@ def _entries(values: dict[str, Any]) -> list[tuple[str, str]]:
             value = ", ".join(f"{k} {v}" for k, v in value.items())
         elif isinstance(value, list):
             value = ", ".join(str(v) for v in value)
-        out.append((key.replace("_", " "), "–" if value is None or value == "" else str(value)))
+        out.append((key.replace("_", " "), UNKNOWN if value is None or value == "" else str(value)))
     return out
 
 
@@ -208,17 +279,13 @@ def _beside(labels: list[str], diagnoses: list[Diagnosis]) -> list[tuple[str, li
         agree, apart = agreement(d.layers[1:])
         judged = agree + len(apart)
         cells = [
-            *(f"{_short(first.get(m))} → {_short(last.get(m))}" for m in ("hfc_lfc", "cos", "effective_rank")),
-            *(_number(value if value is None else round(value, 2), sign=True) for value in sums),
-            *("–" if share is None else f"{share:.0%}" for share in (d.negative_share, d.smoothing_share)),
-            f"{agree} of {judged}" if judged else "–",
+            *(f"{number(first.get(m), 3)} → {number(last.get(m), 3)}" for m in ("hfc_lfc", "cos", "effective_rank")),
+            *(fixed(value, sign=True) for value in sums),
+            *(percent(share, 0) for share in (d.negative_share, d.smoothing_share)),
+            f"{agree} of {judged}" if judged else UNKNOWN,
         ]
         rows.append((label, cells))
     return rows
-
-
-def _short(value: Number) -> str:
-    return "–" if value is None else f"{value:.3g}".replace("-", "−")
 
 
 def _total(diagnosis: Diagnosis, part: str) -> Number:
@@ -236,7 +303,7 @@ def _tested(labels: list[str], diagnoses: list[Diagnosis]) -> dict[str, Any] | N
         "how": "; ".join(dict.fromkeys(f"{a.images} images, {a.how}" for _, a in found)),
         "intensities": list(range(1, most + 1)),
         "rows": [
-            (label, [f"{100 * v:.1f}" for v in (a.clean, *a.corrupted)] + ["–"] * (most - len(a.corrupted)))
+            (label, [fixed(100 * v, 1) for v in (a.clean, *a.corrupted)] + [UNKNOWN] * (most - len(a.corrupted)))
             for label, a in found
         ],
     }
@@ -258,20 +325,13 @@ def _row(depth: int, layer: Layer) -> dict[str, Any]:
         "depth": depth,
         "name": layer.name,
         "short": shortened(layer.name, 28),
-        "tokens": [_number(layer.tokens.get(key)) for key, metric in METRICS.items() if metric.label],
-        "changes": {part: _number(value, sign=True) for part, value in changes.items()},
-        "negative": _number(spectrum.negative_share if spectrum else None),
-        "rho_smooth": _number(layer.rho_smooth),
-        "rho_rough": _number(dominance.rho_rough if dominance else None),
-        "share": _number(dominance.smoothing_share if dominance else None),
+        "tokens": [number(layer.tokens.get(key)) for key, metric in METRICS.items() if metric.label],
+        "changes": {part: number(value, sign=True) for part, value in changes.items()},
+        "negative": number(spectrum.negative_share if spectrum else None),
+        "rho_smooth": number(layer.rho_smooth),
+        "rho_rough": number(dominance.rho_rough if dominance else None),
+        "share": number(dominance.smoothing_share if dominance else None),
     }
-
-
-def _number(value: Number, sign: bool = False) -> str:
-    if value is None:
-        return "–"
-    text = f"{value:.3g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4g}"
-    return ("+" if sign and value > 0 else "") + ("0" if value == 0 else text.replace("-", "−"))
 
 
 def _json(value: Any) -> str:

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from oversmooth.report.figures import check_libraries
+from oversmooth.report.figures import check_libraries, styled
+from oversmooth.report.style import PAPER, UNKNOWN, fixed, model_colour, number, ratio
 from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.theory.toy import ToyOutcome
 
@@ -37,7 +38,7 @@ def tables(outcomes: list[ToyOutcome]) -> list[Table]:
         agrees = outcome.agrees
         claims = [a for a in agrees if a is not None]
         word = (
-            "–"
+            UNKNOWN
             if not claims
             else f"{sum(claims)} of {len(claims)}"
             if len(agrees) > 1
@@ -52,15 +53,15 @@ def tables(outcomes: list[ToyOutcome]) -> list[Table]:
             _spread(p.rho_rough),
             _words(outcome.predicted),
             _words(outcome.happened),
-            "–" if rate is None else f"× {_number(rate.mean())}",
-            "–" if seen is None else f"× {_number(seen.mean())}",
+            UNKNOWN if rate is None else f"× {_number(rate.mean())}",
+            UNKNOWN if seen is None else f"× {_number(seen.mean())}",
             Text(word, style="dim" if not claims else "green" if all(claims) else "red"),
         )
         answers.add_row(outcome.case.name, *(_words(values) for values in outcome.notions.values()))
         end.add_row(
             outcome.case.name,
             _limit(outcome, "hfc_lfc"),
-            _ratio(s.log_hfc_lfc[-1].mean()),
+            _of_log(s.log_hfc_lfc[-1].mean()),
             _limit(outcome, "abs_cos"),
             _number(s.abs_cos[-1].mean()),
             _limit(outcome, "sigma_ratio"),
@@ -80,11 +81,11 @@ def _limit(outcome: ToyOutcome, metric: str) -> str:
     """What the spectra say about the end: a number, a range where the limit turns, a dash where they cannot say."""
     p = outcome.prediction
     if outcome.case.draws > 1 or outcome.predicted[0] in ("tie", "undecided", "open"):
-        return "–"
+        return UNKNOWN
     if bool(p.smoothing[0]):
         return "1" if metric == "abs_cos" else "0"
     if outcome.case.norm != "none" or outcome.case.neutreno or p.array is None:
-        return "–"
+        return UNKNOWN
     low, high = (_number(end[0]) for end in getattr(p.array, metric))
     return low if low == high else f"{low}–{high}"
 
@@ -150,8 +151,8 @@ def chart(outcomes: list[ToyOutcome], title: str) -> Any:
     import altair as alt  # heavy, and only charts need it
 
     names = [outcome.case.name for outcome in outcomes]
-    legend = alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3)
-    scale = alt.Scale(domain=names, range=_colours(len(names)))
+    legend = PAPER.legend(symbolType="stroke", symbolStrokeWidth=3)
+    scale = alt.Scale(domain=names, range=PAPER.colours([model_colour(place) for place in range(len(names))]))
     colour = alt.Color("case:N", sort=names, scale=scale, legend=legend)
     # With Post-LN the two signs of γ give one curve: dots over a line show both.
     dashes = [[2, 3] if outcome.case.norm != "none" and outcome.case.gamma < 0 else [1, 0] for outcome in outcomes]
@@ -180,14 +181,8 @@ def chart(outcomes: list[ToyOutcome], title: str) -> Any:
         else []
     )
     subtitle += ["dotted: γ negative"] if [2, 3] in dashes else []
-    return (
-        alt.hconcat(*panels, title=alt.Title(title, subtitle=subtitle + remarks(outcomes), anchor="start", offset=12))
-        .configure(font="Helvetica, Arial, sans-serif", padding=14)
-        .configure_view(stroke=None)
-        .configure_axis(gridColor="#eceff3", domainColor="#9aa3ad", tickColor="#9aa3ad", labelColor="#4a5560")
-        .configure_title(fontSize=16, subtitleFontSize=12, subtitleColor="#6b7680", color="#1f2933")
-        .configure_legend(labelFontSize=12)
-    )
+    heading = alt.Title(title, subtitle=subtitle + remarks(outcomes), anchor="start", offset=12, fontSize=16)
+    return styled(alt.hconcat(*panels, title=heading))
 
 
 def _curve(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
@@ -227,35 +222,25 @@ def _domain(rows: list[dict[str, Any]], metric: str) -> list[float]:
     return [max(_FLOOR[metric], min(values) / 1.5), max(values) * 1.5]
 
 
-def _colours(count: int) -> list[str]:
-    # Told apart by readers with any kind of colour vision (Okabe and Ito's palette).
-    palette = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
-    return [palette[i % len(palette)] for i in range(count)]
-
-
 def _words(values: list[str]) -> str:
     kinds = sorted(set(values))
     return kinds[0] if len(kinds) == 1 else ", ".join(f"{values.count(k)} {k}" for k in kinds)
 
 
 def _number(value: Tensor | float) -> str:
+    """With three decimals, so that a column can be compared, or by its power of ten."""
     value = float(value)
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else "–" if math.isnan(value) else "∞"
-    return f"{value:.3f}" if 1e-3 <= abs(value) < 1e3 else f"{value:.0e}"
+    return fixed(value, 3) if 1e-3 <= abs(value) < 1e3 else number(value, 2)
 
 
-def _ratio(log_value: Tensor) -> str:
-    """A ratio from its logarithm, however small it is."""
-    power = float(log_value) / math.log(10)
-    if math.isnan(power) or math.isinf(power):
-        return _number(power if math.isnan(power) else 0.0 if power < 0 else power)
-    return _number(10**power) if -300 < power < 300 else f"1e{power:.0f}"
+def _of_log(log: Tensor) -> str:
+    value = math.exp(log) if -690 < log < 690 else None
+    return _number(value) if value is not None else ratio(float(log))
 
 
 def _spread(values: Tensor) -> str:
     low, high = float(values.min()), float(values.max())
-    return _number(low) if high - low < 5e-4 else f"{low:.2f}–{high:.2f}"
+    return _number(low) if high - low < 5e-4 else f"{fixed(low)}–{fixed(high)}"
 
 
 def _plain(values: Tensor) -> list[float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -12,6 +13,8 @@ from rich.text import Text
 
 from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Layer, Number
 from oversmooth.metrics import METRICS
+from oversmooth.report.style import UNKNOWN, fixed, percent
+from oversmooth.report.style import number as _number
 
 if TYPE_CHECKING:
     from oversmooth.steering.record import Moved
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 300
 """Of deeper models every so many layers are shown: a terminal takes seconds to lay out thousands."""
 _BAR = "▏▎▍▌▋▊▉█"
+number, share = partial(_number, digits=3), partial(percent, decimals=0)
 
 
 def overview(diagnoses: Sequence[Diagnosis]) -> Table:
@@ -36,7 +40,7 @@ def overview(diagnoses: Sequence[Diagnosis]) -> Table:
                 for m, shown in (("hfc_lfc", number), ("cos", fixed), ("effective_rank", number))
             ),
             share(d.negative_share),
-            "–" if d.smoothing_share is None else f"{d.smoothing_share:.1%}",
+            percent(d.smoothing_share),
         )
     return table
 
@@ -48,7 +52,7 @@ def accuracies(diagnoses: Sequence[Diagnosis]) -> Table:
     table = _table("model", "accuracy\nclean", *(f"intensity\n{i + 1}" for i in range(most)))
     for name, found in tested:
         values = [found.clean, *found.corrupted]
-        table.add_row(name, *(f"{v:.1%}" for v in values), *["–"] * (most + 1 - len(values)))
+        table.add_row(name, *(percent(v) for v in values), *[UNKNOWN] * (most + 1 - len(values)))
     return table
 
 
@@ -73,7 +77,7 @@ def layers(diagnosis: Diagnosis) -> Table:
         table.add_row(
             str(depth),
             *((fixed if metric.fixed else number)(layer.tokens.get(metric.name)) for metric in columns),
-            *("–" if c is None else f"{round(c, 2) + 0.0:+.2f}" for c in changes),
+            *(fixed(c, sign=True) for c in changes),
             share(s.negative_share if s else None),
             fixed(layer.rho_smooth),
             fixed(d.rho_rough if d else None),
@@ -108,10 +112,10 @@ def spectra(diagnosis: Diagnosis) -> Table:
             norm = s.joined.get("folded") if joined else _pooled(s.heads.get("folded", []))
             row.append(number(norm.rho_smooth if norm else None))
         low, high = _range([e.negative_share for e in by_head])
-        row.append(f"{share(low)} to {share(high)}" if by_head else "–")
+        row.append(f"{share(low)} to {share(high)}" if by_head else UNKNOWN)
         if decided:
             counts = [(s.verdicts.count(word), word) for word in ("smooth", "rough", "open")]
-            row.append(", ".join(f"{count} {word}" for count, word in counts if count) or "–")
+            row.append(", ".join(f"{count} {word}" for count, word in counts if count) or UNKNOWN)
         table.add_row(*row)
     return table
 
@@ -135,27 +139,11 @@ def histogram(diagnosis: Diagnosis, rows: int = 15) -> Table:
         eighths = round(count / max(counts) * 40 * 8)
         bar = "█" * (eighths // 8) + (_BAR[eighths % 8 - 1] if eighths % 8 else "")
         table.add_row(
-            f"{middle:+.2g}" if middle else "0",
+            _number(middle, 2, sign=True),
             Text(bar, style="magenta" if middle < 0 else "cyan"),
-            f"{count / len(values):.1%}",
+            percent(count / len(values)),
         )
     return table
-
-
-def number(value: Number) -> str:
-    if value is None:
-        return "–"
-    if value == 0:
-        return "0"
-    return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.1e}"
-
-
-def fixed(value: Number) -> str:
-    return "–" if value is None else f"{value:.2f}"
-
-
-def share(value: Number) -> str:
-    return "–" if value is None else f"{value:.0%}"
 
 
 def _pooled(heads: list[Eigenvalues]) -> Eigenvalues:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from oversmooth.report.style import MODES, PAPER, plain_signs
 from oversmooth.safety.errors import InputError
 
-_COLOURS = ["#009E73", "#0072B2", "#D55E00"]  # plain, smoothing, sharpening
+_COLOURS = PAPER.colours(list(MODES.values()))
+"""Plain, smoothing, sharpening."""
 Point = dict[str, Any]
 """Of a panel: model, whose, value, low and high; on lines x too."""
 
@@ -54,6 +56,7 @@ def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[s
     _check_any(panels)
     every = [row for _, rows, _ in panels for row in rows]
     names = list(dict.fromkeys(row["model"] for row in every))
+    legend = PAPER.legend(columns=3)
     drawn = []
     for title, rows, label in panels:
         at = sorted({row["x"] for row in rows})
@@ -61,7 +64,7 @@ def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[s
         axis = alt.Axis(values=at, format="d", grid=False, labelFlush=False)
         base = alt.Chart(alt.Data(values=rows)).encode(
             alt.X("x:Q", title=x, axis=axis, scale=alt.Scale(zero=False, nice=False, padding=14)),
-            alt.Color("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=_legend(alt)),
+            alt.Color("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=legend),
         )
         # Not nice: a label at the very end of the axis would push this panel's title above its neighbour's.
         scale = alt.Scale(type="log" if label in ratios else "linear", zero=False, nice=False, padding=10)
@@ -69,7 +72,7 @@ def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[s
         line = base.mark_line(strokeWidth=2).encode(y)
         if len(whose) > 1:
             dashes = alt.Scale(domain=whose, range=[[5, 3] if w.startswith("published") else [1, 0] for w in whose])
-            line = line.encode(alt.StrokeDash("whose:N", sort=whose, scale=dashes, legend=_legend(alt)))
+            line = line.encode(alt.StrokeDash("whose:N", sort=whose, scale=dashes, legend=legend))
         bars = base.mark_rule(strokeWidth=1.5).encode(alt.Y("low:Q", scale=scale), alt.Y2("high:Q"))
         dots = base.mark_point(size=35, strokeWidth=1.5, opacity=1).encode(y, fill=_fill(alt, names))
         width = 420 if len(panels) == 1 else 270
@@ -79,8 +82,6 @@ def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[s
 
 def _drawable(rows: list[Point]) -> list[Point]:
     """With signs that every font has."""
-    from oversmooth.report.figures import plain_signs
-
     return [{**row, "model": plain_signs(row["model"])} for row in rows]
 
 
@@ -92,8 +93,4 @@ def _check_any(panels: Sequence[object]) -> None:
 def _fill(alt: Any, names: list[str]) -> Any:
     """Ours in the model's colour; what is published hollow, and white, so that no line shows through."""
     own = alt.Fill("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=None)
-    return alt.condition("substring(datum.whose, 0, 9) == 'published'", alt.value("white"), own)
-
-
-def _legend(alt: Any) -> Any:
-    return alt.Legend(title=None, orient="top", columns=3, labelLimit=240, symbolOpacity=1)
+    return alt.condition("substring(datum.whose, 0, 9) == 'published'", alt.value(PAPER.colour("ground")), own)

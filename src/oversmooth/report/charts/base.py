@@ -1,0 +1,145 @@
+"""What a chart is: a function from diagnoses and a look to panels, registered once under its own name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.report.style import MODES, PAPER, Look, model_colour, plain_signs
+from oversmooth.safety.foreign import visible
+
+Spec = dict[str, Any]
+"""A Vega-Lite description, or a part of one."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A diagnosis as charts name and colour it."""
+
+    label: str
+    colour: str
+    """A name of the palette."""
+    key: str | int
+    """What rows of data call it: its label where a legend is drawn from them, its place in the page."""
+    diagnosis: Diagnosis
+
+
+class Key(NamedTuple):
+    """A sign and what it stands for, in a legend of the page or in what it shows under the mouse."""
+
+    kind: str
+    """A class of the page's signs: line, line dashed, tick, round, ring, diamond; empty for a square."""
+    colour: str
+    label: str
+
+
+@dataclass
+class Panel:
+    """One pair of axes, with what is written around it."""
+
+    title: str
+    spec: Spec
+    """With data and size, and without a title."""
+    note: str = ""
+    """Beside the title."""
+    keys: list[Key] = field(default_factory=list)
+    """Beside the title in the page: a legend of this panel alone."""
+    tips: list[Key] = field(default_factory=list)
+    """What a row's `tip`, ``[[place among these, text], ...]``, refers to; its `title` stands above."""
+    finding: str = ""
+    """Below it in the page, in words."""
+    described: str = ""
+    """In the page, for readers who do not see it."""
+    place: str = ""
+    """In the page: panels of one place stand in for each other as the reader chooses."""
+    option: str = ""
+    """The choice among panels of one place, as the page lists it."""
+    without_massive: bool | None = None
+    """Whether it is shown without massive-activation tokens; None: with and without."""
+    widths: tuple[int, int] | None = None
+    """Pixels in the page below which it is scrolled rather than squeezed, and beyond which it grows no further."""
+
+
+@dataclass
+class Drawing:
+    panels: list[Panel]
+    """None where there is no data."""
+    legend: list[Key] = field(default_factory=list)
+    """Of all panels, where the page writes one."""
+
+
+Draw = Callable[[list[Shown], Look], Drawing]
+
+
+@dataclass(frozen=True)
+class Chart:
+    name: str
+    title: str
+    """The page's heading."""
+    draw: Draw
+    lead: str = ""
+    """Below the heading, in words; ``x_y`` becomes x with the index y."""
+    missing: str = "not measured"
+    """What the page says where a model has no data for it."""
+    one_model: bool = False
+    """The page shows one model at a time, as the reader chooses; figures show all."""
+    under: str = ""
+    """The chart under whose heading it stands in the page; empty: it has its own."""
+    in_page: bool = True
+    in_files: bool = True
+    arranged: Spec = field(default_factory=dict)
+    """How a figure sets its panels beside each other, in Vega-Lite's words; in a row if nothing is said."""
+
+
+CHARTS: dict[str, Chart] = {}
+"""By name, in the order in which they are shown."""
+IN_A_ROW: Spec = {"spacing": 64, "bounds": "flush"}
+
+
+def chart(**settings: Any) -> Callable[[Draw], Draw]:
+    """A decorator that makes a function a chart of every page and a figure, named as the function is."""
+
+    def known(draw: Draw) -> Draw:
+        name = draw.__name__
+        CHARTS[name] = Chart(name, draw=draw, **{"arranged": IN_A_ROW, **settings})
+        return draw
+
+    return known
+
+
+def shown(diagnoses: list[Diagnosis], look: Look) -> list[Shown]:
+    """Diagnoses with the names and colours that tell them apart."""
+    names = [d.name if look.in_page else visible(plain_signs(d.name)) for d in diagnoses]
+    modes = [str(d.model.get("mode") or (d.model.get("recipe") or {}).get("variant")) for d in diagnoses]
+    by_mode = len(set(modes)) == len(modes) and set(modes) <= set(MODES)
+    colours = [MODES[mode] if by_mode else model_colour(place) for place, mode in enumerate(modes)]
+    labels = distinct(names)
+    named = enumerate(zip(labels, colours, diagnoses, strict=True))
+    return [Shown(label, colour, place if look.in_page else label, d) for place, (label, colour, d) in named]
+
+
+def figure(of: Chart, diagnoses: list[Diagnosis]) -> Spec | None:
+    """The chart on paper, whole; None where there is no data."""
+    panels = of.draw(shown(diagnoses, PAPER), PAPER).panels
+    if not panels:
+        return None
+    return {"concat": [_titled(panel) for panel in panels], **of.arranged}
+
+
+def _titled(panel: Panel) -> Spec:
+    if not panel.title:
+        return panel.spec
+    return {**panel.spec, "title": {"text": panel.title, **({"subtitle": panel.note} if panel.note else {})}}
+
+
+def distinct(names: list[str]) -> list[str]:
+    """The models' names, made different where two are the same."""
+    labels: list[str] = []
+    for name in names:
+        label, copy = name, 2
+        while label in labels:
+            label, copy = f"{name} ({copy})", copy + 1
+        labels.append(label)
+    return labels

@@ -1,0 +1,96 @@
+"""What each part of a block does."""
+
+from __future__ import annotations
+
+from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
+from oversmooth.report.charts.pieces import (
+    answering,
+    depth_bands,
+    inline,
+    nominal,
+    page_widths,
+    paper_width,
+    quantitative,
+    tip,
+    titled,
+    zero_line,
+)
+from oversmooth.report.style import Look, number, part_colour, spread
+
+_SIGNED = "datum.value == 0 ? '0' : format(datum.value, '+~g')"
+
+
+@chart(
+    title="Which part does it",
+    lead="What each part of a block adds to log HFC/LFC. Below zero it brings tokens together, above zero it sets them "
+    "apart; the mark is the sum.",
+    missing="The parts of this model were not observed.",
+    one_model=True,
+    arranged={"columns": 2, "spacing": 24},
+)
+def changes(models: list[Shown], look: Look) -> Drawing:
+    """What attention, MLP and norm add to log HFC/LFC, layer by layer, a panel a model."""
+    parts = list(dict.fromkeys(c.part for m in models for layer in m.diagnosis.layers for c in layer.changes))
+    colours = look.colours([part_colour(part) for part in parts])
+    keys = [*(Key("", colour, part) for part, colour in zip(parts, colours, strict=True))]
+    keys.append(Key("tick", look.colour("ink"), "sum"))
+    panels = []
+    for m in models:
+        bars, sums = _rows(m, parts, look)
+        if not bars:
+            continue
+        count = len(m.diagnosis.layers)
+        x = depth_bands(count, paddingInner=0.28 if look.in_page else 0.1)
+        y = quantitative("value", "Δ log HFC/LFC", {}, tickCount=6, labelExpr=_SIGNED)
+        # The page has room that a few bars should not fill.
+        width = 64 if look.in_page and len(sums) < 6 else {"band": 1}
+        colour = nominal("part", parts, colours, look.legend())
+        layers: list[Spec] = [
+            {
+                "data": inline(bars),
+                "mark": {"type": "bar", "width": width, **answering(look)},
+                "encoding": {"x": x, "y": y, "color": colour, "order": {"field": "place"}},
+            },
+            zero_line(look),
+            {
+                "data": inline(sums),
+                "mark": {
+                    "type": "tick",
+                    "thickness": 2.5,
+                    "color": look.colour("ink"),
+                    "width": width,
+                    **answering(look),
+                },
+                "encoding": {"x": x, "y": y},
+            },
+        ]
+        panels.append(
+            Panel(
+                "" if look.in_page else m.label,
+                {**look.size(paper_width(count), 190, 250), "layer": layers},
+                tips=keys,
+                described=f"What each part of {m.label} changes, by layer",
+                place="changes",
+                widths=page_widths(count),
+            )
+        )
+    return Drawing(panels, keys if parts else [])
+
+
+def _rows(m: Shown, parts: list[str], look: Look) -> tuple[list[Spec], list[Spec]]:
+    """Bars, and their sums."""
+    bars, sums = [], []
+    for depth, layer in enumerate(m.diagnosis.layers):
+        found = [(c.part, c.log_hfc_lfc) for c in layer.changes if c.log_hfc_lfc is not None]
+        if not found:
+            continue
+        total = sum(value for _, value in found)
+        said = [
+            (parts.index(c.part), number(c.log_hfc_lfc, 3, sign=True) + spread(c.spread)) for c in layer.changes
+        ] + [(len(parts), number(total, 3, sign=True))]
+        more = tip(look, titled(depth, layer.name), said, layer=depth)
+        bars += [
+            {"depth": depth, "part": part, "place": parts.index(part), "value": value, **more} for part, value in found
+        ]
+        sums.append({"depth": depth, "value": total, **more})
+    return bars, sums

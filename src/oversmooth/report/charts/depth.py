@@ -1,0 +1,247 @@
+"""Metrics over depth, a line a model; and a model sharpening, smoothing and left alone."""
+
+from __future__ import annotations
+
+import math
+
+from oversmooth.diagnosis.result import Layer, Number
+from oversmooth.metrics import METRICS, Metric
+from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart, shown
+from oversmooth.report.charts.pieces import (
+    DASHES,
+    by_model,
+    caption,
+    depth_axis,
+    dots,
+    hover_columns,
+    inline,
+    model_legend,
+    nominal,
+    quantitative,
+    tip,
+    titled,
+)
+from oversmooth.report.style import Look, number, percent, spread
+
+_SIZE = (210, 190, 220)
+_PLACES = {"input convergence": "hfc", "angle convergence": "cos"}
+"""In the page, by notion; whatever else is measured shares one place, where the reader chooses."""
+_BESIDE = {"abs_cos": "cos"}
+"""Metrics that the page draws dashed beside others."""
+_MOST_DOTTED = 30
+
+
+@chart(
+    title="Over depth",
+    lead="Three notions of smoothing, each weaker than the one before: tokens become equal, parallel, or a rank-one "
+    "array. Depth 0 is what enters the first block. Bands are one standard deviation over inputs, of its logarithm for "
+    "HFC/LFC.",
+)
+def curves(models: list[Shown], look: Look) -> Drawing:
+    """The three notions after every block, a line a model (the first paper's figure 2)."""
+    panels = _notions(models, look)
+    if look.in_page and any(layer.without_massive for m in models for layer in m.diagnosis.layers):
+        for panel in panels:
+            panel.without_massive = False
+        panels += _notions(models, look, without_massive=True)
+    return Drawing(panels, model_legend(models, look) if len(models) > 1 else [])
+
+
+@chart(
+    title="",
+    in_page=False,
+    arranged={
+        "columns": 1,
+        "spacing": 48,
+        "resolve": {"scale": {"color": "independent", "strokeWidth": "independent"}},
+    },
+)
+def steered(models: list[Shown], look: Look) -> Drawing:
+    """The curves of a model sharpening, smoothing and left alone, with what the spectra predict beside them; a row a
+    state of training (the first paper's figure 3).
+    """
+    rows = []
+    for state in dict.fromkeys(m.diagnosis.model["state"] for m in models if "state" in m.diagnosis.model):
+        group = shown([m.diagnosis for m in models if m.diagnosis.model.get("state") == state], look)
+        panels = _notions(group, look) + _smoothing_shares(group, look)
+        if panels:
+            row = [{**panel.spec, "title": panel.title} for panel in panels]
+            rows.append(Panel("", {"hconcat": row, "spacing": 64, "bounds": "flush"}))
+    return Drawing(rows)
+
+
+def _notions(models: list[Shown], look: Look, *, without_massive: bool = False) -> list[Panel]:
+    """A panel a metric. In the page every metric that is shown has one, on paper those that stand for a notion."""
+    found = [
+        metric
+        for metric in METRICS.values()
+        if (metric.label and metric.name not in _BESIDE.values() if look.in_page else metric.panel)
+        and any(
+            _value(layer, of) is not None for m in models for layer in m.diagnosis.layers for of in _drawn(metric, look)
+        )
+    ]
+    return [_curve(models, metric, look, without_massive=without_massive) for metric in found]
+
+
+def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: bool) -> Panel:
+    series = list(zip(DASHES, _drawn(metric, look), strict=False))
+    beside = len(series) > 1
+    count = max(len(m.diagnosis.layers) for m in models)
+    rows: list[Spec] = []
+    for m in models:
+        for depth, layer in enumerate(m.diagnosis.layers):
+            for kind, of in series:
+                value = _value(layer, of, without_massive)
+                low, high = _band(layer, of, value, without_massive) if of is metric else (None, None)
+                row = {"model": m.key, "depth": depth, "value": value, "low": low, "high": high}
+                rows.append({**row, "kind": kind} if beside else row)
+    drawn = [v for row in rows for v in (row["value"], row["low"], row["high"]) if v is not None]
+    # Not nice: a label at the very end of an axis would push its panel's title above the others'.
+    linear = {"zero": False, "nice": False, "padding": 6}
+    scale = {"type": "log", "domain": _span(drawn), "nice": False} if metric.scale == "log" else linear
+    ticks = {"format": "~g"} if metric.scale == "log" else {}
+    label = None if look.in_page else metric.label
+    x, y, colour = depth_axis(count), quantitative("value", label, scale, tickCount=5, **ticks), by_model(models, look)
+    dash = {"strokeDash": nominal("kind", list(DASHES), list(DASHES.values()), None)} if beside else {}
+    detail = {"detail": [{"field": "model"}, *([{"field": "kind"}] if beside else [])]}
+    size = 0 if count > _MOST_DOTTED else 18 if len(models) <= 3 else 12
+    layers: list[Spec] = [
+        {
+            "mark": {"type": "area", "opacity": 0.15},
+            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour, **detail},
+        },
+        *hover_columns(look, _stops(models, series, look, without_massive), x),
+        {
+            "mark": {"type": "line", "strokeWidth": 2, "strokeJoin": "round"},
+            "encoding": {"x": x, "y": y, "color": colour, **dash, **detail},
+        },
+    ]
+    if look.in_page or size:
+        layers.append(
+            {
+                "transform": [{"filter": "isValid(datum.value)"}],
+                "mark": {"type": "circle", "opacity": 1, "aria": False},
+                "encoding": {"x": x, "y": y, "color": colour, "size": dots(look, size)},
+            }
+        )
+    place = _PLACES.get(metric.notion, "rank")
+    named = ", ".join(m.label for m in models)
+    return Panel(
+        caption(look, metric.notion if place in _PLACES.values() or not look.in_page else "rank collapse"),
+        {**look.size(*_SIZE), "data": inline(rows), "layer": layers},
+        note="" if beside or place == "rank" or not look.in_page else f"{metric.label} → {0 if metric.falls else 1}",
+        keys=[Key(kind, "currentcolor", of.heading) for kind, of in series] if beside else [],
+        tips=_tips(models, series, look),
+        described=f"{metric.label} of {named} over depth; the table under Numbers has the values",
+        place=place,
+        option=metric.label if place == "rank" else "",
+        without_massive=without_massive or None,
+    )
+
+
+def _drawn(metric: Metric, look: Look) -> list[Metric]:
+    """In one panel: the metric, and in the page what is drawn beside it."""
+    beside = METRICS.get(_BESIDE.get(metric.name, "")) if look.in_page else None
+    return [metric, beside] if beside else [metric]
+
+
+def _value(layer: Layer, metric: Metric, without_massive: bool = False) -> Number:
+    """As far as it can be drawn."""
+    value = _tokens(layer, without_massive).get(metric.name)
+    return None if value is None or (metric.scale == "log" and value <= 0) else value
+
+
+def _tokens(layer: Layer, without_massive: bool) -> dict[str, Number]:
+    return layer.without_massive if without_massive and layer.without_massive else layer.tokens
+
+
+def _band(layer: Layer, metric: Metric, value: Number, without_massive: bool) -> tuple[Number, Number]:
+    """One standard deviation to either side; of the logarithm, and so a factor that never reaches zero, for HFC/LFC."""
+    if value is None or (without_massive and layer.without_massive):
+        return None, None
+    log_width, width = layer.spread.get("log_hfc_lfc"), layer.spread.get(metric.name)
+    if metric.name == "hfc_lfc":
+        if log_width is None:
+            return None, None
+        factor = math.exp(min(max(log_width, 0.0), 100.0))
+        return _rounded(value / factor), _rounded(value * factor)
+    if width is None:
+        return None, None
+    low = max(value - width, value / 10) if metric.scale == "log" else value - width
+    return _rounded(low), _rounded(value + width)
+
+
+def _rounded(value: float) -> Number:
+    """Ends of bands, which nobody reads off: files stay small."""
+    return float(f"{value:.5g}")
+
+
+def _span(values: list[float]) -> list[float]:
+    """Of a logarithmic axis, with some air."""
+    if not values:
+        return [0.1, 10]
+    low, high = min(values), max(values)
+    air = max(1.08, math.exp(0.06 * (math.log(high) - math.log(low))))
+    return [low / air, high * air]
+
+
+def _tips(models: list[Shown], series: list[tuple[str, Metric]], look: Look) -> list[Key]:
+    several = len(models) > 1
+    found = []
+    for m in models:
+        for kind, metric in series:
+            words = [m.label] * several + [metric.label] * (len(series) > 1 or not several)
+            found.append(Key(kind, look.colour(m.colour), ", ".join(words)))
+    return [*found, Key("", "", "inputs with massive tokens")]
+
+
+def _stops(
+    models: list[Shown], series: list[tuple[str, Metric]], look: Look, without_massive: bool
+) -> list[tuple[float, Spec]]:
+    stops: list[tuple[float, Spec]] = []
+    if not look.in_page:
+        return stops
+    for depth in range(max(len(m.diagnosis.layers) for m in models)):
+        said: list[tuple[int, str]] = []
+        names = []
+        for place, m in enumerate(models):
+            if depth >= len(m.diagnosis.layers):
+                continue
+            layer = m.diagnosis.layers[depth]
+            names.append(layer.name)
+            for i, (kind, metric) in enumerate(series):
+                value = _tokens(layer, without_massive).get(metric.name)
+                alone = kind != "line" or (without_massive and layer.without_massive)
+                around = "" if alone or value is None else spread(layer.spread.get(metric.name))
+                said.append((place * len(series) + i, number(value) + around))
+            massive = layer.massive.get("input_share") if layer.massive and len(models) == 1 else None
+            if massive is not None:
+                said.append((len(series), percent(massive)))
+        stops.append((depth, tip(look, titled(depth, *dict.fromkeys(names)), said)))
+    return stops
+
+
+def _smoothing_shares(models: list[Shown], look: Look) -> list[Panel]:
+    """By layer, the share of cases in which the smoothing eigenvalue dominates."""
+    rows = [
+        {"model": m.key, "depth": depth, "value": layer.dominance.smoothing_share}
+        for m in models
+        for depth, layer in enumerate(m.diagnosis.layers)
+        if layer.dominance
+    ]
+    if not rows:
+        return []
+    scale = {"domain": [-0.04, 1.04], "nice": False}
+    # Shares are often the same, 0 or 1: the first line is the broadest, so that it shows under the others.
+    broad = nominal("model", [m.key for m in models], [1.5 + 2 * i for i in reversed(range(len(models)))], None)
+    encoding = {
+        "x": depth_axis(max(len(m.diagnosis.layers) for m in models)),
+        "y": quantitative("value", "smoothing cases", scale, format="~%", values=[0, 0.25, 0.5, 0.75, 1]),
+        "color": by_model(models, look),
+        "strokeWidth": broad,
+    }
+    return [
+        Panel(
+            "predicted from spectra", {**look.size(*_SIZE), "data": inline(rows), "mark": "line", "encoding": encoding}
+        )
+    ]

@@ -1,0 +1,195 @@
+"""Which eigenvalue dominates: head by head, and for all heads together."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from oversmooth.diagnosis.result import Layer, LayerDominance
+from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
+from oversmooth.report.charts.pieces import (
+    answering,
+    depth_bands,
+    inline,
+    nominal,
+    page_widths,
+    paper_width,
+    quantitative,
+    tip,
+    titled,
+)
+from oversmooth.report.style import Look, number
+
+_WORDS = ("smooth", "rough", "tie", "undecided")
+_SHAPES = {"ρ smooth": ("smooth", "circle", "round"), "ρ rough": ("rough", "diamond", "diamond")}
+_BOTH = {"minExtent": 40, "maxExtent": 40}
+"""Axes of the two charts, one below the other in the page."""
+
+
+@chart(
+    title="Which eigenvalue dominates",
+    lead="For each head, the share of inputs in which its smoothing eigenvalue is the largest; below it, all heads "
+    "together: the layer, repeated, brings tokens together where ρ_smooth exceeds ρ_rough.",
+    missing="No attention of this model was observed.",
+    one_model=True,
+    arranged={"columns": 2, "spacing": 24},
+)
+def dominance(models: list[Shown], look: Look) -> Drawing:
+    """The share of inputs in which the smoothing eigenvalue dominates, by layer and head, a panel a model."""
+    panels = []
+    for m in models:
+        rows = [
+            cell
+            for depth, layer in enumerate(m.diagnosis.layers)
+            if layer.dominance
+            for cell in _cells(depth, layer, layer.dominance, look)
+        ]
+        if not rows:
+            continue
+        heads, count = max(row["head"] for row in rows) + 1, len(m.diagnosis.layers)
+        x = depth_bands(count)
+        x["axis"] |= {"domain": False, "ticks": False} if look.in_page else {}
+        legend = None
+        if not look.in_page:
+            legend = {"title": "smoothing share", "format": "~%", "gradientLength": 90, "values": [0, 0.5, 1]}
+        scale = look.ramp("rough", "raised", "smooth")
+        spec = {
+            **look.size(
+                paper_width(count), heads * max(6, min(18, 200 // heads)), max(2, heads) * max(9, min(26, 300 // heads))
+            ),
+            "data": inline(rows),
+            "mark": {
+                "type": "rect",
+                "aria": False,
+                "stroke": look.colour("ground"),
+                "strokeWidth": 0.75,
+                **answering(look),
+            },
+            "encoding": {
+                "x": {**x, "title": None if look.in_page else "depth"},
+                "y": {
+                    "field": "head",
+                    "type": "ordinal",
+                    "title": "head",
+                    "axis": {"labelOverlap": True, **(_BOTH if look.in_page else {})},
+                },
+                "color": {"field": "share", "type": "quantitative", "scale": scale, "legend": legend},
+            },
+        }
+        tips = [Key("", look.colour("tie" if word == "undecided" else word), word) for word in _WORDS]
+        tips += [Key("", "", word) for word in ("ρ smooth", "ρ rough, mean", "head")]
+        panels.append(
+            Panel(
+                "" if look.in_page else m.label,
+                spec,
+                tips=tips,
+                described=f"Share of inputs in which smoothing dominates, by layer and head of {m.label}",
+                place="dominance",
+                widths=page_widths(count),
+            )
+        )
+    return Drawing(panels)
+
+
+def _cells(depth: int, layer: Layer, found: LayerDominance, look: Look) -> list[Spec]:
+    cells = []
+    for head in range(max((len(row) for row in found.verdict_heads), default=0)):
+        said = Counter(row[head] for row in found.verdict_heads if head < len(row))
+        count = said.total()
+        rough = [row[head] for row in found.rho_rough_heads if head < len(row)]
+        known = [value for value in rough if value is not None]
+        smooth = found.rho_smooth_heads[head] if head < len(found.rho_smooth_heads) else None
+        words = [(6, str(head))]
+        words += [(i, f"{said[word]} of {count}") for i, word in enumerate(_WORDS) if i < 2 or said[word]]
+        words += [(4, number(smooth)), (5, number(sum(known) / len(known) if known else None))]
+        cells.append(
+            {
+                "depth": depth,
+                "head": head,
+                "share": round(said["smooth"] / count, 4),
+                **tip(look, titled(depth, layer.name), words, layer=depth),
+            }
+        )
+    return cells
+
+
+@chart(
+    title="Spectral radii",
+    lead="ρ_smooth and ρ_rough of all heads together, layer by layer.",
+    missing="No radii of this model are known.",
+    one_model=True,
+    under="dominance",
+    arranged={"columns": 2, "spacing": 24},
+)
+def radii(models: list[Shown], look: Look) -> Drawing:
+    """ρ smooth beside ρ rough of all heads together, layer by layer, a panel a model."""
+    names, colours = list(_SHAPES), look.colours([colour for colour, _, _ in _SHAPES.values()])
+    keys = [Key(sign, look.colour(colour), name) for name, (colour, _, sign) in _SHAPES.items()]
+    panels = []
+    for m in models:
+        points, links = _radii(m, look)
+        if not points:
+            continue
+        count = len(m.diagnosis.layers)
+        x = depth_bands(count)
+        y = quantitative("value", "ρ", {"zero": False}, tickCount=5, **(_BOTH if look.in_page else {}))
+        legend = look.legend()
+        link = nominal("verdict", [*_WORDS[:3]], look.colours([*_WORDS[:3]]), None)
+        layers: list[Spec] = [
+            {
+                "data": inline(links),
+                "mark": {"type": "rule", "strokeWidth": 5, "opacity": 0.4, **answering(look)},
+                "encoding": {"x": x, "y": {**y, "field": "smooth"}, "y2": {"field": "rough"}, "stroke": link},
+            },
+            {
+                "data": inline(points),
+                "mark": {
+                    "type": "point",
+                    "size": 62,
+                    "opacity": 1,
+                    "strokeWidth": 2,
+                    **answering(look),
+                },
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "shape": nominal("kind", names, [shape for _, shape, _ in _SHAPES.values()], legend),
+                    "color": nominal("kind", names, colours, legend),
+                    "fill": nominal("kind", names, look.colours(["smooth", "ground"]), legend),
+                },
+            },
+        ]
+        panels.append(
+            Panel(
+                "" if look.in_page else m.label,
+                {**look.size(paper_width(count), 160, 190), "layer": layers},
+                tips=[*keys, Key("", "", "over inputs"), Key("", "", "dominates")],
+                described=f"Smoothing and rough spectral radius of {m.label}, by layer",
+                place="radii",
+                widths=page_widths(count),
+            )
+        )
+    return Drawing(panels, keys)
+
+
+def _radii(m: Shown, look: Look) -> tuple[list[Spec], list[Spec]]:
+    """Points, and what links the two of a layer."""
+    points, links = [], []
+    for depth, layer in enumerate(m.diagnosis.layers):
+        found, smooth = layer.dominance, layer.rho_smooth
+        rough = found.rho_rough if found else None
+        if smooth is None and rough is None:
+            continue
+        said = Counter(found.joined_verdict if found else [])
+        counts = [(said[word], word) for word in _WORDS if said[word]]
+        verdict = counts[0][1] if len(counts) == 1 and counts[0][1] != "undecided" else "tie"
+        sample = [value for value in found.joined_rho_rough if value is not None] if found else []
+        words = [(0, number(smooth)), (1, number(rough))]
+        if len(sample) > 1:
+            words.append((2, f"{number(min(sample), 3)} to {number(max(sample), 3)}"))
+        words.append((3, ", ".join(f"{word} {n}" if len(counts) > 1 else word for n, word in counts) or "–"))
+        more = tip(look, titled(depth, layer.name), words, layer=depth)
+        known = [(name, value) for name, value in zip(_SHAPES, (smooth, rough), strict=True) if value is not None]
+        points += [{"depth": depth, "kind": name, "value": value, **more} for name, value in known]
+        if len(known) == 2:
+            links.append({"depth": depth, "smooth": smooth, "rough": rough, "verdict": verdict, **more})
+    return points, links

@@ -1,0 +1,161 @@
+"""What more depth would do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from oversmooth.diagnosis.result import Extrapolation, Number
+from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
+from oversmooth.report.charts.pieces import (
+    DASHES,
+    by_model,
+    caption,
+    dots,
+    hover_columns,
+    inline,
+    nominal,
+    quantitative,
+    tip,
+)
+from oversmooth.report.style import Look, number, ratio
+
+_LOG_10 = math.log(10)
+_LOWEST = -14
+"""As a power of ten: courses fall below what a number holds, and are drawn down to here."""
+_HIGHEST = 300
+_SIGNS = {"real": ("line", "ink"), "simulated": ("line dashed", "smooth"), "predicted": ("line dotted", "rate")}
+_KINDS = {
+    "real": "the blocks themselves",
+    "simulated": "attention alone, simulated",
+    "predicted": "rate by the spectra",
+}
+_TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 100000)
+_MOST_LINEAR = 60
+_SPECTRA = {"smooth": "smoothing dominates", "rough": "the rough part dominates", "tie": "the two tie"}
+_SEEN = {"smooth": "kept falling", "rough": "did not keep falling", "open": "could not tell"}
+
+
+@chart(
+    title="More depth",
+    lead="From what the last block gave, on one input: attention alone as last seen, and the blocks themselves with "
+    "norm and MLP.",
+    missing="Further depth was not looked at.",
+    one_model=True,
+)
+def extrapolation(models: list[Shown], look: Look) -> Drawing:
+    """HFC/LFC over further depth, a panel for the last block and one for the stack: solid the blocks themselves, dashed
+    attention alone. Kinds have colours of their own where there is one model.
+    """
+    panels = []
+    for what in dict.fromkeys(e.what for m in models for e in m.diagnosis.extrapolation):
+        found = [(m, e) for m in models for e in m.diagnosis.extrapolation if e.what == what]
+        panel = _panel(what, found, len(models) == 1, models, look)
+        if panel:
+            panels.append(panel)
+    dotted = any(e.predicted_rate is not None for m in models for e in m.diagnosis.extrapolation)
+    kinds = [kind for kind in _KINDS if kind != "predicted" or dotted]
+    legend = [Key(_SIGNS[kind][0], look.colour(_SIGNS[kind][1]), _KINDS[kind]) for kind in kinds]
+    return Drawing(panels, legend if panels else [])
+
+
+def _panel(
+    what: str, found: list[tuple[Shown, Extrapolation]], alone: bool, models: list[Shown], look: Look
+) -> Panel | None:
+    measured = [(m, kind, x, log) for m, e in found for kind, x, log in _courses(e)]
+    powers = [log / _LOG_10 for *_, log in measured if log is not None]
+    if not powers:
+        return None
+    least = min(max(_LOWEST, min(powers)), _HIGHEST)
+    most = min(max(least, *powers), _HIGHEST)
+    air = max(0.04, 0.07 * (most - least))
+    predicted = [(m, "predicted", x, log) for m, e in found for x, log in _rate(e)] if alone else []
+    inside = [row for row in predicted if least - air <= row[3] / _LOG_10 <= most + air]
+    rows = [
+        {"model": m.key, "kind": _KINDS[kind], "depth": x, "value": _drawable(log)}
+        for m, kind, x, log in [*measured, *inside]
+    ]
+    end = max(1.0, *(x for _, _, x, _ in measured))
+    wide = end > _MOST_LINEAR
+    scale = {"domain": [0, end], "nice": False, **({"type": "symlog", "constant": 2} if wide else {})}
+    ticks = {"values": [t for t in _TICKS if t <= end]} if wide else {"tickCount": 6, "tickMinStep": 1}
+    x = quantitative("depth", "further blocks", scale, format="d", grid=False, **ticks)
+    log_scale = {"type": "log", "domain": [10 ** (least - air), 10 ** (most + air)], "nice": False}
+    y = quantitative("value", "HFC/LFC", log_scale, format="~g", tickCount=5)
+    drawn = [kind for kind in _KINDS if any(row["kind"] == _KINDS[kind] for row in rows)]
+    names = [_KINDS[kind] for kind in drawn]
+    legend = look.legend(columns=2, symbolType="stroke", symbolStrokeWidth=2)
+    paint = nominal("kind", names, look.colours([_SIGNS[kind][1] for kind in drawn]), legend)
+    colour = paint if alone else by_model(models, look)
+    dash = nominal("kind", names, [DASHES[_SIGNS[kind][0]] for kind in drawn], legend)
+    layers: list[Spec] = [
+        *hover_columns(look, _stops(measured, look), x),
+        {
+            "mark": {"type": "line", "clip": True, "strokeWidth": 2},
+            "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash},
+        },
+    ]
+    if look.in_page:
+        layers.append(
+            {
+                "transform": [{"filter": f"isValid(datum.value) && datum.kind != {_KINDS['predicted']!r}"}],
+                "mark": {"type": "circle", "opacity": 1, "clip": True},
+                "encoding": {"x": x, "y": y, "color": colour, "size": dots(look, 0 if len(rows) > 80 else 14)},
+            }
+        )
+    finding, about = _in_words(found[0][1])
+    title = caption(look, f"the {what}, repeated")
+    return Panel(
+        title,
+        {**look.size(290, 190, 230), "data": inline(rows), "layer": layers},
+        note=about if look.in_page else "",
+        finding=finding,
+        tips=[Key(sign, look.colour(colour), _KINDS[kind]) for kind, (sign, colour) in _SIGNS.items()],
+        described=f"{title}: {finding}",
+        place="further-" + "".join(letter if letter.isalnum() else "-" for letter in what),
+    )
+
+
+def _courses(e: Extrapolation) -> Iterator[tuple[str, float, Number]]:
+    for kind, course in (("real", e.real), ("simulated", e.simulated)):
+        for x, log in zip(course.depth, course.log_hfc_lfc, strict=True) if course else ():
+            yield kind, x, log
+
+
+def _rate(e: Extrapolation) -> Iterator[tuple[float, float]]:
+    """From the end of the simulated course, as far as it is drawn, at the rate that the spectra give."""
+    if e.simulated is None or e.predicted_rate is None or e.predicted_rate <= 0:
+        return
+    known = [
+        (x, log)
+        for x, log in zip(e.simulated.depth, e.simulated.log_hfc_lfc, strict=True)
+        if log is not None and log / _LOG_10 >= _LOWEST
+    ]
+    for x in e.simulated.depth if known else ():
+        yield x, known[-1][1] + math.log(e.predicted_rate) * (x - known[-1][0])
+
+
+def _drawable(log: Number) -> Number:
+    return None if log is None else float(f"{10 ** max(-_HIGHEST, min(_HIGHEST, log / _LOG_10)):.6g}")
+
+
+def _stops(measured: list[tuple[Shown, str, float, Number]], look: Look) -> list[tuple[float, Spec]]:
+    at: dict[float, list[tuple[int, str]]] = {}
+    for _, kind, x, log in measured:
+        at.setdefault(x, []).append((list(_KINDS).index(kind), ratio(log)))
+    return [(x, tip(look, f"{x:g} more blocks", said)) for x, said in sorted(at.items())]
+
+
+def _in_words(e: Extrapolation) -> tuple[str, str]:
+    """What was found, and of what."""
+    end = f", HFC/LFC × {number(e.predicted_rate, 3)} a block in the end" if e.predicted_rate is not None else ""
+    if not end and e.verdict == "rough":
+        end = ", HFC/LFC reaches a level"
+    said = _SPECTRA.get(e.verdict, e.verdict)
+    words = [f"Spectra: ρ smooth {number(e.rho_smooth)} and ρ rough {number(e.rho_rough)}, {said}{end}."]
+    if e.simulated:
+        words.append(f"Simulated attention: HFC/LFC {_SEEN.get(e.simulated_verdict, e.simulated_verdict)}.")
+    if e.real and e.real.log_hfc_lfc:
+        words.append(f"Real blocks: from {ratio(e.real.log_hfc_lfc[0])} to {ratio(e.real.log_hfc_lfc[-1])}.")
+    residual = "" if e.residual is None else f", residual {number(e.residual, 2)}"
+    return " ".join([*words, e.note] if e.note else words), f"input {e.input}, H {e.variant}{residual}"

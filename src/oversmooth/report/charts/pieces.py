@@ -1,0 +1,144 @@
+"""What several charts have in common: axes, colours by model, and what answers the mouse."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from oversmooth.report.charts.base import Key, Shown, Spec
+from oversmooth.report.style import Look
+from oversmooth.safety.foreign import shortened, visible
+
+_MOST_OF_A_NAME = 60
+DASHES = {"line": [1, 0], "line dashed": [5, 3], "line dotted": [2, 4]}
+"""By the page's signs."""
+
+
+def quantitative(field: str, title: str | None, scale: Spec, **axis: Any) -> Spec:
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+
+
+def nominal(field: str, domain: list[Any], values: list[Any], legend: Spec | None) -> Spec:
+    """A colour, a dash or a shape for each of these."""
+    return {
+        "field": field,
+        "type": "nominal",
+        "sort": domain,
+        "scale": {"domain": domain, "range": values},
+        "legend": legend,
+    }
+
+
+def inline(rows: list[Spec]) -> Spec:
+    return {"values": rows}
+
+
+def depth_axis(count: int, title: str = "depth") -> Spec:
+    """Where x is a layer: whole numbers only, whatever the width."""
+    scale = {"domain": [-0.4, max(count - 1, 0) + 0.4], "nice": False, "zero": False}
+    return quantitative(
+        "depth",
+        title,
+        scale,
+        format="d",
+        tickMinStep=1,
+        tickCount=min(count, 7),
+        grid=False,
+        labelFlush=False,
+    )
+
+
+def depth_bands(count: int, **scale: Any) -> Spec:
+    """A band a block, for bars and cells."""
+    return {
+        "field": "depth",
+        "type": "ordinal",
+        "title": "depth",
+        "axis": {"labelAngle": 0, "labelOverlap": True, "grid": False},
+        "scale": {"domain": list(range(1, count)), **scale},
+    }
+
+
+def by_model(models: list[Shown], look: Look) -> Spec:
+    """Colours of lines; on paper with a legend, where there are several."""
+    legend = look.legend(symbolType="stroke", symbolStrokeWidth=3, columns=3) if len(models) > 1 else None
+    return nominal("model", [m.key for m in models], look.colours([m.colour for m in models]), legend)
+
+
+def model_legend(models: list[Shown], look: Look) -> list[Key]:
+    return [Key("line", look.colour(m.colour), m.label) for m in models]
+
+
+def zero_line(look: Look) -> Spec:
+    return {
+        "data": inline([{}]),
+        "mark": {"type": "rule", "color": look.colour("faint")},
+        "encoding": {"y": {"datum": 0}},
+    }
+
+
+def dots(look: Look, size: float, grown: float = 48) -> Spec:
+    """The size of points on lines: in the page they grow where the mouse is."""
+    return (
+        {"condition": {"param": "hover", "empty": False, "value": grown}, "value": size}
+        if look.in_page
+        else {"value": size}
+    )
+
+
+def answering(look: Look) -> Spec:
+    """What a mark needs to show its `tip`, and to let itself be clicked where a click means a layer."""
+    return {"tooltip": {"content": "data"}, "cursor": "pointer"} if look.in_page else {}
+
+
+def tip(look: Look, title: str, said: list[tuple[int, str]], **more: Any) -> Spec:
+    """What a row of data says under the mouse, by place among the panel's `tips`; nothing on paper."""
+    return {"title": title, "tip": [list(entry) for entry in said], **more} if look.in_page else {}
+
+
+def titled(depth: int, *names: str) -> str:
+    """Of a tip: the depth and the names of the layers there."""
+    return f"{depth} · {' / '.join(visible(shortened(name, _MOST_OF_A_NAME)) for name in names)}"
+
+
+def hover_columns(look: Look, stops: list[tuple[float, Spec]], x: Spec) -> list[Spec]:
+    """Invisible columns, one around each x, that show everything known there."""
+    if not look.in_page or not stops:
+        return []
+    low, high = x["scale"]["domain"]
+    places = [at for at, _ in stops]
+    edges = [low, *((a + b) / 2 for a, b in pairwise(places)), high]
+    field = x["field"]
+    rows = [{field: at, "from": edges[i], "to": edges[i + 1], **said} for i, (at, said) in enumerate(stops)]
+    return [
+        {
+            "data": inline(rows),
+            "params": [
+                {
+                    "name": "hover",
+                    "select": {"type": "point", "fields": [field], "on": "pointerover", "clear": "pointerout"},
+                }
+            ],
+            "mark": {"type": "rect", "aria": False, "tooltip": {"content": "data"}, "color": look.colour("ink")},
+            "encoding": {
+                "x": {"field": "from", "type": "quantitative", "scale": x["scale"]},
+                "x2": {"field": "to"},
+                "fillOpacity": {"condition": {"param": "hover", "empty": False, "value": 0.07}, "value": 0},
+            },
+        }
+    ]
+
+
+def caption(look: Look, text: str) -> str:
+    """Titles of panels begin with a capital in the page, where they stand in text; names of models never change."""
+    return text[:1].upper() + text[1:] if look.in_page else text
+
+
+def paper_width(count: int) -> int:
+    """Of a chart with a band a layer."""
+    return max(120, min(420, 26 * count))
+
+
+def page_widths(count: int) -> tuple[int, int]:
+    """Neither too narrow to tell layers apart nor, with few of them, absurdly wide."""
+    return 14 * count + 50, 150 * count + 60

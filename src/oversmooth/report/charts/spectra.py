@@ -1,0 +1,240 @@
+"""Eigenvalues of H: how their real parts lie over all layers, and where they lie in the plane."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
+from oversmooth.report.charts.pieces import inline, nominal, quantitative
+from oversmooth.report.style import Look, number_expression, percent
+
+MOST_A_PLOT = 2_000
+"""Eigenvalues of one plot; more cannot be told apart in a plot of this size."""
+_BINS = 80
+_SIGNS = {"Re λ < 0": "negative", "Re λ ≥ 0": "positive"}
+_SIDES = {"|1 + λ| > 1": "smooth", "|1 + λ| < 1": "negative"}
+
+
+@chart(
+    title="Eigenvalues of all layers",
+    lead="Real parts of the eigenvalues λ of the joined H, of all layers together; the last bars hold what lies beyond "
+    "them.",
+    arranged={"columns": 3, "spacing": {"column": 64, "row": 90}, "bounds": "flush"},
+)
+def eigenvalues(models: list[Shown], look: Look) -> Drawing:
+    """How the real parts of the eigenvalues of the joined H lie, over all layers, a panel a model (the first paper's
+    figure 5).
+    """
+    real = [(m, values) for m in models if (values := m.diagnosis.real_parts)]
+    if not real:
+        return Drawing([])
+    # A few far eigenvalues would leave all others in one bar; the ends hold what is beyond them.
+    ordered = sorted(abs(x) for _, values in real for x in values)
+    end = ordered[min(len(ordered) - 1, int(0.999 * len(ordered)))] or 1.0
+    panels = []
+    for m, values in real:
+        # Zeros count as neither, where the diagnosis says which of them are.
+        known = m.diagnosis.negative_share
+        negative = sum(x < 0 for x in values) / len(values) if known is None else known
+        encoding = {
+            "x": {
+                **quantitative("from", "Re λ", {"domain": [-end, end], "nice": False}, tickCount=7, grid=False),
+                "bin": "binned",
+            },
+            "x2": {"field": "to"},
+            "y": quantitative("share", "share of eigenvalues", {}, format="~%", tickCount=4),
+            "y2": {"datum": 0},
+            "color": nominal("sign", list(_SIGNS), look.colours(list(_SIGNS.values())), look.legend()),
+        }
+        mark = {"type": "bar", "binSpacing": 0, **({"tooltip": {"content": "data"}} if look.in_page else {})}
+        spec = {**look.size(260, 150, 190), "data": inline(_bars(values, end)), "mark": mark, "encoding": encoding}
+        if look.in_page:
+            ends = number_expression("datum.from", 3), number_expression("datum.to", 3)
+            between = f"'Re λ from ' + {ends[0]} + ' to ' + {ends[1]}"
+            share = "[[0, format(datum.share, '.2%')]]"
+            spec["transform"] = [{"calculate": between, "as": "title"}, {"calculate": share, "as": "tip"}]
+        panels.append(
+            Panel(
+                m.label,
+                spec,
+                note=f"{len(values):,} eigenvalues, {percent(negative)} with Re λ < 0",
+                tips=[Key("", "", "of all eigenvalues")],
+                described=f"Real parts of the eigenvalues of {m.label}: {percent(negative)} are negative",
+                place=f"eigenvalues-{m.key}",
+            )
+        )
+    return Drawing(panels, [Key("", look.colour(colour), sign) for sign, colour in _SIGNS.items()])
+
+
+def _bars(values: list[float], end: float) -> list[Spec]:
+    counts = [0] * _BINS
+    for x in values:
+        counts[min(_BINS - 1, max(0, int((x + end) / (2 * end) * _BINS)))] += 1
+    edges = [float(f"{-end + 2 * end * i / _BINS:.5g}") for i in range(_BINS + 1)]
+    rows = []
+    for i, count in enumerate(counts):
+        sign = list(_SIGNS)[i >= _BINS // 2]
+        rows.append({"from": edges[i], "to": edges[i + 1], "share": float(f"{count / len(values):.5g}"), "sign": sign})
+    return rows
+
+
+@chart(
+    title="Spectra of H",
+    lead="Eigenvalues λ of H = (W_V W_proj)ᵀ. A constant array grows by |1 + λ| along each: outside the circle around "
+    "−1 it grows, inside it shrinks, and the largest is ρ_smooth.",
+    missing="No weights of this model were found.",
+    one_model=True,
+    arranged={"columns": 3, "spacing": {"column": 64, "row": 64}, "bounds": "flush"},
+)
+def plane(models: list[Shown], look: Look) -> Drawing:
+    """Eigenvalues of H in the plane: on paper those of all layers, a panel a model; in the page those that the reader
+    chooses, which it puts into this description.
+    """
+    legend = [
+        *(Key("round", look.colour(colour), side) for side, colour in _SIDES.items()),
+        Key("line dashed", look.colour("soft"), "|1 + λ| = 1"),
+        Key("ring", look.colour("ink"), "ρ smooth"),
+    ]
+    tips = [Key("", "", "of"), Key("", "", "|1 + λ|")]
+    if look.in_page:
+        spec = _plane(look, {"name": "points"}, {"name": "quiet"}, "box", "width", "height", "unit")
+        unit = {"name": "unit", "expr": _unit("box", "width", "height")}
+        spec |= {"params": [{"name": "box", "value": [-1, 1, -1, 1]}, unit], "datasets": {"points": [], "quiet": []}}
+        # One unit for both axes: the page draws it for the width it has, and does not stretch it.
+        spec |= {"autosize": {"type": "none"}, "padding": {"left": 50, "top": 8, "right": 10, "bottom": 42}}
+        spec |= {"usermeta": {"aspect": 0.82, "highest": 500}}
+        return Drawing([Panel("", spec, tips=tips, place="plane")] if _any_spectrum(models) else [], legend)
+    panels = []
+    for m in models:
+        points = _joined(m)
+        if not points:
+            continue
+        kept = [points[i] for i in outermost([re for re, _ in points], [im for _, im in points], MOST_A_PLOT)]
+        box = [pick(z[axis] for z in kept) for axis in (0, 1) for pick in (min, max)]
+        rows = inline([{"re": re, "im": im} for re, im in kept])
+        sides = str(box), "260", "230"
+        panels.append(Panel(m.label, _plane(look, rows, inline([]), *sides, _unit(*sides)) | look.size(260, 230)))
+    return Drawing(panels, legend)
+
+
+def _any_spectrum(models: list[Shown]) -> bool:
+    return any(layer.spectrum for m in models for layer in m.diagnosis.layers)
+
+
+def _joined(m: Shown) -> list[tuple[float, float]]:
+    found = [layer.spectrum.joined["raw"] for layer in m.diagnosis.layers if layer.spectrum]
+    return [z for e in found for z in zip(e.real, e.imag, strict=True)]
+
+
+def _ends(box: str, place: int) -> tuple[str, str]:
+    """Of an axis, as expressions: the origin is always in sight."""
+    return f"min(-0.05, {box}[{2 * place}])", f"max(0.05, {box}[{2 * place + 1}])"
+
+
+def _unit(box: str, width: str, height: str) -> str:
+    """Of both axes, a pixel, with some air around everything. box: an expression of the least and greatest Re λ and
+    the least and greatest Im λ.
+    """
+    sides = [
+        f"({high} - {low}) / {side}"
+        for side, (low, high) in ((s, _ends(box, i)) for i, s in enumerate((width, height)))
+    ]
+    return f"(1.12 * max({sides[0]}, {sides[1]}))"
+
+
+def _plane(look: Look, points: Spec, quiet: Spec, box: str, width: str, height: str, unit: str) -> Spec:
+    """Points around the circle |1 + λ| = 1, with one unit for both axes."""
+
+    def axis(place: int, title: str, ticks: int) -> Spec:
+        low, high = _ends(box, place)
+        middle, half = f"({low} + {high}) / 2", f"{unit} * {(width, height)[place]} / 2"
+        domain = [{"expr": f"{middle} - {half}"}, {"expr": f"{middle} + {half}"}]
+        return quantitative("", title, {"domain": domain, "nice": False, "zero": False}, tickCount=ticks, grid=True)
+
+    x, y = axis(0, "Re λ", 7), axis(1, "Im λ", 6)
+    at = {"x": {**x, "field": "re"}, "y": {**y, "field": "im"}}
+    growth = [{"calculate": "sqrt(pow(1 + datum.re, 2) + pow(datum.im, 2))", "as": "growth"}]
+    if look.in_page:
+        size = number_expression("abs(datum.im)")
+        imaginary = f"(datum.im ? (datum.im < 0 ? ' − ' : ' + ') + {size} + ' i' : '')"
+        growth.append({"calculate": f"'λ = ' + {number_expression('datum.re')} + {imaginary}", "as": "title"})
+        growth.append({"calculate": f"[[0, datum.of], [1, {number_expression('datum.growth')}]]", "as": "tip"})
+    outside, inside = _SIDES
+    crowd: list[Spec] = [
+        {"joinaggregate": [{"op": "max", "field": "growth", "as": "largest"}, {"op": "count", "as": "count"}]},
+        {"calculate": f"datum.growth > 1 ? {outside!r} : {inside!r}", "as": "side"},
+        {"calculate": "datum.count > 800 ? 14 : datum.count > 250 ? 22 : 34", "as": "size"},
+        {"calculate": "datum.count > 400 ? 0.62 : 0.8", "as": "opacity"},
+    ]
+    mark = {"type": "circle", "clip": True, "aria": False, **({"tooltip": {"content": "data"}} if look.in_page else {})}
+    as_is = {"type": "quantitative", "scale": None, "legend": None}
+    turn: list[Spec] = [
+        {"calculate": "cos(datum.degree * PI / 180) - 1", "as": "re"},
+        {"calculate": "sin(datum.degree * PI / 180)", "as": "im"},
+    ]
+    rule = {"type": "rule", "color": look.colour("rule")}
+    layers: list[Spec] = [
+        {"data": inline([{}]), "mark": rule, "encoding": {"x": {"datum": 0}}},
+        {"data": inline([{}]), "mark": rule, "encoding": {"y": {"datum": 0}}},
+        {
+            "data": {"sequence": {"start": 0, "stop": 361, "as": "degree"}},
+            "transform": turn,
+            "mark": {
+                "type": "line",
+                "clip": True,
+                "color": look.colour("soft"),
+                "strokeWidth": 1.5,
+                "strokeDash": [5, 4],
+            },
+            "encoding": {**at, "order": {"field": "degree"}},
+        },
+        {
+            "data": quiet,
+            "transform": growth,
+            "mark": {**mark, "color": look.colour("faint"), "opacity": 0.28, "size": 12},
+            "encoding": at,
+        },
+        {
+            "data": points,
+            "transform": growth + crowd,
+            "mark": mark,
+            "encoding": {
+                **at,
+                "color": nominal("side", list(_SIDES), look.colours(list(_SIDES.values())), look.legend()),
+                "size": {"field": "size", **as_is},
+                "opacity": {"field": "opacity", **as_is},
+            },
+        },
+        {
+            "data": points,
+            "transform": [*growth, *crowd, {"filter": "datum.growth == datum.largest"}],
+            "mark": {
+                **mark,
+                "filled": False,
+                "stroke": look.colour("ink"),
+                "strokeWidth": 1.6,
+                "opacity": 1,
+                "size": 110,
+            },
+            "encoding": at,
+        },
+    ]
+    return {"layer": layers}
+
+
+def outermost(real: Sequence[float], imag: Sequence[float], count: int) -> list[int]:
+    """Places of the eigenvalues to keep: the largest |1 + λ|, which decide, and an even sample of the rest. What is
+    conjugate stays together.
+    """
+    if len(real) <= count:
+        return list(range(len(real)))
+    pairs: dict[tuple[float, float], list[int]] = {}
+    for i, (re, im) in enumerate(zip(real, imag, strict=True)):
+        pairs.setdefault((re, abs(im)), []).append(i)
+    order = sorted(pairs.values(), key=lambda pair: -math.hypot(1 + real[pair[0]], imag[pair[0]]))
+    wanted = max(1, count * len(order) // len(real))
+    decisive = max(1, wanted // 20)
+    outer, rest = order[:decisive], order[decisive:]
+    wanted -= decisive
+    return sorted(i for pair in outer + [rest[j * len(rest) // wanted] for j in range(wanted)] for i in pair)

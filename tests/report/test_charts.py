@@ -1,0 +1,208 @@
+"""Charts: described once, and drawn from the same description in the page and in files."""
+
+import copy
+import json
+import re
+
+import altair
+import pytest
+import vl_convert
+from support import browser
+from support.report_example import example
+
+from oversmooth.diagnosis.result import Accuracy
+from oversmooth.report import charts, figures, page
+from oversmooth.report.style import PAGE, PALETTE, PAPER, css_variables, number, number_expression
+
+IN_BOTH = [name for name, chart in charts.CHARTS.items() if chart.in_page and chart.in_files and name != "plane"]
+"""The page puts the eigenvalues that a reader chooses into the plane; a test of the page clicks them."""
+
+
+@pytest.fixture(scope="module")
+def several():
+    found = [example(f"model {i}", layers=3 + i, heads=2, head_dim=4, inputs=3, seed=i) for i in range(2)]
+    for place, one in enumerate(found):
+        one.accuracy = Accuracy(100, 0.9, [0.8, 0.7 - place / 10], 100, "corrupted")
+        one.model |= {"state": "trained", "mode": ["smooth", "sharpen"][place]}
+    return found
+
+
+@pytest.fixture
+def norms():
+    """A chart of one's own: one function."""
+    before = dict(charts.CHARTS)
+
+    @charts.chart(title="Massive & <long>", lead="How far the longest token stands out.", one_model=True)
+    def norms(models, look):
+        panels = []
+        for model in models:
+            layers = model.diagnosis.layers
+            rows = [{"depth": i, "ratio": x.massive["largest_ratio"]} for i, x in enumerate(layers) if x.massive]
+            encoding = {"x": {"field": "depth", "type": "ordinal"}, "y": {"field": "ratio", "type": "quantitative"}}
+            mark = {"type": "bar", "color": look.colour(model.colour)}
+            spec = {**look.size(200, 100), "data": {"values": rows}, "mark": mark, "encoding": encoding}
+            panels += [charts.Panel(model.label, spec)] if rows else []
+        return charts.Drawing(panels)
+
+    yield norms
+    charts.CHARTS.clear()
+    charts.CHARTS.update(before)
+
+
+def drawn(text):
+    (found,) = re.findall(r'<script type="application/json" id="drawn">(.*?)</script>', text, re.DOTALL)
+    return json.loads(found)
+
+
+def unpacked(part):
+    """As page.js does it."""
+    if isinstance(part, list):
+        return [unpacked(value) for value in part]
+    if not isinstance(part, dict):
+        return part
+    if "columns" not in part:
+        return {key: unpacked(value) for key, value in part.items()}
+    lists = {k: c if isinstance(c, list) else [c["of"][i] for i in c["at"]] for k, c in part["columns"].items()}
+    return {"values": [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]}
+
+
+def rows_of(spec):
+    """All rows of data in a description."""
+    if isinstance(spec, list):
+        return [row for part in spec for row in rows_of(part)]
+    if not isinstance(spec, dict):
+        return []
+    if "values" in spec and "mark" not in spec:
+        return [row for row in spec["values"] if isinstance(row, dict)]
+    return [row for part in spec.values() for row in rows_of(part)]
+
+
+def marks_of(spec):
+    if isinstance(spec, list):
+        return [mark for part in spec for mark in marks_of(part)]
+    if not isinstance(spec, dict):
+        return []
+    own = [spec["mark"] if isinstance(spec["mark"], str) else spec["mark"]["type"]] if "mark" in spec else []
+    return own + [mark for key, part in spec.items() if key != "mark" for mark in marks_of(part)]
+
+
+def test_a_chart_of_ones_own_is_one_function(norms, several, tmp_path):
+    assert norms.__name__ in figures.FIGURES
+    text = page.render(several)
+    assert '<h2 id="norms-title">Massive &amp; &lt;long&gt;</h2>' in text
+    assert 'data-chart="norms"' in text
+    given = drawn(text)["charts"]["norms"]
+    assert [len(drawing["panels"]) for drawing in given["drawings"]] == [1, 1]
+    assert given["drawings"][1]["panels"][0]["spec"]["mark"]["color"] == "var(--model-1)"
+    written = figures.save(several, tmp_path, "svg")
+    svg = (tmp_path / "norms.svg").read_text(encoding="utf-8")
+    assert tmp_path / "norms.svg" in written
+    assert "model 1" in svg
+    assert PALETTE["model-1"].light in svg
+
+
+@pytest.mark.skipif(browser.executable() is None, reason="no Chromium; set OVERSMOOTH_CHROMIUM to one")
+@pytest.mark.browser
+def test_a_chart_of_ones_own_in_a_browser(norms, several, tmp_path):
+    assert norms.__name__ in charts.CHARTS
+    page.save(several, tmp_path / "page.html")
+    (tmp_path / "profile").mkdir()
+    with browser.browser(tmp_path / "profile") as chromium:
+        chromium.open(tmp_path / "page.html")
+        bars = "document.querySelectorAll('[data-chart=norms] .mark-rect path').length"
+        assert chromium.wait(bars) == sum(layer.massive is not None for layer in several[0].layers)
+        assert chromium.complaints() == []
+
+
+@pytest.mark.parametrize("name", IN_BOTH)
+def test_the_page_and_a_file_draw_the_same(name, several):
+    """What a file shows of a model, the page shows too: the same rows, and the same marks in the same order."""
+    draw, one = charts.CHARTS[name].draw, several[:1]
+    in_page = draw(charts.shown(one, PAGE), PAGE).panels
+    for panel in draw(charts.shown(one, PAPER), PAPER).panels:
+        drawn_too = [twin for twin in in_page if _rows(panel) <= _rows(twin)]
+        assert drawn_too
+        marks = iter(marks_of(drawn_too[0].spec))
+        assert all(mark in marks for mark in marks_of(panel.spec))
+
+
+def _rows(panel):
+    """What is drawn, however the model is called and whatever is said under the mouse."""
+    beside = {"model", "title", "tip", "layer", "kind" if panel.place == "cos" else ""}
+    found = {json.dumps({k: v for k, v in row.items() if k not in beside}) for row in rows_of(panel.spec)}
+    assert len(found) > 2
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name, chart in charts.CHARTS.items() if chart.in_files])
+def test_every_figure_is_sound_vega_lite(name, several):
+    altair.ConcatChart.validate(figures.FIGURES[name](several).to_dict())
+
+
+@pytest.mark.parametrize("name", [name for name, chart in charts.CHARTS.items() if chart.in_page])
+def test_every_panel_of_the_page_is_sound_vega_lite(name, several):
+    for panel in charts.CHARTS[name].draw(charts.shown(several[:1], PAGE), PAGE).panels[:2]:
+        (altair.LayerChart if "layer" in panel.spec else altair.Chart).validate(panel.spec)
+        for row in rows_of(panel.spec):
+            assert all(0 <= key < len(panel.tips) for key, _ in row.get("tip", []))
+
+
+def test_packing_loses_nothing(several):
+    given = drawn(page.render(several))["charts"]
+    assert given.keys() == {name for name, chart in charts.CHARTS.items() if chart.in_page}
+    for name, found in given.items():
+        models = charts.shown(several, PAGE)
+        drawings = [
+            charts.CHARTS[name].draw(of, PAGE) for of in ([[m] for m in models] if found["one_model"] else [models])
+        ]
+        specs = [
+            [panel["spec"] for panel in drawing["panels"]]
+            for drawing in (found["drawings"][i] for i in found["of_model"])
+        ]
+        whole = [[panel.spec for panel in drawing.panels] for drawing in drawings]
+        assert unpacked(specs) == json.loads(json.dumps(whole))
+    assert len(given["plane"]["drawings"]) == 1  # what all models have in common is there once
+
+
+def test_every_colour_of_the_page_is_in_the_palette(several):
+    text = page.render([*several, copy.deepcopy(several[0])])
+    library = page._library()
+    own = text.replace(library, "")
+    used = set(re.findall(r"var\(--([\w-]+)", own))
+    set_here = {"key", "own", "cell", "least", "most", "sans", "serif", "shadow"}
+    assert {"model-0", "smooth", "attention", "ink"} <= used <= PALETTE.keys() | set_here
+    for name, colour in PALETTE.items():
+        assert css_variables().count(f"--{name}: ") == 2
+        assert f"--{name}: {colour.light};" in css_variables()
+        assert f"--{name}: {colour.dark};" in css_variables()
+    css = page._text("page.css")
+    assert re.findall(r"#[0-9a-fA-F]{3,8}\b(?!-)", re.sub(r"#[a-z][\w-]*", "", css)) == []
+
+
+def test_paper_has_no_variables_and_no_mouse(several):
+    for make in figures.FIGURES.values():
+        text = json.dumps(make(several).to_dict())
+        assert not re.search(r'var\(--|"tip"|"tooltip"|"hover"|container', text)
+
+
+def test_models_have_one_colour_everywhere(several):
+    """Smoothing is blue and sharpening orange, in the page's cards as in figures."""
+    text = page.render(several)
+    assert re.findall(r'<article class="card" style="--own: var\(--([\w-]+)\)">', text) == ["model-0", "model-1"]
+    turned = [several[1], several[0]]
+    assert re.findall(r'class="card" style="--own: var\(--([\w-]+)\)">', page.render(turned)) == ["model-1", "model-0"]
+    curve = json.dumps(figures.curves(turned).to_dict())
+    assert f'"range": ["{PALETTE["model-1"].paper}", "{PALETTE["model-0"].paper}"]' in curve
+
+
+@pytest.mark.parametrize("digits", [3, 4])
+def test_a_number_that_a_chart_computes_is_written_as_everywhere(digits):
+    values = [0.0, 1.0, -0.25, 0.98765, 123.456, -9999.0, 12345.6, 0.001, 4.567e-5, -2.5e-9, 1e300]
+    spec = {
+        "data": {"values": [{"x": i, "value": value} for i, value in enumerate(values)]},
+        "transform": [{"calculate": number_expression("datum.value", digits), "as": "text"}],
+        "mark": "text",
+        "encoding": {"x": {"field": "x", "axis": None}, "text": {"field": "text", "type": "nominal"}},
+    }
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", vl_convert.vegalite_to_svg(spec))
+    assert texts == [number(value, digits) for value in values]
