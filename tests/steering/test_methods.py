@@ -285,6 +285,11 @@ def test_settings_survive_being_written(row):
     assert {type(m).__name__ for row in conformance.METHODS.values() for m in row.methods} == set(METHODS)
 
 
+def test_files_with_earlier_names_of_settings_are_read():
+    saved = {"method": "Spectral", "form": "general", "range": [-0.5, 0.5], "verify": True}
+    assert method_from(saved) == Spectral(form="general", interval=(-0.5, 0.5), check_passes=True)
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

@@ -46,6 +46,8 @@ class Method:
     averages: ClassVar[bool] = False
     """Whether it takes a mean over all tokens, which attention that hides some from others forbids."""
     uses_first_values: ClassVar[bool] = False
+    renamed: ClassVar[dict[str, str]] = {}
+    """Settings by the name they once had, as files that were saved then have them."""
     why_no_fold: ClassVar[str]
     """What no weight of a stock model does; empty where weights alone can do it."""
 

@@ -30,11 +30,11 @@ def method_from(settings: dict[str, Any]) -> Method:
     name = given.pop("method", None)
     if not isinstance(name, str) or name not in METHODS:
         raise InputError(f"there is no method {name!r}; choose one of {', '.join(sorted(METHODS))}")
+    given = {METHODS[name].renamed.get(key, key): value for key, value in given.items()}
     known = {f.name for f in dataclasses.fields(METHODS[name])}  # type: ignore[arg-type]
     if unknown := set(given) - known:
         raise InputError(f"{name} has no setting {sorted(unknown)[0]!r}; it has {', '.join(sorted(known))}")
-    if isinstance(given.get("range"), list):
-        given["range"] = tuple(given["range"])
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     try:
         found = METHODS[name](**given)
         typed(type(found), dataclasses.asdict(found))  # type: ignore[call-overload]
@@ -69,8 +69,8 @@ def method_named(text: str) -> Method:
 
 
 def _value(method: str, key: str, text: str, default: object) -> Any:
-    if key == "range":
-        return tuple(_value(method, "an end of range", end, 0.0) for end in text.split("..", 1))
+    if key == "interval":
+        return tuple(_value(method, "an end of interval", end, 0.0) for end in text.split("..", 1))
     words = {"true": True, "yes": True, "false": False, "no": False}
     if isinstance(default, bool):
         if text.lower() in words:

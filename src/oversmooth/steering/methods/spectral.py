@@ -60,6 +60,7 @@ class Spectral(Method):
     check_passes: bool = False
 
     place: ClassVar[Place] = "weights"
+    renamed: ClassVar[dict[str, str]] = {"range": "interval", "verify": "check_passes"}
     why_no_fold: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
