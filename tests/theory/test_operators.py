@@ -14,7 +14,7 @@ N, K, HEADS, BATCH = 10, 4, 4, 2
 
 
 def softmax_matrix(q, k, scale, bias=None, causal=False, mask=None):
-    """Attention in one line a step, (batch, heads, n, n), with hidden tokens' rows at zero."""
+    """Attention in one line per step, (batch, heads, n, n), with hidden tokens' rows at zero."""
     scores = q @ k.mT * scale
     if bias is not None:
         scores = scores + bias

@@ -114,7 +114,7 @@ def train(
     Ctrl-C, or the end of --minutes, leaves a checkpoint; --resume goes on from it. So do SIGTERM and SIGUSR2, with exit
     code 75: start it again.
 
-    The directory gets log.jsonl (a line an epoch), smoothing.jsonl (HFC/LFC and cosines by depth) and, at the end,
+    The directory gets log.jsonl (a line per epoch), smoothing.jsonl (HFC/LFC and cosines by depth) and, at the end,
     model.safetensors (bf16, with its recipe). Several GPUs: torchrun --nproc-per-node 4 -m oversmooth train ...
 
     For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen

@@ -73,7 +73,7 @@ class Stated:
             if not isinstance(values, (list, tuple)) or len(values) not in _COUNTS:
                 raise InputError(f"{name} is {arguments.shown(values)}; give a number for each channel, one or three")
             for value in values:
-                arguments.number(value, name, "give finite numbers, one a channel", least=-_MOST, most=_MOST)
+                arguments.number(value, name, "give finite numbers, one per channel", least=-_MOST, most=_MOST)
         if len(self.mean) != len(self.std) or 0 in self.std:
             raise InputError(f"mean is {self.mean} and std {self.std}; give as many numbers of each, std not 0")
         if not isinstance(self.note, str):

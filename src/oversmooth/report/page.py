@@ -271,7 +271,7 @@ def _entries(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _beside(labels: list[str], diagnoses: list[Diagnosis]) -> list[tuple[str, list[str]]]:
-    """A line a model: what happened to its tokens, and what its spectra say."""
+    """A line per model: what happened to its tokens, and what its spectra say."""
     rows = []
     for label, d in zip(labels, diagnoses, strict=True):
         first, last = d.layers[0].tokens, d.layers[-1].tokens

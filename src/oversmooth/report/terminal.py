@@ -26,7 +26,7 @@ number, share = partial(_number, digits=3), partial(percent, decimals=0)
 
 
 def overview(diagnoses: Sequence[Diagnosis]) -> Table:
-    """A row a model: what enters and what leaves, and what the spectra say."""
+    """A row per model: what enters and what leaves, and what the spectra say."""
     # No wider than 80 columns: what does not fit is cut off, and the last column is what many come for.
     table = _table("model", "blocks", "HFC/LFC\nfirst → last", "cos", "eff. rank", "Re λ\n< 0", "smooth\ncases")
     table.columns[0].min_width = 10  # names are what rows are told apart by
@@ -57,7 +57,7 @@ def accuracies(diagnoses: Sequence[Diagnosis]) -> Table:
 
 
 def layers(diagnosis: Diagnosis) -> Table:
-    """A row a block."""
+    """A row per block."""
     parts = list(dict.fromkeys(change.part for layer in diagnosis.layers for change in layer.changes))
     short = {"attention": "attn", "cross-attention and mlp": "rest"}
     headings = [f"Δ\n{short.get(part, part)}" for part in parts]
@@ -96,7 +96,7 @@ def moved(layers: Sequence[Moved]) -> Table:
 
 
 def spectra(diagnosis: Diagnosis) -> Table:
-    """A row a layer: H from weights alone."""
+    """A row per layer: H from weights alone."""
     folded = any("folded" in layer.spectrum.heads for layer in diagnosis.layers if layer.spectrum)
     joined = any(layer.spectrum.joined["raw"].real for layer in diagnosis.layers if layer.spectrum)
     columns = ["layer", "Re λ < 0", "mean Re λ", "ρ smooth"] + (["ρ smooth\nnorm folded"] if folded else [])

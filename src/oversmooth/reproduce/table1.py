@@ -80,7 +80,7 @@ def trained_by(diagnosis: Diagnosis) -> Recipe | None:
 
 
 def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, ...]]:
-    """A row a model; under models that differ in their seed alone, their mean."""
+    """A row per model; under models that differ in their seed alone, their mean."""
     groups: dict[str, list[Diagnosis]] = {}
     for index, diagnosis in enumerate(diagnoses):
         recipe = trained_by(diagnosis)

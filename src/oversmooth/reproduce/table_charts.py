@@ -20,7 +20,7 @@ def point(model: str, whose: str, mean: float, spread: float | None, **more: Any
 
 
 def points(panels: list[tuple[str, list[Point]]], label: str) -> Any:
-    """A panel a title, with a place on it for each model."""
+    """A panel per title, with a place on it for each model."""
     import altair as alt
 
     panels = [(title, _drawable(rows)) for title, rows in panels if rows]
@@ -46,7 +46,7 @@ def points(panels: list[tuple[str, list[Point]]], label: str) -> Any:
 
 
 def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[str, ...] = ()) -> Any:
-    """A panel a title, points and label: a line for each model and source.
+    """A panel per title, points and label: a line for each model and source.
 
     ratios: labels of axes that are logarithmic.
     """

@@ -321,7 +321,7 @@ def _latent_values(modules: Modules, place: int) -> list[Tensor]:
 
 
 def _through_latent(case: Case, modules: Modules, passage: Passage) -> Tensor:
-    """Values are x W_V over the size of the token's latent: one number a token."""
+    """Values are x W_V over the size of the token's latent: one number per token."""
     attention = modules[f"layers.{passage.place}.self_attn"]
     x = passage.heard["in:" + case.value].double()
     latent = x @ attention.kv_a_proj_with_mqa.weight[:16].detach().double().T

@@ -213,7 +213,7 @@ def test_a_checkpoint_of_another_recipe_is_refused_by_the_field_that_differs(tmp
     train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
     with pytest.raises(InputError, match=r"another recipe: weight_decay is 0\.05 there and 0\.1 here"):
         train(replace(RECIPE, weight_decay=0.1), splits(), device="cpu", folder=tmp_path, resume=True)
-    with pytest.raises(InputError, match="steps an epoch"):
+    with pytest.raises(InputError, match="steps per epoch"):
         train(RECIPE, splits(80), device="cpu", folder=tmp_path, resume=True)
     with pytest.raises(InputError, match="another recipe: seed is 0 there and 1 here"):
         train(replace(RECIPE, seed=1), splits(), device="cpu", folder=whole.folder, resume=True)

@@ -36,7 +36,7 @@ def whole(tmp_path_factory):
 
 
 class Clock:
-    """Seven seconds a step."""
+    """Seven seconds per step."""
 
     def __init__(self, monkeypatch):
         self.now, self.saved = 0.0, []
@@ -56,7 +56,7 @@ class Clock:
 
 
 def test_checkpoints_belong_to_the_clock(tmp_path, monkeypatch):
-    """One epoch of 40 steps: the first, ten seconds later, and one a minute, though no epoch ends."""
+    """One epoch of 40 steps: the first, ten seconds later, and one per minute, though no epoch ends."""
     clock = Clock(monkeypatch)
     recipe = replace(RECIPE, epochs=1, warmup=0)
     train(recipe, splits(320), device="cpu", folder=tmp_path, watch=QUIET)

@@ -22,7 +22,7 @@ from oversmooth.report.style import Look, percent
     missing="not tested",
 )
 def accuracy(models: list[Shown], look: Look) -> Drawing:
-    """Accuracy against the intensity of corruption, a line a model."""
+    """Accuracy against the intensity of corruption, a line per model."""
     tested = [(m, [found.clean, *found.corrupted]) for m in models if (found := m.diagnosis.accuracy)]
     if not tested:
         return Drawing([])

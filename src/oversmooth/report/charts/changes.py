@@ -29,7 +29,7 @@ _SIGNED = "datum.value == 0 ? '0' : format(datum.value, '+~g')"
     arranged={"columns": 2, "spacing": 24},
 )
 def changes(models: list[Shown], look: Look) -> Drawing:
-    """What attention, MLP and norm add to log HFC/LFC, layer by layer, a panel a model."""
+    """What attention, MLP and norm add to log HFC/LFC, layer by layer, a panel per model."""
     parts = list(dict.fromkeys(c.part for m in models for layer in m.diagnosis.layers for c in layer.changes))
     colours = look.colours([part_colour(part) for part in parts])
     keys = [*(Key("", colour, part) for part, colour in zip(parts, colours, strict=True))]

@@ -1,4 +1,4 @@
-"""Metrics over depth, a line a model; and a model sharpening, smoothing and left alone."""
+"""Metrics over depth, a line per model; and a model sharpening, smoothing and left alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MOST_DOTTED = 30
     "HFC/LFC.",
 )
 def curves(models: list[Shown], look: Look) -> Drawing:
-    """The three notions after every block, a line a model (the first paper's figure 2)."""
+    """The three notions after every block, a line per model (the first paper's figure 2)."""
     panels = _notions(models, look)
     if look.in_page and any(layer.without_massive for m in models for layer in m.diagnosis.layers):
         for panel in panels:
@@ -71,7 +71,7 @@ def steered(models: list[Shown], look: Look) -> Drawing:
 
 
 def _notions(models: list[Shown], look: Look, *, without_massive: bool = False) -> list[Panel]:
-    """A panel a metric. In the page every metric that is shown has one, on paper those that stand for a notion."""
+    """A panel per metric. In the page every metric that is shown has one, on paper those that stand for a notion."""
     found = [
         metric
         for metric in METRICS.values()

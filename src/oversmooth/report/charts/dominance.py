@@ -34,7 +34,7 @@ _BOTH = {"minExtent": 40, "maxExtent": 40}
     arranged={"columns": 2, "spacing": 24},
 )
 def dominance(models: list[Shown], look: Look) -> Drawing:
-    """The share of inputs in which the smoothing eigenvalue dominates, by layer and head, a panel a model."""
+    """The share of inputs in which the smoothing eigenvalue dominates, by layer and head, a panel per model."""
     panels = []
     for m in models:
         rows = [
@@ -121,7 +121,7 @@ def _cells(depth: int, layer: Layer, found: LayerDominance, look: Look) -> list[
     arranged={"columns": 2, "spacing": 24},
 )
 def radii(models: list[Shown], look: Look) -> Drawing:
-    """ρ smooth beside ρ rough of all heads together, layer by layer, a panel a model."""
+    """ρ smooth beside ρ rough of all heads together, layer by layer, a panel per model."""
     names, colours = list(_SHAPES), look.colours([colour for colour, _, _ in _SHAPES.values()])
     keys = [Key(sign, look.colour(colour), name) for name, (colour, _, sign) in _SHAPES.items()]
     panels = []

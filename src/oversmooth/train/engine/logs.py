@@ -15,7 +15,7 @@ from oversmooth.safety.typed import typed
 from oversmooth.train.engine.checkpoint import Retry
 
 EPOCHS, SMOOTHING = "log.jsonl", "smoothing.jsonl"
-"""A line an epoch, and one each time a run went back or found a checkpoint damaged; a line each time smoothing was
+"""A line per epoch, and one each time a run went back or found a checkpoint damaged; a line each time smoothing was
 looked at.
 """
 
@@ -29,7 +29,7 @@ class _Epoch(TypedDict):
 
 
 class Log:
-    """A file of JSON objects, one a line, each written whole."""
+    """A file of JSON objects, one per line, each written whole."""
 
     def __init__(self, path: Path, length: int = 0) -> None:
         """length: in bytes, of what belongs to the run that goes on; what comes after it is run again."""

@@ -1,7 +1,7 @@
 """One run in this process: its epochs, what is logged and saved on the way, and how it stops and goes on.
 
 Checkpoints belong to the clock, not to epochs: the first after the first step, the next a few seconds later, and then
-one a minute, within epochs too.
+one per minute, within epochs too.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Run:
         arrays, path = saved.arrays, saved.path
         if len(arrays["losses"]) != self.step.steps:
             raise InputError(
-                f"{self.folder} was trained with {len(arrays['losses'])} steps an epoch and these images give "
+                f"{self.folder} was trained with {len(arrays['losses'])} steps per epoch and these images give "
                 f"{self.step.steps}; give the images it began with"
             )
         if arrays["generator.augment"].shape != self.step.generator.get_state().shape:

@@ -64,7 +64,7 @@ class Recipe:
     warmup: int = option(5, "Epochs of warm-up before them.")
     lr: float = option(1.25e-4, "Highest learning rate.")
     weight_decay: float = option(0.05, "On all parameters.")
-    batch: int = option(96, "Images a step.")
+    batch: int = option(96, "Images per step.")
     clip: float | None = 5.0
     smoothing: float = 0.1
     mixup: float = 1.0
