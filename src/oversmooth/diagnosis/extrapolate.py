@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from oversmooth import metrics
 from oversmooth.anatomy.calls import CACHES, USE_CACHE
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.diagnosis.result import Course, Extrapolation, Number, plain
+from oversmooth.diagnosis.facts import Number, plain
+from oversmooth.diagnosis.parts import Course, Extrapolation
 from oversmooth.observe.study import SeenBlock, inverse_sigma, without_dropout
 from oversmooth.observe.watch import batch_first, first_tensor, results_like
 from oversmooth.safety.errors import InputError, about

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 
-from oversmooth.diagnosis.result import SPECIAL_COUNTED, Diagnosis, Extrapolation, Layer, Number
+from oversmooth.diagnosis.facts import Number
+from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation, Layer
+from oversmooth.diagnosis.result import Diagnosis
 
 _ROUNDING = 1e-6  # of the largest eigenvalue: what is nearer to zero is zero, computed
 

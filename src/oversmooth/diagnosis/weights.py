@@ -18,7 +18,9 @@ from torch import Tensor
 
 import oversmooth
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain
+from oversmooth.diagnosis.facts import Number, plain
+from oversmooth.diagnosis.parts import Eigenvalues, Layer, Spectrum
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.files import cache_folder, parse_json, read_bytes
 from oversmooth.safety.typed import typed

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.observe.account import Stage
-from oversmooth.observe.collect import MASSIVE_RATIO, Collect, Found, Settings
+from oversmooth.observe.collect import Collect
+from oversmooth.observe.observations import MASSIVE_RATIO, Found, Settings
+from oversmooth.observe.stages import Stage
 from oversmooth.observe.study import SeenBlock, Study
 from oversmooth.observe.watch import Watch
 from oversmooth.safety.errors import InputError

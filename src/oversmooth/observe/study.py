@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
-from oversmooth.observe.account import Account, Branch, Event, Stage, account
+from oversmooth.observe.account import account
 from oversmooth.observe.catch import Caught
+from oversmooth.observe.stages import Account, Branch, Event, Stage
 from oversmooth.observe.sums import same
 from oversmooth.observe.tokens import sequences
 from oversmooth.observe.watch import Watch

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oversmooth.diagnosis.result import Diagnosis, Number
+from oversmooth.diagnosis.facts import Number
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.metrics import METRICS
 from oversmooth.report.page import distinct
 from oversmooth.safety.errors import InputError
