@@ -28,7 +28,7 @@ from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Batch, Inputs
 from oversmooth.models.loaded import Loaded
-from oversmooth.observe import MASSIVE_RATIO, Found, Observer, SeenBlock, Settings, study
+from oversmooth.observe import MASSIVE_RATIO, Observations, Observer, SeenBlock, Settings, study
 from oversmooth.observe.feed import Given, Runner
 from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
@@ -138,23 +138,23 @@ def diagnose(
         extrapolation = _extrapolate(blocks, inside, depth, seed, special, remarks) if spectra and depth else []
         for block in blocks:
             block.forget()
-        found, accuracy = _observe(inside, blocks, settings, run, first, batches, inputs, progress)
-        for call in found.varies:
+        observed, accuracy = _observe(inside, blocks, settings, run, first, batches, inputs, progress)
+        for call in observed.varies:
             blocks[call].undecided = BY_INPUT
-    if found.short:
+    if observed.short:
         remarks.append(
-            f"{found.short} of {found.inputs} inputs have fewer than two tokens that count: they are in no figure"
+            f"{observed.short} of {observed.inputs} inputs have fewer than two tokens that count: they are in no figure"
         )
-    if found.packed:
-        remarks.append(f"{found.packed} texts came packed with others in one input: each is measured by itself")
-    remarks += sorted(found.unread)
+    if observed.packed:
+        remarks.append(f"{observed.packed} texts came packed with others in one input: each is measured by itself")
+    remarks += sorted(observed.unread)
     if isinstance(inputs, Inputs):
         remarks += inputs.skipped[:8]
         if len(inputs.skipped) > 8:
             remarks.append(f"{len(inputs.skipped) - 8} more inputs were skipped")
     remarks += _doubts(blocks, anatomy)
     with torch.autocast(device.type, enabled=False):
-        layers = layers_observed(blocks, found)
+        layers = layers_observed(blocks, observed)
     parameters = {id(p): p for p in inside.parameters()}
     first_layer = anatomy.layers[0]
     facts: ModelFacts = {
@@ -167,7 +167,7 @@ def diagnose(
         "heads": first_layer.heads,
         "kv_heads": first_layer.kv_heads,
         "head_dim": first_layer.head_dim,
-        "causal": first_layer.causal if found.causal is None else found.causal,
+        "causal": first_layer.causal if observed.causal is None else observed.causal,
         "norm": blocks[0].norm_position,
         "norm_kind": first_layer.norm.kind if first_layer.norm is not None else None,
         "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
@@ -183,10 +183,10 @@ def diagnose(
         "seconds": round(time.perf_counter() - started, 2),
         "seed": seed,
         "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
-        "inputs": found.inputs,
-        "tokens": [min(found.tokens_seen), max(found.tokens_seen)],
-        "rank_inputs": min(ranks, found.inputs),
-        "joined_inputs": min(joined, found.inputs) if spectra else 0,
+        "inputs": observed.inputs,
+        "tokens": [min(observed.tokens_seen), max(observed.tokens_seen)],
+        "rank_inputs": min(ranks, observed.inputs),
+        "joined_inputs": min(joined, observed.inputs) if spectra else 0,
         "variant": variant,
         "counting_rule": "one maximum over all pairs of eigenvalues of A and of a head's H, per input, layer and "
         "head; the d − k zeros of H left out"
@@ -219,7 +219,7 @@ def _observe(
     rest: Iterator[Batch | Tensor],
     inputs: Any,
     progress: OnProgress | None,
-) -> tuple[Found, float | None]:
+) -> tuple[Observations, float | None]:
     total = inputs.count if isinstance(inputs, Inputs) else None
     right = labelled = 0
     observer = Observer(model, blocks, settings)
@@ -242,9 +242,9 @@ def _observe(
                 right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
                 labelled += len(labels)
             if progress is not None:
-                progress(observer.found.inputs, total, "observing")
+                progress(observer.observations.inputs, total, "observing")
             batch = next(rest, None)
-    return observer.found, right / labelled if labelled else None
+    return observer.observations, right / labelled if labelled else None
 
 
 def _extrapolate(
@@ -255,40 +255,40 @@ def _extrapolate(
         remarks.append("more depth was left out: the first input has a single token")
         return []
     modules = dict(model.named_modules(remove_duplicate=False))
-    found = [last_block(blocks, modules, depth, seed)]
+    entries = [last_block(blocks, modules, depth, seed)]
     if len({block.layer.name for block in blocks}) > 1:
         try:
-            found += whole_stack(blocks, modules, max(1, round(2 * depth / len(blocks))), seed)
+            entries += whole_stack(blocks, modules, max(1, round(2 * depth / len(blocks))), seed)
         except InputError as error:
             remarks.append(f"repeating the stack was left out: {error}")
-    for entry in found:
+    for entry in entries:
         if entry.real is None:
             remarks.append(
                 f"repeating the {entry.what}: the blocks cannot be run by themselves, so there is no real course"
             )
         if special:
             entry.note = "; ".join(filter(None, [entry.note, SPECIAL_COUNTED]))
-    return found
+    return entries
 
 
 def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
-    said = []
+    doubts = []
     ran = [block.layer.name for block in blocks]
     idle = [layer.name for layer in anatomy if layer.name not in ran]
     if idle:
-        said.append(f"{len(idle)} attention layers did not run: {', '.join(idle[:4])}")
+        doubts.append(f"{len(idle)} attention layers did not run: {', '.join(idle[:4])}")
     differs = [block for block in blocks if block.norm_position != block.layer.norm_position]
     if differs:
-        said.append(
+        doubts.append(
             f"{len(differs)} norms stand elsewhere than names suggest, {differs[0].layer.name} first: taken as seen, "
             f"{differs[0].norm_position}"
         )
     for why in dict.fromkeys(block.undecided for block in blocks if block.undecided):
-        places = [block.layer.name for block in blocks if block.undecided == why]
-        said.append(f"{len(places)} attention layers are undecided, {places[0]} first: {why}")
+        names = [block.layer.name for block in blocks if block.undecided == why]
+        doubts.append(f"{len(names)} attention layers are undecided, {names[0]} first: {why}")
     if any(not block.norm_agrees for block in blocks if block.norm_position == "pre"):
-        said.append("the norm before attention is not a LayerNorm or RMSNorm as known: H is raw only")
-    return said
+        doubts.append("the norm before attention is not a LayerNorm or RMSNorm as known: H is raw only")
+    return doubts
 
 
 def _has_dropout(model: nn.Module) -> bool:

@@ -47,23 +47,24 @@ def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: in
     with torch.autocast(A.device.type, enabled=False):
         W_V, W_O, offset, variant = _effective(block)
         with about(block.layer.name):
-            said = dominance(A, W_V, W_O, residual=keep, bias=offset, change=change, limit=False, seed=seed)
+            prediction = dominance(A, W_V, W_O, residual=keep, bias=offset, change=change, limit=False, seed=seed)
         try:
             if change is not None:
                 raise InputError("its attention is steered, which simulation does not know")
             course, seen = _simulated([block], [A], [(W_V, W_O)], [offset])
         except InputError as error:
             note = f"not simulated: {error}"
-    (word,), (why,) = said.verdict, said.reason
-    smooth, rough = said.rho_smooth.clamp(min=said.smooth_floor), said.rho_rough.clamp(min=said.rough_floor)
+    (word,), (why,) = prediction.verdict, prediction.reason
+    smooth = prediction.rho_smooth.clamp(min=prediction.smooth_floor)
+    rough = prediction.rho_rough.clamp(min=prediction.rough_floor)
     return Extrapolation(
         what="last block",
         input=0,
-        rho_smooth=plain(said.rho_smooth),
-        rho_rough=plain(said.rho_rough),
+        rho_smooth=plain(prediction.rho_smooth),
+        rho_rough=plain(prediction.rho_rough),
         verdict=word,
         predicted_rate=plain(rough / smooth) if word == "smooth" else None,
-        residual=plain(said.residual),
+        residual=plain(prediction.residual),
         variant=variant,
         simulated=course,
         simulated_verdict=seen,
@@ -81,7 +82,7 @@ def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: 
         raise InputError("attention replaces the stream in some of its layers")
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
         raise InputError("it needs attention of all layers at once, as q and k; matrices are not kept")
-    if any(_change(modules, block, place) is not None for place, block in enumerate(blocks)):
+    if any(_change(modules, block, run) is not None for run, block in enumerate(blocks)):
         raise InputError("its layers' attention is steered; the last block alone is predicted")
     operators = [_first(block) for block in blocks]
     with torch.autocast(operators[0].device.type, enabled=False):
@@ -95,21 +96,23 @@ def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: 
             raise InputError("its layers scale the stream and add constants, which the stack's spectra do not know")
         kept = sum(math.log(abs(keep)) for keep in keeps)
         shares = [W_O / keep for (_, W_O), keep in zip(weights, keeps, strict=True)]
-        said = stack_dominance(operators, [v for v, _ in weights], shares, bias=offsets, tolerance=1e-4, seed=seed)
+        prediction = stack_dominance(
+            operators, [v for v, _ in weights], shares, bias=offsets, tolerance=1e-4, seed=seed
+        )
         course, seen = _simulated(blocks, operators, weights, offsets)
     entry = Extrapolation(
         what="stack",
         input=0,
-        rho_smooth=plain(math.exp(min(700.0, (said.log_rho_smooth + kept) / len(blocks)))),
-        rho_rough=plain(math.exp(min(700.0, (said.log_rho_rough + kept) / len(blocks)))),
-        verdict=said.verdict,
-        predicted_rate=plain(said.rate) if said.verdict == "smooth" else None,
-        residual=plain(said.residual),
+        rho_smooth=plain(math.exp(min(700.0, (prediction.log_rho_smooth + kept) / len(blocks)))),
+        rho_rough=plain(math.exp(min(700.0, (prediction.log_rho_rough + kept) / len(blocks)))),
+        verdict=prediction.verdict,
+        predicted_rate=plain(prediction.rate) if prediction.verdict == "smooth" else None,
+        residual=plain(prediction.residual),
         variant=effective[-1][3],
         simulated=course,
         simulated_verdict=seen,
         real=_real(blocks, modules, passes * len(blocks)),
-        note="; ".join(filter(None, ["radii are per block: the geometric mean over the stack", said.reason])),
+        note="; ".join(filter(None, ["radii are per block: the geometric mean over the stack", prediction.reason])),
     )
     return [entry]
 

@@ -138,7 +138,7 @@ class Course:
     log_hfc_lfc: list[Number]
 
     def __repr__(self) -> str:
-        ends = [self.log_hfc_lfc[place] for place in (0, -1)] if self.log_hfc_lfc else []
+        ends = [self.log_hfc_lfc[end] for end in (0, -1)] if self.log_hfc_lfc else []
         course = " → ".join("unknown" if v is None else f"{v:.3g}" for v in ends)
         return f"Course(log HFC/LFC {course}, {len(self.depth)} depths)"
 

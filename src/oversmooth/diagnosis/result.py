@@ -52,13 +52,13 @@ class Diagnosis:
 
     def __repr__(self) -> str:
         """One line: the whole is what `to_dict` gives."""
-        said = [f"{len(self.layers) - 1} blocks", f"{self.provenance.get('inputs', 0)} inputs"]
+        facts = [f"{len(self.layers) - 1} blocks", f"{self.provenance.get('inputs', 0)} inputs"]
         known = [value for value in self.curve("hfc_lfc") if value is not None]
         if known:
-            said.append(f"HFC/LFC {known[0]:.3g} → {known[-1]:.3g}")
+            facts.append(f"HFC/LFC {known[0]:.3g} → {known[-1]:.3g}")
         if self.smoothing_share is not None:
-            said.append(f"{self.smoothing_share:.1%} smoothing cases")
-        return f"<Diagnosis of {self.model.get('name')}: {', '.join(said)}>"
+            facts.append(f"{self.smoothing_share:.1%} smoothing cases")
+        return f"<Diagnosis of {self.model.get('name')}: {', '.join(facts)}>"
 
     @property
     def name(self) -> str:
@@ -82,20 +82,20 @@ class Diagnosis:
     @property
     def negative_share(self) -> Number:
         """Of the eigenvalues of the joined H, over all layers."""
-        found = [layer.spectrum.joined["raw"] for layer in self.layers if layer.spectrum]
-        counts = [(e.negative_share * len(e.real), len(e.real)) for e in found if e.negative_share is not None]
+        spectra = [layer.spectrum.joined["raw"] for layer in self.layers if layer.spectrum]
+        counts = [(e.negative_share * len(e.real), len(e.real)) for e in spectra if e.negative_share is not None]
         total = sum(size for _, size in counts)
         return sum(negative for negative, _ in counts) / total if total else None
 
     @property
     def real_parts(self) -> list[float]:
         """Of the eigenvalues of H over all layers: joined, or of the heads where only those were computed."""
-        found: list[float] = []
+        parts: list[float] = []
         for layer in self.layers:
             if layer.spectrum:
                 joined = layer.spectrum.joined["raw"].real
-                found += joined or [v for head in layer.spectrum.heads["raw"] for v in head.real]
-        return found
+                parts += joined or [v for head in layer.spectrum.heads["raw"] for v in head.real]
+        return parts
 
     def curve(self, metric: str, *, without_massive: bool = False) -> list[Number]:
         """A metric after every block, what enters the first block included; None where it was not taken."""
@@ -114,9 +114,9 @@ class Diagnosis:
 
     def save(self, path: str | Path) -> None:
         """As JSON; the file is there whole or not at all."""
-        place = arguments.path(path, remedy="give the path of a .json file")
-        check_writable(place, (".json",))
-        with whole_file(place) as temporary:
+        file = arguments.path(path, remedy="give the path of a .json file")
+        check_writable(file, (".json",))
+        with whole_file(file) as temporary:
             temporary.write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
@@ -132,11 +132,11 @@ class Diagnosis:
             for name in ("extrapolation", "verdict", "remarks"):
                 if name not in data:
                     raise ValueError(f"it has no {name!r}")
-            found: Diagnosis = typed(cls, {k: v for k, v in data.items() if k not in ("schema", "version")})
-            _check_whole(found)
+            diagnosis: Diagnosis = typed(cls, {k: v for k, v in data.items() if k not in ("schema", "version")})
+            _check_whole(diagnosis)
         except ValueError as error:
             raise InputError(f"this diagnosis is damaged ({reason(error)}); diagnose again") from error
-        return found
+        return diagnosis
 
     @classmethod
     def from_json(cls, text: str) -> Diagnosis:
@@ -162,9 +162,9 @@ class Diagnosis:
         """One self-contained page."""
         from oversmooth.report import page  # charts are heavy, and only reports need them
 
-        place = arguments.path(path, remedy="give the path of a .html file")
-        page.check(place)
-        page.save([self], place)
+        file = arguments.path(path, remedy="give the path of a .html file")
+        page.check(file)
+        page.save([self], file)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a layer: metrics, changes and the summary of spectra and dominance."""
@@ -184,11 +184,11 @@ class Diagnosis:
         return pandas.DataFrame(rows)
 
 
-def _check_whole(found: Diagnosis) -> None:
+def _check_whole(diagnosis: Diagnosis) -> None:
     """What types do not say: damage shows here, and not where a report is made."""
-    if not found.layers:
+    if not diagnosis.layers:
         raise ValueError("it has no layers")
-    for layer in found.layers:
+    for layer in diagnosis.layers:
         s, d = layer.spectrum, layer.dominance
         for name in ("joined", "heads") if s else ():
             if "raw" not in getattr(s, name):
@@ -200,9 +200,9 @@ def _check_whole(found: Diagnosis) -> None:
             _check_alike(layer.name, *zip(d.verdict_heads, d.rho_rough_heads, strict=True))
             sample = d.joined_inputs, d.joined_rho_smooth, d.joined_rho_rough, d.joined_verdict, d.joined_residual
             _check_alike(layer.name, *((sample[0], other) for other in sample))
-            if "counting_rule" not in found.provenance and found.smoothing_share is not None:
+            if "counting_rule" not in diagnosis.provenance and diagnosis.smoothing_share is not None:
                 raise ValueError("it does not say by which rule cases are counted (provenance.counting_rule)")
-    for entry in found.extrapolation:
+    for entry in diagnosis.extrapolation:
         courses = [course for course in (entry.simulated, entry.real) if course is not None]
         _check_alike(entry.what, *((course.depth, course.log_hfc_lfc) for course in courses))
 

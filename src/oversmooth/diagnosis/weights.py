@@ -163,7 +163,7 @@ def diagnose_weights(
     started = time.perf_counter()
     done = memory.read() if memory is not None else {}
     blocks, known = [], {}
-    for place, layer in enumerate(anatomy):
+    for index, layer in enumerate(anatomy):
         if layer.name not in known:
             spectrum = done.get(layer.name)
             if spectrum is None:
@@ -173,7 +173,7 @@ def diagnose_weights(
             known[layer.name] = spectrum
         blocks.append(Layer(layer.block or layer.name, {}, spectrum=known[layer.name]))
         if progress is not None:
-            progress(place + 1, len(anatomy))
+            progress(index + 1, len(anatomy))
     first = anatomy.layers[0]
     diagnosis = Diagnosis(
         model={
@@ -241,10 +241,10 @@ class Memory:
         """Finished layers by name. What cannot be read is counted in ``dropped`` and computed again: a stop cuts a line
         short, and whatever happened to others is no reason to fail.
         """
-        found: dict[str, Spectrum] = {}
+        spectra: dict[str, Spectrum] = {}
         self.dropped = 0
         if not os.path.isfile(self.path):  # which does not mind a folder that cannot be looked into
-            return found
+            return spectra
         try:
             lines = read_bytes(self.path, "computing them again", _MOST_KEPT).splitlines()
         except InputError:
@@ -253,10 +253,10 @@ class Memory:
         for line in lines:
             try:
                 entry = typed(_Kept, parse_json(line, "this is no layer", "computing it again"))
-                found[entry.layer] = entry.spectrum
+                spectra[entry.layer] = entry.spectrum
             except ValueError:
                 self.dropped += bool(line.strip())
-        return found
+        return spectra
 
     def add(self, layer: str, spectrum: Spectrum) -> None:
         # What cannot be remembered is computed again: never a reason to stop.

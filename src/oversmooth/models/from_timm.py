@@ -57,8 +57,8 @@ def timm_repository(name: str) -> str:
     """Where the hub has the weights of a timm name; the name itself where timm does not say."""
     if "/" in name:
         return name.rpartition(":")[2]
-    found = getattr(import_library("timm", "a timm name").get_pretrained_cfg(name), "hf_hub_id", None)
-    return found if isinstance(found, str) and found else name
+    repository = getattr(import_library("timm", "a timm name").get_pretrained_cfg(name), "hf_hub_id", None)
+    return repository if isinstance(repository, str) and repository else name
 
 
 def why_no_timm() -> str:

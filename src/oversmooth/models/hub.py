@@ -42,12 +42,12 @@ def fetched_config(name: str) -> dict[str, Any]:
 def processor_folder(name: str) -> Path | None:
     """Where the cache has what states a hub id's preprocessing, fetched if need be; None where nothing does."""
     hub = import_library("huggingface_hub", f"fetching {name}")
-    found = None
+    folder = None
     for file in FILES:
         with contextlib.suppress(Exception):  # not in the repository, or not in the cache and no network
             kept = hub.try_to_load_from_cache(name, file)
-            found = Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, file)).parent
-    return found
+            folder = Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, file)).parent
+    return folder
 
 
 def check_reachable(name: str, files: tuple[str, ...] = ("config.json",)) -> None:

@@ -127,9 +127,9 @@ def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) 
 def _timm_settings(model: nn.Module) -> dict[str, Any] | None:
     """The pretrained_cfg of a timm model (default_cfg, in old versions); None for any other model."""
     for key in ("pretrained_cfg", "default_cfg"):
-        found = getattr(model, key, None)
-        if dataclasses.is_dataclass(found) and not isinstance(found, type):
-            found = dataclasses.asdict(found)
-        if isinstance(found, dict) and found:
-            return found
+        settings = getattr(model, key, None)
+        if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+            settings = dataclasses.asdict(settings)
+        if isinstance(settings, dict) and settings:
+            return settings
     return None

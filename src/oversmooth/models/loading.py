@@ -82,10 +82,10 @@ def check_device(name: str) -> None:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    found = getattr(torch, name, None) if isinstance(name, str) else None
-    if found not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+    dtype = getattr(torch, name, None) if isinstance(name, str) else None
+    if dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         raise InputError(f"dtype is {name!r}; give a floating type, such as float32 or bfloat16")
-    return found
+    return dtype
 
 
 def load_steered(path: str | Path, model: torch.nn.Module | None = None) -> torch.nn.Module:

@@ -12,26 +12,26 @@ from oversmooth.safety.errors import InputError
 
 def class_of(transformers: Any, config: Any, trust: bool) -> Any:
     """The class that a configuration names, if it is one of transformers' models; else what the library finds."""
-    said = getattr(config, "architectures", None)
-    named = said[0] if isinstance(said, (list, tuple)) and said else ""
+    architectures = getattr(config, "architectures", None)
+    named = architectures[0] if isinstance(architectures, (list, tuple)) and architectures else ""
     named = named if isinstance(named, str) and named.isidentifier() else ""
-    found = getattr(transformers, named, None) if named else None
-    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-        return found
-    for auto, place in (own_code(config) if trust else {}).items():
-        if auto.startswith("AutoModel") and place.endswith(f".{named}") and hasattr(transformers, auto):
+    cls = getattr(transformers, named, None) if named else None
+    if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
+        return cls
+    for auto, where in (own_code(config) if trust else {}).items():
+        if auto.startswith("AutoModel") and where.endswith(f".{named}") and hasattr(transformers, auto):
             return getattr(transformers, auto)
     return transformers.AutoModel
 
 
 def own_code(config: Any) -> dict[str, str]:
     """The classes that a checkpoint brings along, and the files they are in."""
-    found = getattr(config, "auto_map", None)
-    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+    auto_map = getattr(config, "auto_map", None)
+    return {k: v for k, v in auto_map.items() if isinstance(v, str)} if isinstance(auto_map, dict) else {}
 
 
 def code_run(name: str, config: Any) -> list[str]:
-    files = sorted({place.rpartition(".")[0] + ".py" for place in own_code(config).values()})
+    files = sorted({where.rpartition(".")[0] + ".py" for where in own_code(config).values()})
     return [f"code that comes with {name} was run, as asked: {', '.join(files)}"] if files else []
 
 

@@ -55,17 +55,17 @@ def _beside(folder: Path) -> list[Path]:
     """
     home = folder.resolve()
     inside = [home, *([home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [])]
-    found = [
+    files = [
         file
         for file in sorted(folder.iterdir())
         if file.suffix not in (*_WEIGHTS, *_CODE)
         and not file.name.endswith(".index.json")
         and file.is_file()
-        and any(file.resolve().is_relative_to(place) for place in inside)
+        and any(file.resolve().is_relative_to(parent) for parent in inside)
     ]
-    for file in found:
+    for file in files:
         if (size := file.stat().st_size) > _MOST_BESIDE:
             raise InputError(
                 f"{file} would be copied along and has {size:,} bytes, over {_MOST_BESIDE:,}; put it elsewhere first"
             )
-    return found
+    return files

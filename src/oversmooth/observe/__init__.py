@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.observe.collect import Collect
-from oversmooth.observe.observations import MASSIVE_RATIO, Found, Settings
+from oversmooth.observe.observations import MASSIVE_RATIO, Observations, Settings
 from oversmooth.observe.stages import Stage
 from oversmooth.observe.study import SeenBlock, Study
 from oversmooth.observe.watch import Watch
 from oversmooth.safety.errors import InputError
 
-__all__ = ["MASSIVE_RATIO", "Found", "Observer", "SeenBlock", "Settings", "Stage", "study"]
+__all__ = ["MASSIVE_RATIO", "Observations", "Observer", "SeenBlock", "Settings", "Stage", "study"]
 
 
 def study(
@@ -34,7 +34,7 @@ def study(
 
 
 class Observer:
-    """Context manager around calls of the model; `found` has the numbers afterwards.
+    """Context manager around calls of the model; `observations` has the numbers afterwards.
 
     >>> import torch
     >>> from oversmooth.anatomy import locate
@@ -45,7 +45,7 @@ class Observer:
     ...     with Observer(model, blocks) as observer:
     ...         observer.begin()
     ...         y = model(x)
-    >>> observer.found.rho_rough[1].shape
+    >>> observer.observations.rho_rough[1].shape
     torch.Size([3, 2])
     """
 
@@ -57,7 +57,7 @@ class Observer:
         self._watch = Watch(modules, layers, self._collect, self._collect.parts, attention=settings.spectra)
         self._begun = False
         self._collect.watch_factors = not model.training
-        self.found: Found = self._collect.found
+        self.observations: Observations = self._collect.observations
 
     def __enter__(self) -> Observer:
         self._watch.__enter__()

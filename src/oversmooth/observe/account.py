@@ -33,7 +33,7 @@ class _Seen:
 
 
 @dataclass
-class _Found:
+class _Addition:
     state: _Seen | None
     """None: the block's end."""
     base: _Seen | None
@@ -72,31 +72,32 @@ class _Accountant:
         self.scale = None if layer.scale is None else layer.scale.detach()
 
     def close(self) -> Account:
-        found = self._attention()
-        if found is None:
+        addition = self._attention()
+        if addition is None:
             return self._unexplained()
-        keep, factor, why = self._factors(found)
-        stages = self._stages_before(found)
-        if found.beside is None:
-            stages.append(_stage("attention", found.state))
+        keep, factor, why = self._factors(addition)
+        stages = self._stages_before(addition)
+        if addition.beside is None:
+            stages.append(_stage("attention", addition.state))
         else:
-            name, nth = self._source(found.source)
-            stages.append(Stage("attention", "sum", name, nth, found.total.factors[0], _last(found.total)))
-            stages.append(_stage(self._label(found.beside), found.state))
+            name, nth = self._source(addition.source)
+            stages.append(Stage("attention", "sum", name, nth, addition.total.factors[0], _last(addition.total)))
+            stages.append(_stage(self._label(addition.beside), addition.state))
         normed = False
-        if found.state is not None:
-            kept = bool(found.total.factors[0].any())  # where nothing is kept, attention itself was seen to lead there
-            if kept and not self._leads_to_the_end(found.state.x):
+        if addition.state is not None:
+            # Where nothing is kept, attention itself was seen to lead there.
+            kept = bool(addition.total.factors[0].any())
+            if kept and not self._leads_to_the_end(addition.state.x):
                 return self._unexplained()
-            following, normed = self._stages_after(found.state)
+            following, normed = self._stages_after(addition.state)
             stages += following
-        position, values_factor = self._before_values(found)
+        position, values_factor = self._before_values(addition)
         if normed or (position == "none" and stages[0].part == "norm"):
             position = "post"
         branch = None
-        if found.base is None and found.total.varies != "by token":
-            beside = None if found.beside is None else (found.beside.name, found.beside.nth)
-            branch = Branch(*self._source(found.source), found.total.factors, beside)
+        if addition.base is None and addition.total.varies != "by token":
+            beside = None if addition.beside is None else (addition.beside.name, addition.beside.nth)
+            branch = Branch(*self._source(addition.source), addition.total.factors, beside)
         return Account(stages, position, values_factor, keep, factor, why, branch)
 
     def _unexplained(self) -> Account:
@@ -104,7 +105,7 @@ class _Accountant:
 
     def _distinct(self) -> list[_Seen]:
         """Every array once, in the order they were met; where a norm reads it, there: norms get whole tokens."""
-        found: list[_Seen] = []
+        distinct: list[_Seen] = []
         for event in self.events:
             # What a module around attention got was there before attention gave anything.
             around = (self.layer.name + ".").startswith(event.name + ".")
@@ -113,33 +114,33 @@ class _Accountant:
             for new in (given, gave):
                 if new is None or new.x is self.x:
                     continue
-                old = next((s for s in found if s.x is new.x), None)
+                old = next((s for s in distinct if s.x is new.x), None)
                 if old is None:
-                    found.append(new)
+                    distinct.append(new)
                 elif new.where == "input" and event.acts_on_features and not old.event.acts_on_features:
                     old.where, old.event = "input", event
-        return found
+        return distinct
 
     # What attention adds
 
     def _branches(self) -> list[tuple[Tensor, Event | None]]:
         """Attention's output, and what modules on its way to the stream made of it."""
-        found: list[tuple[Tensor, Event | None]] = [(self.out, None)]
+        branches: list[tuple[Tensor, Event | None]] = [(self.out, None)]
         for event in self.events:
             given, gave = event.given, event.gave
-            if not event.later or gave is None or any(gave is branch for branch, _ in found):
+            if not event.later or gave is None or any(gave is branch for branch, _ in branches):
                 continue
-            follows = event.name == self.layer.name or (given is not None and any(same(given, b) for b, _ in found))
-            if follows and not any(same(gave, branch) or self._is_on_the_stream(gave, branch) for branch, _ in found):
-                found.append((gave, event))
-        return found
+            follows = event.name == self.layer.name or (given is not None and any(same(given, b) for b, _ in branches))
+            if follows and not any(same(gave, b) or self._is_on_the_stream(gave, b) for b, _ in branches):
+                branches.append((gave, event))
+        return branches
 
     def _is_on_the_stream(self, array: Tensor, branch: Tensor) -> bool:
         """Some attention modules add what they give to the stream themselves; what reads that is no branch."""
         total = explain(array, [self.x, branch])
         return total is not None and all(bool(factor.any()) for factor in total.factors)
 
-    def _attention(self) -> _Found | None:
+    def _attention(self) -> _Addition | None:
         targets: list[_Seen | None] = [*self.after, None]
         bases: list[_Seen | None] = [None, *reversed(self.before)]
         # The plainest sum first: arrays that have little in them are explained by many.
@@ -149,29 +150,29 @@ class _Accountant:
                     for base in bases:
                         total = self._explained(target, [self._of(base), branch], source is None, varies)
                         if total is not None and bool(_last(total).any()):
-                            return _Found(target, base, branch, source, total)
+                            return _Addition(target, base, branch, source, total)
             for target in targets:
                 for beside in self._beside():
                     assert beside.gave is not None
                     for branch, source in self.branches:
                         total = self._explained(target, [self.x, beside.gave, branch], source is None, varies)
                         if total is not None and all(bool(f.any()) for f in total.factors[1:]):
-                            return _Found(target, None, branch, source, total, beside)
+                            return _Addition(target, None, branch, source, total, beside)
         shut = next((s for s in self.seen if s.later and s.where == "input" and same(s.x, self.x)), None)
         if shut is not None and shut.event.acts_on_features and self._leads_to_the_end(shut.x):
             # A gate that is shut: what follows attention is a copy of what came before it.
-            return _Found(shut, None, self.out, None, Sum((_one(self.x), 0 * _one(self.x)), "no"))
+            return _Addition(shut, None, self.out, None, Sum((_one(self.x), 0 * _one(self.x)), "no"))
         for branch, source in self.branches:
             if same(self.y, branch) or self._adds(self.y, branch) is not None:
                 # Attention replaces the stream: what it gave is what goes on.
                 total = Sum((0 * _one(self.x), _one(self.x)), "no")
-                return _Found(None if same(self.y, branch) else self._met(branch), None, branch, source, total)
+                return _Addition(None if same(self.y, branch) else self._met(branch), None, branch, source, total)
         for target in targets:
             for branch, source in self.branches:
                 for base in bases:
                     total = self._explained(target, [self._of(base), branch], source is None, "by token")
                     if total is not None and bool(_last(total).any()):
-                        return _Found(target, base, branch, source, total)
+                        return _Addition(target, base, branch, source, total)
         return None
 
     def _explained(self, target: _Seen | None, terms: list[Tensor], plain: bool, varies: Varies) -> Sum | None:
@@ -195,25 +196,25 @@ class _Accountant:
     def _of(self, base: _Seen | None) -> Tensor:
         return self.x if base is None else base.x
 
-    def _factors(self, found: _Found) -> tuple[float, Tensor | None, str]:
+    def _factors(self, addition: _Addition) -> tuple[float, Tensor | None, str]:
         """(keep, factor on attention's output, why there is none of them that acts alike on all tokens)."""
-        keep, factor = found.total.factors[0], _last(found.total)
-        if found.total.varies == "by token":
+        keep, factor = addition.total.factors[0], _last(addition.total)
+        if addition.total.varies == "by token":
             return 1.0, None, BY_TOKEN
         if keep.ndim > 0:
             return 1.0, None, BY_CHANNEL
-        if found.source is not None:
-            made = explain(found.branch, [self.out], [self.scale])
+        if addition.source is not None:
+            made = explain(addition.branch, [self.out], [self.scale])
             if made is None:
-                return float(keep), None, NORMED if found.source.acts_on_features else CHANGED
+                return float(keep), None, NORMED if addition.source.acts_on_features else CHANGED
             factor = factor * made.factors[0]
         one = factor.ndim == 0 and float(factor) == 1.0
         return float(keep), None if one else factor, ""
 
     # The way from what entered, and the way to what left
 
-    def _stages_before(self, found: _Found) -> list[Stage]:
-        base = found.base
+    def _stages_before(self, addition: _Addition) -> list[Stage]:
+        base = addition.base
         if base is None:
             return []
         if base.where == "output" and base.event.acts_on_features:
@@ -298,8 +299,8 @@ class _Accountant:
 
     # The norm before attention
 
-    def _before_values(self, found: _Found) -> tuple[NormPosition, float]:
-        base = self._of(found.base)
+    def _before_values(self, addition: _Addition) -> tuple[NormPosition, float]:
+        base = self._of(addition.base)
         if self.values_in is None:
             return self._position(base), 1.0
         for event in self.events:

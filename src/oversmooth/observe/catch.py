@@ -47,7 +47,7 @@ class CatchAttention(TorchFunctionMode):
         """
         super().__init__()
         self.heads, self.named, self.operators = heads, named, operators
-        self.found: list[Caught] = []
+        self.caught: list[Caught] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -127,7 +127,7 @@ class CatchAttention(TorchFunctionMode):
             visible = _both(visible, padding.logical_not() if padding.dtype == torch.bool else padding)
             is_causal = False
         self._softmax(q, k, visible, is_causal and attn_mask is None, None)
-        self.found[-1].values_in = value.transpose(0, 1) if value.ndim == 3 else value[None]
+        self.caught[-1].values_in = value.transpose(0, 1) if value.ndim == 3 else value[None]
 
     @torch.no_grad()
     def _weights(self, scores: Tensor, A: Tensor) -> None:
@@ -144,13 +144,13 @@ class CatchAttention(TorchFunctionMode):
         if sink:
             A = A / A.sum(-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
         operator = DenseAttention(A, mask=tokens) if self.operators else None
-        self.found.append(Caught(operator, allowed, tokens, row_sums=sums))
+        self.caught.append(Caught(operator, allowed, tokens, row_sums=sums))
 
     def _tokens(self, allowed: Tensor, like: Tensor) -> Tensor | None:
-        found = counted(allowed, self.named).expand(like.shape[0], like.shape[-2])
-        if not bool(found.any(-1).all()):
+        tokens = counted(allowed, self.named).expand(like.shape[0], like.shape[-2])
+        if not bool(tokens.any(-1).all()):
             return None  # nobody sees anybody: no mask that can be read
-        return None if bool(found.all()) else found.to(like.device)
+        return None if bool(tokens.all()) else tokens.to(like.device)
 
     def _softmax(self, q: Tensor, k: Tensor, visible: Tensor | None, causal: bool, scale: float | None) -> None:
         mask = bias = seen = None
@@ -174,7 +174,7 @@ class CatchAttention(TorchFunctionMode):
         A = None
         if self.operators:
             A = SoftmaxAttention(q.detach(), k.detach(), scale=scale, mask=mask, bias=bias, causal=causal)
-        self.found.append(Caught(A, seen, mask))
+        self.caught.append(Caught(A, seen, mask))
 
 
 def _both(one: Tensor | None, other: Tensor) -> Tensor:

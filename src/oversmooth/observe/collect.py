@@ -13,7 +13,7 @@ from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.metrics import registry
 from oversmooth.observe.catch import Caught
-from oversmooth.observe.observations import MASSIVE_RATIO, Found, Settings
+from oversmooth.observe.observations import MASSIVE_RATIO, Observations, Settings
 from oversmooth.observe.stages import BY_INPUT, Stage
 from oversmooth.observe.study import SeenBlock, inverse_sigma
 from oversmooth.observe.sums import few_tokens, holds
@@ -36,7 +36,7 @@ class Collect:
         self.watch_factors = True
         """Not where dropout scales at random what is added."""
         self.blocks, self.settings, self.steering = blocks, settings, steering
-        self.found = Found()
+        self.observations = Observations()
         self._rows: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         self._extra = registry.extra()
         self._without: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
@@ -102,9 +102,9 @@ class Collect:
             if named.shape == shape[:2]:
                 tokens = named.to(self._x.device)
             else:
-                self.found.unread.add("the mask does not fit the tokens and was not read: all of them count")
+                self.observations.unread.add("the mask does not fit the tokens and was not read: all of them count")
         if special is not None and special.shape != shape[:2]:
-            self.found.unread.add("special tokens count too: the stream has other tokens than the text")
+            self.observations.unread.add("special tokens count too: the stream has other tokens than the text")
             special = None
         allowed = None if caught is None else caught.allowed
         self._tokens = tokens_of(shape, tokens, allowed, special, packed=not self.blocks[0].windows)
@@ -112,9 +112,9 @@ class Collect:
             return  # the same inputs
         counted = self._tokens.counted
         here = shape[0] if self._tokens.rows is None else len(self._tokens.rows)
-        self.found.packed += here if self._tokens.rows is not None else 0
-        self.found.tokens_seen += [shape[1]] * here if counted is None else counted.sum(-1).tolist()
-        self._start, self.found.inputs = self.found.inputs, self.found.inputs + here
+        self.observations.packed += here if self._tokens.rows is not None else 0
+        self.observations.tokens_seen += [shape[1]] * here if counted is None else counted.sum(-1).tolist()
+        self._start, self.observations.inputs = self.observations.inputs, self.observations.inputs + here
 
     def _inverse_sigma(self, call: int) -> Tensor | None:
         """Mean 1/σ of what entered the block, where a norm stands before attention; noted once."""
@@ -137,12 +137,12 @@ class Collect:
             self._branch = few_tokens(y)
         if branch is not None and branch.beside == (name, nth):
             self._beside = few_tokens(y)
-        for place, stage in enumerate(self.blocks[call].stages):
+        for index, stage in enumerate(self.blocks[call].stages):
             if stage.module == name and stage.nth == nth:
                 state = self._added(stage, y) if stage.where == "sum" else x if stage.where == "input" else y
                 if stage.where != "sum":
                     self._check_factors(call, state)
-                self._site((call, place), state, cosines=place == self.blocks[call].attention_stage)
+                self._site((call, index), state, cosines=index == self.blocks[call].attention_stage)
 
     def _check_factors(self, call: int, state: Tensor) -> None:
         """A gate may depend on the input: what one input showed is held against every other."""
@@ -154,7 +154,7 @@ class Collect:
         assert self._few is not None
         terms = [self._few, *([] if self._beside is None else [self._beside]), self._branch]
         if not holds(few_tokens(state), terms, branch.factors):
-            self.found.varies.add(call)
+            self.observations.varies.add(call)
         self._branch = None  # the first place after attention, and no later one
 
     def _added(self, stage: Stage, branch: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ class Collect:
         assert self._tokens is not None
         self._check_apart(layer, caught)
         A = self._tokens.operators(caught.A)
-        self.found.causal = A.causal
+        self.observations.causal = A.causal
         block = self.blocks[call]
         if block.undecided:
             self._undecided(call, A, block)
@@ -199,14 +199,14 @@ class Collect:
                     raise InputError("rule='real' knows plain attention only, and this model is steered; use 'complex'")
                 smooth, rough, verdicts = _real_rule(A, W_V, W_O, layer.keep)
             else:
-                found = dominance(
+                per_head = dominance(
                     A, W_V, W_O, per_head=True, residual=layer.keep, change=change, seed=self.settings.seed
                 )
-                smooth, rough, verdicts = found.rho_smooth, found.rho_rough, found.verdict
-                self._note_certainty(call, found)
+                smooth, rough, verdicts = per_head.rho_smooth, per_head.rho_rough, per_head.verdict
+                self._note_certainty(call, per_head)
             self._lists["rho_smooth"][call].append(smooth)
             self._lists["rho_rough"][call].append(rough)
-            self.found.verdict.setdefault(call, []).extend(verdicts)
+            self.observations.verdict.setdefault(call, []).extend(verdicts)
             few = self.settings.joined - self._start
             if few > 0:
                 some = torch.arange(min(few, A.shape[0]), device=A.device)
@@ -228,24 +228,24 @@ class Collect:
                     all_heads.residual.tolist(),
                     strict=True,
                 )
-                self.found.joined.setdefault(call, []).extend(rows)
+                self.observations.joined.setdefault(call, []).extend(rows)
 
     def _undecided(self, call: int, A: AttentionOperator, block: SeenBlock) -> None:
         """Cases that no theorem decides: counted, with their reason."""
         unknown = torch.full(A.shape[:2], torch.nan)
         self._lists["rho_smooth"][call].append(unknown)
         self._lists["rho_rough"][call].append(unknown)
-        self.found.verdict.setdefault(call, []).extend([["undecided"] * A.shape[1]] * A.shape[0])
-        self.found.certified.setdefault(call, []).extend([0] * A.shape[0])
-        self.found.undecided_because[call] = [f"undecided: {block.undecided}"]
+        self.observations.verdict.setdefault(call, []).extend([["undecided"] * A.shape[1]] * A.shape[0])
+        self.observations.certified.setdefault(call, []).extend([0] * A.shape[0])
+        self.observations.undecided_because[call] = [f"undecided: {block.undecided}"]
 
-    def _note_certainty(self, call: int, said: Dominance) -> None:
-        proven = [sum(word == "certified" for word in row) for row in said.certainty]
-        self.found.certified.setdefault(call, []).extend(proven)
-        if bool(said.undecided.any()):
-            words = zip(said.verdict, said.reason, strict=True)
+    def _note_certainty(self, call: int, per_head: Dominance) -> None:
+        proven = [sum(word == "certified" for word in row) for row in per_head.certainty]
+        self.observations.certified.setdefault(call, []).extend(proven)
+        if bool(per_head.undecided.any()):
+            words = zip(per_head.verdict, per_head.reason, strict=True)
             new = [why for v, r in words for word, why in zip(v, r, strict=True) if word == "undecided"]
-            kept = self.found.undecided_because.setdefault(call, [])
+            kept = self.observations.undecided_because.setdefault(call, [])
             kept += new[: _REASONS - len(kept)]
 
     def _layer_weights(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
@@ -286,8 +286,8 @@ class Collect:
             return
         x = self._tokens.apart(x)
         mask = self._counted(x)
-        found = metrics.summary(x, mask=mask, cosines=cosines)
-        self._write(self._rows[site], found, cosines)
+        summary = metrics.summary(x, mask=mask, cosines=cosines)
+        self._write(self._rows[site], summary, cosines)
         if cosines and self._start < self.settings.ranks:
             few = self.settings.ranks - self._start
             some = x[:few]
@@ -299,7 +299,7 @@ class Collect:
         for metric in self._extra:
             assert metric.of is not None
             self._rows[site][metric.name].append(metric.of(x, mask=mask))
-        norms = found.token_norms
+        norms = summary.token_norms
         counted = norms > 0
         middle = torch.where(counted, norms, torch.nan).nanmedian(-1, keepdim=True).values
         massive = norms > MASSIVE_RATIO * middle
@@ -307,60 +307,61 @@ class Collect:
             rest = counted & ~massive
             for i, position in massive.nonzero().tolist():
                 ratio = float(norms[i, position] / middle[i])
-                self.found.massive.setdefault(site, []).append((self._start + i, position, ratio))
+                self.observations.massive.setdefault(site, []).append((self._start + i, position, ratio))
             affected = massive.any(-1)
-            found = _replace(found, affected, metrics.summary(x[affected], mask=rest[affected]))
-        self._write(self._without[site], found, cosines)
+            summary = _replace(summary, affected, metrics.summary(x[affected], mask=rest[affected]))
+        self._write(self._without[site], summary, cosines)
 
     @staticmethod
-    def _write(row: dict[str, list[Tensor]], found: metrics.Summary, cosines: bool) -> None:
-        row["log_hfc"].append(found.log_hfc)
-        row["log_lfc"].append(found.log_lfc)
+    def _write(row: dict[str, list[Tensor]], summary: metrics.Summary, cosines: bool) -> None:
+        row["log_hfc"].append(summary.log_hfc)
+        row["log_lfc"].append(summary.log_lfc)
         if cosines:
-            row["cos"].append(found.cos)
-            row["abs_cos"].append(found.abs_cos)
+            row["cos"].append(summary.cos)
+            row["abs_cos"].append(summary.abs_cos)
 
-    def finish(self) -> Found:
+    def finish(self) -> Observations:
         """Everything on the CPU and in a row."""
-        found = self.found
-        keep = torch.tensor(found.tokens_seen) > 1
-        found.short = int((~keep).sum())
+        observed = self.observations
+        keep = torch.tensor(observed.tokens_seen) > 1
+        observed.short = int((~keep).sum())
         keep = keep if bool(keep.any()) else torch.ones_like(keep)
-        for target, rows in ((found.tokens, self._rows), (found.without_massive, self._without)):
+        for target, rows in ((observed.tokens, self._rows), (observed.without_massive, self._without)):
             for site, columns in rows.items():
                 whole = {name: _joined(parts) for name, parts in columns.items()}
                 target[site] = {name: value[keep[: len(value)]] for name, value in whole.items()}
                 target[site]["log_hfc_lfc"] = target[site]["log_hfc"] - target[site]["log_lfc"]
                 target[site]["hfc_lfc"] = target[site]["log_hfc_lfc"].exp()
         for name, values in (
-            ("sigma", found.inverse_sigma),
-            ("rho_smooth", found.rho_smooth),
-            ("rho_rough", found.rho_rough),
+            ("sigma", observed.inverse_sigma),
+            ("rho_smooth", observed.rho_smooth),
+            ("rho_rough", observed.rho_rough),
         ):
             values.update({call: _joined(parts)[keep] for call, parts in self._lists[name].items()})
-        for call in found.varies:
+        for call in observed.varies:
             # What was put together with a factor that is not theirs is no number of these inputs.
-            for place, stage in enumerate(self.blocks[call].stages):
+            for index, stage in enumerate(self.blocks[call].stages):
                 if stage.where == "sum":
-                    found.tokens[(call, place)] = {n: v * torch.nan for n, v in found.tokens[(call, place)].items()}
-        for call in found.varies & set(found.verdict):
-            unknown = torch.full_like(found.rho_rough[call], torch.nan)
-            found.rho_rough[call] = found.rho_smooth[call] = unknown
-            found.verdict[call] = [["undecided"] * len(row) for row in found.verdict[call]]
-            found.certified[call] = [0] * len(found.verdict[call])
-            found.undecided_because[call] = [f"undecided: {BY_INPUT}"]
-            found.joined.pop(call, None)
+                    unread = {name: value * torch.nan for name, value in observed.tokens[(call, index)].items()}
+                    observed.tokens[(call, index)] = unread
+        for call in observed.varies & set(observed.verdict):
+            unknown = torch.full_like(observed.rho_rough[call], torch.nan)
+            observed.rho_rough[call] = observed.rho_smooth[call] = unknown
+            observed.verdict[call] = [["undecided"] * len(row) for row in observed.verdict[call]]
+            observed.certified[call] = [0] * len(observed.verdict[call])
+            observed.undecided_because[call] = [f"undecided: {BY_INPUT}"]
+            observed.joined.pop(call, None)
         kept = keep.tolist()
 
         def stay(entries: list[Any]) -> list[Any]:
             return [entry for entry, stays in zip(entries, kept, strict=True) if stays]
 
-        found.verdict = {call: stay(rows) for call, rows in found.verdict.items()}
-        found.certified = {call: stay(counts) for call, counts in found.certified.items()}
-        found.joined = {call: [row for row in rows if kept[row[0]]] for call, rows in found.joined.items()}
-        found.massive = {site: [row for row in rows if kept[row[0]]] for site, rows in found.massive.items()}
-        found.massive = {site: rows for site, rows in found.massive.items() if rows}
-        return found
+        observed.verdict = {call: stay(rows) for call, rows in observed.verdict.items()}
+        observed.certified = {call: stay(counts) for call, counts in observed.certified.items()}
+        observed.joined = {call: [row for row in rows if kept[row[0]]] for call, rows in observed.joined.items()}
+        observed.massive = {site: [row for row in rows if kept[row[0]]] for site, rows in observed.massive.items()}
+        observed.massive = {site: rows for site, rows in observed.massive.items() if rows}
+        return observed
 
 
 def _real_rule(A: AttentionOperator, W_V: Tensor, W_O: Tensor, keep: float) -> tuple[Tensor, Tensor, list[list[str]]]:
@@ -382,10 +383,10 @@ def _joined(parts: Iterable[Tensor]) -> Tensor:
     return torch.cat([part.detach().double().cpu() for part in parts])
 
 
-def _replace(found: metrics.Summary, at: Tensor, other: metrics.Summary) -> metrics.Summary:
+def _replace(summary: metrics.Summary, at: Tensor, other: metrics.Summary) -> metrics.Summary:
     values = {}
     for name in ("log_hfc", "log_lfc", "cos", "abs_cos"):
-        value = getattr(found, name).clone()
+        value = getattr(summary, name).clone()
         value[at] = getattr(other, name).to(value.dtype)
         values[name] = value
-    return metrics.Summary(**values, token_norms=found.token_norms)
+    return metrics.Summary(**values, token_norms=summary.token_norms)

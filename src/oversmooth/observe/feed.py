@@ -115,8 +115,8 @@ class Runner:
         except InputError:
             raise
         except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-            raise InputError(f"the model does not run on this input ({said}); give inputs that it takes") from error
+            message = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+            raise InputError(f"the model does not run on this input ({message}); give inputs that it takes") from error
 
 
 def _tensor(name: str, value: Any) -> Tensor:

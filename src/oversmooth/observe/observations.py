@@ -11,7 +11,7 @@ MASSIVE_RATIO = 5.0
 
 
 @dataclass
-class Found:
+class Observations:
     """What was collected, over inputs in their order. Sites are (call, stage); stage −1 is what entered the block."""
 
     tokens: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)

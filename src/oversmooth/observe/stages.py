@@ -62,12 +62,12 @@ class Account:
     @property
     def attention_stage(self) -> int | None:
         """The stage after attention, its norm included where that stands on the stream; None: it cannot be read."""
-        places = [place for place, stage in enumerate(self.stages) if stage.part == "attention"]
-        if not places:
+        attending = [index for index, stage in enumerate(self.stages) if stage.part == "attention"]
+        if not attending:
             return None
-        after = places[0] + 1
+        after = attending[0] + 1
         normed = after < len(self.stages) and self.stages[after].part == "norm" and self.norm_position == "post"
-        return after if normed else places[0]
+        return after if normed else attending[0]
 
 
 @dataclass

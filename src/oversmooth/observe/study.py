@@ -190,24 +190,24 @@ class Study:
             raise InputError(f"{layer.block} ran without its attention {layer.name}; it cannot be observed")
         why = "" if heard.A is None else self._check_attention(call, layer, heard)
         values_in = heard.attention_in if heard.values_in is None else heard.values_in
-        found = account(
+        accounted = account(
             layer, heard.events, heard.x, heard.attention_out, values_in, self._kept(y), self._rest(layer, heard)
         )
         self._arrays.clear()
         before = self.blocks[-1].y if self.blocks else None
         continues = before is not None and same(before, heard.x)
         # A norm that reads something else than what entered the block is known by name only.
-        first = found.stages[0].part.startswith("attention")
-        agrees = first and self._norm_agrees(layer, heard) if found.norm_position == "pre" else True
+        first = accounted.stages[0].part.startswith("attention")
+        agrees = first and self._norm_agrees(layer, heard) if accounted.norm_position == "pre" else True
         running = None if self.steering is None else self.steering.hold()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
         self.blocks.append(
             SeenBlock(
-                _as_seen(layer, found),
-                found.stages,
-                found.attention_stage,
-                found.norm_position,
+                _as_seen(layer, accounted),
+                accounted.stages,
+                accounted.attention_stage,
+                accounted.norm_position,
                 self._eps(layer),
                 agrees,
                 continues,
@@ -217,8 +217,8 @@ class Study:
                 heard.args,
                 heard.kwargs,
                 running,
-                undecided=found.undecided or why,
-                branch=found.branch,
+                undecided=accounted.undecided or why,
+                branch=accounted.branch,
             )
         )
 
@@ -291,8 +291,8 @@ class Study:
 
     def _eps(self, layer: AttentionLayer) -> float:
         norm = None if layer.norm is None else self.modules.get(layer.norm.name)
-        said = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
-        return next((float(eps) for eps in said if isinstance(eps, float)), 0.0)
+        candidates = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
+        return next((float(eps) for eps in candidates if isinstance(eps, float)), 0.0)
 
     def _norm_agrees(self, layer: AttentionLayer, heard: _Heard) -> bool:
         if layer.norm is None:
@@ -388,8 +388,8 @@ def _acts_on_features(module: nn.Module, width: int) -> bool:
     return "norm" in type(module).__name__.lower()
 
 
-def _as_seen(layer: AttentionLayer, found: Account) -> AttentionLayer:
+def _as_seen(layer: AttentionLayer, entry: Account) -> AttentionLayer:
     """The layer with the factors that the arrays show, which include what its weights say of them."""
-    if found.undecided:
+    if entry.undecided:
         return layer
-    return dataclasses.replace(layer, layer_scale=None, factor=found.factor, keep=found.keep, feed=found.values_factor)
+    return dataclasses.replace(layer, layer_scale=None, factor=entry.factor, keep=entry.keep, feed=entry.values_factor)

@@ -85,9 +85,9 @@ def explain(
     for kind in (_KINDS[name] for name in varies):
         if kind(few, expected) is not None:
             all_of_it = few if len(sample) == target.shape[1] else _Fit([target, *terms])
-            found = kind(all_of_it, expected)
-            if found is not None:
-                return found
+            total = kind(all_of_it, expected)
+            if total is not None:
+                return total
     return None
 
 

@@ -40,19 +40,19 @@ def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
     strangers = sees_all & ~seen
     named = None if named is None or named.shape[-1] != n else named.to(allowed.device)
     # The last of a causal text see everything and nobody else sees them; so it is with padding whose rows were opened.
-    found = seen | (strangers & (strangers.flip(-1).cummin(-1).values.flip(-1) if named is None else named))
+    counts = seen | (strangers & (strangers.flip(-1).cummin(-1).values.flip(-1) if named is None else named))
     while True:  # whoever counts, votes
-        more = found | (allowed & found[..., None]).any(-2)
-        if torch.equal(more, found):
+        more = counts | (allowed & counts[..., None]).any(-2)
+        if torch.equal(more, counts):
             break
-        found = more
+        counts = more
     plain = ~votes.any(-1, keepdim=True)  # nobody's view is narrowed: all who see anything count
-    found = torch.where(plain, sees_all, found)
+    counts = torch.where(plain, sees_all, counts)
     if named is None:
-        return found
+        return counts
     # Padding that sees itself or other padding, and that no token sees, does not count.
     noticed = (allowed & named[..., None] & ~named[..., None, :]).any((-2, -1))
-    return torch.where((noticed | ~(found & named).any(-1))[..., None], found, found & named)
+    return torch.where((noticed | ~(counts & named).any(-1))[..., None], counts, counts & named)
 
 
 def sequences(allowed: Tensor, tokens: Tensor) -> list[Tensor] | None:
@@ -60,19 +60,19 @@ def sequences(allowed: Tensor, tokens: Tensor) -> list[Tensor] | None:
 
     allowed ``(h, n, n)`` or broadcastable and tokens ``(n,)``, of one input.
     """
-    places = tokens.nonzero()[:, 0]
-    linked = allowed.any(0)[places][:, places]
-    if bool(linked.all(-1).any()) or len(places) < 2:
+    positions = tokens.nonzero()[:, 0]
+    linked = allowed.any(0)[positions][:, positions]
+    if bool(linked.all(-1).any()) or len(positions) < 2:
         return None  # someone sees all
-    linked = linked | linked.mT | torch.eye(len(places), dtype=torch.bool, device=linked.device)
-    labels = torch.arange(len(places), device=linked.device)
+    linked = linked | linked.mT | torch.eye(len(positions), dtype=torch.bool, device=linked.device)
+    labels = torch.arange(len(positions), device=linked.device)
     while True:
-        reached = torch.where(linked, labels, len(places)).amin(-1)
+        reached = torch.where(linked, labels, len(positions)).amin(-1)
         reached = reached[reached]
         if torch.equal(reached, labels):
             break
         labels = reached
-    parts = [places[labels == label] for label in labels.unique()]
+    parts = [positions[labels == label] for label in labels.unique()]
     return parts if len(parts) > 1 else None
 
 
@@ -84,39 +84,40 @@ class Tokens:
     """``(inputs, n)``; None: all."""
     rows: Tensor | None = None
     """Where texts are packed: the place in the batch of each, ``(texts,)``."""
-    places: Tensor | None = None
+    positions: Tensor | None = None
     """And of its tokens there, ``(texts, longest)``, padded with 0."""
     inside: Tensor | None = None
     """Which of those are no padding, ``(texts, longest)``."""
 
     def apart(self, x: Tensor) -> Tensor:
         """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: themselves, or one row a text."""
-        if self.rows is None or self.places is None:
+        if self.rows is None or self.positions is None:
             return x
-        return x[self.rows[:, None].to(x.device), self.places.to(x.device)]
+        return x[self.rows[:, None].to(x.device), self.positions.to(x.device)]
 
     def cross(self, n: int, allowed: Tensor | None) -> bool:
         """Whether some token may see one of another text. n: tokens of an input; allowed: as in `counted`."""
-        if self.rows is None or self.places is None or self.inside is None:
+        if self.rows is None or self.positions is None or self.inside is None:
             return False
-        rows, which = self.rows[:, None].expand_as(self.places), torch.arange(len(self.rows), device=self.rows.device)
+        rows = self.rows[:, None].expand_as(self.positions)
+        which = torch.arange(len(self.rows), device=self.rows.device)
         text = torch.full((int(self.rows.max()) + 1, n), -1, device=self.rows.device)
-        text[rows[self.inside], self.places[self.inside]] = which[:, None].expand_as(self.places)[self.inside]
+        text[rows[self.inside], self.positions[self.inside]] = which[:, None].expand_as(self.positions)[self.inside]
         others = (text[:, :, None] != text[:, None]) & (text[:, :, None] >= 0) & (text[:, None] >= 0)
         return bool((others if allowed is None else others & allowed.any(1).to(others.device)).any())
 
     def operators(self, A: AttentionOperator) -> AttentionOperator:
         """Attention of each text by itself."""
-        if self.rows is None or self.places is None:
+        if self.rows is None or self.positions is None:
             return A
-        rows, places, mask = (t.to(A.device) for t in (self.rows, self.places, self.inside) if t is not None)
+        rows, positions, mask = (t.to(A.device) for t in (self.rows, self.positions, self.inside) if t is not None)
 
         def pairs(M: Tensor) -> Tensor:  # (b, h, n, n)
             return M[rows[:, None, None, None], torch.arange(M.shape[1], device=A.device)[:, None, None],
-                     places[:, None, :, None], places[:, None, None, :]]  # fmt: skip
+                     positions[:, None, :, None], positions[:, None, None, :]]  # fmt: skip
 
         if isinstance(A, SoftmaxAttention):
-            q, k = (x.transpose(1, 2)[rows[:, None], places].transpose(1, 2) for x in (A.q, A.k))
+            q, k = (x.transpose(1, 2)[rows[:, None], positions].transpose(1, 2) for x in (A.q, A.k))
             bias = None if A.bias is None else pairs(A.bias)
             # What pads a text sees itself, so that its row is no empty one.
             bias = None if bias is None else bias.masked_fill(~mask[:, None, :, None], 0.0)
@@ -147,8 +148,8 @@ def tokens_of(
     if len(texts) == b:
         return Tokens(shown)
     longest = max(len(part) for _, part in texts)
-    places = torch.stack([pad(part, (0, longest - len(part))) for _, part in texts])
-    inside = torch.stack([torch.arange(longest, device=places.device) < len(part) for _, part in texts])
-    rows = torch.tensor([row for row, _ in texts], device=places.device)
-    show = inside if shown is None else inside & shown.to(places.device)[rows[:, None], places]
-    return Tokens(show, rows, places, inside)
+    positions = torch.stack([pad(part, (0, longest - len(part))) for _, part in texts])
+    inside = torch.stack([torch.arange(longest, device=positions.device) < len(part) for _, part in texts])
+    rows = torch.tensor([row for row, _ in texts], device=positions.device)
+    show = inside if shown is None else inside & shown.to(positions.device)[rows[:, None], positions]
+    return Tokens(show, rows, positions, inside)

@@ -137,19 +137,19 @@ class Watch:
             with catch:
                 out = original(*args, **kwargs)
         if not self.catches:
-            if not catch.found:
+            if not catch.caught:
                 return out  # no mask to be read: what was given by name is all there is
-            catch.found = catch.found[:1]
-        if len(catch.found) != 1:
+            catch.caught = catch.caught[:1]
+        if len(catch.caught) != 1:
             raise InputError(
-                f"{layer.name} computed attention over its own tokens {len(catch.found)} times where one call of "
+                f"{layer.name} computed attention over its own tokens {len(catch.caught)} times where one call of "
                 "scaled_dot_product_attention or softmax was looked for; load the model with "
                 "attn_implementation='sdpa' or 'eager', or leave spectra out (spectra=False)"
             )
         y = first_tensor((out,), {})
         with _apart(y):
             x = self.tokens(layer, first_tensor(args, kwargs)) if own else None
-            self.listener.attention(self.calls, layer, catch.found[0], x, self.tokens(layer, y))
+            self.listener.attention(self.calls, layer, catch.caught[0], x, self.tokens(layer, y))
         return out
 
     def _hear_part(self, layer: AttentionLayer, name: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:

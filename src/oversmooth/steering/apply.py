@@ -167,18 +167,18 @@ def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
     methods = list(method) if isinstance(method, (list, tuple)) else [method]
     if not methods:
         raise InputError("no method was given; give one of oversmooth.steering, such as NeuTRENO(0.6)")
-    places: dict[str, Method] = {}
+    by_place: dict[str, Method] = {}
     for one in methods:
         if not isinstance(one, Method):
             raise InputError(
                 f"{arguments.shown(one)} is no method; give one of oversmooth.steering, such as NeuTRENO(0.6)"
             )
-        if one.place in places:
+        if one.place in by_place:
             raise InputError(
-                f"{places[one.place]} and {one} both act on {_WHERE[one.place]}, and their order would matter; "
+                f"{by_place[one.place]} and {one} both act on {_WHERE[one.place]}, and their order would matter; "
                 "use one of them"
             )
-        places[one.place] = one
+        by_place[one.place] = one
     return methods
 
 
@@ -212,12 +212,12 @@ def _chosen(layers: Layers, anatomy: Anatomy) -> list[int]:
                 f"layers is {arguments.shown(layers)}; give a list of places, 'all', 'first half' or 'last half'"
             )
         chosen = []
-        for place in layers:
-            if isinstance(place, bool) or not isinstance(place, int) or not -depth <= place < depth:
+        for index in layers:
+            if isinstance(index, bool) or not isinstance(index, int) or not -depth <= index < depth:
                 raise InputError(
-                    f"layer {arguments.shown(place)} is not there: {anatomy.stack} has the layers 0 to {depth - 1}"
+                    f"layer {arguments.shown(index)} is not there: {anatomy.stack} has the layers 0 to {depth - 1}"
                 )
-            chosen.append(place % depth)
+            chosen.append(index % depth)
         chosen = sorted(set(chosen))
     if not chosen:
         raise InputError(f"no layer was chosen of the {depth} that {anatomy.stack} has; choose at least one")

@@ -100,14 +100,14 @@ class Guard:
         if "torch._dynamo" in sys.modules:
             hides = torch.compiler.disable(hides)  # called from between two compiled graphs it would be compiled, too
         try:
-            found = hides(module, name, self.layer, args, kwargs, mask)
+            hidden = hides(module, name, self.layer, args, kwargs, mask)
         except InputError as error:
             return str(error)
         except Exception as error:
             return self._unclear(str(error) if isinstance(error, hiding.UnclearError) else repr(error))
-        if found:
+        if hidden:
             return self._hidden()
-        if found is not None:
+        if hidden is not None:
             how, n = _how_called(module, args, kwargs), _tokens(module, hiding.stream(args, kwargs, self.layer.width))
             self.open[how] = max(n, self.open.get(how, 0))
         return None

@@ -78,8 +78,8 @@ def _hides(again: _Again, mask: Tensor | None) -> bool | None:
     if shape[-1] < 2 or int(tokens.sum(-1).max()) < 2:
         return None
     seen: list[tuple[Tensor, Tensor]] = []
-    for place in _places(tokens):
-        one = _nth(tokens, place)
+    for nth in _looked_at(tokens):
+        one = _nth(tokens, nth)
         seen.append((one, again.who_sees(one)))
     if not any(bool(who.any()) for _, who in seen):
         raise UnclearError("no token's values reached the output projection")
@@ -94,8 +94,8 @@ def _hides(again: _Again, mask: Tensor | None) -> bool | None:
         if known or not among:
             return True
         # Not told which tokens count: those that do not see this one may be padding, which nobody sees.
-        for place in (torch.zeros_like(lost.sum(-1)), lost.sum(-1) - 1):
-            other = _nth(lost, place)
+        for nth in (torch.zeros_like(lost.sum(-1)), lost.sum(-1) - 1):
+            other = _nth(lost, nth)
             pair = _counts(one, who, seen) & _counts(other, again.who_sees(other), seen)
             if bool(pair.any()):
                 return True
@@ -108,21 +108,21 @@ def _counts(one: Tensor, who: Tensor, seen: list[tuple[Tensor, Tensor]]) -> Tens
     return (who & ~one).any(-1) | (who & one).any(-1) & torch.stack(sees).any(0)
 
 
-def _places(tokens: Tensor) -> list[Tensor]:
+def _looked_at(tokens: Tensor) -> list[Tensor]:
     """Which of the tokens to look at: all of a few; else some from end to end, and what is next to the ends.
 
     Whoever does not see one of them is found: what is missed is a mask that shows all of these to everyone.
     """
     n = tokens.sum(-1)
     if tokens.shape[-1] <= _LOOKS:
-        return [torch.full_like(n, place) for place in range(tokens.shape[-1])]
+        return [torch.full_like(n, nth) for nth in range(tokens.shape[-1])]
     evenly = [(n - 1) * step // (_LOOKS - 1) for step in range(_LOOKS)]
     return [*evenly, torch.ones_like(n), n - 2]
 
 
-def _nth(tokens: Tensor, place: Tensor) -> Tensor:
+def _nth(tokens: Tensor, nth: Tensor) -> Tensor:
     """The one at that place among those that are True, item by item; none where there are fewer."""
-    return tokens & (tokens.cumsum(-1) == place[..., None] + 1)
+    return tokens & (tokens.cumsum(-1) == nth[..., None] + 1)
 
 
 class _Again:

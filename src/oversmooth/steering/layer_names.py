@@ -17,11 +17,11 @@ def layers_named(text: str) -> str | Iterator[int]:
     """
     if not any(character.isdigit() for character in text):
         return text
-    places: list[range] = []
+    ranges: list[range] = []
     for entry in text.split(","):
         first, dash, last = entry.strip().partition("-") if not entry.strip().startswith("-") else (entry, "", "")
         try:
-            places.append(range(int(first), int(last if dash else first) + 1))
+            ranges.append(range(int(first), int(last if dash else first) + 1))
         except ValueError:
             raise InputError(f"layers {text!r} cannot be read at {entry!r}; give places such as 0,2,4-7") from None
-    return itertools.chain.from_iterable(places)
+    return itertools.chain.from_iterable(ranges)

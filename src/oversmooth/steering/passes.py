@@ -114,10 +114,10 @@ class Passes:
         if active is None:
             again = None if x is None else self._known.get(x)
             if again is not None:
-                found, run = again
-                found.run = run
+                recomputed, run = again
+                recomputed.run = run
                 self._local.inside = True
-                self._local.again = weakref.ref(found)
+                self._local.again = weakref.ref(recomputed)
             elif (earlier := self.current()) is not None:  # a later block of a segment that is recomputed as a whole
                 earlier.run += 1
                 self._local.inside = True
@@ -140,10 +140,10 @@ class Passes:
 
     def weights(self, layer: str) -> tuple[Tensor, Tensor] | None:
         """Of the pass that a layer runs in, if it does."""
-        found = getattr(self._local, "active", None)
-        if found is None and not torch.compiler.is_compiling() and getattr(self._local, "inside", False):
-            found = self.current()
-        return None if found is None else found.weights.get(layer)
+        running = getattr(self._local, "active", None)
+        if running is None and not torch.compiler.is_compiling() and getattr(self._local, "inside", False):
+            running = self.current()
+        return None if running is None else running.weights.get(layer)
 
     def current(self) -> Pass | None:
         active = getattr(self._local, "active", None)
@@ -154,8 +154,8 @@ class Passes:
 
     def hold(self) -> tuple[Pass, Tensor | None] | None:
         """The pass that runs, to be resumed when it is over: with its first values, which it lets go then."""
-        found = self.current()
-        return None if found is None else (found, found.first_values)
+        running = self.current()
+        return None if running is None else (running, running.first_values)
 
     @contextmanager
     def resumed(self, held: tuple[Pass, Tensor | None] | None) -> Iterator[None]:
@@ -175,13 +175,13 @@ class Passes:
 
     def needed(self, layer: str) -> Pass:
         """The pass that a layer is part of, where a method cannot do without."""
-        found = self.current()
-        if found is None:
+        running = self.current()
+        if running is None:
             raise InputError(
                 f"{layer} ran outside a pass through the model, so what it takes from the first layer is not known; "
                 "run the whole model, and checkpoint with use_reentrant=False"
             )
-        return found
+        return running
 
 
 def _token_mask(kwargs: dict[str, Any]) -> Tensor | None:

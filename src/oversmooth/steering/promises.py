@@ -147,7 +147,7 @@ def kept(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site], attention
 
 def _bad_numbers(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site]) -> list[str]:
     """NaN and infinity in what is learned, by layer."""
-    found = []
+    problems = []
     named = [(la.index, la.shape.name, n, v) for la in layers for n, v in (("Θ", la.theta), ("ψ", la.psi))]
     for site in sites:
         for part in site.parts.values():
@@ -155,11 +155,11 @@ def _bad_numbers(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site]) -
     for index, layer, name, value in named:
         bad = int((~value.isfinite()).sum())
         if bad:
-            found.append(
+            problems.append(
                 f"layer {index} ({layer}): {name} has NaN or infinity in {bad:,} of {value.numel():,} entries; "
                 "go back to the last checkpoint, with a lower learning rate"
             )
-    return found
+    return problems
 
 
 def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
@@ -167,9 +167,10 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
     rows, back = layer.rows()
     if not bool(rows.isfinite().all() and back.isfinite().all()):
         nan = float("nan")
-        said = f"layer {layer.index} ({shape.name}): the columns of V depend on each other; go back to a checkpoint"
+        problem = f"layer {layer.index} ({shape.name}): the columns of V depend on each other; go back to a checkpoint"
+        unknown = (nan, nan)
         return LayerCheck(
-            layer.index, shape.name, method.ends, [(nan, nan)], nan, (nan, nan), nan, torch.inf, None, problems=[said]
+            layer.index, shape.name, method.ends, [unknown], nan, unknown, nan, torch.inf, None, problems=[problem]
         )
     dtype = layer.psi.dtype
     W_V, W_O = shape.W_V.double(), shape.raw_W_O.double()

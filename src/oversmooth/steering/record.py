@@ -76,15 +76,15 @@ class Steering:
     def remarks(self) -> list[str]:
         """What a reader of a diagnosis should know."""
         where = "all layers" if len(self.layers) == len(self.anatomy) else f"layers {', '.join(map(str, self.layers))}"
-        said = [f"steered by {' and '.join(map(str, self.methods))} on {where}"]
+        remarks = [f"steered by {' and '.join(map(str, self.methods))} on {where}"]
         unknown = [m for m in self.methods if m.place == "output" and not m.changes_nothing()]
         if unknown:
-            said.append(f"{' and '.join(map(str, unknown))}: measured, but not part of what the spectra predict")
+            remarks.append(f"{' and '.join(map(str, unknown))}: measured, but not part of what the spectra predict")
         if any(m.place in ("values", "attention") and not m.changes_nothing() for m in self.methods):
-            said.append(
+            remarks.append(
                 "smoothing cases and ρ are of attention as the method changes it; spectra of H are the weights'"
             )
-        return said
+        return remarks
 
     def site(self, layer: str) -> Site | None:
         """Where methods act inside a layer, by its name."""

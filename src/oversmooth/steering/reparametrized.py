@@ -157,8 +157,8 @@ class ReparametrizedLayer:
         return self._list(self.value)[0].base
 
     @staticmethod
-    def _list(place: tuple[nn.Module, str]) -> Any:
-        module, name = place
+    def _list(weight: tuple[nn.Module, str]) -> Any:
+        module, name = weight
         return module.parametrizations[name]  # type: ignore[index]
 
     def rows(self) -> tuple[Tensor, Tensor]:
@@ -186,10 +186,10 @@ def prepare(groups: list[list[ReparametrizedLayer]], running: Pass) -> None:
         method = layers[0].method
         if method.check_passes:
             check_parameters(layers)
-        found = compute(layers)
+        computed = compute(layers)
         if method.check_passes or method.form == "general":
-            check_reparametrized(layers, found)
-        for layer, weights in zip(layers, found, strict=True):
+            check_reparametrized(layers, computed)
+        for layer, weights in zip(layers, computed, strict=True):
             running.weights[layer.shape.name] = weights
 
 

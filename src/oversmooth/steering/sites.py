@@ -60,18 +60,18 @@ class Site:
 
     def change(self, run: int) -> AttentionChange | None:
         """What is done to attention, where it is linear in A; None for nothing."""
-        found = None
-        for place in ("values", "attention"):
-            part = self.parts.get(place)
+        change = None
+        for where in ("values", "attention"):
+            part = self.parts.get(where)
             if part is None or (part.needs_first_values and self.first and run == 0):
                 continue
             this = part.change()
-            found = this if found is None or this is None else this @ found
+            change = this if change is None or this is None else this @ change
         output = self.parts.get("output")
         gains = None if output is None else output.output_gains()
         if gains is None:
-            return found
-        plain = AttentionChange.none(self.layer.heads) if found is None else found
+            return change
+        plain = AttentionChange.none(self.layer.heads) if change is None else change
         return dataclasses.replace(plain, constant_gain=gains[0], centred_gain=gains[1])
 
     def formula(

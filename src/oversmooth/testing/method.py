@@ -78,9 +78,9 @@ def _check_saved(method: Method, steered: nn.Module, plain: nn.Module, inputs: A
                 parameter.zero_()
             loaded = load_into(stock, file).eval()
             same_bits(outputs(loaded, inputs), changed, f"{method}, saved and loaded")
-    found = steering_of(loaded)
-    assert found is not None, f"{method}: what was loaded is not steered"
-    assert found.methods == [method], f"{method}: what was loaded is steered by {found.methods}"
+    steering = steering_of(loaded)
+    assert steering is not None, f"{method}: what was loaded is not steered"
+    assert steering.methods == [method], f"{method}: what was loaded is steered by {steering.methods}"
 
 
 def _check_taken_off(method: Method, steered: nn.Module, plain: nn.Module, inputs: Any, expected: list[Tensor]) -> None:

@@ -87,8 +87,8 @@ class Method:
 
     def __str__(self) -> str:
         assert dataclasses.is_dataclass(self)
-        said = (*self.always_said(), *(["learned"] if getattr(self, "learned", False) else []))
-        given = [f for f in dataclasses.fields(self) if f.name in said or getattr(self, f.name) != f.default]
+        always = (*self.always_said(), *(["learned"] if getattr(self, "learned", False) else []))
+        given = [f for f in dataclasses.fields(self) if f.name in always or getattr(self, f.name) != f.default]
         return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in given)})"
 
 

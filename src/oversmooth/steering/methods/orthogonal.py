@@ -109,8 +109,8 @@ def _factor(theta: Tensor) -> tuple[Tensor, Tensor]:
 def _left_over(Q: Tensor, last: Tensor) -> Tensor:
     """The unit vector orthogonal to all columns of Q ``(..., d, d − 1)``, on the side of `last` ``(..., d, 1)``."""
     # The axis that the others leave most of, at least 1/d of its squared length: it can always be told apart.
-    place = Q.square().sum(-1, keepdim=True).argmin(-2, keepdim=True)
-    q = torch.zeros_like(last).scatter(-2, place, 1.0)
+    axis = Q.square().sum(-1, keepdim=True).argmin(-2, keepdim=True)
+    q = torch.zeros_like(last).scatter(-2, axis, 1.0)
     for _ in range(2):  # once more: what the first left of the others was relative to a length of 1/√d
         q = q - Q @ (Q.mT @ q)
         q = q / torch.linalg.vector_norm(q, dim=-2, keepdim=True)

@@ -36,13 +36,13 @@ def method_from(settings: dict[str, Any]) -> Method:
     if isinstance(given.get("range"), list):
         given["range"] = tuple(given["range"])
     try:
-        found = METHODS[name](**given)
-        typed(type(found), dataclasses.asdict(found))  # type: ignore[call-overload]
+        method = METHODS[name](**given)
+        typed(type(method), dataclasses.asdict(method))  # type: ignore[call-overload]
     except InputError:
         raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} cannot be made of these settings: {reason(error)}; fix or leave it out") from error
-    return found
+    return method
 
 
 def method_named(text: str) -> Method:
