@@ -35,12 +35,12 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 OnProgress = Callable[[int, int | None, str], None]
-"""(inputs done, inputs in all if known, what is going on)."""
+"""Called with (inputs done, inputs in all if known, the current step)."""
 MOST_BLOCKS = 10_000
-"""To extrapolate over: each of them is run."""
+"""Limit of blocks to extrapolate over: each of them is run."""
 _ONE_AT_A_TIME = threading.RLock()
-# A model that is watched has other forward functions, and torch other settings, which are those of all threads: those
-# that diagnose take turns.
+# A model that is watched has other forward functions, and torch other settings, which all threads share: threads that
+# diagnose take turns.
 
 
 def diagnose(
@@ -62,14 +62,13 @@ def diagnose(
     about: dict[str, Any] | None = None,
     progress: OnProgress | None = None,
 ) -> Diagnosis:
-    """Whether and where a model smooths, which part does it, and what the spectra say about it.
-
-    model: a module, run as it is (mode, precision, device); a name or path, loaded with the matching library; or what
-    `models.load` gave.
-    inputs: a tensor, a dict of the model's arguments, or an iterable of either; by default the package's own prose or
-    pictures, where the model says how it wants them.
+    """Whether and where a model smooths, which part does it, and what the spectra predict.
 
     Args:
+        model: a module, run as it is (mode, precision, device); a name or path, loaded with the matching library; or
+            what `models.load` gave.
+        inputs: a tensor, a dict of the model's arguments, or an iterable of either; by default the package's own prose
+            or pictures, where the model says which preprocessing it needs.
         name: of the model in reports.
         tokenizer: for the default prose, with a language model given as a module.
         stack, heads, norm: for `anatomy.locate`.
@@ -77,11 +76,17 @@ def diagnose(
         joined: inputs for which ρ_rough of all heads together is computed (slow).
         ranks: inputs whose ranks are computed exactly (slow).
         variant: "raw" compares as the papers do; "folded" and "observed" have the norm before the layer in H.
-        rule: "complex" takes eigenvalues as they are, "real" only their real parts (per head).
+        rule: "complex" uses eigenvalues as they are, "real" only their real parts (per head).
         depth: blocks to extrapolate over; 0 for none.
         seed: of Arnoldi's random starts.
-        about: more to keep of the model, in `Diagnosis.model`.
-        progress: called as inputs are done.
+        about: further facts to keep in `Diagnosis.model`.
+        progress: called after each batch with (inputs done, inputs in all or None, the current step).
+
+    Returns:
+        The measurements, predictions and verdict.
+
+    Raises:
+        InputError: an argument is wrong, or the model cannot be located, run or observed.
     """
     started = time.perf_counter()
     remarks: list[str] = []
@@ -292,7 +297,7 @@ def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
 
 
 def _has_dropout(model: nn.Module) -> bool:
-    """Whether training drops anything: modules that do, or a share that a module keeps for a function that does."""
+    """Whether training drops anything: by a module, or by a function to which a module passes its share."""
     shares = [m.p for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
     shares += [v for m in model.modules() for k, v in vars(m).items() if "drop" in k and isinstance(v, float)]
     return any(share > 0 for share in shares)

@@ -30,14 +30,21 @@ from oversmooth.theory.weights import centre_features, fold_norm
 
 # Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
 _SIMULATED = 96
-# Change of log HFC/LFC a layer below which a simulation has settled.
+# Change of log HFC/LFC per layer below which a simulation has settled.
 _STILL = 1e-4
 # Fall of log HFC/LFC over the second half that counts as one.
 _FALL = 0.1
 
 
 def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
-    """The last block, repeated `depth` times."""
+    """What repeating the last block does.
+
+    Args:
+        blocks: what `study` gave.
+        modules: every module of the model by name.
+        depth: how often it is repeated.
+        seed: of Arnoldi's random starts.
+    """
     block = blocks[-1]
     if block.undecided:
         return _undecided("last block", block.undecided, _real([block], modules, depth))
@@ -74,7 +81,17 @@ def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: in
 
 
 def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: int, seed: int) -> list[Extrapolation]:
-    """The whole stack, `passes` more times."""
+    """What repeating the whole stack does.
+
+    Args:
+        blocks: what `study` gave.
+        modules: every module of the model by name.
+        passes: how often it is repeated.
+        seed: of Arnoldi's random starts.
+
+    Raises:
+        InputError: the spectra of this stack cannot be computed.
+    """
     why = next((block.undecided for block in blocks if block.undecided), "")
     if why:
         return [_undecided("stack", why, _real(blocks, modules, passes * len(blocks)))]
@@ -118,7 +135,7 @@ def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: 
 
 
 def _undecided(what: str, why: str, real: Course | None) -> Extrapolation:
-    """Where neither spectra nor simulation know what the block does: the blocks themselves still run."""
+    """Where neither spectra nor simulation apply: the real blocks still run."""
     return Extrapolation(
         what, 0, None, None, "undecided", None, None, "raw", None, "open", real, note=f"undecided: {why}"
     )
@@ -176,7 +193,7 @@ def _simulated(
     X = blocks[-1].y[:1].to(operators[0].device).float()
     if weights[0][0].shape[-2] < X.shape[-1]:  # features of zero mean, in the basis that the weights are in
         X = _without_mean(X)
-    # Whole passes, so that a stack is always seen at the same place.
+    # Whole passes, so that a stack is always seen at the same block.
     period = len(blocks)
     depth = period * max(8, _SIMULATED // period)
     operators = [A.dense() if period == 1 else A for A in operators]  # one matrix at a time is kept
@@ -196,7 +213,7 @@ def _without_mean(X: Tensor) -> Tensor:
 
 
 def _settled(run: Simulation) -> str:
-    """What a run shows at its end: HFC/LFC falling at a steady rate, or levelling off, or no telling."""
+    """What a run shows at its end: HFC/LFC falling at a steady rate (smooth), levelling off (rough), or neither."""
     log_ratio, depth = run.log_hfc_lfc[:, 0], run.depth
     half, most = len(depth) // 2, 3 * len(depth) // 4
     if not bool(log_ratio[half:].isfinite().all()):
@@ -211,7 +228,7 @@ def _settled(run: Simulation) -> str:
 
 
 def _real(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int) -> Course | None:
-    """The blocks themselves, run again on what the last one gave, with everything else they got as it was."""
+    """The blocks themselves, run again on what the last one gave, with their other arguments unchanged."""
     attention, given = modules[blocks[-1].layer.name], first_tensor(blocks[-1].args, blocks[-1].kwargs)
     # As the blocks take it: undoing `batch_first` is doing it again, but for a single array.
     x = blocks[-1].y[0] if given.ndim == 2 else batch_first(attention, blocks[-1].y)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 Number = float | None
 Numbers = dict[str, Number]
-"""Metrics by name, those of `metrics.METRICS`."""
+"""Metrics by name: those of `metrics.METRICS`."""
 Verdict = Annotated[str, Literal["smooth", "rough", "tie", "undecided"]]
 Alone = Annotated[str, Literal["smooth", "rough", "open"]]
-"""What weights alone decide, or a simulation."""
+"""What weights alone, or a simulation, decide."""
 
 
 class _ModelAlways(TypedDict):
@@ -60,7 +60,7 @@ class Provenance(_ProvenanceAlways, total=False):
     created: str
     seed: int
     tokens: list[int]
-    """Of the shortest and of the longest input."""
+    """Number of tokens of the shortest and of the longest input."""
     rank_inputs: int
     joined_inputs: int
     spectra_inputs: int
@@ -72,14 +72,18 @@ class Provenance(_ProvenanceAlways, total=False):
 
 
 class Massive(TypedDict):
+    """Massive tokens after one block."""
+
     input_share: Number
     tokens: int
     positions: dict[str, int]
-    """How many such tokens at the positions seen most."""
+    """Number of massive tokens by position, for the most frequent positions."""
     largest_ratio: Number
 
 
 class _Moved(TypedDict):
+    """How far a warm start moved each head of a layer."""
+
     layer: int
     heads: list[float]
 
@@ -99,6 +103,8 @@ class _VerifiedLayer(TypedDict):
 
 
 class Steered(TypedDict):
+    """What steering did: its settings, and whether the promised spectrum holds."""
+
     methods: list[dict[str, Any]]
     layers: list[int]
     stack: str
@@ -107,6 +113,11 @@ class Steered(TypedDict):
 
 
 def plain(value: float | Tensor, digits: int = 7) -> Number:
-    """A number as it is kept: rounded so that files stay small, None where it has no meaning."""
+    """A number as it is kept: rounded so that files stay small, None where it has no meaning.
+
+    Args:
+        value: a number, or a tensor of one.
+        digits: significant ones.
+    """
     value = float(value)
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None

@@ -14,6 +14,7 @@ from oversmooth.observe import Observations, SeenBlock
 
 
 def layers_observed(blocks: list[SeenBlock], observed: Observations) -> list[Layer]:
+    """What enters the first block, then one entry per block that ran."""
     entering = observed.tokens[(0, -1)]
     layers = [
         Layer(

@@ -21,7 +21,7 @@ class Change:
     log_hfc_lfc: Number
     spread: Number
     log_hfc: Number
-    """Growth of the band that tells tokens apart."""
+    """Growth of the band in which tokens differ."""
     log_lfc: Number
     """Growth of the constant band."""
 
@@ -54,8 +54,8 @@ class Spectrum:
     heads: dict[str, list[Eigenvalues]] = field(repr=False)
     inverse_sigma: Number = None
     verdicts: list[Alone] = field(default_factory=list)
-    """Per head, of raw H and for whatever attention: smooth, rough, or open where weights alone do not decide. Empty
-    where they were not asked for.
+    """Per head, of raw H and for any attention: smooth, rough, or open where weights alone do not decide. Empty where
+    not requested.
     """
 
 
@@ -69,9 +69,9 @@ class LayerDominance:
     """Of all heads together, mean over the sample of inputs; compare with joined_rho_smooth."""
     rho_smooth_heads: list[Number]
     rho_rough_heads: list[list[Number]] = field(repr=False)
-    """One row an input, one column a head."""
+    """One row per input, one column per head."""
     verdict_heads: list[list[Verdict]] = field(repr=False)
-    """smooth, rough, tie or undecided, in the same places."""
+    """smooth, rough, tie or undecided, in the same rows and columns."""
     joined_inputs: list[int] = field(default_factory=list, repr=False)
     """The inputs of the sample, counted from 0."""
     joined_rho_smooth: list[Number] = field(default_factory=list, repr=False)
@@ -89,7 +89,7 @@ class LayerDominance:
 
 
 def share_of_smoothing(verdicts: list[str]) -> Number:
-    """Undecided cases are cases too; where there is no other, there is no share."""
+    """The share of cases that smooth, undecided ones included; None where all are undecided."""
     if all(v == "undecided" for v in verdicts):
         return None
     return sum(v == "smooth" for v in verdicts) / len(verdicts)
@@ -110,21 +110,21 @@ class Layer:
     without_massive: Numbers | None = field(default=None, repr=False)
     """tokens, without massive-activation tokens; None if there were none."""
     massive: Annotated[dict[str, Any], Massive] | None = None
-    """share of inputs that have such tokens, the positions seen most, the largest norm over the median."""
+    """Share of inputs that have such tokens, their most frequent positions, the largest norm over the median."""
     changes: list[Change] = field(default_factory=list)
     spectrum: Spectrum | None = None
     dominance: LayerDominance | None = None
 
     @property
     def rho_smooth(self) -> Number:
-        """All heads together: what rho_rough was compared with; by weights alone where nothing was compared."""
+        """Of all heads together: what rho_rough was compared with, or by weights alone where nothing was compared."""
         known = [v for v in (self.dominance.joined_rho_smooth if self.dominance else []) if v is not None]
         if known:
             return sum(known) / len(known)
         return self.spectrum.rho_smooth if self.spectrum else None
 
     def change(self, part: str) -> Number:
-        """Of log HFC/LFC through one part, all its places together; None where it was not measured."""
+        """Change of log HFC/LFC through one part, all its stages together; None where it was not measured."""
         values = [c.log_hfc_lfc for c in self.changes if c.part == part]
         known = [v for v in values if v is not None]
         return math.fsum(known) if known and len(known) == len(values) else None
@@ -154,14 +154,14 @@ class Extrapolation:
     rho_rough: Number
     verdict: Verdict
     predicted_rate: Number
-    """Factor on HFC/LFC a block, where smoothing dominates; None where a level is reached instead."""
+    """Factor on HFC/LFC per block, where smoothing dominates; None where a level is reached instead."""
     residual: Number
     variant: str
     """How the norm entered: raw, folded, observed, or post (tokens whose features have zero mean, as after a norm)."""
     simulated: Course | None
     """Attention alone, frozen as last seen."""
     simulated_verdict: Alone
-    """smooth where HFC/LFC kept falling, rough where it did not, open where there was no telling."""
+    """smooth where HFC/LFC kept falling, rough where it did not, open where that is unclear."""
     real: Course | None
     """The blocks themselves, norm and MLP included, attention computed again each time."""
     note: str = ""
@@ -169,14 +169,14 @@ class Extrapolation:
 
 @dataclass
 class Accuracy:
-    """How many labels are found, as shares."""
+    """Shares of images that are classified correctly."""
 
     images: int
     clean: float
     corrupted: list[float]
-    """By the intensity of corruption, from 1; of `corrupted_images` of them."""
+    """Per intensity of corruption, from 1; of ``corrupted_images`` images."""
     corrupted_images: int
     how: str
-    """What was corrupted how, in words."""
+    """How images were corrupted, in words."""
     trained: Number = None
-    """On the whole test set, as it was noted after training."""
+    """On the whole test set, as noted after training."""

@@ -1,5 +1,4 @@
-"""What was found about a model, with where it comes from. It saves, loads, and knows nothing of how it was found or
-drawn.
+"""A `Diagnosis`: everything measured and predicted about a model, saved to and loaded from JSON.
 
 The JSON it writes is described in docs/diagnosis.md. Numbers that have no meaning (the cosine of a single token, an
 infinite ratio) are None here and ``null`` there.
@@ -28,30 +27,30 @@ if TYPE_CHECKING:
 
 SCHEMA, VERSION = "oversmooth/diagnosis", 2
 _READ = (1, 2)
-"""Version 1 had no undecided cases, nor how verdicts are known: what it has not is None."""
+"""Version 1 had neither undecided cases nor how verdicts are known: what it lacks is None."""
 _MOST_BYTES = 2 * 2**30
-_MEMORY_A_BYTE = 12  # of a file: what its numbers take once they are read
+_MEMORY_PER_BYTE = 12  # of a file: what its numbers take once they are read
 
 
 @dataclass(repr=False)
 class Diagnosis:
-    """Everything `diagnose` found."""
+    """Everything that `diagnose` measured and predicted about a model."""
 
     model: ModelFacts
     provenance: Provenance
     layers: list[Layer]
     extrapolation: list[Extrapolation] = field(default_factory=list)
     verdict: list[str] = field(default_factory=list)
-    """In plain words: measured, predicted, and where the two part."""
+    """In plain words: what was measured, what was predicted, and where the two disagree."""
     remarks: list[str] = field(default_factory=list)
-    """What a reader should know about how this was found."""
+    """What a reader should know about how this was measured."""
     steering: Annotated[dict[str, Any], Steered] | None = None
-    """Of a steered model: the methods, how far a warm start moved its layers, and whether the promise holds."""
+    """Of a steered model: the methods, how far a warm start moved its layers, whether the promised spectrum holds."""
     accuracy: Accuracy | None = None
     """Of a classifier that was tested as well."""
 
     def __repr__(self) -> str:
-        """One line: the whole is what `to_dict` gives."""
+        """One line; `to_dict` gives everything."""
         facts = [f"{len(self.layers) - 1} blocks", f"{self.provenance.get('inputs', 0)} inputs"]
         known = [value for value in self.curve("hfc_lfc") if value is not None]
         if known:
@@ -62,17 +61,18 @@ class Diagnosis:
 
     @property
     def name(self) -> str:
+        """Of the model, as reports show it."""
         return str(self.model["name"])
 
     @property
     def smoothing_share(self) -> Number:
-        """Over all inputs, layers and heads (the first paper's table 1)."""
+        """Share of cases, over all inputs, layers and heads, that smooth (table 1 of the first paper)."""
         verdicts = [v for layer in self.layers if layer.dominance for row in layer.dominance.verdict_heads for v in row]
         return share_of_smoothing(verdicts)
 
     @property
     def undecided_share(self) -> Number:
-        """Of the same cases, those that rounding could turn or no theorem covers; None where that was not asked."""
+        """Share of these cases that rounding could turn or no theorem covers; None where that is not known."""
         layers = [layer.dominance for layer in self.layers if layer.dominance]
         counts = [(d.undecided_share, sum(len(row) for row in d.verdict_heads)) for d in layers]
         known = [(share * count, count) for share, count in counts if share is not None]
@@ -81,7 +81,7 @@ class Diagnosis:
 
     @property
     def negative_share(self) -> Number:
-        """Of the eigenvalues of the joined H, over all layers."""
+        """Share of the eigenvalues of the joined H, over all layers, that have a negative real part."""
         spectra = [layer.spectrum.joined["raw"] for layer in self.layers if layer.spectrum]
         counts = [(e.negative_share * len(e.real), len(e.real)) for e in spectra if e.negative_share is not None]
         total = sum(size for _, size in counts)
@@ -89,7 +89,7 @@ class Diagnosis:
 
     @property
     def real_parts(self) -> list[float]:
-        """Of the eigenvalues of H over all layers: joined, or of the heads where only those were computed."""
+        """Real parts of the eigenvalues of H, over all layers: joined, or per head where only those were computed."""
         parts: list[float] = []
         for layer in self.layers:
             if layer.spectrum:
@@ -98,7 +98,18 @@ class Diagnosis:
         return parts
 
     def curve(self, metric: str, *, without_massive: bool = False) -> list[Number]:
-        """A metric after every block, what enters the first block included; None where it was not taken."""
+        """A metric after every block, preceded by its value for what enters the first block.
+
+        Args:
+            metric: its name, such as "hfc_lfc".
+            without_massive: leave out massive-activation tokens.
+
+        Returns:
+            One number per depth; None where it was not measured.
+
+        Raises:
+            InputError: there is no such metric.
+        """
         if metric not in METRICS and not any(metric in layer.tokens for layer in self.layers):
             raise InputError(f"there is no metric {metric!r}; choose one of {', '.join(METRICS)}")
         return [
@@ -107,13 +118,22 @@ class Diagnosis:
         ]
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain lists, dicts and numbers, described in docs/diagnosis.md."""
         return {"schema": SCHEMA, "version": VERSION, **dataclasses.asdict(self)}
 
     def to_json(self) -> str:
+        """As JSON text."""
         return json_text(self.to_dict(), allow_nan=False, separators=(",", ":"))
 
     def save(self, path: str | Path) -> None:
-        """As JSON; the file is there whole or not at all."""
+        """Write a JSON file, whole or not at all.
+
+        Args:
+            path: of a .json file.
+
+        Raises:
+            InputError: it cannot be written.
+        """
         file = arguments.path(path, remedy="give the path of a .json file")
         check_writable(file, (".json",))
         with whole_file(file) as temporary:
@@ -121,6 +141,14 @@ class Diagnosis:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Diagnosis:
+        """Read what `to_dict` gave.
+
+        Args:
+            data: of this version or an earlier one.
+
+        Raises:
+            InputError: it is something else, of a later version, or damaged.
+        """
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise InputError(f"this is not a diagnosis: its schema is not {SCHEMA!r}; give what Diagnosis.save wrote")
         if data.get("version") not in _READ:
@@ -140,15 +168,31 @@ class Diagnosis:
 
     @classmethod
     def from_json(cls, text: str) -> Diagnosis:
+        """Read what `to_json` gave.
+
+        Args:
+            text: JSON.
+
+        Raises:
+            InputError: it is something else, of a later version, or damaged.
+        """
         if not isinstance(text, (str, bytes, bytearray)):
             raise InputError(f"this is {arguments.kind(text)}, not JSON as text; give what Diagnosis.save wrote")
         return cls.from_dict(parse_json(text, "this is not JSON", "give what Diagnosis.save wrote"))
 
     @classmethod
     def load(cls, path: str | Path) -> Diagnosis:
+        """Read a file that `save` wrote.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            InputError: it cannot be read, or is no diagnosis.
+        """
         remedy = "give a file that Diagnosis.save wrote"
         path = arguments.path(path, remedy=remedy)
-        check_fits(_MEMORY_A_BYTE * check_plain(path, remedy), f"reading {path}", remedy)
+        check_fits(_MEMORY_PER_BYTE * check_plain(path, remedy), f"reading {path}", remedy)
         try:
             text = read_bytes(path, remedy, _MOST_BYTES).decode("utf-8")
         except UnicodeDecodeError as error:
@@ -159,7 +203,14 @@ class Diagnosis:
             raise InputError(f"{path}: {error}") from error
 
     def to_html(self, path: str | Path) -> None:
-        """One self-contained page."""
+        """Write a report as one self-contained page.
+
+        Args:
+            path: of an .html file.
+
+        Raises:
+            InputError: it cannot be written.
+        """
         from oversmooth.report import page  # charts are heavy, and only reports need them
 
         file = arguments.path(path, remedy="give the path of a .html file")
@@ -167,7 +218,7 @@ class Diagnosis:
         page.save([self], file)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row a layer: metrics, changes and the summary of spectra and dominance."""
+        """One row per layer: metrics, changes, and the summary of spectra and dominance."""
         import pandas  # the user's own; nothing else here needs it
 
         rows = []
@@ -185,7 +236,7 @@ class Diagnosis:
 
 
 def _check_whole(diagnosis: Diagnosis) -> None:
-    """What types do not say: damage shows here, and not where a report is made."""
+    """Check what types do not say, so that damage shows on reading and not in a report."""
     if not diagnosis.layers:
         raise ValueError("it has no layers")
     for layer in diagnosis.layers:

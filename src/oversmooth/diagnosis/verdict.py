@@ -1,4 +1,4 @@
-"""A diagnosis in plain words: what was measured, what was predicted, where the two part.
+"""A diagnosis in plain words: what was measured, what was predicted, where the two disagree.
 
 Neutral by design: smoothing is a quantity, not a fault.
 """
@@ -15,6 +15,7 @@ _ROUNDING = 1e-6  # of the largest eigenvalue: what is nearer to zero is zero, c
 
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
+    """The verdict: what was measured, by part, what spectra predict, and what more depth would do."""
     blocks = diagnosis.layers[1:]
     candidates = [
         _measured(diagnosis),
@@ -53,7 +54,7 @@ def _apart(before: float, after: float) -> str:
 
 
 def _steered(diagnosis: Diagnosis) -> str:
-    """Whether the spectrum that steering promised is there."""
+    """Whether the spectrum that steering promised holds."""
     verified = (diagnosis.steering or {}).get("verified")
     if not verified:
         return ""
@@ -199,7 +200,7 @@ def _runs(numbers: list[int]) -> str:
 
 def _further(entry: Extrapolation) -> str:
     predicted = {
-        "smooth": f"smoothing, in the end × {entry.predicted_rate:.3g} a block"
+        "smooth": f"smoothing, in the end × {entry.predicted_rate:.3g} per block"
         if entry.predicted_rate is not None
         else "smoothing",
         "rough": "no smoothing, HFC/LFC stays above zero",

@@ -31,7 +31,7 @@ LIBRARY = "transformers"
 
 
 def accepts(_name: str) -> bool:
-    """Whatever no other loader takes: only transformers can tell."""
+    """Every name that no other loader accepts: only transformers knows whether it exists."""
     return True
 
 
@@ -63,7 +63,7 @@ def from_transformers(
         if not trust:
             check_asks_for_none(stated, name)
         try:
-            # Said outright: where nothing is said, transformers asks on standard input whether to run code.
+            # Explicit: without it transformers asks on standard input whether to run code.
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust)
         except Exception as error:
             raise InputError(not_fetched(name, error)) from error
@@ -83,7 +83,7 @@ def from_transformers(
         if settings and not random:
             load = steered_class(cls, settings)
             if (weights := _steered_weights(name, folder)) is not None:
-                config.transformers_weights = weights  # how from_pretrained is told another name
+                config.transformers_weights = weights  # the name that from_pretrained looks for
         remarks = code_run(name, config) if trust else []
         if dtype is None and device in (None, "cpu"):
             # Half precision on a CPU is slow, or refused; what is stored in it is exact in float32.
@@ -142,7 +142,7 @@ def _why_no_tokenizer(error: BaseException) -> str:
 
 
 def _check_texts(folder: Path) -> None:
-    """Refuse, before libraries read them whole, files beside the weights that are larger than any that was meant."""
+    """Refuse oversized text files beside the weights, before libraries read them whole."""
     for file in folder.iterdir():
         if file.suffix in _TEXTS and file.is_file() and (size := file.stat().st_size) > _MOST_TEXT:
             raise InputError(f"{file} has {size:,} bytes, over {_MOST_TEXT:,}; fetch it again, or remove it")
@@ -165,7 +165,7 @@ def _steered_weights(name: str, folder: Path | None) -> str | None:
 
 @contextlib.contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's own progress bars and advice: what matters is said in remarks."""
+    """Without the library's own progress bars and advice; remarks have what matters."""
     tools = transformers.utils.logging
     level = tools.get_verbosity()
     bars = getattr(tools, "is_progress_bar_enabled", lambda: True)()

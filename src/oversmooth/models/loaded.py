@@ -1,4 +1,4 @@
-"""A model that is ready to run, and what it says of the inputs it takes."""
+"""A model that is ready to run, and what it states about its inputs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from oversmooth.safety.errors import InputError
 Kind = Literal["vision", "text", "other"]
 DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
 DATA_COUNT = 64
-"""Inputs of the user's data, if not said otherwise."""
+"""Default number of inputs from the user's data."""
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which model, and how: what `load` was asked for."""
+    """The arguments of `load`."""
 
     name: str
     random: bool = False
@@ -45,19 +45,19 @@ class Loaded:
     preprocessing: Preprocessing | None = None
     argument: str = "pixel_values"
     longest: int | None = None
-    """Tokens it takes at most; None if it does not say."""
+    """The largest number of tokens it takes; None if unknown."""
     no_tokenizer: str = ""
     """Why there is no tokenizer, where there should be one."""
     remarks: list[str] = field(default_factory=list)
     folder: Path | None = None
-    """Where it was loaded from, if from files of the user's."""
+    """Where it was loaded from, if from the user's files."""
     processor: Path | None = None
     """Where the files of a hub id's processor are, if it has any."""
     recipe: Any = None
-    """The `train.recipe.Recipe` it was trained by, if `oversmooth train` wrote it."""
+    """The `train.recipe.Recipe` it was trained with, if `oversmooth train` wrote it."""
 
     def of_folder(self, folder: Path) -> Loaded:
-        """Named after the directory of the user's that it was loaded from."""
+        """This model, named after the user's directory that it was loaded from."""
         self.name, self.folder = folder.resolve().name, folder
         return self
 
@@ -70,7 +70,18 @@ class Loaded:
         batch: int = DEFAULT_BATCH,
         lines: bool = False,
     ) -> Inputs:
-        """From the user's data, or the package's own prose or pictures."""
+        """Inputs from the user's data, or the package's own prose or pictures.
+
+        Args:
+            source: a file or directory of the user's; None for the package's own.
+            count: how many.
+            length: tokens per text; None for the default, or the model's limit if that is less.
+            batch: inputs per batch.
+            lines: whether each line of a text is an input.
+
+        Raises:
+            InputError: the model does not state which inputs it takes, or they cannot be read.
+        """
         if self.kind == "vision":
             assert self.preprocessing is not None
             return image_inputs(self.preprocessing, source, count=count, batch=batch, argument=self.argument)
@@ -93,12 +104,27 @@ class Loaded:
 
 
 def default_inputs(model: nn.Module, tokenizer: Any = None) -> Inputs:
-    """The package's own prose or pictures for a live model that says how it wants them."""
+    """The package's own prose or pictures, for a live model that states its preprocessing.
+
+    Args:
+        model: a module of transformers or timm.
+        tokenizer: of a language model.
+
+    Raises:
+        InputError: the model does not state which inputs it takes.
+    """
     return described(model, type(model).__name__, None, tokenizer).inputs()
 
 
 def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) -> Loaded:
-    """What a live model says about the inputs it takes."""
+    """A live model with what it states about its inputs.
+
+    Args:
+        model: a module.
+        name: of the model in reports.
+        folder: where its configuration is; None: in the model alone.
+        tokenizer: of a language model.
+    """
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", None)
     if (timm_settings := _timm_settings(model)) is not None:

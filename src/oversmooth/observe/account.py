@@ -1,8 +1,8 @@
 """The stream through one block, accounted for: what enters, what each part adds and with which factor, what leaves.
 
 Names say little about what is added to what; arrays do. Everything that a module of the block got or gave while one
-input went through is kept, and the sums that lead from what entered to what left are looked for among them. A part
-that no sum explains is said not to be, and gets no number.
+input went through is kept, and the sums that lead from what entered to what left are searched for among these arrays.
+A part that no sum explains is reported as unexplained, and gets no number.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class _Seen:
 
 @dataclass
 class _Addition:
+    """The sum in which attention's output enters the stream."""
+
     state: _Seen | None
     """None: the block's end."""
     base: _Seen | None
@@ -47,7 +49,17 @@ class _Addition:
 def account(
     layer: AttentionLayer, events: list[Event], x: Tensor, out: Tensor, values_in: Tensor | None, y: Tensor, rest: str
 ) -> Account:
-    """x entered the block, y left it; out is what attention's output projection gave. rest: what the other part is."""
+    """How attention enters the stream of one block, and where that stream can be read.
+
+    Args:
+        layer: the block's attention.
+        events: what its modules got and gave, in order.
+        x: ``(b, n, d)``: what entered the block.
+        out: ``(b, n, d)``: what attention's output projection gave.
+        values_in: ``(b, n, d)``: what values were computed from; None: unknown.
+        y: ``(b, n, d)``: what left the block.
+        rest: the name of the block's other part, such as "mlp".
+    """
     return _Accountant(layer, events, x, out, values_in, y, rest).close()
 
 
@@ -104,7 +116,7 @@ class _Accountant:
         return Account([Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=UNEXPLAINED)
 
     def _distinct(self) -> list[_Seen]:
-        """Every array once, in the order they were met; where a norm reads it, there: norms get whole tokens."""
+        """Every array once, in the order met; where a norm reads an array, at that norm, which gets whole tokens."""
         distinct: list[_Seen] = []
         for event in self.events:
             # What a module around attention got was there before attention gave anything.
@@ -197,7 +209,7 @@ class _Accountant:
         return self.x if base is None else base.x
 
     def _factors(self, addition: _Addition) -> tuple[float, Tensor | None, str]:
-        """(keep, factor on attention's output, why there is none of them that acts alike on all tokens)."""
+        """(keep, factor on attention's output, why none acts alike on all tokens, or nothing)."""
         keep, factor = addition.total.factors[0], _last(addition.total)
         if addition.total.varies == "by token":
             return 1.0, None, BY_TOKEN
@@ -324,7 +336,7 @@ class _Accountant:
         return own if any(word in own.lower() for word in _MIXERS) else self.rest
 
     def _source(self, event: Event | None) -> tuple[str, int]:
-        """Where the branch can be heard: the module, and which of its calls."""
+        """The module that gives the branch, and which of its calls."""
         if event is None:
             event = next((e for e in self.events if e.gave is self.out), None)
         return (self.layer.name, 0) if event is None else (event.name, event.nth)

@@ -29,22 +29,25 @@ class Caught:
     A: AttentionOperator | None
     """None where only the tokens were asked for."""
     allowed: Tensor | None
-    """Who may see whom, ``(b, h, n, n)`` or broadcastable; None: all see all, or all that came before."""
+    """``(b, h, n, n)`` or broadcastable: who may see whom; None: all see all, or all that came before."""
     tokens: Tensor | None
-    """The tokens that count, ``(b, n)``; None: all."""
+    """``(b, n)``: the tokens that count; None: all."""
     values_in: Tensor | None = None
-    """What values were made of, ``(b, n, d)``, where that is done in the same call."""
+    """``(b, n, d)``: what values were computed from, where that is done in the same call."""
     row_sums: Tensor | None = None
-    """Where something that is no token takes a share of attention: what is left, ``(b, h, n)``."""
+    """``(b, h, n)``: what tokens get of each row, where a sink takes a share; None: all of it."""
 
 
 class CatchAttention(TorchFunctionMode):
-    """While active, remembers the attention of every call that mixes tokens."""
+    """While active, remembers the attention of every call that mixes tokens.
+
+    Args:
+        heads: how many the layer has.
+        named: ``(batch, n)``: tokens that are not padding, from an argument of the model; decides what rows leave open.
+        operators: False to learn only which tokens count.
+    """
 
     def __init__(self, heads: int, named: Tensor | None, *, operators: bool = True) -> None:
-        """named: tokens that are not padding by an argument's name, ``(batch, n)``, for what the rows leave open.
-        operators: False to learn of tokens alone.
-        """
         super().__init__()
         self.heads, self.named, self.operators = heads, named, operators
         self.caught: list[Caught] = []
@@ -97,7 +100,7 @@ class CatchAttention(TorchFunctionMode):
         is_causal: bool = False,
         **others: Any,
     ) -> None:
-        """torch's own attention does all in one function: q and k are projected once more, from its own weights."""
+        """torch's own attention is a single function: q and k are projected once more, with its own weights."""
         if bias_k is not None or add_zero_attn:
             raise InputError(
                 "this attention adds a token of its own (bias_k or add_zero_attn), which has no place in A"
@@ -188,7 +191,7 @@ def _both(one: Tensor | None, other: Tensor) -> Tensor:
 
 
 def _visible(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A mask of a fused call, as who may look where ``(b, h, n, n)``, and what it adds to scores if not zero."""
+    """A mask of a fused call, as ``(b, h, n, n)``: who may see whom; and what it adds to scores, if not zero."""
     mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
     if mask.dtype == torch.bool:
         return mask, None

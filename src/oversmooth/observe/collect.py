@@ -24,17 +24,22 @@ from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.spectrum import attention_spectrum
 from oversmooth.theory.weights import fold_norm, head_spectrum
 
-# Reasons kept of a layer's undecided cases.
+# Reasons kept per layer of its undecided cases.
 _REASONS = 3
 
 
 class Collect:
-    """The listener that reduces."""
+    """The listener that reduces tokens and attention to numbers.
+
+    Args:
+        blocks: what `study` gave.
+        settings: what to compute.
+        steering: what was done to the model, if anything; dominance is then that of steered attention.
+    """
 
     def __init__(self, blocks: list[SeenBlock], settings: Settings, steering: Any = None) -> None:
-        """steering: what was done to the model, if anything: dominance is then of the attention it makes."""
         self.watch_factors = True
-        """Not where dropout scales at random what is added."""
+        """Whether to compare factors between inputs; not where dropout scales at random what is added."""
         self.blocks, self.settings, self.steering = blocks, settings, steering
         self.observations = Observations()
         self._rows: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
@@ -64,7 +69,12 @@ class Collect:
         return sorted(modules)
 
     def begin(self, named: Tensor | None, special: Tensor | None) -> None:
-        """A batch comes. named: not padding, by an argument's name; special: not counted as tokens; both ``(b, n)``."""
+        """A batch is about to run.
+
+        Args:
+            named: ``(b, n)``: tokens that are not padding, from an argument of the model.
+            special: ``(b, n)``: tokens that are not counted.
+        """
         self._named, self._special = named, special
 
     def enter(self, call: int, layer: AttentionLayer, x: Tensor, _args: Any, _kwargs: Any) -> None:
@@ -85,7 +95,7 @@ class Collect:
             self._site((call, -1), x, cosines=True)
 
     def _know(self, caught: Caught | None) -> None:
-        """Which tokens count, now that attention has shown its mask; what was met before is measured."""
+        """Decide which tokens count, now that attention has shown its mask, and measure what waited for that."""
         if caught is None and self._before is not None:
             self._tokens = self._before
         else:
@@ -145,7 +155,7 @@ class Collect:
                 self._site((call, index), state, cosines=index == self.blocks[call].attention_stage)
 
     def _check_factors(self, call: int, state: Tensor) -> None:
-        """A gate may depend on the input: what one input showed is held against every other."""
+        """A gate may depend on the input: the factors that one input showed are compared with every other."""
         branch = self.blocks[call].branch
         if branch is None or self._branch is None or (branch.beside is not None and self._beside is None):
             return
@@ -155,7 +165,7 @@ class Collect:
         terms = [self._few, *([] if self._beside is None else [self._beside]), self._branch]
         if not holds(few_tokens(state), terms, branch.factors):
             self.observations.varies.add(call)
-        self._branch = None  # the first place after attention, and no later one
+        self._branch = None  # at the first stage after attention only
 
     def _added(self, stage: Stage, branch: Tensor) -> Tensor:
         assert self._x is not None
@@ -321,7 +331,7 @@ class Collect:
             row["abs_cos"].append(summary.abs_cos)
 
     def finish(self) -> Observations:
-        """Everything on the CPU and in a row."""
+        """Everything on the CPU, concatenated over inputs, without inputs that are too short."""
         observed = self.observations
         keep = torch.tensor(observed.tokens_seen) > 1
         observed.short = int((~keep).sum())

@@ -18,7 +18,7 @@ Given = Tensor | Mapping[str, Tensor] | Batch
 
 
 class Runner:
-    """Calls the model on whatever form inputs have."""
+    """Calls the model on inputs of any supported form."""
 
     def __init__(self, model: nn.Module, anatomy: Anatomy) -> None:
         self.model = model
@@ -37,7 +37,7 @@ class Runner:
             takes = set(inspect.signature(self.call.forward).parameters)
         except (TypeError, ValueError):
             takes = set()
-        # A cache of keys would be filled for nothing.
+        # A key cache would be filled and never used.
         self.settings = {USE_CACHE: False} if USE_CACHE in takes else {}
         # What a classifier's output has; features are no votes for classes.
         self.classes = getattr(config, "num_labels", getattr(model, "num_classes", None))
@@ -73,7 +73,7 @@ class Runner:
         return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
 
     def first_input(self, batch: Batch | Tensor) -> Batch | Tensor:
-        """The first of a batch, or all of it where there is no telling which axis is the batch."""
+        """The first input of a batch, or all of it where it is unclear which axis is the batch."""
         axis = 0 if self.batch_first else 1
         if isinstance(batch, Tensor):
             one = batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch

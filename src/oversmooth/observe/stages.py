@@ -23,8 +23,8 @@ class Stage:
 
     part: str
     where: Literal["input", "output", "sum", "end"]
-    """Of the module: what it got, what it gave, what it gave times factor added to keep times what was there before; or
-    the block's end.
+    """What the module got, what it gave, ``keep`` times what entered plus ``factor`` times what it gave; or the block's
+    end.
     """
     module: str = ""
     nth: int = 0
@@ -35,7 +35,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Branch:
-    """Where what attention adds to what entered the block can be heard, and the factors that one input showed."""
+    """The module whose output is what attention adds to the stream, and the factors that one input showed."""
 
     module: str
     nth: int
@@ -57,7 +57,7 @@ class Account:
     undecided: str = ""
     """Why this block has no H, or none that acts on the stream alone."""
     branch: Branch | None = None
-    """What to hold the factors against when other inputs come."""
+    """What the factors are compared with for other inputs."""
 
     @property
     def attention_stage(self) -> int | None:
@@ -72,13 +72,13 @@ class Account:
 
 @dataclass
 class Event:
-    """A module of the block ran. All arrays are tokens ``(b, n, d)``, or None where they are something else."""
+    """A module of the block ran; arrays are tokens ``(b, n, d)``, or None where they have another shape."""
 
     name: str
     nth: int
     given: Tensor | None
     gave: Tensor | None
     acts_on_features: bool
-    """A norm or a scale: a leaf with nothing but one number a feature."""
+    """A norm or a scale: a leaf with nothing but one number per feature."""
     later: bool
-    """Whether attention had given its output when this one had run."""
+    """Whether attention had returned when this module had run."""

@@ -1,4 +1,4 @@
-"""One input through the model, to learn where the residual stream passes and to hold anatomy against what happens.
+"""One input through the model, to learn where the residual stream passes and to check anatomy against what happens.
 
 Names say little about whether a norm stands before a layer or on the stream, or what is added to what; the arrays do.
 Everything here is found by comparing them, and what the weights and the caught attention give is checked against what
@@ -57,14 +57,14 @@ class SeenBlock:
     running: Any = field(default=None, repr=False)
     """The steered pass it was part of, where the model is steered."""
     branch: Branch | None = None
-    """What to hold the factors against when other inputs come; None: nothing can be, or is to be."""
+    """What the factors are compared with for other inputs; None: nothing is compared."""
     windows: bool = False
     """Whether some layers of the stack keep tokens apart that others connect: windows, and not packed texts."""
     undecided: str = ""
     """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
 
     def forget(self) -> None:
-        """Let go of everything of the size of an input."""
+        """Release everything of the size of an input."""
         self.A = self.args = self.kwargs = self.running = None
         self.x = self.y = self.x.new_empty(0)
 
@@ -243,7 +243,8 @@ class Study:
     def _check_attention(self, call: int, layer: AttentionLayer, heard: _Heard) -> str:
         """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, steered as the model is, against what the layer returned.
 
-        Gives why the theorems do not apply although the weights are known, or nothing.
+        Returns:
+            Why the theorems do not apply although the weights are known, or nothing.
         """
         values_in = heard.attention_in if heard.values_in is None else heard.values_in
         assert heard.A is not None
@@ -324,7 +325,9 @@ def without_dropout(modules: dict[str, nn.Module]) -> Iterator[None]:
 
 
 def _disagreement(expected: Tensor, got: Tensor, mask: Tensor | None, share: float) -> float:
-    """How far this share of the tokens is off at most, relative to their own size: a massive one hides no other."""
+    """The largest relative error among this share of the tokens, each relative to its own size, so that a massive one
+    hides no other.
+    """
     got = got.to(expected)
     error = torch.linalg.vector_norm(expected - got, dim=-1)
     size = torch.linalg.vector_norm(got, dim=-1)
@@ -353,7 +356,17 @@ def _holds_a_matrix(A: AttentionOperator | None) -> bool:
 
 
 def inverse_sigma(x: Tensor, kind: str, mask: Tensor | None, eps: float) -> Tensor:
-    """Mean over tokens of 1/σ, as a norm takes it: about the mean of a token's features (layer) or zero (rms)."""
+    """Mean over tokens of 1/σ, as a norm computes it: about the mean of a token's features (layer) or zero (rms).
+
+    Args:
+        x: ``(b, n, d)``: tokens.
+        kind: of norm, "layer" or "rms".
+        mask: ``(b, n)``: tokens that count; None: all.
+        eps: what the norm adds to σ².
+
+    Returns:
+        ``(b,)``
+    """
     x = x.float()
     # Two plain passes: torch's var takes five times as long on a CPU.
     centred = x if kind == "rms" else x - x.mean(-1, keepdim=True)
@@ -379,7 +392,7 @@ def _output(layer: AttentionLayer) -> str:
 
 
 def _acts_on_features(module: nn.Module, width: int) -> bool:
-    """A leaf with nothing but one number a feature: a norm or a scale; norms without any, too."""
+    """A leaf with nothing but one number per feature, a norm or a scale; norms without parameters, too."""
     if any(True for _ in module.children()):
         return False
     parameters = [p for p in module._parameters.values() if p is not None]

@@ -15,10 +15,13 @@ _HIDDEN, _BELOW = -5e3, 1e3
 
 
 def may_see(scores: Tensor) -> Tensor:
-    """Which pairs a mask that was added to scores leaves, ``(..., n, n)``; also of the mask itself.
+    """Which pairs a mask that was added to the scores leaves.
 
     Libraries hide with −inf, with the most negative number of some type, or with −1e9 or −1e4 by hand. A row that is
     hidden whole stays hidden in the first two ways.
+
+    Args:
+        scores: ``(..., n, n)``: masked scores, or the mask itself.
     """
     low = torch.finfo(scores.dtype).min / 2
     top = scores.amax(-1, keepdim=True)
@@ -26,11 +29,18 @@ def may_see(scores: Tensor) -> Tensor:
 
 
 def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
-    """The tokens that a counted query may see, ``(b, n)``. allowed ``(b, h, n, n)`` or broadcastable; True: sees.
+    """The tokens that count: those that a query that counts may see.
 
     Queries that see nothing do not vote, nor do those whose row was hidden whole and opened again, as some kernels
-    need: they see everything, and nobody whose row is as the mask meant it sees them. named: a mask ``(b, n)`` that
-    came under its usual name, asked where the rows leave it open; without it such tokens count at the end of a text.
+    need: they see everything, and nobody whose row is as the mask meant it sees them.
+
+    Args:
+        allowed: ``(b, h, n, n)`` or broadcastable: True where the query sees the key.
+        named: ``(b, n)``: a mask given under its usual name; decides what rows leave open. Without it such tokens count
+            at the end of a text.
+
+    Returns:
+        ``(b, n)``
     """
     allowed = allowed.any(-3) if allowed.ndim == 4 else allowed  # seen in any head
     n = allowed.shape[-1]
@@ -56,9 +66,14 @@ def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
 
 
 def sequences(allowed: Tensor, tokens: Tensor) -> list[Tensor] | None:
-    """Texts packed into one input, as places ``(length,)`` of each, or None where all tokens are connected.
+    """Texts packed into one input, or None where all tokens are connected.
 
-    allowed ``(h, n, n)`` or broadcastable and tokens ``(n,)``, of one input.
+    Args:
+        allowed: ``(h, n, n)`` or broadcastable: who may see whom.
+        tokens: ``(n,)``: the tokens that count.
+
+    Returns:
+        ``(length,)`` per text: the positions of its tokens.
     """
     positions = tokens.nonzero()[:, 0]
     linked = allowed.any(0)[positions][:, positions]
@@ -83,20 +98,25 @@ class Tokens:
     counted: Tensor | None
     """``(inputs, n)``; None: all."""
     rows: Tensor | None = None
-    """Where texts are packed: the place in the batch of each, ``(texts,)``."""
+    """``(texts,)``: the row of the batch that each packed text is in; None: no texts are packed."""
     positions: Tensor | None = None
-    """And of its tokens there, ``(texts, longest)``, padded with 0."""
+    """``(texts, longest)``: the positions of its tokens in that row, padded with 0."""
     inside: Tensor | None = None
-    """Which of those are no padding, ``(texts, longest)``."""
+    """``(texts, longest)``: which of those positions are not padding."""
 
     def apart(self, x: Tensor) -> Tensor:
-        """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: themselves, or one row a text."""
+        """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: themselves, or one row per text."""
         if self.rows is None or self.positions is None:
             return x
         return x[self.rows[:, None].to(x.device), self.positions.to(x.device)]
 
     def cross(self, n: int, allowed: Tensor | None) -> bool:
-        """Whether some token may see one of another text. n: tokens of an input; allowed: as in `counted`."""
+        """Whether some token may see one of another text.
+
+        Args:
+            n: tokens per input.
+            allowed: ``(b, h, n, n)`` or broadcastable: who may see whom.
+        """
         if self.rows is None or self.positions is None or self.inside is None:
             return False
         rows = self.rows[:, None].expand_as(self.positions)
@@ -128,7 +148,15 @@ class Tokens:
 def tokens_of(
     shape: torch.Size, tokens: Tensor | None, allowed: Tensor | None, special: Tensor | None, *, packed: bool
 ) -> Tokens:
-    """shape ``(b, n, ...)``: of the stream; tokens and special ``(b, n)``; packed: whether to look for packed texts."""
+    """Which tokens of a batch count, and where packed texts are.
+
+    Args:
+        shape: ``(b, n, ...)``: of the stream.
+        tokens: ``(b, n)``: tokens that count; None: all.
+        allowed: ``(b, h, n, n)`` or broadcastable: who may see whom.
+        special: ``(b, n)``: tokens that are not counted unless an input has no others.
+        packed: whether to look for packed texts.
+    """
     b, n = shape[:2]
     shown = tokens
     if special is not None:

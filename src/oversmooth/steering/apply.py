@@ -26,8 +26,8 @@ from oversmooth.steering.sites import Site
 from oversmooth.steering.warm_start import placeholder, start
 
 MARKER = "oversmooth_steered_open_with_oversmooth"
-"""A weight that a stock model does not have. Whoever opens a steered checkpoint without this package has transformers
-name it in its report, and timm refuse it; without it weights alone would fit, and nothing would be said.
+"""A weight that a stock model does not have. Without this package transformers reports it on loading a steered
+checkpoint, and timm refuses the file; without this weight the others would fit, and nothing would be reported.
 """
 Layers = str | Iterable[int] | Callable[[int, AttentionLayer], bool]
 
@@ -40,11 +40,22 @@ def steer(
     stack: str | None = None,
     heads: int | None = None,
 ) -> nn.Module:
-    """Put one method, or several that act in different places, on some layers of a model. In place; returns the model.
+    """Put one method, or several that act at different points, on some layers of a model, in place.
 
-    layers: "all", "first half", "last half", places in the stack (negative ones from its end), or a function
-    (index, layer) -> bool. stack, heads: for `anatomy.locate`.
-    An optimiser made before must be made again: the model's parameters are others now.
+    The model has other parameters afterwards: create its optimiser again.
+
+    Args:
+        model: any that `anatomy.locate` knows.
+        method: one, or a list.
+        layers: "all", "first half", "last half", indices in the stack (negative ones from its end), or a function
+            (index, layer) -> bool.
+        stack, heads: for `anatomy.locate`.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: the model is steered already, or a layer cannot take a method.
     """
     inside = unwrapped(check_is_module(model))
     methods = _checked_methods(method)
@@ -71,7 +82,15 @@ def steer(
 
 
 def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: str, heads: int | None) -> None:
-    """The structure of a steered model, whose parameters are loaded afterwards: what starts them is left out."""
+    """Give a stock model the structure of a steered one, whose parameters are loaded afterwards.
+
+    Args:
+        model: the stock model, changed in place.
+        methods, layers, stack, heads: as `Steering.settings` has them.
+
+    Raises:
+        InputError: the model has no such stack or layers.
+    """
     anatomy = _located_again(model, stack, heads)
     if missing := [index for index in layers if not 0 <= index < len(anatomy)]:
         raise InputError(
@@ -82,7 +101,7 @@ def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: s
 
 
 def _located_again(model: nn.Module, stack: str, heads: int | None) -> Anatomy:
-    """The stack that was steered: a lone one is it under another name too, as transformers 4 and 5 name a ViT's."""
+    """The stack that was steered; a single one also under another name, as a ViT's differs by transformers' version."""
     try:
         return locate(model, stack=stack, heads=heads)
     except InputError:
@@ -107,7 +126,17 @@ def _apply(model: nn.Module, steering: Steering) -> None:
 
 
 def unsteer(model: nn.Module) -> nn.Module:
-    """Undo `steer` exactly: the weights of before, and nothing that was added. In place; returns the model."""
+    """Undo `steer` exactly, in place: the original weights, and nothing that was added.
+
+    Args:
+        model: steered.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: it is not steered, or was loaded steered, without its original weights.
+    """
     inside, steering = _steered(model)
     if steering.restored and steering.reparametrized:
         raise InputError("this model was loaded steered, without the weights it had before; fold it instead")
@@ -116,14 +145,24 @@ def unsteer(model: nn.Module) -> nn.Module:
 
 
 def take_off(model: nn.Module) -> None:
-    """The weights of before, even where they are not those that a loaded model once had."""
+    """Remove steering in place, even where the weights left are not those that a loaded model once had."""
     inside, steering = _steered(model)
     _take_off(steering, fold=False)
     _forget(inside)
 
 
 def fold(model: nn.Module) -> nn.Module:
-    """Leave a stock model that computes the same, where weights alone can. In place; returns the model."""
+    """Turn a steered model into a stock model that computes the same, in place, where weights alone can.
+
+    Args:
+        model: steered.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: it is not steered, or a method does what weights cannot.
+    """
     inside, steering = _steered(model)
     for method in steering.methods:
         if method.why_no_fold and not method.changes_nothing():

@@ -1,4 +1,4 @@
-"""Whether attention hides tokens from one another, found by running it: masks are made in more ways than can be read.
+"""Whether attention hides tokens from one another, by running it: masks are made in more ways than can be read.
 
 A copy of the module runs again, without hooks, on tokens that are all alike: no score is then far below another, so a
 weight vanishes only where a mask makes it. The values are ours, first zero, then one token's are not: wherever that
@@ -35,11 +35,11 @@ _LOOKS = 16
 
 
 class UnclearError(Exception):
-    """Running the module did not tell."""
+    """Running the module did not show whether it hides tokens."""
 
 
 def points(modules: dict[str, nn.Module], layer: AttentionLayer) -> tuple[nn.Module, nn.Module, bool]:
-    """What gives the values, what gets them mixed, and whether it is torch's own attention, opened."""
+    """The module that gives values, the one that gets them mixed, and whether this is torch's own attention, opened."""
     attention = modules[layer.name]
     opened = isinstance(attention, OpenedAttention)
     value = getattr(attention, VALUES) if opened else modules[layer.value_module[0]]
@@ -54,10 +54,20 @@ def hides(
     kwargs: dict[str, Any],
     mask: Tensor | None,
 ) -> bool | None:
-    """Whether a call of the module, the layer's attention or one around it, hides tokens for reasons but padding.
+    """Whether a call of the module hides tokens for other reasons than padding.
 
-    name: the module's; mask: the tokens that count ``(batch, n)``, or None where that is not known. None: nothing to
-    see, for want of a second token.
+    Args:
+        module: the layer's attention, or one around it.
+        name: the module's.
+        layer: the attention layer.
+        args, kwargs: of the call.
+        mask: ``(batch, n)``: tokens that count; None: unknown.
+
+    Returns:
+        None where there is no second token.
+
+    Raises:
+        UnclearError: running the module does not show it.
     """
     for alike in (True, False):  # as it is, where nothing comes through a module whose tokens are all alike
         again = _Again(module, name, layer, args, kwargs, alike)
@@ -93,7 +103,7 @@ def _hides(again: _Again, mask: Tensor | None) -> bool | None:
             continue
         if known or not among:
             return True
-        # Not told which tokens count: those that do not see this one may be padding, which nobody sees.
+        # Which tokens count is unknown: those that do not see this one may be padding, which nobody sees.
         for nth in (torch.zeros_like(lost.sum(-1)), lost.sum(-1) - 1):
             other = _nth(lost, nth)
             pair = _counts(one, who, seen) & _counts(other, again.who_sees(other), seen)
@@ -109,9 +119,10 @@ def _counts(one: Tensor, who: Tensor, seen: list[tuple[Tensor, Tensor]]) -> Tens
 
 
 def _looked_at(tokens: Tensor) -> list[Tensor]:
-    """Which of the tokens to look at: all of a few; else some from end to end, and what is next to the ends.
+    """Which tokens to test, by their rank among those that count: all of a few, else some from end to end, and those
+    next to the ends.
 
-    Whoever does not see one of them is found: what is missed is a mask that shows all of these to everyone.
+    Any token that does not see one of them is noticed: what is missed is a mask that shows all of these to everyone.
     """
     n = tokens.sum(-1)
     if tokens.shape[-1] <= _LOOKS:
@@ -121,12 +132,12 @@ def _looked_at(tokens: Tensor) -> list[Tensor]:
 
 
 def _nth(tokens: Tensor, nth: Tensor) -> Tensor:
-    """The one at that place among those that are True, item by item; none where there are fewer."""
+    """The nth of those that are True, per item; none where there are fewer."""
     return tokens & (tokens.cumsum(-1) == nth[..., None] + 1)
 
 
 class _Again:
-    """A call that can be made again and again, with values of ours. alike: and with tokens that are all alike."""
+    """A call that can be repeated, with values of ours and, with ``alike``, with tokens that are all alike."""
 
     def __init__(
         self,
@@ -201,9 +212,13 @@ def stream(args: tuple[Any, ...], kwargs: dict[str, Any], width: int) -> Tensor:
 
 
 def pair_masks(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor, n: int) -> list[Tensor]:
-    """What is handed over with one number for each pair of n tokens; x: the tokens.
+    """Arguments with one number per pair of tokens, but not those that are one row for all queries in memory too, as
+    padding may be.
 
-    Not what is one row for all queries in memory as well, as padding may be.
+    Args:
+        args, kwargs: of the call.
+        x: the tokens among them.
+        n: how many they are.
     """
     given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v is not x and v.ndim >= 2]
     return [v for v in given if v.shape[-1] == v.shape[-2] == n and v.stride(-2) != 0]
@@ -231,7 +246,7 @@ def _is_same(value: Any, x: Tensor) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """What a call may write to, such as a cache of keys, is written to a copy."""
+    """A copy of what a call may write to, such as a cache of keys."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if type(value) in (tuple, list):

@@ -9,8 +9,9 @@ from oversmooth.safety.errors import InputError
 
 
 def layers_named(text: str) -> str | Iterator[int]:
-    """Places and ranges of places, or a word that `steer` knows. A range is as long as it is asked for, and never made
-    as a list: the first place that a model does not have ends it.
+    """Indices and ranges of indices, or a word that `steer` knows.
+
+    A range is never made as a list: the first index that a model does not have ends it.
 
     >>> list(layers_named("0,2,4-6")), layers_named("first-half")
     ([0, 2, 4, 5, 6], 'first-half')

@@ -33,9 +33,9 @@ class LayerCheck:
     index: int
     name: str
     promised: tuple[float, float]
-    """Between which the eigenvalues of H lie: of a head, and summed over query heads that share a value head."""
+    """Bounds of the eigenvalues of H: of a head, and summed over query heads that share a value head."""
     heads: list[tuple[float, float]]
-    """The least and the greatest real part, head by head, as computed."""
+    """The least and the greatest real part per head, as computed."""
     imaginary: float
     """The largest imaginary part: rounding, for a symmetric H."""
     joined: tuple[float, float]
@@ -53,21 +53,21 @@ class LayerCheck:
     attention that was seen, where there is least room; −1 is safe for any.
     """
     room: float | None = None
-    """How far the least such sum lies above its flip; above −1 where no attention was seen. None where nothing is
-    known, as heads do not take slices of one V (wiring="code").
+    """How far the least such sum lies above its flip, or above −1 where no attention was seen. None where that is
+    unknown, as heads do not take slices of one V (wiring="code").
     """
     still: int = 0
-    """Features whose sum is 0: they are neither smoothed nor sharpened."""
+    """Number of features whose sum is 0: they are neither smoothed nor sharpened."""
     problems: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Verification:
-    """What `verify` found."""
+    """The result of `verify`: true where every promise holds."""
 
     layers: list[LayerCheck]
     problems: list[str]
-    """Sentences; empty where every promise holds."""
+    """One sentence each; empty where every promise holds."""
 
     @property
     def doubts(self) -> list[str]:
@@ -86,6 +86,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
+        """Whether every promise holds."""
         return not self.problems
 
     def __bool__(self) -> bool:
@@ -102,7 +103,7 @@ class Verification:
         return "\n".join([head, *rows])
 
     def summary(self) -> dict[str, Any]:
-        """As JSON takes it: None for what is infinite or not known."""
+        """As JSON stores it: None for what is infinite or unknown."""
         layers = [
             {
                 "layer": c.index,
@@ -127,7 +128,16 @@ def _finite(value: float | None) -> float | None:
 
 @torch.no_grad()
 def kept(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site], attention: dict[str, Tensor]) -> Verification:
-    """Whether the weights in use have the spectra that these layers promise. attention: by the name of the layer."""
+    """Whether the weights in use have the spectra that these layers promise.
+
+    Args:
+        layers: those that are reparametrized.
+        sites: where methods act, whose parameters must be finite.
+        attention: ``(..., heads, n, n)`` by the name of the layer.
+
+    Raises:
+        InputError: attention is given for another layer, or has another shape.
+    """
     problems = _bad_numbers(layers, sites)
     names = [layer.shape.name for layer in layers]
     for name, A in attention.items():
@@ -217,10 +227,14 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
 
 
 def _room(values: Tensor, attention: Tensor | None) -> tuple[float | None, float]:
-    """The flip where there is least room, and the room. values ``(kv_heads, group, k)``.
+    """The flip where there is least room, and the room.
 
     The query heads of a group act together on each feature j: as their sum ℓ_j beside the mixture
     ``Σ_q (ℓ_qj/ℓ_j) A_q``, whose flip those of the heads do not bound (THEORY §5).
+
+    Args:
+        values: ``(kv_heads, group, k)``: eigenvalues.
+        attention: ``(..., heads, n, n)``; None: any.
     """
     sums = values.sum(1)
     if attention is None:
@@ -241,7 +255,7 @@ def _room(values: Tensor, attention: Tensor | None) -> tuple[float | None, float
 
 
 def _coupling(W_V: Tensor, W_O: Tensor, group: int) -> float:
-    """W_V ``(kv_heads, d, k)``, W_O ``(heads, k, d)``."""
+    """The largest entry of W_O W_V between different value heads; W_V ``(kv_heads, d, k)``, W_O ``(heads, k, d)``."""
     products = torch.einsum("hkd,gdl->hgkl", W_O, W_V)
     own = torch.arange(len(W_O), device=W_O.device) // group
     products[torch.arange(len(W_O), device=W_O.device), own] = 0.0

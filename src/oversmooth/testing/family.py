@@ -1,4 +1,4 @@
-"""Whether a model is seen as it is, by slow routes of their own."""
+"""Whether a model is measured correctly, by slow and independent computations."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ from oversmooth.testing.compare import outputs, same_bits, untouched
 
 
 def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **how: Any) -> None:
-    """Weights are found with shapes that fit; a diagnosis leaves the model as it was, bit for bit; HFC/LFC after every
-    block, and the eigenvalues of H, are those that numpy finds.
+    """Check that `oversmooth.diagnose` measures a model correctly and leaves it unchanged.
+
+    Weights are located with shapes that fit; outputs stay the same, bit for bit; HFC/LFC after every block and the share
+    of negative eigenvalues of H agree with numpy.
 
     Args:
-        model: as it is handed to `oversmooth.diagnose`; it is left as it is.
+        model: as given to `oversmooth.diagnose`; a copy is checked.
         inputs: a tensor, or a dict of the model's arguments, without padding.
         tolerance: relative, of HFC/LFC.
         how: options of `oversmooth.diagnose` that the model needs, such as heads or stack.
+
+    Raises:
+        AssertionError: with what is wrong.
     """
     model = copy.deepcopy(model).eval()
     anatomy = locate(model, **{key: how[key] for key in ("heads", "stack") if key in how})
