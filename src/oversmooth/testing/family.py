@@ -19,8 +19,8 @@ from oversmooth.testing.compare import outputs, same_bits, untouched
 def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **how: Any) -> None:
     """Check that `oversmooth.diagnose` measures a model correctly and leaves it unchanged.
 
-    Weights are located with shapes that fit; outputs stay the same, bit for bit; HFC/LFC after every block and the share
-    of negative eigenvalues of H agree with numpy.
+    Weights are located with shapes that fit; outputs stay the same, bit for bit; HFC/LFC after every block and the
+    share of eigenvalues of H with a negative real part agree with numpy.
 
     Args:
         model: as given to `oversmooth.diagnose`; a copy is checked.
