@@ -100,7 +100,7 @@ def diagnose(
     if about is not None and not (isinstance(about, dict) and all(isinstance(key, str) for key in about)):
         raise InputError(f"about is {arguments.shown(about)}; give a dict of what is to be kept of the model")
     if isinstance(model, (str, Path)):
-        from oversmooth import models  # borrows transformers or timm
+        from oversmooth import models  # imports transformers or timm
 
         model = models.load(str(model))
     known: dict[str, Any] = {}

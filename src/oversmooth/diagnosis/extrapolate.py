@@ -18,7 +18,8 @@ from oversmooth.anatomy.calls import CACHES, USE_CACHE
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis.facts import Number, plain
 from oversmooth.diagnosis.parts import Course, Extrapolation
-from oversmooth.observe.study import SeenBlock, inverse_sigma, without_dropout
+from oversmooth.observe.stages import SeenBlock
+from oversmooth.observe.study import inverse_sigma, without_dropout
 from oversmooth.observe.watch import batch_first, first_tensor, results_like
 from oversmooth.safety.errors import InputError, about
 from oversmooth.theory.dominance import dominance
@@ -32,7 +33,7 @@ from oversmooth.theory.weights import centre_features, fold_norm
 _SIMULATED = 96
 # Change of log HFC/LFC per layer below which a simulation has settled.
 _STILL = 1e-4
-# Fall of log HFC/LFC over the second half that counts as one.
+# Least fall of log HFC/LFC over the second half of a simulation that counts as smoothing.
 _FALL = 0.1
 
 
@@ -222,15 +223,15 @@ def _settled(run: Simulation) -> str:
     last = float((log_ratio[-1] - log_ratio[most]) / (depth[-1] - depth[most]))
     if last > -_STILL:
         return "rough"
-    # A fall that is slowing down, or too small to speak of, may end anywhere. One like 1/n, which is what a constant
-    # part does that a bias feeds and no eigenvalue, keeps 0.71 of its slope here.
+    # A fall that slows down, or is too small, may end anywhere. One like 1/n, as of a constant part that a bias feeds
+    # and no eigenvalue, keeps 0.71 of its slope here.
     return "smooth" if last < 0.85 * before and log_ratio[-1] < log_ratio[half] - _FALL else "open"
 
 
 def _real(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int) -> Course | None:
     """The blocks themselves, run again on what the last one gave, with their other arguments unchanged."""
     attention, given = modules[blocks[-1].layer.name], first_tensor(blocks[-1].args, blocks[-1].kwargs)
-    # As the blocks take it: undoing `batch_first` is doing it again, but for a single array.
+    # As the blocks take it: `batch_first` is its own inverse, except for a single array.
     x = blocks[-1].y[0] if given.ndim == 2 else batch_first(attention, blocks[-1].y)
     A = blocks[-1].A
     mask = None if A is None or A.mask is None else A.mask[:, 0]

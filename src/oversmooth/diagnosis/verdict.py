@@ -11,7 +11,7 @@ from oversmooth.diagnosis.facts import Number
 from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation, Layer
 from oversmooth.diagnosis.result import Diagnosis
 
-_ROUNDING = 1e-6  # of the largest eigenvalue: what is nearer to zero is zero, computed
+_ROUNDING = 1e-6  # relative to the largest eigenvalue: anything smaller is zero
 
 
 def sentences(diagnosis: Diagnosis) -> list[str]:

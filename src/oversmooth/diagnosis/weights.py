@@ -27,7 +27,7 @@ from oversmooth.safety.typed import typed
 from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum
 
-_ZERO = 1e-6  # relative: a zero that centring or rank leaves has a sign that rounding chose
+_ZERO = 1e-6  # relative: the sign of a zero that centring or rank leaves is rounding
 _MOST_KEPT = 2**30
 _DIGITS = 6  # enough for any plot, and half the size of the file
 
@@ -50,7 +50,7 @@ def layer_spectrum(
         verdicts: whether to compute what weights alone decide, per head.
     """
     W_V, W_O = layer.W_V, layer.W_O
-    # Half precision has no eigenvalues; what is stored in it is exact in float32.
+    # torch has no eigenvalues in half precision; what is stored in it is exact in float32.
     W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
     with about(layer.name):
         return _spectra(layer, W_V, W_O, inverse_sigma, joined, heads, verdicts)
@@ -275,7 +275,7 @@ class Memory:
         """
         spectra: dict[str, Spectrum] = {}
         self.dropped = 0
-        if not os.path.isfile(self.path):  # which does not mind a folder that cannot be looked into
+        if not os.path.isfile(self.path):  # no error for a folder that cannot be read
             return spectra
         try:
             lines = read_bytes(self.path, "computing them again", _MOST_KEPT).splitlines()

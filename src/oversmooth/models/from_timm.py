@@ -98,7 +98,7 @@ def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded
                 model = seeded(seed, lambda: timm.create_model(hub, pretrained=not random))
     except InputError:
         raise
-    except Exception as error:  # timm and the hub raise what they like
+    except Exception as error:  # timm and the hub raise exceptions of any type
         raise InputError(not_fetched(name, error)) from error
     return described(model, name, folder, None)
 

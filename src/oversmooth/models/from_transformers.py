@@ -67,7 +67,7 @@ def from_transformers(
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust)
         except Exception as error:
             raise InputError(not_fetched(name, error)) from error
-        # Once more: what the hub gave now may be newer.
+        # Once more: what the hub just gave may be newer.
         read = config.to_dict() | {"attn_implementation": getattr(config, "_attn_implementation", None)}
         check_numbers(read, name)
         if not trust:
@@ -76,7 +76,7 @@ def from_transformers(
             Checkpoint(folder)  # refuses what is missing, cut off, or more than arrays, in a sentence of its own
         try:
             cls = class_of(transformers, config, trust)
-        except (ImportError, RuntimeError) as error:  # classes are imported as they are asked for
+        except (ImportError, RuntimeError) as error:  # classes are imported lazily
             raise unusable("transformers", f"loading {name}", error) from error
         settings = getattr(config, "oversmooth", None)  # of a model that was saved steered
         load = cls
@@ -120,7 +120,7 @@ def from_transformers(
         if getattr(model, "main_input_name", "") == "input_ids":
             try:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=trust)
-            except BaseException as error:  # some checkpoints come without one; who needs it says so
+            except BaseException as error:  # some checkpoints come without one; `Loaded.inputs` reports that
                 if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # as Rust has it
                     raise
                 without = _why_no_tokenizer(error)
@@ -135,7 +135,7 @@ def from_transformers(
 
 def _why_no_tokenizer(error: BaseException) -> str:
     try:
-        import_library("tokenizers", "reading it")  # without which transformers fails as it likes
+        import_library("tokenizers", "reading it")  # without it transformers fails in arbitrary ways
     except InputError as lacking:
         return str(lacking)
     return reason(error) if "trust_remote_code" not in str(error) else "its own code, which is not run"

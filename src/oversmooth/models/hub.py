@@ -25,7 +25,7 @@ def fetch(name: str) -> Path:
         folder = Path(hub.snapshot_download(name, allow_patterns=listed))
         if not any(folder.glob("*.safetensors")):
             folder = Path(hub.snapshot_download(name, allow_patterns=["pytorch_model*.bin*", "config.json"]))
-    except Exception as error:  # the hub raises what it likes
+    except Exception as error:  # the hub raises exceptions of any type
         raise InputError(not_fetched(name, error)) from error
     return folder
 

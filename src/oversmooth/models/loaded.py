@@ -128,7 +128,7 @@ def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) 
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", None)
     if (timm_settings := _timm_settings(model)) is not None:
-        # What lies beside the weights is theirs; a live model of the same architecture may have another's.
+        # The file beside the weights describes them; a live model of the same architecture may have other settings.
         stated = read_config(folder).get("pretrained_cfg") if folder is not None else None
         preprocessing = Preprocessing.from_timm(stated if isinstance(stated, dict) else timm_settings, name)
         remarks = [preprocessing.note] if preprocessing.note else []

@@ -14,8 +14,8 @@ from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.observe.collect import Collect
 from oversmooth.observe.observations import MASSIVE_RATIO, Observations, Settings
-from oversmooth.observe.stages import Stage
-from oversmooth.observe.study import SeenBlock, Study
+from oversmooth.observe.stages import SeenBlock, Stage
+from oversmooth.observe.study import Study
 from oversmooth.observe.watch import Watch
 from oversmooth.safety.errors import InputError
 

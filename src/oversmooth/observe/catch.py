@@ -27,7 +27,7 @@ class Caught:
     """Attention of one call."""
 
     A: AttentionOperator | None
-    """None where only the tokens were asked for."""
+    """None where only tokens were requested."""
     allowed: Tensor | None
     """``(b, h, n, n)`` or broadcastable: who may see whom; None: all see all, or all that came before."""
     tokens: Tensor | None
@@ -63,7 +63,7 @@ class CatchAttention(TorchFunctionMode):
             self._weights(args[0], out)
         return out
 
-    # torch's own signatures: whoever calls may name any argument.
+    # torch's own signatures: callers may name any argument.
     @torch.no_grad()
     def _fused(
         self,

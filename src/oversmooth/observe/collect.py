@@ -14,15 +14,15 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.metrics import registry
 from oversmooth.observe.catch import Caught
 from oversmooth.observe.observations import MASSIVE_RATIO, Observations, Settings
-from oversmooth.observe.stages import BY_INPUT, Stage
-from oversmooth.observe.study import SeenBlock, inverse_sigma
+from oversmooth.observe.real_rule import real_rule
+from oversmooth.observe.stages import BY_INPUT, SeenBlock, Stage
+from oversmooth.observe.study import inverse_sigma
 from oversmooth.observe.sums import few_tokens, holds
 from oversmooth.observe.tokens import Tokens, tokens_of
 from oversmooth.safety.errors import InputError, about
-from oversmooth.theory.dominance import TIE, Dominance, dominance
+from oversmooth.theory.dominance import Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
-from oversmooth.theory.spectrum import attention_spectrum
-from oversmooth.theory.weights import fold_norm, head_spectrum
+from oversmooth.theory.weights import fold_norm
 
 # Reasons kept per layer of its undecided cases.
 _REASONS = 3
@@ -207,7 +207,7 @@ class Collect:
             if self.settings.rule == "real":
                 if change is not None:
                     raise InputError("rule='real' knows plain attention only, and this model is steered; use 'complex'")
-                smooth, rough, verdicts = _real_rule(A, W_V, W_O, layer.keep)
+                smooth, rough, verdicts = real_rule(A, W_V, W_O, layer.keep)
             else:
                 per_head = dominance(
                     A, W_V, W_O, per_head=True, residual=layer.keep, change=change, seed=self.settings.seed
@@ -291,7 +291,7 @@ class Collect:
         return None if self._tokens.counted is None else self._tokens.counted.to(x.device)
 
     def _site(self, site: tuple[int, int], x: Tensor, cosines: bool) -> None:
-        if self._tokens is None:  # measured as soon as it is known who counts; a copy, for blocks that add in place
+        if self._tokens is None:  # measured once it is known which tokens count; a copy, for blocks that add in place
             self._waiting.append((site, x.clone(), cosines))
             return
         x = self._tokens.apart(x)
@@ -349,7 +349,7 @@ class Collect:
         ):
             values.update({call: _joined(parts)[keep] for call, parts in self._lists[name].items()})
         for call in observed.varies:
-            # What was put together with a factor that is not theirs is no number of these inputs.
+            # Sums with a factor that is not these inputs' own have no meaning.
             for index, stage in enumerate(self.blocks[call].stages):
                 if stage.where == "sum":
                     unread = {name: value * torch.nan for name, value in observed.tokens[(call, index)].items()}
@@ -372,21 +372,6 @@ class Collect:
         observed.massive = {site: [row for row in rows if kept[row[0]]] for site, rows in observed.massive.items()}
         observed.massive = {site: rows for site, rows in observed.massive.items() if rows}
         return observed
-
-
-def _real_rule(A: AttentionOperator, W_V: Tensor, W_O: Tensor, keep: float) -> tuple[Tensor, Tensor, list[list[str]]]:
-    """Radii per head as if both spectra were real: ``|1 + λ t|`` is convex in t, so its ends decide (THEORY §3)."""
-    t = attention_spectrum(A, method="dense").values.real
-    lam = head_spectrum(W_V, W_O).real.to(t).expand(*t.shape[:-1], -1)
-    low, high = t.nan_to_num(nan=torch.inf).amin(-1, keepdim=True), t.nan_to_num(nan=-torch.inf).amax(-1, keepdim=True)
-    smooth = (keep + lam).abs().amax(-1)
-    rough = torch.maximum((keep + lam * low).abs(), (keep + lam * high).abs()).amax(-1)
-    tie = TIE[t.dtype] * torch.maximum(smooth, rough).clamp(min=1)
-    words = [
-        ["tie" if abs(m) <= few else "smooth" if m > 0 else "rough" for m, few in zip(row, near, strict=True)]
-        for row, near in zip((smooth - rough).tolist(), tie.tolist(), strict=True)
-    ]
-    return smooth, rough, words
 
 
 def _joined(parts: Iterable[Tensor]) -> Tensor:

@@ -29,7 +29,7 @@ class Runner:
             and "decoder" not in anatomy.stack
             and hasattr(model, "get_encoder")
         ):
-            self.call = cast(Any, model).get_encoder()  # the decoder would want inputs of its own
+            self.call = cast(Any, model).get_encoder()  # the decoder would need inputs of its own
         self.decodes = bool(getattr(config, "is_encoder_decoder", False)) and self.call is model
         attention = dict(model.named_modules(remove_duplicate=False))[anatomy.layers[0].name]
         self.batch_first = getattr(attention, "batch_first", True)
@@ -39,7 +39,7 @@ class Runner:
             takes = set()
         # A key cache would be filled and never used.
         self.settings = {USE_CACHE: False} if USE_CACHE in takes else {}
-        # What a classifier's output has; features are no votes for classes.
+        # The size of a classifier's output; features of another size are not scores of classes.
         self.classes = getattr(config, "num_labels", getattr(model, "num_classes", None))
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
@@ -85,7 +85,7 @@ class Runner:
         def first(name: str, v: Tensor) -> Tensor:
             if name in PAIRS:
                 return v
-            at = axis if v.ndim > 2 else 0  # masks are (batch, n) however the tokens lie
+            at = axis if v.ndim > 2 else 0  # masks are (batch, n) whatever the layout of tokens
             return (v.narrow(at, 0, 1) if v.ndim > 0 and v.shape[at] == size else v).clone()
 
         return Batch({k: first(k, v) for k, v in batch.inputs.items()})

@@ -1,13 +1,14 @@
-"""Where the stream of a block can be read, how attention enters it, and why it may have no H."""
+"""What is known of a block: where its stream can be read, how attention enters it, and why it may have no H."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
-from oversmooth.anatomy.layer import NormPosition
+from oversmooth.anatomy.layer import AttentionLayer, NormPosition
+from oversmooth.theory.operators import AttentionOperator
 
 BY_TOKEN = "gated per token"
 NORMED = f"{BY_TOKEN}: a norm stands between attention and the stream"
@@ -19,7 +20,7 @@ UNEXPLAINED = "what attention adds to the stream could not be told apart from th
 
 @dataclass(frozen=True)
 class Stage:
-    """A place where the stream can be read, and the part of the block that brought it there."""
+    """A point where the stream can be read, and the part of the block that precedes it."""
 
     part: str
     where: Literal["input", "output", "sum", "end"]
@@ -82,3 +83,39 @@ class Event:
     """A norm or a scale: a leaf with nothing but one number per feature."""
     later: bool
     """Whether attention had returned when this module had run."""
+
+
+@dataclass
+class SeenBlock:
+    """What was learned about one call of one block."""
+
+    layer: AttentionLayer
+    """With the factors that were seen."""
+    stages: list[Stage]
+    attention_stage: int | None
+    """The stage after the attention sub-layer, its norm included where that stands on the stream; None: not known."""
+    norm_position: NormPosition
+    norm_eps: float
+    """What the norm before attention adds to σ²."""
+    norm_agrees: bool
+    """Whether the norm before attention is what anatomy says it is."""
+    continues: bool
+    """Whether it started from what the block before it gave."""
+    A: AttentionOperator | None
+    x: Tensor
+    y: Tensor
+    args: Any = field(repr=False)
+    kwargs: Any = field(repr=False)
+    running: Any = field(default=None, repr=False)
+    """The steered pass it was part of, where the model is steered."""
+    branch: Branch | None = None
+    """What the factors are compared with for other inputs; None: nothing is compared."""
+    windows: bool = False
+    """Whether some layers of the stack keep tokens apart that others connect: windows, and not packed texts."""
+    undecided: str = ""
+    """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
+
+    def forget(self) -> None:
+        """Release everything of the size of an input."""
+        self.A = self.args = self.kwargs = self.running = None
+        self.x = self.y = self.x.new_empty(0)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy import layouts
-from oversmooth.anatomy.layer import AttentionLayer, NormPosition
+from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.observe.account import account
 from oversmooth.observe.catch import Caught
-from oversmooth.observe.stages import Account, Branch, Event, Stage
+from oversmooth.observe.stages import Account, Event, SeenBlock
 from oversmooth.observe.sums import same
 from oversmooth.observe.tokens import sequences
 from oversmooth.observe.watch import Watch
@@ -31,42 +31,6 @@ from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 SINK = "a sink takes a share of attention, so that its rows sum to less than one and constant arrays are not kept"
 VALUES_NORMED = "gated per token: values are normed token by token on their way"
 GATED_INSIDE = "what attention mixes is gated per token before the output projection"
-
-
-@dataclass
-class SeenBlock:
-    """What was learned about one call of one block."""
-
-    layer: AttentionLayer
-    """With the factors that were seen."""
-    stages: list[Stage]
-    attention_stage: int | None
-    """The stage after the attention sub-layer, its norm included where that stands on the stream; None: not known."""
-    norm_position: NormPosition
-    norm_eps: float
-    """What the norm before attention adds to σ²."""
-    norm_agrees: bool
-    """Whether the norm before attention is what anatomy says it is."""
-    continues: bool
-    """Whether it started from what the block before it gave."""
-    A: AttentionOperator | None
-    x: Tensor
-    y: Tensor
-    args: Any = field(repr=False)
-    kwargs: Any = field(repr=False)
-    running: Any = field(default=None, repr=False)
-    """The steered pass it was part of, where the model is steered."""
-    branch: Branch | None = None
-    """What the factors are compared with for other inputs; None: nothing is compared."""
-    windows: bool = False
-    """Whether some layers of the stack keep tokens apart that others connect: windows, and not packed texts."""
-    undecided: str = ""
-    """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
-
-    def forget(self) -> None:
-        """Release everything of the size of an input."""
-        self.A = self.args = self.kwargs = self.running = None
-        self.x = self.y = self.x.new_empty(0)
 
 
 @dataclass
@@ -124,7 +88,7 @@ class Study:
         # Parametrizations run whenever somebody reads a weight.
         inside = [n for n in inside if f".{STEERING_PARTS}." not in n and ".parametrizations" not in n]
         if isinstance(self.modules[layer.name], nn.MultiheadAttention):
-            # Its projections are no modules that run, or, opened, run with their axes in another order.
+            # Its projections do not run as modules, or, opened, run with their axes in another order.
             return [name for name in inside if not name.startswith(layer.name + ".")]
         return inside
 
@@ -196,7 +160,7 @@ class Study:
         self._arrays.clear()
         before = self.blocks[-1].y if self.blocks else None
         continues = before is not None and same(before, heard.x)
-        # A norm that reads something else than what entered the block is known by name only.
+        # A norm that reads anything but what entered the block is known by name only.
         first = accounted.stages[0].part.startswith("attention")
         agrees = first and self._norm_agrees(layer, heard) if accounted.norm_position == "pre" else True
         running = None if self.steering is None else self.steering.hold()

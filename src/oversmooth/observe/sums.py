@@ -26,7 +26,7 @@ _KNOWN = 0.1
 # What our own arithmetic, in float64, may be off by.
 _OURS = 1e-13
 _SINGULAR = 1e-12
-# Tokens on which a sum is tried before all of them are asked.
+# Tokens on which a sum is tried before it is tried on all.
 _SAMPLE = 16
 # Entries of a channel or a token that rule most sums out, and how many times the rounding they must be off for that.
 _PROBED = 48
@@ -144,7 +144,7 @@ class _Fit:
     def __init__(self, arrays: list[Tensor]) -> None:
         self.units = [_unit(x) for x in arrays]
         arrays = [x.to(arrays[0].device).double() for x in arrays]
-        # Padding may be NaN, where nothing was seen: such tokens say nothing, and zeros do not either.
+        # Padding may be NaN: such tokens are set to zero, which constrains nothing.
         sound = torch.stack([x.isfinite().all(-1, keepdim=True) for x in arrays]).all(0)
         self.target, *self.terms = (torch.where(sound, x, 0.0) for x in arrays)
         rounding = sum(u * x.abs() for u, x in zip(self.units, (self.target, *self.terms), strict=True))
@@ -189,7 +189,7 @@ def _constant(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None
     wanted = [None] * len(factors) if expected is None else list(expected)
     fitted = [f.reshape(()) for f in factors]
     chosen = [_plain(f, e.reshape(()), w) for f, e, w in zip(fitted, errors, wanted, strict=True)]
-    # Of one or two tokens any gate or norm makes a number: only plain ones are believed.
+    # For one or two tokens any gate or norm fits a constant factor: only plain factors are accepted.
     enough = fit.different_tokens() > 2
     values = zip(chosen, wanted, strict=True)
     plain = all(float(f) in (0.0, 1.0) or (e is not None and bool((f == e).all())) for f, e in values)

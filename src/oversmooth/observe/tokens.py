@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
 
-# Scores so low, and so far below the largest of their row, are hidden by hand: nothing of them is left.
+# Scores this low, and this far below the largest of their row, are hidden by hand: nothing of them is left.
 _HIDDEN, _BELOW = -5e3, 1e3
 
 
@@ -49,9 +49,9 @@ def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
     seen = (allowed & votes[..., None]).any(-2)
     strangers = sees_all & ~seen
     named = None if named is None or named.shape[-1] != n else named.to(allowed.device)
-    # The last of a causal text see everything and nobody else sees them; so it is with padding whose rows were opened.
+    # The last token of a causal text sees all and no other sees it; the same holds for padding whose rows were opened.
     counts = seen | (strangers & (strangers.flip(-1).cummin(-1).values.flip(-1) if named is None else named))
-    while True:  # whoever counts, votes
+    while True:  # every token that counts votes
         more = counts | (allowed & counts[..., None]).any(-2)
         if torch.equal(more, counts):
             break
@@ -139,7 +139,7 @@ class Tokens:
         if isinstance(A, SoftmaxAttention):
             q, k = (x.transpose(1, 2)[rows[:, None], positions].transpose(1, 2) for x in (A.q, A.k))
             bias = None if A.bias is None else pairs(A.bias)
-            # What pads a text sees itself, so that its row is no empty one.
+            # Padding of a text sees itself, so that its row is not empty.
             bias = None if bias is None else bias.masked_fill(~mask[:, None, :, None], 0.0)
             return SoftmaxAttention(q, k, scale=A.scale, mask=mask, bias=bias, causal=A.causal)
         return DenseAttention(pairs(A.dense().A), mask=mask)
@@ -162,7 +162,7 @@ def tokens_of(
     if special is not None:
         every = torch.ones(b, n, dtype=torch.bool, device=special.device) if tokens is None else tokens
         shown = every & ~special.to(every.device)
-        # An input of nothing but special tokens is measured with them: no number says less.
+        # An input of special tokens alone is measured with them, rather than not at all.
         shown = shown | (~shown.any(-1, keepdim=True) & every)
     if shown is not None and bool(shown.all()):
         shown = None

@@ -186,7 +186,7 @@ class Watch:
         """As ``(batch, n, d)``."""
         x = x.detach()
         if x.ndim == 2 and len(self._shape) == 3 and x.shape[0] == self._shape[0] * self._shape[1]:
-            x = x.view(*self._shape[:2], -1)  # some blocks lay all texts end to end for a while
+            x = x.view(*self._shape[:2], -1)  # some blocks concatenate all texts for a while
         return batch_first(self.modules[layer.name], x)
 
 

@@ -277,7 +277,7 @@ def _check_takes_two(choose: Callable[..., object]) -> None:
         raise InputError(
             "layers is a function of other arguments; give one of (index, layer) that says yes or no"
         ) from None
-    except ValueError:  # built in, and does not say what it takes
+    except ValueError:  # built in, without a signature
         pass
 
 
@@ -291,7 +291,7 @@ def _put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None
     wants_first = any(method.uses_first_values for method in inner)
     distinct = {anatomy.layers[index].name: index for index in reversed(steering.layers)}
     first = anatomy.layers[0]
-    # Opened first: parametrizations go on top of what a module is then.
+    # Opened first: parametrizations go on top of the class that a module has then.
     for name in dict.fromkeys([*([first.name] if wants_first else []), *(distinct if inner else [])]):
         if isinstance(modules[name], nn.MultiheadAttention):
             opened.open_attention(modules[name])
@@ -306,7 +306,7 @@ def _put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None
         site = steering.sites.setdefault(index, Site(index, layer, passes, first=layer.name == first.name))
         weight = getattr(*_place(modules, layer.output_module)).detach()
         parts = nn.ModuleDict()
-        # Where V⁰ is made nothing is added to it: a strength learned there would have no gradient.
+        # In the layer that gives V⁰ nothing is added: a strength learned there would have no gradient.
         only_source = layer.name == first.name and sum(other.name == first.name for other in anatomy) == 1
         for method in inner:
             if only_source and method.uses_first_values:

@@ -65,15 +65,15 @@ class Guard:
         except hiding.UnclearError as error:
             raise InputError(self._unclear(str(error))) from None
         n = _tokens(module, x)
-        if n < 2 or x.is_meta or isinstance(x, FakeTensor):  # these have shapes, and nothing that could be seen
+        if n < 2 or x.is_meta or isinstance(x, FakeTensor):  # these have shapes but no values
             return
         how = _how_called(module, args, kwargs)
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # nothing can be asked
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # no value can be read
             if self.open.get(how, 0) < n:
                 raise InputError(self._unclear("it is being captured in a CUDA graph"))
             return
         running = self.passes.current()
-        # Most masks are one for all layers.
+        # Most models use one mask for all layers.
         known = None if running is None else running.plain_mask
         masks = [mask for mask in hiding.pair_masks(args, kwargs, x, n) if mask is not known]
         telling = any(hiding.tells_apart(mask) for mask in masks)
@@ -90,7 +90,7 @@ class Guard:
         running = self.passes.current()
         if running is not None and running.hides:
             raise InputError(self._hidden())
-        # As a number: code for any length could not ask what a window hides of longer inputs.
+        # As a number: code for any length could not check what a window hides of longer inputs.
         if _is_open(self, _how_called(module, args, kwargs), int(_length(module, args, kwargs))):
             return
         arrays: list[Any] = []

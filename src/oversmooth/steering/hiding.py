@@ -69,7 +69,7 @@ def hides(
     Raises:
         UnclearError: running the module does not show it.
     """
-    for alike in (True, False):  # as it is, where nothing comes through a module whose tokens are all alike
+    for alike in (True, False):  # the real tokens where nothing passes a module whose tokens are all alike
         again = _Again(module, name, layer, args, kwargs, alike)
         try:
             return _hides(again, mask)
@@ -97,7 +97,7 @@ def _hides(again: _Again, mask: Tensor | None) -> bool | None:
     if among and not any(bool((who & ~one).any()) for one, who in seen):
         return True  # each token sees itself alone
     for one, who in seen:
-        lost = ~who & who.any(-1, keepdim=True)  # whom nobody sees is padding
+        lost = ~who & who.any(-1, keepdim=True)  # tokens that nobody sees are padding
         lost = lost & tokens if among else lost
         if not bool(lost.any()):
             continue
@@ -171,7 +171,7 @@ class _Again:
             raise UnclearError(f"values of {tuple(self.tokens)} tokens come out as {tuple(self.plain.shape)}")
 
     def who_sees(self, marked: Tensor) -> Tensor:
-        """For whom what comes out changes with the values of the marked tokens."""
+        """The tokens whose output changes with the values of the marked tokens."""
         mixed = self._run(marked)
         same = (mixed == self.plain) | (mixed.isnan() & self.plain.isnan())
         return ~same.all(-1)
@@ -192,7 +192,7 @@ class _Again:
         self.tokens = V.shape[:-2]
         ours = torch.zeros_like(V)
         if self.marked is not None:
-            # No two features alike: a norm of the values that centres them must not take the mark away.
+            # No two features alike: a norm that centres values must not remove the mark.
             mark = _MARK * (1 + torch.arange(V.shape[-1], device=V.device)).sin().to(V.dtype)
             ours = torch.where(self.marked[..., None, None], mark, ours)
         return ours.flatten(-2) if self.opened else self.layer.join(rest, ours, -1)
@@ -258,7 +258,7 @@ def _copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception:
-        return value  # holds a graph, or a handle of the system
+        return value  # holds a graph, or a system handle
 
 
 def _shell(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
@@ -291,7 +291,7 @@ def _shell(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
 
 
 class _NoDropout(TorchFunctionMode):
-    """Dropout that modules ask for in eval mode as well."""
+    """Switches off dropout that modules apply in eval mode as well."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

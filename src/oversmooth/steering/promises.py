@@ -20,9 +20,9 @@ from oversmooth.theory.small_matrices import finite
 from oversmooth.theory.spectrum import flip_threshold
 from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
 
-# Relative to the largest eigenvalue: rounding of weights in this precision moves eigenvalues by about so much.
+# Relative to the largest eigenvalue: rounding of weights in this precision moves eigenvalues by about this much.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-# A folded H is only looked at for its sign: what is nearer to the promise than this is rounding.
+# Only the sign of a folded H is checked: what is nearer to the promise than this is rounding.
 _SIGN = 1e-3
 
 
@@ -245,7 +245,7 @@ def _room(values: Tensor, attention: Tensor | None) -> tuple[float | None, float
         flips = flip_threshold(A[..., 0, :, :])[..., None].expand(*A.shape[:-4], *sums.shape)
     else:
         # Feature by feature: all mixtures at once would be as many times larger than attention as a head has features.
-        # Sums of 0, and shares of both signs, make no attention; what is asked of its spectrum has an answer.
+        # Sums of 0, and shares of both signs, give no attention; the flip of their spectrum is defined all the same.
         mixtures = (torch.einsum("gq,...gqij->...gij", share[..., j], A) for j in range(sums.shape[-1]))
         flips = torch.stack([flip_threshold(DenseAttention.trusted(B, None, is_causal(B))) for B in mixtures], dim=-1)
         flips = torch.where(sums == 0, -torch.inf, flips)

@@ -31,7 +31,7 @@ class _ValueWeight(nn.Module):
 
     def __init__(self, layer: ReparametrizedLayer, base: Tensor | None) -> None:
         super().__init__()
-        self._layer = [layer]  # in a list: not a module of this one, whatever it refers to
+        self._layer = [layer]  # in a list, so that nothing it refers to becomes a submodule
         self.register_buffer("base", base)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:

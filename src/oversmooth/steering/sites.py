@@ -160,4 +160,4 @@ class Site:
         if V0 is None or V0.shape != V.shape:
             got = "are not there" if V0 is None else f"have shape {tuple(V0.shape)} and not {tuple(V.shape)}"
             raise InputError(f"{self.layer.name}: the first layer's values {got}; run the whole model in one pass")
-        return V0.to(V.device)  # a model may lie on several
+        return V0.to(V.device)  # a model may span several devices

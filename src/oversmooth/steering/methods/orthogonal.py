@@ -22,7 +22,7 @@ from oversmooth.theory.small_matrices import finite
 Map = Literal["qr", "cayley", "exp"]
 MAPS: tuple[Map, ...] = ("qr", "cayley", "exp")
 _EPS = torch.finfo(torch.float64).eps
-# Gradients take columns of Θ to be at least so long: they grow as the columns shrink, and float32 ends somewhere.
+# Gradients treat columns of Θ as at least this long: they grow as columns shrink, and would overflow float32.
 _SHORTEST = 1e-12
 # Norms of rotations' entries are limited to these: beyond, float32 resolves nothing but a half-turn (Cayley), or angles
 # have no digits left (exponential).
