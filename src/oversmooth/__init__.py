@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # typing's own takes as long to import as all that the command line needs to hear a Ctrl-C
+TYPE_CHECKING = False  # importing typing takes as long as all that the command line needs to react to Ctrl-C
 if TYPE_CHECKING:
     from typing import Any
 

@@ -12,7 +12,8 @@ from support.report_example import example
 
 from oversmooth import Diagnosis, InputError
 from oversmooth.diagnosis import verdict
-from oversmooth.diagnosis.result import METRICS, Accuracy, Course
+from oversmooth.diagnosis.parts import Accuracy, Course
+from oversmooth.metrics import METRICS
 from oversmooth.report import figures, page, terminal
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 from support.report_example import example
 
-from oversmooth.diagnosis.result import Course, Extrapolation
+from oversmooth.diagnosis.parts import Course, Extrapolation
 from oversmooth.diagnosis.verdict import _further, _steered
 from oversmooth.theory.stack import Verdict
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from oversmooth.observe.collect import _real_rule
+from oversmooth.observe.real_rule import real_rule
 from oversmooth.theory.operators import as_operator
 
 
@@ -14,7 +14,7 @@ def test_radii_that_rounding_alone_tells_apart_are_a_tie():
     A = torch.cat([torch.cat([half, other], 1), torch.cat([other, half], 1)])[None, None]
     W = torch.eye(4)[None]
     for H, wanted in ((0.5 * W, "tie"), (-0.5 * W, "rough")):
-        _, _, words = _real_rule(as_operator(A), W, H, 1.0)
+        _, _, words = real_rule(as_operator(A), W, H, 1.0)
         assert words == [[wanted]]
     apart = torch.softmax(2 * torch.randn(1, 1, 16, 16, generator=torch.Generator().manual_seed(0)), -1)
-    assert _real_rule(as_operator(apart), W, 0.5 * W, 1.0)[2] == [["smooth"]]
+    assert real_rule(as_operator(apart), W, 0.5 * W, 1.0)[2] == [["smooth"]]

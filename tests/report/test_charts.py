@@ -10,7 +10,7 @@ import vl_convert
 from support import browser
 from support.report_example import example
 
-from oversmooth.diagnosis.result import Accuracy
+from oversmooth.diagnosis.parts import Accuracy
 from oversmooth.report import charts, figures, page
 from oversmooth.report.style import PAGE, PALETTE, PAPER, css_variables, number, number_expression
 

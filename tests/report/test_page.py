@@ -9,7 +9,8 @@ from support.nightly import some
 from support.report_example import example
 
 from oversmooth import InputError
-from oversmooth.diagnosis.result import Accuracy, Diagnosis
+from oversmooth.diagnosis.parts import Accuracy
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.report import page
 from oversmooth.safety.foreign import shortened
 

@@ -6,18 +6,17 @@ import math
 
 import numpy
 
-from oversmooth.diagnosis.result import (
+from oversmooth.diagnosis.facts import Numbers, plain
+from oversmooth.diagnosis.parts import (
     Change,
     Course,
-    Diagnosis,
     Eigenvalues,
     Extrapolation,
     Layer,
     LayerDominance,
-    Numbers,
     Spectrum,
-    plain,
 )
+from oversmooth.diagnosis.result import Diagnosis
 
 MASSIVE = {"input_share": 0.75, "tokens": 9, "positions": {"0": 6, "57": 3}, "largest_ratio": 41.3}
 VARIANTS = {"raw": 1.0, "folded": 1.25, "observed": 1.9}

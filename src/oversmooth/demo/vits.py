@@ -18,7 +18,8 @@ from torch import Tensor
 
 from oversmooth.diagnosis import verdict
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
-from oversmooth.diagnosis.result import Accuracy, Diagnosis
+from oversmooth.diagnosis.parts import Accuracy
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.models import load
 from oversmooth.steering import fold, steering_of
 from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES

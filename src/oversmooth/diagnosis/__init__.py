@@ -1,4 +1,4 @@
-"""What was found about a model: the result (`result`), how it is made (`diagnose`), and what it says (`verdict`)."""
+"""What is known about a model: the result (`result`), how it is made (`diagnose`), and what it says (`verdict`)."""
 
 from oversmooth.diagnosis.result import Diagnosis
 

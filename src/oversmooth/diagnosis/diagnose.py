@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import importlib.metadata
 import platform
@@ -23,36 +22,25 @@ from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis import verdict
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
-from oversmooth.diagnosis.result import (
-    SPECIAL_COUNTED,
-    Change,
-    Diagnosis,
-    Extrapolation,
-    Layer,
-    LayerDominance,
-    ModelFacts,
-    Numbers,
-    Provenance,
-    Spectrum,
-    plain,
-    share_of_smoothing,
-)
-from oversmooth.diagnosis.weights import layer_spectrum, without_radii
+from oversmooth.diagnosis.facts import ModelFacts, Provenance, plain
+from oversmooth.diagnosis.layers import layers_observed
+from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Batch, Inputs
 from oversmooth.models.loaded import Loaded
-from oversmooth.observe import MASSIVE_RATIO, Found, Observer, SeenBlock, Settings, study
-from oversmooth.observe.account import BY_INPUT
+from oversmooth.observe import MASSIVE_RATIO, Observations, Observer, SeenBlock, Settings, study
 from oversmooth.observe.feed import Given, Runner
+from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 OnProgress = Callable[[int, int | None, str], None]
-"""(inputs done, inputs in all if known, what is going on)."""
+"""Called with (inputs done, inputs in all if known, the current step)."""
 MOST_BLOCKS = 10_000
-"""To extrapolate over: each of them is run."""
+"""Limit of blocks to extrapolate over: each of them is run."""
 _ONE_AT_A_TIME = threading.RLock()
-# A model that is watched has other forward functions, and torch other settings, which are those of all threads: those
-# that diagnose take turns.
+# A model that is watched has other forward functions, and torch other settings, which all threads share: threads that
+# diagnose take turns.
 
 
 def diagnose(
@@ -74,14 +62,13 @@ def diagnose(
     about: dict[str, Any] | None = None,
     progress: OnProgress | None = None,
 ) -> Diagnosis:
-    """Whether and where a model smooths, which part does it, and what the spectra say about it.
-
-    model: a module, run as it is (mode, precision, device); a name or path, loaded with the matching library; or what
-    `models.load` gave.
-    inputs: a tensor, a dict of the model's arguments, or an iterable of either; by default the package's own prose or
-    pictures, where the model says how it wants them.
+    """Whether and where a model smooths, which part does it, and what the spectra predict.
 
     Args:
+        model: a module, run as it is (mode, precision, device); a name or path, loaded with the matching library; or
+            what `models.load` gave.
+        inputs: a tensor, a dict of the model's arguments, or an iterable of either; by default the package's own prose
+            or pictures, where the model says which preprocessing it needs.
         name: of the model in reports.
         tokenizer: for the default prose, with a language model given as a module.
         stack, heads, norm: for `anatomy.locate`.
@@ -89,11 +76,17 @@ def diagnose(
         joined: inputs for which ρ_rough of all heads together is computed (slow).
         ranks: inputs whose ranks are computed exactly (slow).
         variant: "raw" compares as the papers do; "folded" and "observed" have the norm before the layer in H.
-        rule: "complex" takes eigenvalues as they are, "real" only their real parts (per head).
+        rule: "complex" uses eigenvalues as they are, "real" only their real parts (per head).
         depth: blocks to extrapolate over; 0 for none.
         seed: of Arnoldi's random starts.
-        about: more to keep of the model, in `Diagnosis.model`.
-        progress: called as inputs are done.
+        about: further facts to keep in `Diagnosis.model`.
+        progress: called after each batch with (inputs done, inputs in all or None, the current step).
+
+    Returns:
+        The measurements, predictions and verdict.
+
+    Raises:
+        InputError: an argument is wrong, or the model cannot be located, run or observed.
     """
     started = time.perf_counter()
     remarks: list[str] = []
@@ -107,7 +100,7 @@ def diagnose(
     if about is not None and not (isinstance(about, dict) and all(isinstance(key, str) for key in about)):
         raise InputError(f"about is {arguments.shown(about)}; give a dict of what is to be kept of the model")
     if isinstance(model, (str, Path)):
-        from oversmooth import models  # borrows transformers or timm
+        from oversmooth import models  # imports transformers or timm
 
         model = models.load(str(model))
     known: dict[str, Any] = {}
@@ -150,23 +143,23 @@ def diagnose(
         extrapolation = _extrapolate(blocks, inside, depth, seed, special, remarks) if spectra and depth else []
         for block in blocks:
             block.forget()
-        found, accuracy = _observe(inside, blocks, settings, run, first, batches, inputs, progress)
-        for call in found.varies:
+        observed, accuracy = _observe(inside, blocks, settings, run, first, batches, inputs, progress)
+        for call in observed.varies:
             blocks[call].undecided = BY_INPUT
-    if found.short:
+    if observed.short:
         remarks.append(
-            f"{found.short} of {found.inputs} inputs have fewer than two tokens that count: they are in no figure"
+            f"{observed.short} of {observed.inputs} inputs have fewer than two tokens that count: they are in no figure"
         )
-    if found.packed:
-        remarks.append(f"{found.packed} texts came packed with others in one input: each is measured by itself")
-    remarks += sorted(found.unread)
+    if observed.packed:
+        remarks.append(f"{observed.packed} texts came packed with others in one input: each is measured by itself")
+    remarks += sorted(observed.unread)
     if isinstance(inputs, Inputs):
         remarks += inputs.skipped[:8]
         if len(inputs.skipped) > 8:
             remarks.append(f"{len(inputs.skipped) - 8} more inputs were skipped")
     remarks += _doubts(blocks, anatomy)
     with torch.autocast(device.type, enabled=False):
-        layers = _layers(blocks, found)
+        layers = layers_observed(blocks, observed)
     parameters = {id(p): p for p in inside.parameters()}
     first_layer = anatomy.layers[0]
     facts: ModelFacts = {
@@ -179,7 +172,7 @@ def diagnose(
         "heads": first_layer.heads,
         "kv_heads": first_layer.kv_heads,
         "head_dim": first_layer.head_dim,
-        "causal": first_layer.causal if found.causal is None else found.causal,
+        "causal": first_layer.causal if observed.causal is None else observed.causal,
         "norm": blocks[0].norm_position,
         "norm_kind": first_layer.norm.kind if first_layer.norm is not None else None,
         "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
@@ -195,10 +188,10 @@ def diagnose(
         "seconds": round(time.perf_counter() - started, 2),
         "seed": seed,
         "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
-        "inputs": found.inputs,
-        "tokens": [min(found.tokens_seen), max(found.tokens_seen)],
-        "rank_inputs": min(ranks, found.inputs),
-        "joined_inputs": min(joined, found.inputs) if spectra else 0,
+        "inputs": observed.inputs,
+        "tokens": [min(observed.tokens_seen), max(observed.tokens_seen)],
+        "rank_inputs": min(ranks, observed.inputs),
+        "joined_inputs": min(joined, observed.inputs) if spectra else 0,
         "variant": variant,
         "counting_rule": "one maximum over all pairs of eigenvalues of A and of a head's H, per input, layer and "
         "head; the d − k zeros of H left out"
@@ -231,7 +224,7 @@ def _observe(
     rest: Iterator[Batch | Tensor],
     inputs: Any,
     progress: OnProgress | None,
-) -> tuple[Found, float | None]:
+) -> tuple[Observations, float | None]:
     total = inputs.count if isinstance(inputs, Inputs) else None
     right = labelled = 0
     observer = Observer(model, blocks, settings)
@@ -254,9 +247,9 @@ def _observe(
                 right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
                 labelled += len(labels)
             if progress is not None:
-                progress(observer.found.inputs, total, "observing")
+                progress(observer.observations.inputs, total, "observing")
             batch = next(rest, None)
-    return observer.found, right / labelled if labelled else None
+    return observer.observations, right / labelled if labelled else None
 
 
 def _extrapolate(
@@ -267,161 +260,44 @@ def _extrapolate(
         remarks.append("more depth was left out: the first input has a single token")
         return []
     modules = dict(model.named_modules(remove_duplicate=False))
-    found = [last_block(blocks, modules, depth, seed)]
+    entries = [last_block(blocks, modules, depth, seed)]
     if len({block.layer.name for block in blocks}) > 1:
         try:
-            found += whole_stack(blocks, modules, max(1, round(2 * depth / len(blocks))), seed)
+            entries += whole_stack(blocks, modules, max(1, round(2 * depth / len(blocks))), seed)
         except InputError as error:
             remarks.append(f"repeating the stack was left out: {error}")
-    for entry in found:
+    for entry in entries:
         if entry.real is None:
             remarks.append(
                 f"repeating the {entry.what}: the blocks cannot be run by themselves, so there is no real course"
             )
         if special:
             entry.note = "; ".join(filter(None, [entry.note, SPECIAL_COUNTED]))
-    return found
-
-
-def _layers(blocks: list[SeenBlock], found: Found) -> list[Layer]:
-    entering = found.tokens[(0, -1)]
-    layers = [
-        Layer(
-            "embedding",
-            _means(entering),
-            _spreads(entering),
-            without_massive=_without(found, (0, -1)),
-            massive=_massive(found, (0, -1)),
-        )
-    ]
-    spectra: dict[tuple[object, ...], Spectrum] = {}
-    for call, block in enumerate(blocks):
-        end, middle = (call, len(block.stages) - 1), block.attention_stage
-        tokens, attention_out = found.tokens[end], None if middle is None else found.tokens[(call, middle)]
-        sigma = found.inverse_sigma.get(call)
-        inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
-        factor = block.layer.factor
-        shown = tuple(factor.flatten().tolist()) if isinstance(factor, Tensor) else factor
-        key = (block.layer.name, block.layer.keep, block.undecided, shown)
-        if key not in spectra or inverse is not None:
-            seen = block.norm_position if block.norm_agrees else "none"
-            spectrum = layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)
-            spectra = {key: without_radii(spectrum) if block.undecided else spectrum}
-        layers.append(
-            Layer(
-                name=block.layer.block,
-                tokens=_means(tokens),
-                spread=_spreads(tokens),
-                attention_out=None if attention_out is None else _means(attention_out),
-                attention_out_spread=None if attention_out is None else _spreads(attention_out),
-                without_massive=_without(found, end),
-                massive=_massive(found, end),
-                changes=_changes(blocks, found, call),
-                spectrum=spectra[key],
-                dominance=_dominance(found, call),
-            )
-        )
-    return layers
-
-
-def _changes(blocks: list[SeenBlock], found: Found, call: int) -> list[Change]:
-    entry = (call, -1)
-    if entry not in found.tokens:
-        entry = (call - 1, len(blocks[call - 1].stages) - 1)
-    before, out = found.tokens[entry], []
-    for place, stage in enumerate(blocks[call].stages):
-        after = found.tokens[(call, place)]
-        change = after["log_hfc_lfc"] - before["log_hfc_lfc"]
-        out.append(
-            Change(
-                part=stage.part,
-                log_hfc_lfc=plain(change.mean()),
-                spread=_spread(change),
-                log_hfc=plain((after["log_hfc"] - before["log_hfc"]).mean()),
-                log_lfc=plain((after["log_lfc"] - before["log_lfc"]).mean()),
-            )
-        )
-        before = after
-    return out
-
-
-def _dominance(found: Found, call: int) -> LayerDominance | None:
-    if call not in found.rho_rough:
-        return None
-    verdicts = found.verdict[call]
-    cases = [v for row in verdicts for v in row]
-    rows = found.joined.get(call, [])
-    return LayerDominance(
-        smoothing_share=None if (share := share_of_smoothing(cases)) is None else plain(share),
-        rho_rough=plain(sum(row[2] for row in rows) / len(rows)) if rows else None,
-        rho_smooth_heads=[plain(v) for v in found.rho_smooth[call].mean(0).tolist()],
-        rho_rough_heads=[[plain(v, 6) for v in row] for row in found.rho_rough[call].tolist()],
-        verdict_heads=verdicts,
-        joined_inputs=[row[0] for row in rows],
-        joined_rho_smooth=[plain(row[1]) for row in rows],
-        joined_rho_rough=[plain(row[2]) for row in rows],
-        joined_verdict=[row[3] for row in rows],
-        joined_residual=[plain(row[4]) for row in rows],
-        undecided_share=plain(sum(v == "undecided" for v in cases) / len(cases)) if call in found.certified else None,
-        certified_share=plain(sum(found.certified[call]) / len(cases)) if call in found.certified else None,
-        undecided_because=found.undecided_because.get(call, []),
-    )
-
-
-def _means(columns: dict[str, Tensor]) -> Numbers:
-    return {name: plain(values.mean()) for name, values in sorted(columns.items())}
-
-
-def _spreads(columns: dict[str, Tensor]) -> Numbers:
-    return {name: _spread(values) for name, values in sorted(columns.items())}
-
-
-def _spread(values: Tensor) -> float | None:
-    return plain(values.std()) if len(values) > 1 else None
-
-
-def _without(found: Found, site: tuple[int, int]) -> Numbers | None:
-    return _means(found.without_massive[site]) if site in found.massive else None
-
-
-def _massive(found: Found, site: tuple[int, int]) -> dict[str, Any] | None:
-    tokens = found.massive.get(site)
-    if not tokens:
-        return None
-    positions: dict[int, int] = {}
-    for _, position, _ in tokens:
-        positions[position] = positions.get(position, 0) + 1
-    often = sorted(positions, key=lambda p: (-positions[p], p))[:5]
-    return {
-        "input_share": plain(len({i for i, _, _ in tokens}) / found.inputs),
-        "tokens": len(tokens),
-        "positions": {str(p): positions[p] for p in often},
-        "largest_ratio": plain(max(ratio for _, _, ratio in tokens)),
-    }
+    return entries
 
 
 def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
-    said = []
+    doubts = []
     ran = [block.layer.name for block in blocks]
     idle = [layer.name for layer in anatomy if layer.name not in ran]
     if idle:
-        said.append(f"{len(idle)} attention layers did not run: {', '.join(idle[:4])}")
+        doubts.append(f"{len(idle)} attention layers did not run: {', '.join(idle[:4])}")
     differs = [block for block in blocks if block.norm_position != block.layer.norm_position]
     if differs:
-        said.append(
+        doubts.append(
             f"{len(differs)} norms stand elsewhere than names suggest, {differs[0].layer.name} first: taken as seen, "
             f"{differs[0].norm_position}"
         )
     for why in dict.fromkeys(block.undecided for block in blocks if block.undecided):
-        places = [block.layer.name for block in blocks if block.undecided == why]
-        said.append(f"{len(places)} attention layers are undecided, {places[0]} first: {why}")
+        names = [block.layer.name for block in blocks if block.undecided == why]
+        doubts.append(f"{len(names)} attention layers are undecided, {names[0]} first: {why}")
     if any(not block.norm_agrees for block in blocks if block.norm_position == "pre"):
-        said.append("the norm before attention is not a LayerNorm or RMSNorm as known: H is raw only")
-    return said
+        doubts.append("the norm before attention is not a LayerNorm or RMSNorm as known: H is raw only")
+    return doubts
 
 
 def _has_dropout(model: nn.Module) -> bool:
-    """Whether training drops anything: modules that do, or a share that a module keeps for a function that does."""
+    """Whether training drops anything: by a module, or by a function to which a module passes its share."""
     shares = [m.p for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
     shares += [v for m in model.modules() for k, v in vars(m).items() if "drop" in k and isinstance(v, float)]
     return any(share > 0 for share in shares)
@@ -433,7 +309,7 @@ def _name(model: nn.Module) -> str:
 
 
 def _versions() -> dict[str, str]:
-    out = {"python": platform.python_version(), "torch": torch.__version__}
+    out = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for library in ("transformers", "timm"):
         if library in sys.modules:
             try:

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from oversmooth import metrics
 from oversmooth.anatomy.calls import CACHES, USE_CACHE
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.diagnosis.result import Course, Extrapolation, Number, plain
-from oversmooth.observe.study import SeenBlock, inverse_sigma, without_dropout
+from oversmooth.diagnosis.facts import Number, plain
+from oversmooth.diagnosis.parts import Course, Extrapolation
+from oversmooth.observe.stages import SeenBlock
+from oversmooth.observe.study import inverse_sigma, without_dropout
 from oversmooth.observe.watch import batch_first, first_tensor, results_like
 from oversmooth.safety.errors import InputError, about
 from oversmooth.theory.dominance import dominance
@@ -29,14 +31,21 @@ from oversmooth.theory.weights import centre_features, fold_norm
 
 # Simulated layers: enough for what is slow to show, cheap since only the two bands are measured.
 _SIMULATED = 96
-# Change of log HFC/LFC a layer below which a simulation has settled.
+# Change of log HFC/LFC per layer below which a simulation has settled.
 _STILL = 1e-4
-# Fall of log HFC/LFC over the second half that counts as one.
+# Least fall of log HFC/LFC over the second half of a simulation that counts as smoothing.
 _FALL = 0.1
 
 
 def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int, seed: int) -> Extrapolation:
-    """The last block, repeated `depth` times."""
+    """What repeating the last block does.
+
+    Args:
+        blocks: what `study` gave.
+        modules: every module of the model by name.
+        depth: how often it is repeated.
+        seed: of Arnoldi's random starts.
+    """
     block = blocks[-1]
     if block.undecided:
         return _undecided("last block", block.undecided, _real([block], modules, depth))
@@ -46,23 +55,24 @@ def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: in
     with torch.autocast(A.device.type, enabled=False):
         W_V, W_O, offset, variant = _effective(block)
         with about(block.layer.name):
-            said = dominance(A, W_V, W_O, residual=keep, bias=offset, change=change, limit=False, seed=seed)
+            prediction = dominance(A, W_V, W_O, residual=keep, bias=offset, change=change, limit=False, seed=seed)
         try:
             if change is not None:
                 raise InputError("its attention is steered, which simulation does not know")
             course, seen = _simulated([block], [A], [(W_V, W_O)], [offset])
         except InputError as error:
             note = f"not simulated: {error}"
-    (word,), (why,) = said.verdict, said.reason
-    smooth, rough = said.rho_smooth.clamp(min=said.smooth_floor), said.rho_rough.clamp(min=said.rough_floor)
+    (word,), (why,) = prediction.verdict, prediction.reason
+    smooth = prediction.rho_smooth.clamp(min=prediction.smooth_floor)
+    rough = prediction.rho_rough.clamp(min=prediction.rough_floor)
     return Extrapolation(
         what="last block",
         input=0,
-        rho_smooth=plain(said.rho_smooth),
-        rho_rough=plain(said.rho_rough),
+        rho_smooth=plain(prediction.rho_smooth),
+        rho_rough=plain(prediction.rho_rough),
         verdict=word,
         predicted_rate=plain(rough / smooth) if word == "smooth" else None,
-        residual=plain(said.residual),
+        residual=plain(prediction.residual),
         variant=variant,
         simulated=course,
         simulated_verdict=seen,
@@ -72,7 +82,17 @@ def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: in
 
 
 def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: int, seed: int) -> list[Extrapolation]:
-    """The whole stack, `passes` more times."""
+    """What repeating the whole stack does.
+
+    Args:
+        blocks: what `study` gave.
+        modules: every module of the model by name.
+        passes: how often it is repeated.
+        seed: of Arnoldi's random starts.
+
+    Raises:
+        InputError: the spectra of this stack cannot be computed.
+    """
     why = next((block.undecided for block in blocks if block.undecided), "")
     if why:
         return [_undecided("stack", why, _real(blocks, modules, passes * len(blocks)))]
@@ -80,7 +100,7 @@ def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: 
         raise InputError("attention replaces the stream in some of its layers")
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
         raise InputError("it needs attention of all layers at once, as q and k; matrices are not kept")
-    if any(_change(modules, block, place) is not None for place, block in enumerate(blocks)):
+    if any(_change(modules, block, run) is not None for run, block in enumerate(blocks)):
         raise InputError("its layers' attention is steered; the last block alone is predicted")
     operators = [_first(block) for block in blocks]
     with torch.autocast(operators[0].device.type, enabled=False):
@@ -94,27 +114,29 @@ def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: 
             raise InputError("its layers scale the stream and add constants, which the stack's spectra do not know")
         kept = sum(math.log(abs(keep)) for keep in keeps)
         shares = [W_O / keep for (_, W_O), keep in zip(weights, keeps, strict=True)]
-        said = stack_dominance(operators, [v for v, _ in weights], shares, bias=offsets, tolerance=1e-4, seed=seed)
+        prediction = stack_dominance(
+            operators, [v for v, _ in weights], shares, bias=offsets, tolerance=1e-4, seed=seed
+        )
         course, seen = _simulated(blocks, operators, weights, offsets)
     entry = Extrapolation(
         what="stack",
         input=0,
-        rho_smooth=plain(math.exp(min(700.0, (said.log_rho_smooth + kept) / len(blocks)))),
-        rho_rough=plain(math.exp(min(700.0, (said.log_rho_rough + kept) / len(blocks)))),
-        verdict=said.verdict,
-        predicted_rate=plain(said.rate) if said.verdict == "smooth" else None,
-        residual=plain(said.residual),
+        rho_smooth=plain(math.exp(min(700.0, (prediction.log_rho_smooth + kept) / len(blocks)))),
+        rho_rough=plain(math.exp(min(700.0, (prediction.log_rho_rough + kept) / len(blocks)))),
+        verdict=prediction.verdict,
+        predicted_rate=plain(prediction.rate) if prediction.verdict == "smooth" else None,
+        residual=plain(prediction.residual),
         variant=effective[-1][3],
         simulated=course,
         simulated_verdict=seen,
         real=_real(blocks, modules, passes * len(blocks)),
-        note="; ".join(filter(None, ["radii are per block: the geometric mean over the stack", said.reason])),
+        note="; ".join(filter(None, ["radii are per block: the geometric mean over the stack", prediction.reason])),
     )
     return [entry]
 
 
 def _undecided(what: str, why: str, real: Course | None) -> Extrapolation:
-    """Where neither spectra nor simulation know what the block does: the blocks themselves still run."""
+    """Where neither spectra nor simulation apply: the real blocks still run."""
     return Extrapolation(
         what, 0, None, None, "undecided", None, None, "raw", None, "open", real, note=f"undecided: {why}"
     )
@@ -172,7 +194,7 @@ def _simulated(
     X = blocks[-1].y[:1].to(operators[0].device).float()
     if weights[0][0].shape[-2] < X.shape[-1]:  # features of zero mean, in the basis that the weights are in
         X = _without_mean(X)
-    # Whole passes, so that a stack is always seen at the same place.
+    # Whole passes, so that a stack is always seen at the same block.
     period = len(blocks)
     depth = period * max(8, _SIMULATED // period)
     operators = [A.dense() if period == 1 else A for A in operators]  # one matrix at a time is kept
@@ -192,7 +214,7 @@ def _without_mean(X: Tensor) -> Tensor:
 
 
 def _settled(run: Simulation) -> str:
-    """What a run shows at its end: HFC/LFC falling at a steady rate, or levelling off, or no telling."""
+    """What a run shows at its end: HFC/LFC falling at a steady rate (smooth), levelling off (rough), or neither."""
     log_ratio, depth = run.log_hfc_lfc[:, 0], run.depth
     half, most = len(depth) // 2, 3 * len(depth) // 4
     if not bool(log_ratio[half:].isfinite().all()):
@@ -201,15 +223,15 @@ def _settled(run: Simulation) -> str:
     last = float((log_ratio[-1] - log_ratio[most]) / (depth[-1] - depth[most]))
     if last > -_STILL:
         return "rough"
-    # A fall that is slowing down, or too small to speak of, may end anywhere. One like 1/n, which is what a constant
-    # part does that a bias feeds and no eigenvalue, keeps 0.71 of its slope here.
+    # A fall that slows down, or is too small, may end anywhere. One like 1/n, as of a constant part that a bias feeds
+    # and no eigenvalue, keeps 0.71 of its slope here.
     return "smooth" if last < 0.85 * before and log_ratio[-1] < log_ratio[half] - _FALL else "open"
 
 
 def _real(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int) -> Course | None:
-    """The blocks themselves, run again on what the last one gave, with everything else they got as it was."""
+    """The blocks themselves, run again on what the last one gave, with their other arguments unchanged."""
     attention, given = modules[blocks[-1].layer.name], first_tensor(blocks[-1].args, blocks[-1].kwargs)
-    # As the blocks take it: undoing `batch_first` is doing it again, but for a single array.
+    # As the blocks take it: `batch_first` is its own inverse, except for a single array.
     x = blocks[-1].y[0] if given.ndim == 2 else batch_first(attention, blocks[-1].y)
     A = blocks[-1].A
     mask = None if A is None or A.mask is None else A.mask[:, 0]

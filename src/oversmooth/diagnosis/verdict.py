@@ -1,4 +1,4 @@
-"""A diagnosis in plain words: what was measured, what was predicted, where the two part.
+"""A diagnosis in plain words: what was measured, what was predicted, where the two disagree.
 
 Neutral by design: smoothing is a quantity, not a fault.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 
-from oversmooth.diagnosis.result import SPECIAL_COUNTED, Diagnosis, Extrapolation, Layer, Number
+from oversmooth.diagnosis.facts import Number
+from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation, Layer
+from oversmooth.diagnosis.result import Diagnosis
 
-_ROUNDING = 1e-6  # of the largest eigenvalue: what is nearer to zero is zero, computed
+_ROUNDING = 1e-6  # relative to the largest eigenvalue: anything smaller is zero
 
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
+    """The verdict: what was measured, by part, what spectra predict, and what more depth would do."""
     blocks = diagnosis.layers[1:]
-    said = [
+    candidates = [
         _measured(diagnosis),
         _parts(blocks),
         _massive(diagnosis),
@@ -23,21 +26,21 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
         _agreement(blocks),
         _accuracy(diagnosis),
     ]
-    return [sentence for sentence in said if sentence] + [_further(entry) for entry in diagnosis.extrapolation]
+    return [sentence for sentence in candidates if sentence] + [_further(entry) for entry in diagnosis.extrapolation]
 
 
 def _measured(diagnosis: Diagnosis) -> str:
     first, last = diagnosis.layers[0].tokens, diagnosis.layers[-1].tokens
-    said = []
+    clauses = []
     if (before := first.get("hfc_lfc")) is not None and (after := last.get("hfc_lfc")) is not None:
-        said.append(
+        clauses.append(
             f"from the first block to the last HFC/LFC goes from {before:.3g} to {after:.3g}{_apart(before, after)}"
         )
     if (before := first.get("cos")) is not None and (after := last.get("cos")) is not None:
-        said.append(f"the mean cosine from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}")
+        clauses.append(f"the mean cosine from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}")
     if (before := first.get("effective_rank")) is not None and (after := last.get("effective_rank")) is not None:
-        said.append(f"the effective rank from {before:.3g} to {after:.3g}")
-    return f"Measured: {', '.join(said)}." if said else ""
+        clauses.append(f"the effective rank from {before:.3g} to {after:.3g}")
+    return f"Measured: {', '.join(clauses)}." if clauses else ""
 
 
 def _apart(before: float, after: float) -> str:
@@ -51,7 +54,7 @@ def _apart(before: float, after: float) -> str:
 
 
 def _steered(diagnosis: Diagnosis) -> str:
-    """Whether the spectrum that steering promised is there."""
+    """Whether the spectrum that steering promised holds."""
     verified = (diagnosis.steering or {}).get("verified")
     if not verified:
         return ""
@@ -61,15 +64,15 @@ def _steered(diagnosis: Diagnosis) -> str:
     low, high = min(c["least"] for c in layers), max(c["greatest"] for c in layers)
     noise = _ROUNDING * max(abs(low), abs(high))
     low, high = (0.0 if abs(end) <= noise else end for end in (low, high))
-    said = f"Steered as promised: the eigenvalues of H lie from {low:.3g} to {high:.3g} in {len(layers)} layers"
+    sentence = f"Steered as promised: the eigenvalues of H lie from {low:.3g} to {high:.3g} in {len(layers)} layers"
     rooms = [c["room"] for c in layers if c["room"] is not None]
     if low < 0 and rooms:
-        said += f", {min(rooms):.2g} from where sharpening could turn into smoothing"
+        sentence += f", {min(rooms):.2g} from where sharpening could turn into smoothing"
     elif low >= 0:
-        said += ", none below zero, so none sharpens"
+        sentence += ", none below zero, so none sharpens"
     if verified["doubts"]:
-        said += f"; with norms and layer scales folded in, {len(verified['doubts'])} of them have others too"
-    return said + "."
+        sentence += f"; with norms and layer scales folded in, {len(verified['doubts'])} of them have others too"
+    return sentence + "."
 
 
 def _parts(blocks: list[Layer]) -> str:
@@ -116,25 +119,25 @@ def _massive(diagnosis: Diagnosis) -> str:
 
 
 def _predicted(diagnosis: Diagnosis, blocks: list[Layer]) -> str:
-    said = []
+    clauses = []
     negative, share = diagnosis.negative_share, diagnosis.smoothing_share
     if negative is not None:
-        said.append(f"{negative:.0%} of the eigenvalues of H have a negative real part")
+        clauses.append(f"{negative:.0%} of the eigenvalues of H have a negative real part")
     undecided = diagnosis.undecided_share or 0.0
     if share is None and undecided:
         reasons = [why for layer in blocks if layer.dominance for why in layer.dominance.undecided_because]
-        said.append(f"head by head no case is decided ({reasons[0].removeprefix('undecided: ')})")
+        clauses.append(f"head by head no case is decided ({reasons[0].removeprefix('undecided: ')})")
     if share is not None:
         cases = sum(len(row) for layer in blocks if layer.dominance for row in layer.dominance.verdict_heads)
         rest = f", {round(undecided * cases):,} undecided" if undecided else ""
-        said.append(f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases{rest}")
+        clauses.append(f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases{rest}")
     judged = [v for layer in blocks if layer.dominance for v in layer.dominance.joined_verdict]
     if judged:
         others = [(sum(v == word for v in judged), name) for word, name in (("tie", "ties"), ("undecided",) * 2)]
         counts = ", ".join(f"{count} {name}" for count, name in others if count)
         ties = f" ({counts})" if counts else ""
-        said.append(f"with all heads together in {sum(v == 'smooth' for v in judged)} of {len(judged)}{ties}")
-    return f"Spectra: {', '.join(said)}." if said else ""
+        clauses.append(f"with all heads together in {sum(v == 'smooth' for v in judged)} of {len(judged)}{ties}")
+    return f"Spectra: {', '.join(clauses)}." if clauses else ""
 
 
 def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
@@ -142,7 +145,7 @@ def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
     depths where it did not.
     """
     agree, part = 0, []
-    for place, layer in enumerate(blocks):
+    for index, layer in enumerate(blocks):
         if not layer.dominance or not layer.dominance.joined_verdict:
             continue
         verdicts, change = layer.dominance.joined_verdict, layer.change("attention")
@@ -155,7 +158,7 @@ def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
         if (change < 0) == smooth:
             agree += 1
         else:
-            part.append(place + 1)
+            part.append(index + 1)
     return agree, part
 
 
@@ -171,33 +174,33 @@ def _agreement(blocks: list[Layer]) -> str:
 
 
 def _accuracy(diagnosis: Diagnosis) -> str:
-    found = diagnosis.accuracy
-    if found is None:
+    accuracy = diagnosis.accuracy
+    if accuracy is None:
         return ""
-    said = f"Accuracy: {found.clean:.1%} of {found.images} test images"
-    if found.trained is not None:
-        said += f" ({found.trained:.1%} of all, noted after training)"
-    if found.corrupted:
-        first, last = found.corrupted[0], found.corrupted[-1]
-        said += f"; of {found.corrupted_images} of them, corrupted, from {first:.1%} at intensity 1"
-        said += f" to {last:.1%} at {len(found.corrupted)}"
-    return said + "."
+    sentence = f"Accuracy: {accuracy.clean:.1%} of {accuracy.images} test images"
+    if accuracy.trained is not None:
+        sentence += f" ({accuracy.trained:.1%} of all, noted after training)"
+    if accuracy.corrupted:
+        first, last = accuracy.corrupted[0], accuracy.corrupted[-1]
+        sentence += f"; of {accuracy.corrupted_images} of them, corrupted, from {first:.1%} at intensity 1"
+        sentence += f" to {last:.1%} at {len(accuracy.corrupted)}"
+    return sentence + "."
 
 
-def _runs(places: list[int]) -> str:
+def _runs(numbers: list[int]) -> str:
     """Numbers with neighbours joined: 0–2, 5."""
     runs: list[list[int]] = []
-    for place in places:
-        if runs and place == runs[-1][-1] + 1:
-            runs[-1].append(place)
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            runs.append([place])
+            runs.append([number])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
 def _further(entry: Extrapolation) -> str:
-    said = {
-        "smooth": f"smoothing, in the end × {entry.predicted_rate:.3g} a block"
+    predicted = {
+        "smooth": f"smoothing, in the end × {entry.predicted_rate:.3g} per block"
         if entry.predicted_rate is not None
         else "smoothing",
         "rough": "no smoothing, HFC/LFC stays above zero",
@@ -212,7 +215,7 @@ def _further(entry: Extrapolation) -> str:
         "open": "has not settled after its last layer",
     }[entry.simulated_verdict]
     alone = f"attention alone, simulated, {simulated}" if entry.simulated else "attention alone was not simulated"
-    text = f"Repeating the {entry.what} on the first input: spectra say {said}; {alone}"
+    text = f"Repeating the {entry.what} on the first input: spectra say {predicted}; {alone}"
     if entry.real is not None and len(entry.real.depth) > 1:
         first, last = entry.real.log_hfc_lfc[0], entry.real.log_hfc_lfc[-1]
         if first is not None and last is not None:

@@ -18,14 +18,16 @@ from torch import Tensor
 
 import oversmooth
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Layer, Number, Spectrum, plain
+from oversmooth.diagnosis.facts import Number, plain
+from oversmooth.diagnosis.parts import Eigenvalues, Layer, Spectrum
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.files import cache_folder, parse_json, read_bytes
 from oversmooth.safety.typed import typed
 from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum
 
-_ZERO = 1e-6  # relative: a zero that centring or rank leaves has a sign that rounding chose
+_ZERO = 1e-6  # relative: the sign of a zero that centring or rank leaves is rounding
 _MOST_KEPT = 2**30
 _DIGITS = 6  # enough for any plot, and half the size of the file
 
@@ -38,11 +40,17 @@ def layer_spectrum(
     heads: bool = True,
     verdicts: bool = False,
 ) -> Spectrum:
-    """All spectra of one layer. inverse_sigma: the mean 1/σ of observed tokens, where the norm stands before it;
-    verdicts: whether to say, head by head, what weights alone decide.
+    """All spectra of one layer.
+
+    Args:
+        layer: whose weights are used.
+        inverse_sigma: the mean 1/σ of observed tokens, where the norm stands before the layer.
+        joined: whether to compute the spectrum of all heads together.
+        heads: whether to compute the spectrum of each head.
+        verdicts: whether to compute what weights alone decide, per head.
     """
     W_V, W_O = layer.W_V, layer.W_O
-    # Half precision has no eigenvalues; what is stored in it is exact in float32.
+    # torch has no eigenvalues in half precision; what is stored in it is exact in float32.
     W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
     with about(layer.name):
         return _spectra(layer, W_V, W_O, inverse_sigma, joined, heads, verdicts)
@@ -88,7 +96,7 @@ def _spectra(
 
 
 def without_radii(spectrum: Spectrum) -> Spectrum:
-    """Eigenvalues as weights have them, where what stands between them and the stream is not one factor."""
+    """The spectrum without radii, which have no meaning where more than one factor stands between H and the stream."""
     for entry in (*spectrum.joined.values(), *(e for row in spectrum.heads.values() for e in row)):
         entry.rho_smooth = None
     spectrum.rho_smooth = None
@@ -96,7 +104,7 @@ def without_radii(spectrum: Spectrum) -> Spectrum:
 
 
 def why_undecided(layer: AttentionLayer) -> str | None:
-    """Why the theorem says nothing of this layer, in words; None: it applies."""
+    """Why the theorem says nothing about this layer, in words; None: it applies."""
     if layer.leak is not None:
         return f"rows of attention sum to less than one ({layer.leak})"
     return "values are normed token by token" if layer.values_normed else None
@@ -114,7 +122,13 @@ def _all(W_V: Tensor, W_O: Tensor, layer: AttentionLayer, *, centred: bool) -> T
 
 
 def _eigenvalues(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:
-    """keep: what multiplies the stream. size: of H, where its other eigenvalues are zeros that count in ρ_smooth."""
+    """The summary of a spectrum, sorted by real part.
+
+    Args:
+        values: ``(k,)``: eigenvalues of H.
+        keep: what multiplies the stream.
+        size: of H, where its other eigenvalues are zeros that count in ρ_smooth.
+    """
     values = values.cpu()
     order = values.real.argsort()
     values = values[order]
@@ -157,11 +171,19 @@ def diagnose_weights(
     memory: Memory | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
-    """Everything that weights alone say. memory: where finished layers are kept, so that a stopped run goes on."""
+    """Everything that weights alone decide.
+
+    Args:
+        name: of the model in reports.
+        anatomy: its attention layers.
+        joined: whether to compute the spectrum of all heads together.
+        memory: where finished layers are kept, so that a stopped run resumes.
+        progress: called after each layer with (layers done, layers in all).
+    """
     started = time.perf_counter()
     done = memory.read() if memory is not None else {}
     blocks, known = [], {}
-    for place, layer in enumerate(anatomy):
+    for index, layer in enumerate(anatomy):
         if layer.name not in known:
             spectrum = done.get(layer.name)
             if spectrum is None:
@@ -171,7 +193,7 @@ def diagnose_weights(
             known[layer.name] = spectrum
         blocks.append(Layer(layer.block or layer.name, {}, spectrum=known[layer.name]))
         if progress is not None:
-            progress(place + 1, len(anatomy))
+            progress(index + 1, len(anatomy))
     first = anatomy.layers[0]
     diagnosis = Diagnosis(
         model={
@@ -190,7 +212,7 @@ def diagnose_weights(
         },
         provenance={
             "oversmooth": oversmooth.__version__,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "seconds": round(time.perf_counter() - started, 2),
             "data": "weights alone",
@@ -206,7 +228,7 @@ def diagnose_weights(
 
 
 def _remarks(anatomy: Anatomy) -> list[str]:
-    """What is not decided, and why, with the number of layers that it is so for."""
+    """Why layers are undecided, with the number of layers per reason."""
     reasons = [reason for layer in anatomy if (reason := why_undecided(layer)) is not None]
     return [
         f"{reasons.count(reason)} of {len(anatomy)} layers are undecided: {reason}" for reason in dict.fromkeys(reasons)
@@ -215,14 +237,19 @@ def _remarks(anatomy: Anatomy) -> list[str]:
 
 @dataclass
 class _Kept:
-    """A line of it."""
+    """A line of a `Memory`."""
 
     layer: str
     spectrum: Spectrum
 
 
 class Memory:
-    """Finished layers on disk, a line each, under a name that changes when the checkpoint or the question does."""
+    """Finished layers on disk, one per line, under a name that depends on the checkpoint and the options.
+
+    Args:
+        folder: where the file is.
+        key: what its name is derived from.
+    """
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path = folder / f"spectrum-{hashlib.sha256(key.encode()).hexdigest()[:24]}.jsonl"
@@ -231,18 +258,25 @@ class Memory:
 
     @classmethod
     def of(cls, files: Iterable[Path], *question: object) -> Memory:
-        """For these weight files."""
+        """The memory of these weight files and options.
+
+        Args:
+            files: of the checkpoint.
+            question: the options.
+        """
         facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
         return cls(cache_folder(), json.dumps([oversmooth.__version__, facts, [str(q) for q in question]]))
 
     def read(self) -> dict[str, Spectrum]:
-        """Finished layers by name. What cannot be read is counted in ``dropped`` and computed again: a stop cuts a line
-        short, and whatever happened to others is no reason to fail.
+        """Finished layers by name.
+
+        Lines that cannot be read, such as one that a stop cut short, are counted in ``dropped``; their layers are
+        computed again.
         """
-        found: dict[str, Spectrum] = {}
+        spectra: dict[str, Spectrum] = {}
         self.dropped = 0
-        if not os.path.isfile(self.path):  # which does not mind a folder that cannot be looked into
-            return found
+        if not os.path.isfile(self.path):  # no error for a folder that cannot be read
+            return spectra
         try:
             lines = read_bytes(self.path, "computing them again", _MOST_KEPT).splitlines()
         except InputError:
@@ -251,13 +285,13 @@ class Memory:
         for line in lines:
             try:
                 entry = typed(_Kept, parse_json(line, "this is no layer", "computing it again"))
-                found[entry.layer] = entry.spectrum
+                spectra[entry.layer] = entry.spectrum
             except ValueError:
                 self.dropped += bool(line.strip())
-        return found
+        return spectra
 
     def add(self, layer: str, spectrum: Spectrum) -> None:
-        # What cannot be remembered is computed again: never a reason to stop.
+        """Append a finished layer; where that is impossible it is computed again another time."""
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.exists() and not self.path.is_file():
@@ -266,5 +300,6 @@ class Memory:
                 lines.write("\n" + json.dumps(dataclasses.asdict(_Kept(layer, spectrum))) + "\n")
 
     def forget(self) -> None:
+        """Remove the file."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)

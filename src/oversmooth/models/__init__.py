@@ -1,7 +1,7 @@
-"""Models by name or path, with what they need to be fed: the one place that borrows transformers and timm.
+"""Models by name or path, with the inputs they take; only these modules use transformers and timm.
 
 Nothing is loaded but safetensors or, through torch's restricted loader, arrays. Code that comes with a checkpoint is
-not run, unless whoever loads it says so.
+run only on request.
 """
 
 from oversmooth.models.from_timm import is_timm_name

@@ -29,7 +29,7 @@ _MOST_MODULES = 500_000
 
 
 def check_numbers(config: dict[str, Any], name: str) -> None:
-    """Refuse a configuration of so many layers, or of so large sizes, that building it would not end."""
+    """Refuse a configuration with so many layers, or of such sizes, that building it would not end."""
     for key, value in _numbers(config):
         for pattern, most in ((_DEPTH, MOST_LAYERS), (_SIZE, _LARGEST), (_LABELS, _MOST_LABELS)):
             if pattern.search(key) and value > most:

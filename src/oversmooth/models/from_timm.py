@@ -43,7 +43,7 @@ def load(wanted: Wanted) -> Loaded:
 
 
 def is_timm_name(name: str) -> bool:
-    """Whether a name that is no path is timm's, as far as can be told."""
+    """Whether a name that is no path is one of timm's, as far as is known without a network."""
     if name.startswith(("timm/", "hf_hub:timm/", "hf-hub:timm/")):
         return True
     if "/" in name:
@@ -54,14 +54,15 @@ def is_timm_name(name: str) -> bool:
 
 
 def timm_repository(name: str) -> str:
-    """Where the hub has the weights of a timm name; the name itself where timm does not say."""
+    """The hub's repository for a timm name; the name itself where timm states none."""
     if "/" in name:
         return name.rpartition(":")[2]
-    found = getattr(import_library("timm", "a timm name").get_pretrained_cfg(name), "hf_hub_id", None)
-    return found if isinstance(found, str) and found else name
+    repository = getattr(import_library("timm", "a timm name").get_pretrained_cfg(name), "hf_hub_id", None)
+    return repository if isinstance(repository, str) and repository else name
 
 
 def why_no_timm() -> str:
+    """Why timm cannot be used; empty where it can."""
     try:
         import_library("timm", "a timm name")
     except InputError as error:
@@ -97,13 +98,13 @@ def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded
                 model = seeded(seed, lambda: timm.create_model(hub, pretrained=not random))
     except InputError:
         raise
-    except Exception as error:  # timm and the hub raise what they like
+    except Exception as error:  # timm and the hub raise exceptions of any type
         raise InputError(not_fetched(name, error)) from error
     return described(model, name, folder, None)
 
 
 def _model_arguments(config: dict[str, Any]) -> dict[str, Any]:
-    """What a configuration gives to the model itself: not what would have timm load some other file."""
+    """A configuration's arguments for the model itself, without those that make timm load another file."""
     given = config.get("model_args")
     given = given if isinstance(given, dict) else {}
     return {key: value for key, value in given.items() if key not in _TIMM_LOADS}

@@ -31,7 +31,7 @@ LIBRARY = "transformers"
 
 
 def accepts(_name: str) -> bool:
-    """Whatever no other loader takes: only transformers can tell."""
+    """Every name that no other loader accepts: only transformers knows whether it exists."""
     return True
 
 
@@ -63,11 +63,11 @@ def from_transformers(
         if not trust:
             check_asks_for_none(stated, name)
         try:
-            # Said outright: where nothing is said, transformers asks on standard input whether to run code.
+            # Explicit: without it transformers asks on standard input whether to run code.
             config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trust)
         except Exception as error:
             raise InputError(not_fetched(name, error)) from error
-        # Once more: what the hub gave now may be newer.
+        # Once more: what the hub just gave may be newer.
         read = config.to_dict() | {"attn_implementation": getattr(config, "_attn_implementation", None)}
         check_numbers(read, name)
         if not trust:
@@ -76,14 +76,14 @@ def from_transformers(
             Checkpoint(folder)  # refuses what is missing, cut off, or more than arrays, in a sentence of its own
         try:
             cls = class_of(transformers, config, trust)
-        except (ImportError, RuntimeError) as error:  # classes are imported as they are asked for
+        except (ImportError, RuntimeError) as error:  # classes are imported lazily
             raise unusable("transformers", f"loading {name}", error) from error
         settings = getattr(config, "oversmooth", None)  # of a model that was saved steered
         load = cls
         if settings and not random:
             load = steered_class(cls, settings)
             if (weights := _steered_weights(name, folder)) is not None:
-                config.transformers_weights = weights  # how from_pretrained is told another name
+                config.transformers_weights = weights  # the name that from_pretrained looks for
         remarks = code_run(name, config) if trust else []
         if dtype is None and device in (None, "cpu"):
             # Half precision on a CPU is slow, or refused; what is stored in it is exact in float32.
@@ -120,7 +120,7 @@ def from_transformers(
         if getattr(model, "main_input_name", "") == "input_ids":
             try:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=trust)
-            except BaseException as error:  # some checkpoints come without one; who needs it says so
+            except BaseException as error:  # some checkpoints come without one; `Loaded.inputs` reports that
                 if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # as Rust has it
                     raise
                 without = _why_no_tokenizer(error)
@@ -135,14 +135,14 @@ def from_transformers(
 
 def _why_no_tokenizer(error: BaseException) -> str:
     try:
-        import_library("tokenizers", "reading it")  # without which transformers fails as it likes
+        import_library("tokenizers", "reading it")  # without it transformers fails in arbitrary ways
     except InputError as lacking:
         return str(lacking)
     return reason(error) if "trust_remote_code" not in str(error) else "its own code, which is not run"
 
 
 def _check_texts(folder: Path) -> None:
-    """Refuse, before libraries read them whole, files beside the weights that are larger than any that was meant."""
+    """Refuse oversized text files beside the weights, before libraries read them whole."""
     for file in folder.iterdir():
         if file.suffix in _TEXTS and file.is_file() and (size := file.stat().st_size) > _MOST_TEXT:
             raise InputError(f"{file} has {size:,} bytes, over {_MOST_TEXT:,}; fetch it again, or remove it")
@@ -165,7 +165,7 @@ def _steered_weights(name: str, folder: Path | None) -> str | None:
 
 @contextlib.contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's own progress bars and advice: what matters is said in remarks."""
+    """Without the library's own progress bars and advice; remarks have what matters."""
     tools = transformers.utils.logging
     level = tools.get_verbosity()
     bars = getattr(tools, "is_progress_bar_enabled", lambda: True)()

@@ -16,7 +16,7 @@ from oversmooth.safety.libraries import import_library
 
 
 def fetch(name: str) -> Path:
-    """The weights of a hub id, as files: nothing is built from them. From the cache, where they are there already."""
+    """The directory of a hub id's weights, from the cache or downloaded; no model is built from them."""
     check_there(name)
     hub = import_library("huggingface_hub", f"fetching {name}")
     check_reachable(name)
@@ -25,13 +25,13 @@ def fetch(name: str) -> Path:
         folder = Path(hub.snapshot_download(name, allow_patterns=listed))
         if not any(folder.glob("*.safetensors")):
             folder = Path(hub.snapshot_download(name, allow_patterns=["pytorch_model*.bin*", "config.json"]))
-    except Exception as error:  # the hub raises what it likes
+    except Exception as error:  # the hub raises exceptions of any type
         raise InputError(not_fetched(name, error)) from error
     return folder
 
 
 def fetched_config(name: str) -> dict[str, Any]:
-    """The configuration of a hub id; empty where it cannot be had, and who loads it says why."""
+    """The configuration of a hub id; empty where it cannot be fetched, which loading reports later."""
     hub = import_library("huggingface_hub", f"fetching {name}")
     with contextlib.suppress(Exception):
         kept = hub.try_to_load_from_cache(name, "config.json")
@@ -40,18 +40,23 @@ def fetched_config(name: str) -> dict[str, Any]:
 
 
 def processor_folder(name: str) -> Path | None:
-    """Where the cache has what states a hub id's preprocessing, fetched if need be; None where nothing does."""
+    """The cached directory that states a hub id's preprocessing, fetched if necessary; None where there is none."""
     hub = import_library("huggingface_hub", f"fetching {name}")
-    found = None
+    folder = None
     for file in FILES:
         with contextlib.suppress(Exception):  # not in the repository, or not in the cache and no network
             kept = hub.try_to_load_from_cache(name, file)
-            found = Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, file)).parent
-    return found
+            folder = Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, file)).parent
+    return folder
 
 
 def check_reachable(name: str, files: tuple[str, ...] = ("config.json",)) -> None:
-    """Without a network the libraries try again and again before they say so; names in their cache need none."""
+    """Refuse a name that cannot be reached: without a network the libraries retry for long. Cached names need none.
+
+    Args:
+        name: a hub id.
+        files: any of which, in the cache, makes it available.
+    """
     hub = import_library("huggingface_hub", f"fetching {name}")
     with contextlib.suppress(Exception):
         if any(isinstance(hub.try_to_load_from_cache(name, file), str) for file in files):

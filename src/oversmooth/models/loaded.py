@@ -1,4 +1,4 @@
-"""A model that is ready to run, and what it says of the inputs it takes."""
+"""A model that is ready to run, and what it states about its inputs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from oversmooth.safety.errors import InputError
 Kind = Literal["vision", "text", "other"]
 DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
 DATA_COUNT = 64
-"""Inputs of the user's data, if not said otherwise."""
+"""Default number of inputs from the user's data."""
 _LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which model, and how: what `load` was asked for."""
+    """The arguments of `load`."""
 
     name: str
     random: bool = False
@@ -45,19 +45,19 @@ class Loaded:
     preprocessing: Preprocessing | None = None
     argument: str = "pixel_values"
     longest: int | None = None
-    """Tokens it takes at most; None if it does not say."""
+    """The largest number of tokens it takes; None if unknown."""
     no_tokenizer: str = ""
     """Why there is no tokenizer, where there should be one."""
     remarks: list[str] = field(default_factory=list)
     folder: Path | None = None
-    """Where it was loaded from, if from files of the user's."""
+    """Where it was loaded from, if from the user's files."""
     processor: Path | None = None
     """Where the files of a hub id's processor are, if it has any."""
     recipe: Any = None
-    """The `train.recipe.Recipe` it was trained by, if `oversmooth train` wrote it."""
+    """The `train.recipe.Recipe` it was trained with, if `oversmooth train` wrote it."""
 
     def of_folder(self, folder: Path) -> Loaded:
-        """Named after the directory of the user's that it was loaded from."""
+        """This model, named after the user's directory that it was loaded from."""
         self.name, self.folder = folder.resolve().name, folder
         return self
 
@@ -70,7 +70,19 @@ class Loaded:
         batch: int = DEFAULT_BATCH,
         lines: bool = False,
     ) -> Inputs:
-        """From the user's data, a library's samples by name, or the package's own prose or painted pictures."""
+        """Inputs from the user's data, a library's samples by name, or the package's own prose or painted pictures.
+
+        Args:
+            source: a file or directory of the user's, or a library's samples such as "sample:skimage"; None for the
+                package's own.
+            count: how many.
+            length: tokens per text; None for the default, or the model's limit if that is less.
+            batch: inputs per batch.
+            lines: whether each line of a text is an input.
+
+        Raises:
+            InputError: the model does not state which inputs it takes, or they cannot be read.
+        """
         if self.kind == "vision":
             assert self.preprocessing is not None
             return image_inputs(self.preprocessing, source, count=count, batch=batch, argument=self.argument)
@@ -93,16 +105,31 @@ class Loaded:
 
 
 def default_inputs(model: nn.Module, tokenizer: Any = None) -> Inputs:
-    """The package's own prose or pictures for a live model that says how it wants them."""
+    """The package's own prose or pictures, for a live model that states its preprocessing.
+
+    Args:
+        model: a module of transformers or timm.
+        tokenizer: of a language model.
+
+    Raises:
+        InputError: the model does not state which inputs it takes.
+    """
     return described(model, type(model).__name__, None, tokenizer).inputs()
 
 
 def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) -> Loaded:
-    """What a live model says about the inputs it takes."""
+    """A live model with what it states about its inputs.
+
+    Args:
+        model: a module.
+        name: of the model in reports.
+        folder: where its configuration is; None: in the model alone.
+        tokenizer: of a language model.
+    """
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", None)
     if (timm_settings := _timm_settings(model)) is not None:
-        # What lies beside the weights is theirs; a live model of the same architecture may have another's.
+        # The file beside the weights describes them; a live model of the same architecture may have other settings.
         stated = read_config(folder).get("pretrained_cfg") if folder is not None else None
         preprocessing = Preprocessing.from_timm(stated if isinstance(stated, dict) else timm_settings, name)
         remarks = [preprocessing.note] if preprocessing.note else []
@@ -127,9 +154,9 @@ def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) 
 def _timm_settings(model: nn.Module) -> dict[str, Any] | None:
     """The pretrained_cfg of a timm model (default_cfg, in old versions); None for any other model."""
     for key in ("pretrained_cfg", "default_cfg"):
-        found = getattr(model, key, None)
-        if dataclasses.is_dataclass(found) and not isinstance(found, type):
-            found = dataclasses.asdict(found)
-        if isinstance(found, dict) and found:
-            return found
+        settings = getattr(model, key, None)
+        if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+            settings = dataclasses.asdict(settings)
+        if isinstance(settings, dict) and settings:
+            return settings
     return None

@@ -1,7 +1,7 @@
 """From a name or a path to a model that is ready to run: the first loader that accepts it.
 
-A loader is a module with ``LIBRARY`` (what it borrows), ``accepts(name)`` and ``load(wanted)``; a new source is one
-more of them.
+A loader is a module with ``LIBRARY`` (which it needs), ``accepts(name)`` and ``load(wanted)``; a new source is one more
+of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from oversmooth.safety.libraries import import_library
 from oversmooth.steering import saving
 
 LOADERS: tuple[ModuleType, ...] = (from_training, from_timm, from_transformers)
-"""In the order in which they are asked; the last takes whatever is left."""
+"""In the order in which they are tried; the last accepts every name."""
 
 
 def load(
@@ -34,11 +34,19 @@ def load(
     device: str | None = None,
     trust_remote_code: bool = False,
 ) -> Loaded:
-    """A hub id, a timm name, a checkpoint's directory, or a weights file: one with its configuration beside it, or
-    one that `oversmooth train` wrote.
+    """Load a model by name or path, in eval mode.
 
-    random: the same architecture with freshly initialised weights, drawn from seed. trust_remote_code: run Python files
-    that come with the checkpoint, where its configuration names any.
+    Args:
+        name: a hub id, a timm name, a checkpoint's directory, or a weights file: one with its configuration beside it,
+            or one that `oversmooth train` wrote.
+        random: whether to initialise the architecture with random weights instead.
+        seed: of random weights.
+        dtype: a floating type, such as "bfloat16"; None for the checkpoint's, float32 on a CPU.
+        device: such as "cuda"; None for the CPU.
+        trust_remote_code: run Python files that come with the checkpoint, where its configuration names any.
+
+    Raises:
+        InputError: it is not there, damaged, or needs a library that is not installed.
     """
     arguments.path(name, "the model", "give a path, a hub id or a timm name")
     name, seed = os.fspath(name), arguments.seed(seed)
@@ -64,14 +72,14 @@ def _loader(name: str) -> ModuleType:
 
 
 def check_loadable(name: str) -> None:
-    """Refuse what is not there, or needs a library that is not, without loading it."""
+    """Refuse a name or path that does not exist, or needs a library that is not installed, without loading it."""
     check_there(name)
     if library := _loader(name).LIBRARY:
         import_library(library, f"loading {name}")
 
 
 def check_device(name: str) -> None:
-    """Refuse a device that torch does not know, or that is not here."""
+    """Refuse a device that torch does not know, or that this machine does not have."""
     try:
         device = torch.device(name)
         if device.type == "meta":
@@ -82,14 +90,26 @@ def check_device(name: str) -> None:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    found = getattr(torch, name, None) if isinstance(name, str) else None
-    if found not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+    """The floating type of this name, such as "bfloat16"; InputError where there is none."""
+    dtype = getattr(torch, name, None) if isinstance(name, str) else None
+    if dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         raise InputError(f"dtype is {name!r}; give a floating type, such as float32 or bfloat16")
-    return found
+    return dtype
 
 
 def load_steered(path: str | Path, model: torch.nn.Module | None = None) -> torch.nn.Module:
-    """What `save_steered` or save_pretrained wrote. model: a stock one, for a file that has weights alone."""
+    """Load what `save_steered` or save_pretrained wrote.
+
+    Args:
+        path: a file or a directory.
+        model: a stock model, changed in place, for a file that has weights alone.
+
+    Returns:
+        The steered model.
+
+    Raises:
+        InputError: there is no steered model, it is damaged, or it is of another model than the one given.
+    """
     path = arguments.path(path, "the path", "give what save_steered wrote")
     if path.suffix == ".safetensors" and (model is not None or not (path.parent / "config.json").is_file()):
         if model is None:

@@ -1,4 +1,4 @@
-"""Code that a checkpoint brings along, or names: found, and run only where someone says so."""
+"""Code that a checkpoint contains or names: detected, and run only on request."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from oversmooth.safety.errors import InputError
 
 
 def class_of(transformers: Any, config: Any, trust: bool) -> Any:
-    """The class that a configuration names, if it is one of transformers' models; else what the library finds."""
-    said = getattr(config, "architectures", None)
-    named = said[0] if isinstance(said, (list, tuple)) and said else ""
+    """The class that a configuration names, if it is one of transformers' models; else what the library chooses."""
+    architectures = getattr(config, "architectures", None)
+    named = architectures[0] if isinstance(architectures, (list, tuple)) and architectures else ""
     named = named if isinstance(named, str) and named.isidentifier() else ""
-    found = getattr(transformers, named, None) if named else None
-    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-        return found
-    for auto, place in (own_code(config) if trust else {}).items():
-        if auto.startswith("AutoModel") and place.endswith(f".{named}") and hasattr(transformers, auto):
+    cls = getattr(transformers, named, None) if named else None
+    if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
+        return cls
+    for auto, where in (own_code(config) if trust else {}).items():
+        if auto.startswith("AutoModel") and where.endswith(f".{named}") and hasattr(transformers, auto):
             return getattr(transformers, auto)
     return transformers.AutoModel
 
 
 def own_code(config: Any) -> dict[str, str]:
-    """The classes that a checkpoint brings along, and the files they are in."""
-    found = getattr(config, "auto_map", None)
-    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+    """The classes that a checkpoint contains, and the files they are in."""
+    auto_map = getattr(config, "auto_map", None)
+    return {k: v for k, v in auto_map.items() if isinstance(v, str)} if isinstance(auto_map, dict) else {}
 
 
 def code_run(name: str, config: Any) -> list[str]:
-    files = sorted({place.rpartition(".")[0] + ".py" for place in own_code(config).values()})
+    files = sorted({where.rpartition(".")[0] + ".py" for where in own_code(config).values()})
     return [f"code that comes with {name} was run, as asked: {', '.join(files)}"] if files else []
 
 
 def check_asks_for_none(config: dict[str, Any], name: str) -> None:
-    """Refuse a configuration that has code fetched and run behind its reader's back, as some versions of transformers
-    let it: attention that is named by a repository, or trust that it gives to itself.
+    """Refuse a configuration that makes some versions of transformers fetch and run code without asking: attention
+    that is named by a repository, or trust that it grants itself.
     """
     for key, value in _entries(config):
         if ("implementation" in key and "/" in str(value)) or (key == "trust_remote_code" and value):
@@ -57,7 +57,7 @@ def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def arrays_only() -> Iterator[None]:
-    """torch's restricted loader for whatever is read inside, even where a library asks for the other one."""
+    """Use torch's restricted loader for everything read inside, even where a library requests the other one."""
     force, other = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
     before = {name: os.environ.pop(name, None) for name in (force, other)}
     os.environ[force] = "1"

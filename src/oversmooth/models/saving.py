@@ -23,7 +23,15 @@ _MOST_BESIDE = 2**30
 
 
 def save(loaded: Loaded, path: Path) -> None:
-    """A directory that `load` reads, whole or not at all: weights, configuration, and what lay beside them."""
+    """Write a directory that `load` reads, whole or not at all: weights, configuration, and files beside them.
+
+    Args:
+        loaded: what `load` gave.
+        path: of a new directory.
+
+    Raises:
+        InputError: it cannot be written, or the model has no configuration.
+    """
     beside = _beside(loaded.folder) if loaded.folder is not None else []
     with whole_folder(path) as temporary:
         write = getattr(loaded.model, "save_pretrained", None)
@@ -50,22 +58,24 @@ def save(loaded: Loaded, path: Path) -> None:
 
 
 def _beside(folder: Path) -> list[Path]:
-    """What goes along with a checkpoint: neither weights nor code, and only what lies in it. A link may lead to
-    anything that its owner can read; the hub's cache is made of links, from snapshots to blobs of the same repository.
+    """Files that go along with a checkpoint: neither weights nor code, and only those inside its directory.
+
+    A link may lead to anything that its owner can read; the hub's cache consists of links, from snapshots to blobs of
+    the same repository.
     """
     home = folder.resolve()
     inside = [home, *([home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [])]
-    found = [
+    files = [
         file
         for file in sorted(folder.iterdir())
         if file.suffix not in (*_WEIGHTS, *_CODE)
         and not file.name.endswith(".index.json")
         and file.is_file()
-        and any(file.resolve().is_relative_to(place) for place in inside)
+        and any(file.resolve().is_relative_to(parent) for parent in inside)
     ]
-    for file in found:
+    for file in files:
         if (size := file.stat().st_size) > _MOST_BESIDE:
             raise InputError(
                 f"{file} would be copied along and has {size:,} bytes, over {_MOST_BESIDE:,}; put it elsewhere first"
             )
-    return found
+    return files

@@ -1,4 +1,4 @@
-"""What a name stands for: a path, and of what kind, or a name on the hub."""
+"""What a name refers to: a path, and of what kind, or a name on the hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oversmooth.safety.errors import InputError
 
 
 def check_there(name: str) -> None:
-    """Refuse what looks like a path and leads nowhere."""
+    """Refuse a name that looks like a path and does not exist."""
     if not Path(name).exists() and _looks_like_path(name):
         raise InputError(f"{name} does not exist; give a checkpoint's directory or file, a hub id, or a timm name")
 

@@ -1,4 +1,4 @@
-"""Runs a model on inputs and reduces tokens and attention on the way; no n by n array outlives its layer.
+"""Runs a model on inputs and reduces tokens and attention to numbers on the way; no n by n array outlives its layer.
 
 `study` sends one input through, to learn where the residual stream passes and to check anatomy against what happens;
 `Observer` then watches every batch. The model's outputs are what they would be without it, bit for bit.
@@ -12,28 +12,42 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.observe.account import Stage
-from oversmooth.observe.collect import MASSIVE_RATIO, Collect, Found, Settings
-from oversmooth.observe.study import SeenBlock, Study
+from oversmooth.observe.collect import Collect
+from oversmooth.observe.observations import MASSIVE_RATIO, Observations, Settings
+from oversmooth.observe.stages import SeenBlock, Stage
+from oversmooth.observe.study import Study
 from oversmooth.observe.watch import Watch
 from oversmooth.safety.errors import InputError
 
-__all__ = ["MASSIVE_RATIO", "Found", "Observer", "SeenBlock", "Settings", "Stage", "study"]
+__all__ = ["MASSIVE_RATIO", "Observations", "Observer", "SeenBlock", "Settings", "Stage", "study"]
 
 
 def study(
     model: nn.Module, anatomy: Anatomy, run: Any, mask: Tensor | None = None, *, attention: bool = True
 ) -> list[SeenBlock]:
-    """What one call ``run()`` of the model shows about each block. mask ``(batch, n)``: tokens that are not padding.
+    """What one call of the model shows about each block.
 
-    attention: False where only tokens matter; attention is then neither caught nor checked.
+    Args:
+        model: what ``run`` calls.
+        anatomy: its attention layers.
+        run: calls the model on one input.
+        mask: ``(batch, n)``: tokens that are not padding.
+        attention: False where only tokens matter; attention is then neither caught nor checked.
+
+    Returns:
+        One entry per call of a block, in the order in which they ran.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     return Study.of(modules, list(anatomy), run, mask, attention=attention)
 
 
 class Observer:
-    """Context manager around calls of the model; `found` has the numbers afterwards.
+    """Context manager around calls of the model; `observations` has the numbers afterwards.
+
+    Args:
+        model: the model that is called inside.
+        blocks: what `study` gave for it.
+        settings: what to compute.
 
     >>> import torch
     >>> from oversmooth.anatomy import locate
@@ -44,7 +58,7 @@ class Observer:
     ...     with Observer(model, blocks) as observer:
     ...         observer.begin()
     ...         y = model(x)
-    >>> observer.found.rho_rough[1].shape
+    >>> observer.observations.rho_rough[1].shape
     torch.Size([3, 2])
     """
 
@@ -56,7 +70,7 @@ class Observer:
         self._watch = Watch(modules, layers, self._collect, self._collect.parts, attention=settings.spectra)
         self._begun = False
         self._collect.watch_factors = not model.training
-        self.found: Found = self._collect.found
+        self.observations: Observations = self._collect.observations
 
     def __enter__(self) -> Observer:
         self._watch.__enter__()
@@ -69,7 +83,7 @@ class Observer:
             self._collect.finish()
 
     def _check_way(self) -> None:
-        """A shared block that runs more often for other inputs would be taken for another depth."""
+        """Raise where blocks ran another number of times: a shared block would be taken for another depth."""
         calls, blocks = self._watch.calls, self._collect.blocks
         shared = len({block.layer.block for block in blocks}) < len(blocks)
         if calls % len(blocks) or (shared and self._begun and calls != len(blocks)):
@@ -79,9 +93,13 @@ class Observer:
         self._watch.calls = 0
 
     def begin(self, *, mask: Tensor | None = None, special: Tensor | None = None) -> None:
-        """Say what the next call gets: which tokens are not padding, and which special, ``(batch, n)``.
+        """Announce the next call of the model.
 
-        The mask that attention uses decides who counts; this one is asked where that leaves it open.
+        The mask that attention uses decides which tokens count; the one given here decides what that leaves open.
+
+        Args:
+            mask: ``(batch, n)``: tokens that are not padding.
+            special: ``(batch, n)``: special tokens, which are not counted.
         """
         if self._begun:
             self._check_way()

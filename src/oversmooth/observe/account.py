@@ -1,97 +1,25 @@
 """The stream through one block, accounted for: what enters, what each part adds and with which factor, what leaves.
 
 Names say little about what is added to what; arrays do. Everything that a module of the block got or gave while one
-input went through is kept, and the sums that lead from what entered to what left are looked for among them. A part
-that no sum explains is said not to be, and gets no number.
+input went through is kept, and the sums that lead from what entered to what left are searched for among these arrays.
+A part that no sum explains is reported as unexplained, and gets no number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer, NormPosition
+from oversmooth.observe.stages import BY_CHANNEL, BY_TOKEN, CHANGED, NORMED, UNEXPLAINED, Account, Branch, Event, Stage
 from oversmooth.observe.sums import CONSTANT, Sum, Varies, explain, same
 
-BY_TOKEN = "gated per token"
-NORMED = f"{BY_TOKEN}: a norm stands between attention and the stream"
-CHANGED = "another module changes what attention gives before it is added to the stream"
-BY_INPUT = "what multiplies attention's output varies from input to input"
-BY_CHANNEL = "the stream is scaled channel by channel"
-UNEXPLAINED = "what attention adds to the stream could not be told apart from the rest"
 # Mixers that run beside attention, by the names of their modules; what else runs beside it is an MLP.
 _MIXERS = ("mamba", "ssm", "conv", "rnn", "recurrent")
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A place where the stream can be read, and the part of the block that brought it there."""
-
-    part: str
-    where: Literal["input", "output", "sum", "end"]
-    """Of the module: what it got, what it gave, what it gave times factor added to keep times what was there before; or
-    the block's end.
-    """
-    module: str = ""
-    nth: int = 0
-    """Which of the module's calls in this block."""
-    keep: Tensor | None = field(default=None, compare=False)
-    factor: Tensor | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True)
-class Branch:
-    """Where what attention adds to what entered the block can be heard, and the factors that one input showed."""
-
-    module: str
-    nth: int
-    factors: tuple[Tensor, ...]
-    """Of what entered, of what runs beside attention if anything does, and of the branch."""
-    beside: tuple[str, int] | None = None
-
-
-@dataclass
-class Account:
-    """How attention enters the stream, and where the stream can be read."""
-
-    stages: list[Stage]
-    norm_position: NormPosition
-    values_factor: float = 1.0
-    """What multiplies tokens between the norm, or the stream, and the values."""
-    keep: float = 1.0
-    factor: Tensor | None = None
-    undecided: str = ""
-    """Why this block has no H, or none that acts on the stream alone."""
-    branch: Branch | None = None
-    """What to hold the factors against when other inputs come."""
-
-    @property
-    def attention_stage(self) -> int | None:
-        """The stage after attention, its norm included where that stands on the stream; None: it cannot be read."""
-        places = [place for place, stage in enumerate(self.stages) if stage.part == "attention"]
-        if not places:
-            return None
-        after = places[0] + 1
-        normed = after < len(self.stages) and self.stages[after].part == "norm" and self.norm_position == "post"
-        return after if normed else places[0]
-
-
-@dataclass
-class Event:
-    """A module of the block ran. All arrays are tokens ``(b, n, d)``, or None where they are something else."""
-
-    name: str
-    nth: int
-    given: Tensor | None
-    gave: Tensor | None
-    acts_on_features: bool
-    """A norm or a scale: a leaf with nothing but one number a feature."""
-    later: bool
-    """Whether attention had given its output when this one had run."""
 
 
 @dataclass
@@ -105,7 +33,9 @@ class _Seen:
 
 
 @dataclass
-class _Found:
+class _Addition:
+    """The sum in which attention's output enters the stream."""
+
     state: _Seen | None
     """None: the block's end."""
     base: _Seen | None
@@ -119,7 +49,17 @@ class _Found:
 def account(
     layer: AttentionLayer, events: list[Event], x: Tensor, out: Tensor, values_in: Tensor | None, y: Tensor, rest: str
 ) -> Account:
-    """x entered the block, y left it; out is what attention's output projection gave. rest: what the other part is."""
+    """How attention enters the stream of one block, and where that stream can be read.
+
+    Args:
+        layer: the block's attention.
+        events: what its modules got and gave, in order.
+        x: ``(b, n, d)``: what entered the block.
+        out: ``(b, n, d)``: what attention's output projection gave.
+        values_in: ``(b, n, d)``: what values were computed from; None: unknown.
+        y: ``(b, n, d)``: what left the block.
+        rest: the name of the block's other part, such as "mlp".
+    """
     return _Accountant(layer, events, x, out, values_in, y, rest).close()
 
 
@@ -144,39 +84,40 @@ class _Accountant:
         self.scale = None if layer.scale is None else layer.scale.detach()
 
     def close(self) -> Account:
-        found = self._attention()
-        if found is None:
+        addition = self._attention()
+        if addition is None:
             return self._unexplained()
-        keep, factor, why = self._factors(found)
-        stages = self._stages_before(found)
-        if found.beside is None:
-            stages.append(_stage("attention", found.state))
+        keep, factor, why = self._factors(addition)
+        stages = self._stages_before(addition)
+        if addition.beside is None:
+            stages.append(_stage("attention", addition.state))
         else:
-            name, nth = self._source(found.source)
-            stages.append(Stage("attention", "sum", name, nth, found.total.factors[0], _last(found.total)))
-            stages.append(_stage(self._label(found.beside), found.state))
+            name, nth = self._source(addition.source)
+            stages.append(Stage("attention", "sum", name, nth, addition.total.factors[0], _last(addition.total)))
+            stages.append(_stage(self._label(addition.beside), addition.state))
         normed = False
-        if found.state is not None:
-            kept = bool(found.total.factors[0].any())  # where nothing is kept, attention itself was seen to lead there
-            if kept and not self._leads_to_the_end(found.state.x):
+        if addition.state is not None:
+            # Where nothing is kept, attention itself was seen to lead there.
+            kept = bool(addition.total.factors[0].any())
+            if kept and not self._leads_to_the_end(addition.state.x):
                 return self._unexplained()
-            following, normed = self._stages_after(found.state)
+            following, normed = self._stages_after(addition.state)
             stages += following
-        position, values_factor = self._before_values(found)
+        position, values_factor = self._before_values(addition)
         if normed or (position == "none" and stages[0].part == "norm"):
             position = "post"
         branch = None
-        if found.base is None and found.total.varies != "by token":
-            beside = None if found.beside is None else (found.beside.name, found.beside.nth)
-            branch = Branch(*self._source(found.source), found.total.factors, beside)
+        if addition.base is None and addition.total.varies != "by token":
+            beside = None if addition.beside is None else (addition.beside.name, addition.beside.nth)
+            branch = Branch(*self._source(addition.source), addition.total.factors, beside)
         return Account(stages, position, values_factor, keep, factor, why, branch)
 
     def _unexplained(self) -> Account:
         return Account([Stage(f"attention and {self.rest}", "end")], self._position(None), undecided=UNEXPLAINED)
 
     def _distinct(self) -> list[_Seen]:
-        """Every array once, in the order they were met; where a norm reads it, there: norms get whole tokens."""
-        found: list[_Seen] = []
+        """Every array once, in the order met; where a norm reads an array, at that norm, which gets whole tokens."""
+        distinct: list[_Seen] = []
         for event in self.events:
             # What a module around attention got was there before attention gave anything.
             around = (self.layer.name + ".").startswith(event.name + ".")
@@ -185,33 +126,33 @@ class _Accountant:
             for new in (given, gave):
                 if new is None or new.x is self.x:
                     continue
-                old = next((s for s in found if s.x is new.x), None)
+                old = next((s for s in distinct if s.x is new.x), None)
                 if old is None:
-                    found.append(new)
+                    distinct.append(new)
                 elif new.where == "input" and event.acts_on_features and not old.event.acts_on_features:
                     old.where, old.event = "input", event
-        return found
+        return distinct
 
     # What attention adds
 
     def _branches(self) -> list[tuple[Tensor, Event | None]]:
         """Attention's output, and what modules on its way to the stream made of it."""
-        found: list[tuple[Tensor, Event | None]] = [(self.out, None)]
+        branches: list[tuple[Tensor, Event | None]] = [(self.out, None)]
         for event in self.events:
             given, gave = event.given, event.gave
-            if not event.later or gave is None or any(gave is branch for branch, _ in found):
+            if not event.later or gave is None or any(gave is branch for branch, _ in branches):
                 continue
-            follows = event.name == self.layer.name or (given is not None and any(same(given, b) for b, _ in found))
-            if follows and not any(same(gave, branch) or self._is_on_the_stream(gave, branch) for branch, _ in found):
-                found.append((gave, event))
-        return found
+            follows = event.name == self.layer.name or (given is not None and any(same(given, b) for b, _ in branches))
+            if follows and not any(same(gave, b) or self._is_on_the_stream(gave, b) for b, _ in branches):
+                branches.append((gave, event))
+        return branches
 
     def _is_on_the_stream(self, array: Tensor, branch: Tensor) -> bool:
         """Some attention modules add what they give to the stream themselves; what reads that is no branch."""
         total = explain(array, [self.x, branch])
         return total is not None and all(bool(factor.any()) for factor in total.factors)
 
-    def _attention(self) -> _Found | None:
+    def _attention(self) -> _Addition | None:
         targets: list[_Seen | None] = [*self.after, None]
         bases: list[_Seen | None] = [None, *reversed(self.before)]
         # The plainest sum first: arrays that have little in them are explained by many.
@@ -221,29 +162,29 @@ class _Accountant:
                     for base in bases:
                         total = self._explained(target, [self._of(base), branch], source is None, varies)
                         if total is not None and bool(_last(total).any()):
-                            return _Found(target, base, branch, source, total)
+                            return _Addition(target, base, branch, source, total)
             for target in targets:
                 for beside in self._beside():
                     assert beside.gave is not None
                     for branch, source in self.branches:
                         total = self._explained(target, [self.x, beside.gave, branch], source is None, varies)
                         if total is not None and all(bool(f.any()) for f in total.factors[1:]):
-                            return _Found(target, None, branch, source, total, beside)
+                            return _Addition(target, None, branch, source, total, beside)
         shut = next((s for s in self.seen if s.later and s.where == "input" and same(s.x, self.x)), None)
         if shut is not None and shut.event.acts_on_features and self._leads_to_the_end(shut.x):
             # A gate that is shut: what follows attention is a copy of what came before it.
-            return _Found(shut, None, self.out, None, Sum((_one(self.x), 0 * _one(self.x)), "no"))
+            return _Addition(shut, None, self.out, None, Sum((_one(self.x), 0 * _one(self.x)), "no"))
         for branch, source in self.branches:
             if same(self.y, branch) or self._adds(self.y, branch) is not None:
                 # Attention replaces the stream: what it gave is what goes on.
                 total = Sum((0 * _one(self.x), _one(self.x)), "no")
-                return _Found(None if same(self.y, branch) else self._met(branch), None, branch, source, total)
+                return _Addition(None if same(self.y, branch) else self._met(branch), None, branch, source, total)
         for target in targets:
             for branch, source in self.branches:
                 for base in bases:
                     total = self._explained(target, [self._of(base), branch], source is None, "by token")
                     if total is not None and bool(_last(total).any()):
-                        return _Found(target, base, branch, source, total)
+                        return _Addition(target, base, branch, source, total)
         return None
 
     def _explained(self, target: _Seen | None, terms: list[Tensor], plain: bool, varies: Varies) -> Sum | None:
@@ -267,25 +208,25 @@ class _Accountant:
     def _of(self, base: _Seen | None) -> Tensor:
         return self.x if base is None else base.x
 
-    def _factors(self, found: _Found) -> tuple[float, Tensor | None, str]:
-        """(keep, factor on attention's output, why there is none of them that acts alike on all tokens)."""
-        keep, factor = found.total.factors[0], _last(found.total)
-        if found.total.varies == "by token":
+    def _factors(self, addition: _Addition) -> tuple[float, Tensor | None, str]:
+        """(keep, factor on attention's output, why none acts alike on all tokens, or nothing)."""
+        keep, factor = addition.total.factors[0], _last(addition.total)
+        if addition.total.varies == "by token":
             return 1.0, None, BY_TOKEN
         if keep.ndim > 0:
             return 1.0, None, BY_CHANNEL
-        if found.source is not None:
-            made = explain(found.branch, [self.out], [self.scale])
+        if addition.source is not None:
+            made = explain(addition.branch, [self.out], [self.scale])
             if made is None:
-                return float(keep), None, NORMED if found.source.acts_on_features else CHANGED
+                return float(keep), None, NORMED if addition.source.acts_on_features else CHANGED
             factor = factor * made.factors[0]
         one = factor.ndim == 0 and float(factor) == 1.0
         return float(keep), None if one else factor, ""
 
     # The way from what entered, and the way to what left
 
-    def _stages_before(self, found: _Found) -> list[Stage]:
-        base = found.base
+    def _stages_before(self, addition: _Addition) -> list[Stage]:
+        base = addition.base
         if base is None:
             return []
         if base.where == "output" and base.event.acts_on_features:
@@ -370,8 +311,8 @@ class _Accountant:
 
     # The norm before attention
 
-    def _before_values(self, found: _Found) -> tuple[NormPosition, float]:
-        base = self._of(found.base)
+    def _before_values(self, addition: _Addition) -> tuple[NormPosition, float]:
+        base = self._of(addition.base)
         if self.values_in is None:
             return self._position(base), 1.0
         for event in self.events:
@@ -395,7 +336,7 @@ class _Accountant:
         return own if any(word in own.lower() for word in _MIXERS) else self.rest
 
     def _source(self, event: Event | None) -> tuple[str, int]:
-        """Where the branch can be heard: the module, and which of its calls."""
+        """The module that gives the branch, and which of its calls."""
         if event is None:
             event = next((e for e in self.events if e.gave is self.out), None)
         return (self.layer.name, 0) if event is None else (event.name, event.nth)

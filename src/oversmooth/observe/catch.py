@@ -27,27 +27,30 @@ class Caught:
     """Attention of one call."""
 
     A: AttentionOperator | None
-    """None where only the tokens were asked for."""
+    """None where only tokens were requested."""
     allowed: Tensor | None
-    """Who may see whom, ``(b, h, n, n)`` or broadcastable; None: all see all, or all that came before."""
+    """``(b, h, n, n)`` or broadcastable: who may see whom; None: all see all, or all that came before."""
     tokens: Tensor | None
-    """The tokens that count, ``(b, n)``; None: all."""
+    """``(b, n)``: the tokens that count; None: all."""
     values_in: Tensor | None = None
-    """What values were made of, ``(b, n, d)``, where that is done in the same call."""
+    """``(b, n, d)``: what values were computed from, where that is done in the same call."""
     row_sums: Tensor | None = None
-    """Where something that is no token takes a share of attention: what is left, ``(b, h, n)``."""
+    """``(b, h, n)``: what tokens get of each row, where a sink takes a share; None: all of it."""
 
 
 class CatchAttention(TorchFunctionMode):
-    """While active, remembers the attention of every call that mixes tokens."""
+    """While active, remembers the attention of every call that mixes tokens.
+
+    Args:
+        heads: how many the layer has.
+        named: ``(batch, n)``: tokens that are not padding, from an argument of the model; decides what rows leave open.
+        operators: False to learn only which tokens count.
+    """
 
     def __init__(self, heads: int, named: Tensor | None, *, operators: bool = True) -> None:
-        """named: tokens that are not padding by an argument's name, ``(batch, n)``, for what the rows leave open.
-        operators: False to learn of tokens alone.
-        """
         super().__init__()
         self.heads, self.named, self.operators = heads, named, operators
-        self.found: list[Caught] = []
+        self.caught: list[Caught] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -60,7 +63,7 @@ class CatchAttention(TorchFunctionMode):
             self._weights(args[0], out)
         return out
 
-    # torch's own signatures: whoever calls may name any argument.
+    # torch's own signatures: callers may name any argument.
     @torch.no_grad()
     def _fused(
         self,
@@ -97,7 +100,7 @@ class CatchAttention(TorchFunctionMode):
         is_causal: bool = False,
         **others: Any,
     ) -> None:
-        """torch's own attention does all in one function: q and k are projected once more, from its own weights."""
+        """torch's own attention is a single function: q and k are projected once more, with its own weights."""
         if bias_k is not None or add_zero_attn:
             raise InputError(
                 "this attention adds a token of its own (bias_k or add_zero_attn), which has no place in A"
@@ -127,7 +130,7 @@ class CatchAttention(TorchFunctionMode):
             visible = _both(visible, padding.logical_not() if padding.dtype == torch.bool else padding)
             is_causal = False
         self._softmax(q, k, visible, is_causal and attn_mask is None, None)
-        self.found[-1].values_in = value.transpose(0, 1) if value.ndim == 3 else value[None]
+        self.caught[-1].values_in = value.transpose(0, 1) if value.ndim == 3 else value[None]
 
     @torch.no_grad()
     def _weights(self, scores: Tensor, A: Tensor) -> None:
@@ -144,13 +147,13 @@ class CatchAttention(TorchFunctionMode):
         if sink:
             A = A / A.sum(-1, keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
         operator = DenseAttention(A, mask=tokens) if self.operators else None
-        self.found.append(Caught(operator, allowed, tokens, row_sums=sums))
+        self.caught.append(Caught(operator, allowed, tokens, row_sums=sums))
 
     def _tokens(self, allowed: Tensor, like: Tensor) -> Tensor | None:
-        found = counted(allowed, self.named).expand(like.shape[0], like.shape[-2])
-        if not bool(found.any(-1).all()):
+        tokens = counted(allowed, self.named).expand(like.shape[0], like.shape[-2])
+        if not bool(tokens.any(-1).all()):
             return None  # nobody sees anybody: no mask that can be read
-        return None if bool(found.all()) else found.to(like.device)
+        return None if bool(tokens.all()) else tokens.to(like.device)
 
     def _softmax(self, q: Tensor, k: Tensor, visible: Tensor | None, causal: bool, scale: float | None) -> None:
         mask = bias = seen = None
@@ -174,7 +177,7 @@ class CatchAttention(TorchFunctionMode):
         A = None
         if self.operators:
             A = SoftmaxAttention(q.detach(), k.detach(), scale=scale, mask=mask, bias=bias, causal=causal)
-        self.found.append(Caught(A, seen, mask))
+        self.caught.append(Caught(A, seen, mask))
 
 
 def _both(one: Tensor | None, other: Tensor) -> Tensor:
@@ -188,7 +191,7 @@ def _both(one: Tensor | None, other: Tensor) -> Tensor:
 
 
 def _visible(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A mask of a fused call, as who may look where ``(b, h, n, n)``, and what it adds to scores if not zero."""
+    """A mask of a fused call, as ``(b, h, n, n)``: who may see whom; and what it adds to scores, if not zero."""
     mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
     if mask.dtype == torch.bool:
         return mask, None

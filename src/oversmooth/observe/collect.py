@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,84 +12,36 @@ from torch import Tensor
 from oversmooth import metrics
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.metrics import registry
-from oversmooth.observe.account import BY_INPUT, Stage
 from oversmooth.observe.catch import Caught
-from oversmooth.observe.study import SeenBlock, inverse_sigma
+from oversmooth.observe.observations import MASSIVE_RATIO, Observations, Settings
+from oversmooth.observe.real_rule import real_rule
+from oversmooth.observe.stages import BY_INPUT, SeenBlock, Stage
+from oversmooth.observe.study import inverse_sigma
 from oversmooth.observe.sums import few_tokens, holds
 from oversmooth.observe.tokens import Tokens, tokens_of
 from oversmooth.safety.errors import InputError, about
-from oversmooth.theory.dominance import TIE, Dominance, dominance
+from oversmooth.theory.dominance import Dominance, dominance
 from oversmooth.theory.operators import AttentionOperator
-from oversmooth.theory.spectrum import attention_spectrum
-from oversmooth.theory.weights import fold_norm, head_spectrum
+from oversmooth.theory.weights import fold_norm
 
-MASSIVE_RATIO = 5.0
-"""A token is massive where its norm is more than so many times the median norm of its input's tokens."""
-
-
-# Reasons kept of a layer's undecided cases.
+# Reasons kept per layer of its undecided cases.
 _REASONS = 3
 
 
-@dataclass
-class Found:
-    """What was collected, over inputs in their order. Sites are (call, stage); stage −1 is what entered the block."""
-
-    tokens: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
-    """Metric by name, ``(inputs,)``; ranks of the first inputs only."""
-    without_massive: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
-    massive: dict[tuple[int, int], list[tuple[int, int, float]]] = field(default_factory=dict)
-    """(input, position, norm over the median) of each massive token."""
-    inverse_sigma: dict[int, Tensor] = field(default_factory=dict)
-    """Mean 1/σ of the tokens before the norm, by call, ``(inputs,)``."""
-    rho_smooth: dict[int, Tensor] = field(default_factory=dict)
-    rho_rough: dict[int, Tensor] = field(default_factory=dict)
-    """By call, ``(inputs, heads)``."""
-    verdict: dict[int, list[list[str]]] = field(default_factory=dict)
-    joined: dict[int, list[tuple[int, float, float, str, float]]] = field(default_factory=dict)
-    """By call: (input, rho_smooth, rho_rough, verdict, residual)."""
-    certified: dict[int, list[int]] = field(default_factory=dict)
-    """By call and input: heads whose verdict is proven."""
-    undecided_because: dict[int, list[str]] = field(default_factory=dict)
-    """By call: of the first few undecided cases."""
-    causal: bool | None = None
-    inputs: int = 0
-    """As the stream has them; packed texts are one each."""
-    packed: int = 0
-    """How many of them came packed with others."""
-    short: int = 0
-    """Inputs with fewer than two tokens that count: they have no part in any number."""
-    varies: set[int] = field(default_factory=set)
-    """Calls in which what multiplies attention's output was another for other inputs."""
-    unread: set[str] = field(default_factory=set)
-    """What was given about tokens and could not be used."""
-    tokens_seen: list[int] = field(default_factory=list)
-    """How many tokens count, input by input."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    ranks: int = 4
-    """Inputs whose ranks are taken: the first so many."""
-    spectra: bool = True
-    joined: int = 1
-    """Inputs for which all heads are taken together."""
-    variant: str = "raw"
-    """How the norm enters H for dominance: raw, folded or observed."""
-    rule: str = "complex"
-    """Per head: complex eigenvalues as they are, or only their real parts, as if spectra were real."""
-    seed: int = 0
-
-
 class Collect:
-    """The listener that reduces."""
+    """The listener that reduces tokens and attention to numbers.
+
+    Args:
+        blocks: what `study` gave.
+        settings: what to compute.
+        steering: what was done to the model, if anything; dominance is then that of steered attention.
+    """
 
     def __init__(self, blocks: list[SeenBlock], settings: Settings, steering: Any = None) -> None:
-        """steering: what was done to the model, if anything: dominance is then of the attention it makes."""
         self.watch_factors = True
-        """Not where dropout scales at random what is added."""
+        """Whether to compare factors between inputs; not where dropout scales at random what is added."""
         self.blocks, self.settings, self.steering = blocks, settings, steering
-        self.found = Found()
+        self.observations = Observations()
         self._rows: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         self._extra = registry.extra()
         self._without: dict[tuple[int, int], dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
@@ -118,7 +69,12 @@ class Collect:
         return sorted(modules)
 
     def begin(self, named: Tensor | None, special: Tensor | None) -> None:
-        """A batch comes. named: not padding, by an argument's name; special: not counted as tokens; both ``(b, n)``."""
+        """A batch is about to run.
+
+        Args:
+            named: ``(b, n)``: tokens that are not padding, from an argument of the model.
+            special: ``(b, n)``: tokens that are not counted.
+        """
         self._named, self._special = named, special
 
     def enter(self, call: int, layer: AttentionLayer, x: Tensor, _args: Any, _kwargs: Any) -> None:
@@ -139,7 +95,7 @@ class Collect:
             self._site((call, -1), x, cosines=True)
 
     def _know(self, caught: Caught | None) -> None:
-        """Which tokens count, now that attention has shown its mask; what was met before is measured."""
+        """Decide which tokens count, now that attention has shown its mask, and measure what waited for that."""
         if caught is None and self._before is not None:
             self._tokens = self._before
         else:
@@ -156,9 +112,9 @@ class Collect:
             if named.shape == shape[:2]:
                 tokens = named.to(self._x.device)
             else:
-                self.found.unread.add("the mask does not fit the tokens and was not read: all of them count")
+                self.observations.unread.add("the mask does not fit the tokens and was not read: all of them count")
         if special is not None and special.shape != shape[:2]:
-            self.found.unread.add("special tokens count too: the stream has other tokens than the text")
+            self.observations.unread.add("special tokens count too: the stream has other tokens than the text")
             special = None
         allowed = None if caught is None else caught.allowed
         self._tokens = tokens_of(shape, tokens, allowed, special, packed=not self.blocks[0].windows)
@@ -166,9 +122,9 @@ class Collect:
             return  # the same inputs
         counted = self._tokens.counted
         here = shape[0] if self._tokens.rows is None else len(self._tokens.rows)
-        self.found.packed += here if self._tokens.rows is not None else 0
-        self.found.tokens_seen += [shape[1]] * here if counted is None else counted.sum(-1).tolist()
-        self._start, self.found.inputs = self.found.inputs, self.found.inputs + here
+        self.observations.packed += here if self._tokens.rows is not None else 0
+        self.observations.tokens_seen += [shape[1]] * here if counted is None else counted.sum(-1).tolist()
+        self._start, self.observations.inputs = self.observations.inputs, self.observations.inputs + here
 
     def _inverse_sigma(self, call: int) -> Tensor | None:
         """Mean 1/σ of what entered the block, where a norm stands before attention; noted once."""
@@ -191,15 +147,15 @@ class Collect:
             self._branch = few_tokens(y)
         if branch is not None and branch.beside == (name, nth):
             self._beside = few_tokens(y)
-        for place, stage in enumerate(self.blocks[call].stages):
+        for index, stage in enumerate(self.blocks[call].stages):
             if stage.module == name and stage.nth == nth:
                 state = self._added(stage, y) if stage.where == "sum" else x if stage.where == "input" else y
                 if stage.where != "sum":
                     self._check_factors(call, state)
-                self._site((call, place), state, cosines=place == self.blocks[call].attention_stage)
+                self._site((call, index), state, cosines=index == self.blocks[call].attention_stage)
 
     def _check_factors(self, call: int, state: Tensor) -> None:
-        """A gate may depend on the input: what one input showed is held against every other."""
+        """A gate may depend on the input: the factors that one input showed are compared with every other."""
         branch = self.blocks[call].branch
         if branch is None or self._branch is None or (branch.beside is not None and self._beside is None):
             return
@@ -208,8 +164,8 @@ class Collect:
         assert self._few is not None
         terms = [self._few, *([] if self._beside is None else [self._beside]), self._branch]
         if not holds(few_tokens(state), terms, branch.factors):
-            self.found.varies.add(call)
-        self._branch = None  # the first place after attention, and no later one
+            self.observations.varies.add(call)
+        self._branch = None  # at the first stage after attention only
 
     def _added(self, stage: Stage, branch: Tensor) -> Tensor:
         assert self._x is not None
@@ -236,7 +192,7 @@ class Collect:
         assert self._tokens is not None
         self._check_apart(layer, caught)
         A = self._tokens.operators(caught.A)
-        self.found.causal = A.causal
+        self.observations.causal = A.causal
         block = self.blocks[call]
         if block.undecided:
             self._undecided(call, A, block)
@@ -251,16 +207,16 @@ class Collect:
             if self.settings.rule == "real":
                 if change is not None:
                     raise InputError("rule='real' knows plain attention only, and this model is steered; use 'complex'")
-                smooth, rough, verdicts = _real_rule(A, W_V, W_O, layer.keep)
+                smooth, rough, verdicts = real_rule(A, W_V, W_O, layer.keep)
             else:
-                found = dominance(
+                per_head = dominance(
                     A, W_V, W_O, per_head=True, residual=layer.keep, change=change, seed=self.settings.seed
                 )
-                smooth, rough, verdicts = found.rho_smooth, found.rho_rough, found.verdict
-                self._note_certainty(call, found)
+                smooth, rough, verdicts = per_head.rho_smooth, per_head.rho_rough, per_head.verdict
+                self._note_certainty(call, per_head)
             self._lists["rho_smooth"][call].append(smooth)
             self._lists["rho_rough"][call].append(rough)
-            self.found.verdict.setdefault(call, []).extend(verdicts)
+            self.observations.verdict.setdefault(call, []).extend(verdicts)
             few = self.settings.joined - self._start
             if few > 0:
                 some = torch.arange(min(few, A.shape[0]), device=A.device)
@@ -282,24 +238,24 @@ class Collect:
                     all_heads.residual.tolist(),
                     strict=True,
                 )
-                self.found.joined.setdefault(call, []).extend(rows)
+                self.observations.joined.setdefault(call, []).extend(rows)
 
     def _undecided(self, call: int, A: AttentionOperator, block: SeenBlock) -> None:
         """Cases that no theorem decides: counted, with their reason."""
         unknown = torch.full(A.shape[:2], torch.nan)
         self._lists["rho_smooth"][call].append(unknown)
         self._lists["rho_rough"][call].append(unknown)
-        self.found.verdict.setdefault(call, []).extend([["undecided"] * A.shape[1]] * A.shape[0])
-        self.found.certified.setdefault(call, []).extend([0] * A.shape[0])
-        self.found.undecided_because[call] = [f"undecided: {block.undecided}"]
+        self.observations.verdict.setdefault(call, []).extend([["undecided"] * A.shape[1]] * A.shape[0])
+        self.observations.certified.setdefault(call, []).extend([0] * A.shape[0])
+        self.observations.undecided_because[call] = [f"undecided: {block.undecided}"]
 
-    def _note_certainty(self, call: int, said: Dominance) -> None:
-        proven = [sum(word == "certified" for word in row) for row in said.certainty]
-        self.found.certified.setdefault(call, []).extend(proven)
-        if bool(said.undecided.any()):
-            words = zip(said.verdict, said.reason, strict=True)
+    def _note_certainty(self, call: int, per_head: Dominance) -> None:
+        proven = [sum(word == "certified" for word in row) for row in per_head.certainty]
+        self.observations.certified.setdefault(call, []).extend(proven)
+        if bool(per_head.undecided.any()):
+            words = zip(per_head.verdict, per_head.reason, strict=True)
             new = [why for v, r in words for word, why in zip(v, r, strict=True) if word == "undecided"]
-            kept = self.found.undecided_because.setdefault(call, [])
+            kept = self.observations.undecided_because.setdefault(call, [])
             kept += new[: _REASONS - len(kept)]
 
     def _layer_weights(self, layer: AttentionLayer) -> tuple[Tensor, Tensor]:
@@ -335,13 +291,13 @@ class Collect:
         return None if self._tokens.counted is None else self._tokens.counted.to(x.device)
 
     def _site(self, site: tuple[int, int], x: Tensor, cosines: bool) -> None:
-        if self._tokens is None:  # measured as soon as it is known who counts; a copy, for blocks that add in place
+        if self._tokens is None:  # measured once it is known which tokens count; a copy, for blocks that add in place
             self._waiting.append((site, x.clone(), cosines))
             return
         x = self._tokens.apart(x)
         mask = self._counted(x)
-        found = metrics.summary(x, mask=mask, cosines=cosines)
-        self._write(self._rows[site], found, cosines)
+        summary = metrics.summary(x, mask=mask, cosines=cosines)
+        self._write(self._rows[site], summary, cosines)
         if cosines and self._start < self.settings.ranks:
             few = self.settings.ranks - self._start
             some = x[:few]
@@ -353,7 +309,7 @@ class Collect:
         for metric in self._extra:
             assert metric.of is not None
             self._rows[site][metric.name].append(metric.of(x, mask=mask))
-        norms = found.token_norms
+        norms = summary.token_norms
         counted = norms > 0
         middle = torch.where(counted, norms, torch.nan).nanmedian(-1, keepdim=True).values
         massive = norms > MASSIVE_RATIO * middle
@@ -361,85 +317,71 @@ class Collect:
             rest = counted & ~massive
             for i, position in massive.nonzero().tolist():
                 ratio = float(norms[i, position] / middle[i])
-                self.found.massive.setdefault(site, []).append((self._start + i, position, ratio))
+                self.observations.massive.setdefault(site, []).append((self._start + i, position, ratio))
             affected = massive.any(-1)
-            found = _replace(found, affected, metrics.summary(x[affected], mask=rest[affected]))
-        self._write(self._without[site], found, cosines)
+            summary = _replace(summary, affected, metrics.summary(x[affected], mask=rest[affected]))
+        self._write(self._without[site], summary, cosines)
 
     @staticmethod
-    def _write(row: dict[str, list[Tensor]], found: metrics.Summary, cosines: bool) -> None:
-        row["log_hfc"].append(found.log_hfc)
-        row["log_lfc"].append(found.log_lfc)
+    def _write(row: dict[str, list[Tensor]], summary: metrics.Summary, cosines: bool) -> None:
+        row["log_hfc"].append(summary.log_hfc)
+        row["log_lfc"].append(summary.log_lfc)
         if cosines:
-            row["cos"].append(found.cos)
-            row["abs_cos"].append(found.abs_cos)
+            row["cos"].append(summary.cos)
+            row["abs_cos"].append(summary.abs_cos)
 
-    def finish(self) -> Found:
-        """Everything on the CPU and in a row."""
-        found = self.found
-        keep = torch.tensor(found.tokens_seen) > 1
-        found.short = int((~keep).sum())
+    def finish(self) -> Observations:
+        """Everything on the CPU, concatenated over inputs, without inputs that are too short."""
+        observed = self.observations
+        keep = torch.tensor(observed.tokens_seen) > 1
+        observed.short = int((~keep).sum())
         keep = keep if bool(keep.any()) else torch.ones_like(keep)
-        for target, rows in ((found.tokens, self._rows), (found.without_massive, self._without)):
+        for target, rows in ((observed.tokens, self._rows), (observed.without_massive, self._without)):
             for site, columns in rows.items():
                 whole = {name: _joined(parts) for name, parts in columns.items()}
                 target[site] = {name: value[keep[: len(value)]] for name, value in whole.items()}
                 target[site]["log_hfc_lfc"] = target[site]["log_hfc"] - target[site]["log_lfc"]
                 target[site]["hfc_lfc"] = target[site]["log_hfc_lfc"].exp()
         for name, values in (
-            ("sigma", found.inverse_sigma),
-            ("rho_smooth", found.rho_smooth),
-            ("rho_rough", found.rho_rough),
+            ("sigma", observed.inverse_sigma),
+            ("rho_smooth", observed.rho_smooth),
+            ("rho_rough", observed.rho_rough),
         ):
             values.update({call: _joined(parts)[keep] for call, parts in self._lists[name].items()})
-        for call in found.varies:
-            # What was put together with a factor that is not theirs is no number of these inputs.
-            for place, stage in enumerate(self.blocks[call].stages):
+        for call in observed.varies:
+            # Sums with a factor that is not these inputs' own have no meaning.
+            for index, stage in enumerate(self.blocks[call].stages):
                 if stage.where == "sum":
-                    found.tokens[(call, place)] = {n: v * torch.nan for n, v in found.tokens[(call, place)].items()}
-        for call in found.varies & set(found.verdict):
-            unknown = torch.full_like(found.rho_rough[call], torch.nan)
-            found.rho_rough[call] = found.rho_smooth[call] = unknown
-            found.verdict[call] = [["undecided"] * len(row) for row in found.verdict[call]]
-            found.certified[call] = [0] * len(found.verdict[call])
-            found.undecided_because[call] = [f"undecided: {BY_INPUT}"]
-            found.joined.pop(call, None)
+                    unread = {name: value * torch.nan for name, value in observed.tokens[(call, index)].items()}
+                    observed.tokens[(call, index)] = unread
+        for call in observed.varies & set(observed.verdict):
+            unknown = torch.full_like(observed.rho_rough[call], torch.nan)
+            observed.rho_rough[call] = observed.rho_smooth[call] = unknown
+            observed.verdict[call] = [["undecided"] * len(row) for row in observed.verdict[call]]
+            observed.certified[call] = [0] * len(observed.verdict[call])
+            observed.undecided_because[call] = [f"undecided: {BY_INPUT}"]
+            observed.joined.pop(call, None)
         kept = keep.tolist()
 
         def stay(entries: list[Any]) -> list[Any]:
             return [entry for entry, stays in zip(entries, kept, strict=True) if stays]
 
-        found.verdict = {call: stay(rows) for call, rows in found.verdict.items()}
-        found.certified = {call: stay(counts) for call, counts in found.certified.items()}
-        found.joined = {call: [row for row in rows if kept[row[0]]] for call, rows in found.joined.items()}
-        found.massive = {site: [row for row in rows if kept[row[0]]] for site, rows in found.massive.items()}
-        found.massive = {site: rows for site, rows in found.massive.items() if rows}
-        return found
-
-
-def _real_rule(A: AttentionOperator, W_V: Tensor, W_O: Tensor, keep: float) -> tuple[Tensor, Tensor, list[list[str]]]:
-    """Radii per head as if both spectra were real: ``|1 + λ t|`` is convex in t, so its ends decide (THEORY §3)."""
-    t = attention_spectrum(A, method="dense").values.real
-    lam = head_spectrum(W_V, W_O).real.to(t).expand(*t.shape[:-1], -1)
-    low, high = t.nan_to_num(nan=torch.inf).amin(-1, keepdim=True), t.nan_to_num(nan=-torch.inf).amax(-1, keepdim=True)
-    smooth = (keep + lam).abs().amax(-1)
-    rough = torch.maximum((keep + lam * low).abs(), (keep + lam * high).abs()).amax(-1)
-    tie = TIE[t.dtype] * torch.maximum(smooth, rough).clamp(min=1)
-    words = [
-        ["tie" if abs(m) <= few else "smooth" if m > 0 else "rough" for m, few in zip(row, near, strict=True)]
-        for row, near in zip((smooth - rough).tolist(), tie.tolist(), strict=True)
-    ]
-    return smooth, rough, words
+        observed.verdict = {call: stay(rows) for call, rows in observed.verdict.items()}
+        observed.certified = {call: stay(counts) for call, counts in observed.certified.items()}
+        observed.joined = {call: [row for row in rows if kept[row[0]]] for call, rows in observed.joined.items()}
+        observed.massive = {site: [row for row in rows if kept[row[0]]] for site, rows in observed.massive.items()}
+        observed.massive = {site: rows for site, rows in observed.massive.items() if rows}
+        return observed
 
 
 def _joined(parts: Iterable[Tensor]) -> Tensor:
     return torch.cat([part.detach().double().cpu() for part in parts])
 
 
-def _replace(found: metrics.Summary, at: Tensor, other: metrics.Summary) -> metrics.Summary:
+def _replace(summary: metrics.Summary, at: Tensor, other: metrics.Summary) -> metrics.Summary:
     values = {}
     for name in ("log_hfc", "log_lfc", "cos", "abs_cos"):
-        value = getattr(found, name).clone()
+        value = getattr(summary, name).clone()
         value[at] = getattr(other, name).to(value.dtype)
         values[name] = value
-    return metrics.Summary(**values, token_norms=found.token_norms)
+    return metrics.Summary(**values, token_norms=summary.token_norms)

@@ -18,7 +18,7 @@ Given = Tensor | Mapping[str, Tensor] | Batch
 
 
 class Runner:
-    """Calls the model on whatever form inputs have."""
+    """Calls the model on inputs of any supported form."""
 
     def __init__(self, model: nn.Module, anatomy: Anatomy) -> None:
         self.model = model
@@ -29,7 +29,7 @@ class Runner:
             and "decoder" not in anatomy.stack
             and hasattr(model, "get_encoder")
         ):
-            self.call = cast(Any, model).get_encoder()  # the decoder would want inputs of its own
+            self.call = cast(Any, model).get_encoder()  # the decoder would need inputs of its own
         self.decodes = bool(getattr(config, "is_encoder_decoder", False)) and self.call is model
         attention = dict(model.named_modules(remove_duplicate=False))[anatomy.layers[0].name]
         self.batch_first = getattr(attention, "batch_first", True)
@@ -37,9 +37,9 @@ class Runner:
             takes = set(inspect.signature(self.call.forward).parameters)
         except (TypeError, ValueError):
             takes = set()
-        # A cache of keys would be filled for nothing.
+        # A key cache would be filled and never used.
         self.settings = {USE_CACHE: False} if USE_CACHE in takes else {}
-        # What a classifier's output has; features are no votes for classes.
+        # The size of a classifier's output; features of another size are not scores of classes.
         self.classes = getattr(config, "num_labels", getattr(model, "num_classes", None))
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
@@ -73,7 +73,7 @@ class Runner:
         return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
 
     def first_input(self, batch: Batch | Tensor) -> Batch | Tensor:
-        """The first of a batch, or all of it where there is no telling which axis is the batch."""
+        """The first input of a batch, or all of it where it is unclear which axis is the batch."""
         axis = 0 if self.batch_first else 1
         if isinstance(batch, Tensor):
             one = batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
@@ -85,7 +85,7 @@ class Runner:
         def first(name: str, v: Tensor) -> Tensor:
             if name in PAIRS:
                 return v
-            at = axis if v.ndim > 2 else 0  # masks are (batch, n) however the tokens lie
+            at = axis if v.ndim > 2 else 0  # masks are (batch, n) whatever the layout of tokens
             return (v.narrow(at, 0, 1) if v.ndim > 0 and v.shape[at] == size else v).clone()
 
         return Batch({k: first(k, v) for k, v in batch.inputs.items()})
@@ -115,8 +115,8 @@ class Runner:
         except InputError:
             raise
         except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-            raise InputError(f"the model does not run on this input ({said}); give inputs that it takes") from error
+            message = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+            raise InputError(f"the model does not run on this input ({message}); give inputs that it takes") from error
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""One input through the model, to learn where the residual stream passes and to hold anatomy against what happens.
+"""One input through the model, to learn where the residual stream passes and to check anatomy against what happens.
 
 Names say little about whether a norm stands before a layer or on the stream, or what is added to what; the arrays do.
 Everything here is found by comparing them, and what the weights and the caught attention give is checked against what
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy import layouts
-from oversmooth.anatomy.layer import AttentionLayer, NormPosition
+from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
-from oversmooth.observe.account import Account, Branch, Event, Stage, account
+from oversmooth.observe.account import account
 from oversmooth.observe.catch import Caught
+from oversmooth.observe.stages import Account, Event, SeenBlock
 from oversmooth.observe.sums import same
 from oversmooth.observe.tokens import sequences
 from oversmooth.observe.watch import Watch
@@ -30,42 +31,6 @@ from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 SINK = "a sink takes a share of attention, so that its rows sum to less than one and constant arrays are not kept"
 VALUES_NORMED = "gated per token: values are normed token by token on their way"
 GATED_INSIDE = "what attention mixes is gated per token before the output projection"
-
-
-@dataclass
-class SeenBlock:
-    """What was learned about one call of one block."""
-
-    layer: AttentionLayer
-    """With the factors that were seen."""
-    stages: list[Stage]
-    attention_stage: int | None
-    """The stage after the attention sub-layer, its norm included where that stands on the stream; None: not known."""
-    norm_position: NormPosition
-    norm_eps: float
-    """What the norm before attention adds to σ²."""
-    norm_agrees: bool
-    """Whether the norm before attention is what anatomy says it is."""
-    continues: bool
-    """Whether it started from what the block before it gave."""
-    A: AttentionOperator | None
-    x: Tensor
-    y: Tensor
-    args: Any = field(repr=False)
-    kwargs: Any = field(repr=False)
-    running: Any = field(default=None, repr=False)
-    """The steered pass it was part of, where the model is steered."""
-    branch: Branch | None = None
-    """What to hold the factors against when other inputs come; None: nothing can be, or is to be."""
-    windows: bool = False
-    """Whether some layers of the stack keep tokens apart that others connect: windows, and not packed texts."""
-    undecided: str = ""
-    """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
-
-    def forget(self) -> None:
-        """Let go of everything of the size of an input."""
-        self.A = self.args = self.kwargs = self.running = None
-        self.x = self.y = self.x.new_empty(0)
 
 
 @dataclass
@@ -123,7 +88,7 @@ class Study:
         # Parametrizations run whenever somebody reads a weight.
         inside = [n for n in inside if f".{STEERING_PARTS}." not in n and ".parametrizations" not in n]
         if isinstance(self.modules[layer.name], nn.MultiheadAttention):
-            # Its projections are no modules that run, or, opened, run with their axes in another order.
+            # Its projections do not run as modules, or, opened, run with their axes in another order.
             return [name for name in inside if not name.startswith(layer.name + ".")]
         return inside
 
@@ -189,24 +154,24 @@ class Study:
             raise InputError(f"{layer.block} ran without its attention {layer.name}; it cannot be observed")
         why = "" if heard.A is None else self._check_attention(call, layer, heard)
         values_in = heard.attention_in if heard.values_in is None else heard.values_in
-        found = account(
+        accounted = account(
             layer, heard.events, heard.x, heard.attention_out, values_in, self._kept(y), self._rest(layer, heard)
         )
         self._arrays.clear()
         before = self.blocks[-1].y if self.blocks else None
         continues = before is not None and same(before, heard.x)
-        # A norm that reads something else than what entered the block is known by name only.
-        first = found.stages[0].part.startswith("attention")
-        agrees = first and self._norm_agrees(layer, heard) if found.norm_position == "pre" else True
+        # A norm that reads anything but what entered the block is known by name only.
+        first = accounted.stages[0].part.startswith("attention")
+        agrees = first and self._norm_agrees(layer, heard) if accounted.norm_position == "pre" else True
         running = None if self.steering is None else self.steering.hold()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
         self.blocks.append(
             SeenBlock(
-                _as_seen(layer, found),
-                found.stages,
-                found.attention_stage,
-                found.norm_position,
+                _as_seen(layer, accounted),
+                accounted.stages,
+                accounted.attention_stage,
+                accounted.norm_position,
                 self._eps(layer),
                 agrees,
                 continues,
@@ -216,8 +181,8 @@ class Study:
                 heard.args,
                 heard.kwargs,
                 running,
-                undecided=found.undecided or why,
-                branch=found.branch,
+                undecided=accounted.undecided or why,
+                branch=accounted.branch,
             )
         )
 
@@ -242,7 +207,8 @@ class Study:
     def _check_attention(self, call: int, layer: AttentionLayer, heard: _Heard) -> str:
         """``Σ_h A_h (x W_V^h + b_V^h) W_O^h + b_O``, steered as the model is, against what the layer returned.
 
-        Gives why the theorems do not apply although the weights are known, or nothing.
+        Returns:
+            Why the theorems do not apply although the weights are known, or nothing.
         """
         values_in = heard.attention_in if heard.values_in is None else heard.values_in
         assert heard.A is not None
@@ -290,8 +256,8 @@ class Study:
 
     def _eps(self, layer: AttentionLayer) -> float:
         norm = None if layer.norm is None else self.modules.get(layer.norm.name)
-        said = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
-        return next((float(eps) for eps in said if isinstance(eps, float)), 0.0)
+        candidates = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
+        return next((float(eps) for eps in candidates if isinstance(eps, float)), 0.0)
 
     def _norm_agrees(self, layer: AttentionLayer, heard: _Heard) -> bool:
         if layer.norm is None:
@@ -323,7 +289,9 @@ def without_dropout(modules: dict[str, nn.Module]) -> Iterator[None]:
 
 
 def _disagreement(expected: Tensor, got: Tensor, mask: Tensor | None, share: float) -> float:
-    """How far this share of the tokens is off at most, relative to their own size: a massive one hides no other."""
+    """The largest relative error among this share of the tokens, each relative to its own size, so that a massive one
+    hides no other.
+    """
     got = got.to(expected)
     error = torch.linalg.vector_norm(expected - got, dim=-1)
     size = torch.linalg.vector_norm(got, dim=-1)
@@ -352,7 +320,17 @@ def _holds_a_matrix(A: AttentionOperator | None) -> bool:
 
 
 def inverse_sigma(x: Tensor, kind: str, mask: Tensor | None, eps: float) -> Tensor:
-    """Mean over tokens of 1/σ, as a norm takes it: about the mean of a token's features (layer) or zero (rms)."""
+    """Mean over tokens of 1/σ, as a norm computes it: about the mean of a token's features (layer) or zero (rms).
+
+    Args:
+        x: ``(b, n, d)``: tokens.
+        kind: of norm, "layer" or "rms".
+        mask: ``(b, n)``: tokens that count; None: all.
+        eps: what the norm adds to σ².
+
+    Returns:
+        ``(b,)``
+    """
     x = x.float()
     # Two plain passes: torch's var takes five times as long on a CPU.
     centred = x if kind == "rms" else x - x.mean(-1, keepdim=True)
@@ -378,7 +356,7 @@ def _output(layer: AttentionLayer) -> str:
 
 
 def _acts_on_features(module: nn.Module, width: int) -> bool:
-    """A leaf with nothing but one number a feature: a norm or a scale; norms without any, too."""
+    """A leaf with nothing but one number per feature, a norm or a scale; norms without parameters, too."""
     if any(True for _ in module.children()):
         return False
     parameters = [p for p in module._parameters.values() if p is not None]
@@ -387,8 +365,8 @@ def _acts_on_features(module: nn.Module, width: int) -> bool:
     return "norm" in type(module).__name__.lower()
 
 
-def _as_seen(layer: AttentionLayer, found: Account) -> AttentionLayer:
+def _as_seen(layer: AttentionLayer, entry: Account) -> AttentionLayer:
     """The layer with the factors that the arrays show, which include what its weights say of them."""
-    if found.undecided:
+    if entry.undecided:
         return layer
-    return dataclasses.replace(layer, layer_scale=None, factor=found.factor, keep=found.keep, feed=found.values_factor)
+    return dataclasses.replace(layer, layer_scale=None, factor=entry.factor, keep=entry.keep, feed=entry.values_factor)

@@ -1,6 +1,6 @@
-"""What an array of tokens is the sum of: ``target = keep · base + factor · branch``, with the factors found from them.
+"""What an array of tokens is the sum of: ``target = keep · base + factor · branch``, with factors fitted to the arrays.
 
-Models add entry by entry, so their rounding is relative to each entry. Everything is compared so too: a token a
+Models add entry by entry, so their rounding is relative to each entry. Everything is compared that way too: a token a
 thousand times larger than the others hides nothing of theirs, in any precision.
 """
 
@@ -26,7 +26,7 @@ _KNOWN = 0.1
 # What our own arithmetic, in float64, may be off by.
 _OURS = 1e-13
 _SINGULAR = 1e-12
-# Tokens on which a sum is tried before all of them are asked.
+# Tokens on which a sum is tried before it is tried on all.
 _SAMPLE = 16
 # Entries of a channel or a token that rule most sums out, and how many times the rounding they must be off for that.
 _PROBED = 48
@@ -40,7 +40,7 @@ CONSTANT: tuple[Varies, ...] = ("no", "by channel")
 
 @dataclass(frozen=True)
 class Sum:
-    """How the terms enter. By channel and constant over tokens, they are weights; by token, they are a gate."""
+    """How the terms enter: factors that are constant or vary by channel are weights, those by token a gate."""
 
     factors: tuple[Tensor, ...]
     """Of each term, in float64: ``()``, by channel ``(d,)``, or by token ``(b, n, 1)``."""
@@ -69,9 +69,13 @@ def explain(
     expected: Sequence[Tensor | None] | None = None,
     varies: Sequence[Varies] = CONSTANT,
 ) -> Sum | None:
-    """The factors with which target is the sum of the terms, or None. All are tokens ``(b, n, d)``.
+    """The factors with which target is the sum of the terms, or None.
 
-    expected: for each term the factor that weights suggest, taken where it does. varies: what may vary, tried in turn.
+    Args:
+        target: ``(b, n, d)``
+        terms: ``(b, n, d)`` each.
+        expected: for each term the factor that weights suggest, used where it fits.
+        varies: how factors may vary, tried in turn.
     """
     if any(term.shape != target.shape for term in terms):
         return None
@@ -85,9 +89,9 @@ def explain(
     for kind in (_KINDS[name] for name in varies):
         if kind(few, expected) is not None:
             all_of_it = few if len(sample) == target.shape[1] else _Fit([target, *terms])
-            found = kind(all_of_it, expected)
-            if found is not None:
-                return found
+            total = kind(all_of_it, expected)
+            if total is not None:
+                return total
     return None
 
 
@@ -116,7 +120,8 @@ def _unit(x: Tensor) -> float:
 def _ruled_out(arrays: list[Tensor], by_token: bool) -> bool:
     """Whether a few channels, or tokens, show already that the first array is no such sum of the others.
 
-    Most sums that are tried are none, and small least squares say so a hundred times faster than all of it does.
+    Most sums that are tried do not hold, and a small least-squares fit shows that a hundred times faster than a whole
+    one.
     """
     n, d = arrays[0].shape[1:]
     step = max(1, ((n if by_token else d) - 1) // 2)
@@ -134,12 +139,12 @@ def _ruled_out(arrays: list[Tensor], by_token: bool) -> bool:
 
 
 class _Fit:
-    """Least squares in which every entry counts by its own rounding."""
+    """Least squares in which every entry is weighted by its own rounding."""
 
     def __init__(self, arrays: list[Tensor]) -> None:
         self.units = [_unit(x) for x in arrays]
         arrays = [x.to(arrays[0].device).double() for x in arrays]
-        # Padding may be NaN, where nothing was seen: such tokens say nothing, and zeros do not either.
+        # Padding may be NaN: such tokens are set to zero, which constrains nothing.
         sound = torch.stack([x.isfinite().all(-1, keepdim=True) for x in arrays]).all(0)
         self.target, *self.terms = (torch.where(sound, x, 0.0) for x in arrays)
         rounding = sum(u * x.abs() for u, x in zip(self.units, (self.target, *self.terms), strict=True))
@@ -184,7 +189,7 @@ def _constant(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None
     wanted = [None] * len(factors) if expected is None else list(expected)
     fitted = [f.reshape(()) for f in factors]
     chosen = [_plain(f, e.reshape(()), w) for f, e, w in zip(fitted, errors, wanted, strict=True)]
-    # Of one or two tokens any gate or norm makes a number: only plain ones are believed.
+    # For one or two tokens any gate or norm fits a constant factor: only plain factors are accepted.
     enough = fit.different_tokens() > 2
     values = zip(chosen, wanted, strict=True)
     plain = all(float(f) in (0.0, 1.0) or (e is not None and bool((f == e).all())) for f, e in values)
@@ -194,7 +199,7 @@ def _constant(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None
 
 
 def _by_channel(fit: _Fit, expected: Sequence[Tensor | None] | None) -> Sum | None:
-    """A factor a channel on the last term; the others have one number each, or one a channel too."""
+    """One factor per channel on the last term; the others have one number each, or one per channel too."""
     suggested = None if expected is None else expected[-1]
     if suggested is not None and suggested.ndim == 1:
         plain = [torch.ones((), dtype=torch.float64, device=fit.target.device)] * (len(fit.terms) - 1)
@@ -230,7 +235,7 @@ _KINDS = {"no": _constant, "by channel": _by_channel, "by token": _by_token}
 
 
 def _plain(factor: Tensor, error: Tensor, expected: Tensor | None) -> Tensor:
-    """The number it stands for: what was expected, or 1 or 0, where the fit cannot tell it from that."""
+    """The expected number, or 1 or 0, where the fit cannot distinguish the factor from it."""
     known = [torch.ones_like(factor), torch.zeros_like(factor)]
     if expected is not None and expected.ndim == 0:
         known.insert(0, expected.to(factor))

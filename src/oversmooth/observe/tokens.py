@@ -10,15 +10,18 @@ from torch.nn.functional import pad
 
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, SoftmaxAttention
 
-# Scores so low, and so far below the largest of their row, are hidden by hand: nothing of them is left.
+# Scores this low, and this far below the largest of their row, are hidden by hand: nothing of them is left.
 _HIDDEN, _BELOW = -5e3, 1e3
 
 
 def may_see(scores: Tensor) -> Tensor:
-    """Which pairs a mask that was added to scores leaves, ``(..., n, n)``; also of the mask itself.
+    """Which pairs a mask that was added to the scores leaves.
 
     Libraries hide with −inf, with the most negative number of some type, or with −1e9 or −1e4 by hand. A row that is
     hidden whole stays hidden in the first two ways.
+
+    Args:
+        scores: ``(..., n, n)``: masked scores, or the mask itself.
     """
     low = torch.finfo(scores.dtype).min / 2
     top = scores.amax(-1, keepdim=True)
@@ -26,11 +29,18 @@ def may_see(scores: Tensor) -> Tensor:
 
 
 def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
-    """The tokens that a counted query may see, ``(b, n)``. allowed ``(b, h, n, n)`` or broadcastable; True: sees.
+    """The tokens that count: those that a query that counts may see.
 
     Queries that see nothing do not vote, nor do those whose row was hidden whole and opened again, as some kernels
-    need: they see everything, and nobody whose row is as the mask meant it sees them. named: a mask ``(b, n)`` that
-    came under its usual name, asked where the rows leave it open; without it such tokens count at the end of a text.
+    need: they see everything, and nobody whose row is as the mask meant it sees them.
+
+    Args:
+        allowed: ``(b, h, n, n)`` or broadcastable: True where the query sees the key.
+        named: ``(b, n)``: a mask given under its usual name; decides what rows leave open. Without it such tokens count
+            at the end of a text.
+
+    Returns:
+        ``(b, n)``
     """
     allowed = allowed.any(-3) if allowed.ndim == 4 else allowed  # seen in any head
     n = allowed.shape[-1]
@@ -39,40 +49,45 @@ def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
     seen = (allowed & votes[..., None]).any(-2)
     strangers = sees_all & ~seen
     named = None if named is None or named.shape[-1] != n else named.to(allowed.device)
-    # The last of a causal text see everything and nobody else sees them; so it is with padding whose rows were opened.
-    found = seen | (strangers & (strangers.flip(-1).cummin(-1).values.flip(-1) if named is None else named))
-    while True:  # whoever counts, votes
-        more = found | (allowed & found[..., None]).any(-2)
-        if torch.equal(more, found):
+    # The last token of a causal text sees all and no other sees it; the same holds for padding whose rows were opened.
+    counts = seen | (strangers & (strangers.flip(-1).cummin(-1).values.flip(-1) if named is None else named))
+    while True:  # every token that counts votes
+        more = counts | (allowed & counts[..., None]).any(-2)
+        if torch.equal(more, counts):
             break
-        found = more
+        counts = more
     plain = ~votes.any(-1, keepdim=True)  # nobody's view is narrowed: all who see anything count
-    found = torch.where(plain, sees_all, found)
+    counts = torch.where(plain, sees_all, counts)
     if named is None:
-        return found
+        return counts
     # Padding that sees itself or other padding, and that no token sees, does not count.
     noticed = (allowed & named[..., None] & ~named[..., None, :]).any((-2, -1))
-    return torch.where((noticed | ~(found & named).any(-1))[..., None], found, found & named)
+    return torch.where((noticed | ~(counts & named).any(-1))[..., None], counts, counts & named)
 
 
 def sequences(allowed: Tensor, tokens: Tensor) -> list[Tensor] | None:
-    """Texts packed into one input, as places ``(length,)`` of each, or None where all tokens are connected.
+    """Texts packed into one input, or None where all tokens are connected.
 
-    allowed ``(h, n, n)`` or broadcastable and tokens ``(n,)``, of one input.
+    Args:
+        allowed: ``(h, n, n)`` or broadcastable: who may see whom.
+        tokens: ``(n,)``: the tokens that count.
+
+    Returns:
+        ``(length,)`` per text: the positions of its tokens.
     """
-    places = tokens.nonzero()[:, 0]
-    linked = allowed.any(0)[places][:, places]
-    if bool(linked.all(-1).any()) or len(places) < 2:
+    positions = tokens.nonzero()[:, 0]
+    linked = allowed.any(0)[positions][:, positions]
+    if bool(linked.all(-1).any()) or len(positions) < 2:
         return None  # someone sees all
-    linked = linked | linked.mT | torch.eye(len(places), dtype=torch.bool, device=linked.device)
-    labels = torch.arange(len(places), device=linked.device)
+    linked = linked | linked.mT | torch.eye(len(positions), dtype=torch.bool, device=linked.device)
+    labels = torch.arange(len(positions), device=linked.device)
     while True:
-        reached = torch.where(linked, labels, len(places)).amin(-1)
+        reached = torch.where(linked, labels, len(positions)).amin(-1)
         reached = reached[reached]
         if torch.equal(reached, labels):
             break
         labels = reached
-    parts = [places[labels == label] for label in labels.unique()]
+    parts = [positions[labels == label] for label in labels.unique()]
     return parts if len(parts) > 1 else None
 
 
@@ -83,42 +98,48 @@ class Tokens:
     counted: Tensor | None
     """``(inputs, n)``; None: all."""
     rows: Tensor | None = None
-    """Where texts are packed: the place in the batch of each, ``(texts,)``."""
-    places: Tensor | None = None
-    """And of its tokens there, ``(texts, longest)``, padded with 0."""
+    """``(texts,)``: the row of the batch that each packed text is in; None: no texts are packed."""
+    positions: Tensor | None = None
+    """``(texts, longest)``: the positions of its tokens in that row, padded with 0."""
     inside: Tensor | None = None
-    """Which of those are no padding, ``(texts, longest)``."""
+    """``(texts, longest)``: which of those positions are not padding."""
 
     def apart(self, x: Tensor) -> Tensor:
-        """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: themselves, or one row a text."""
-        if self.rows is None or self.places is None:
+        """Tokens ``(b, n, d)`` as ``(inputs, n, d)``: themselves, or one row per text."""
+        if self.rows is None or self.positions is None:
             return x
-        return x[self.rows[:, None].to(x.device), self.places.to(x.device)]
+        return x[self.rows[:, None].to(x.device), self.positions.to(x.device)]
 
     def cross(self, n: int, allowed: Tensor | None) -> bool:
-        """Whether some token may see one of another text. n: tokens of an input; allowed: as in `counted`."""
-        if self.rows is None or self.places is None or self.inside is None:
+        """Whether some token may see one of another text.
+
+        Args:
+            n: tokens per input.
+            allowed: ``(b, h, n, n)`` or broadcastable: who may see whom.
+        """
+        if self.rows is None or self.positions is None or self.inside is None:
             return False
-        rows, which = self.rows[:, None].expand_as(self.places), torch.arange(len(self.rows), device=self.rows.device)
+        rows = self.rows[:, None].expand_as(self.positions)
+        which = torch.arange(len(self.rows), device=self.rows.device)
         text = torch.full((int(self.rows.max()) + 1, n), -1, device=self.rows.device)
-        text[rows[self.inside], self.places[self.inside]] = which[:, None].expand_as(self.places)[self.inside]
+        text[rows[self.inside], self.positions[self.inside]] = which[:, None].expand_as(self.positions)[self.inside]
         others = (text[:, :, None] != text[:, None]) & (text[:, :, None] >= 0) & (text[:, None] >= 0)
         return bool((others if allowed is None else others & allowed.any(1).to(others.device)).any())
 
     def operators(self, A: AttentionOperator) -> AttentionOperator:
         """Attention of each text by itself."""
-        if self.rows is None or self.places is None:
+        if self.rows is None or self.positions is None:
             return A
-        rows, places, mask = (t.to(A.device) for t in (self.rows, self.places, self.inside) if t is not None)
+        rows, positions, mask = (t.to(A.device) for t in (self.rows, self.positions, self.inside) if t is not None)
 
         def pairs(M: Tensor) -> Tensor:  # (b, h, n, n)
             return M[rows[:, None, None, None], torch.arange(M.shape[1], device=A.device)[:, None, None],
-                     places[:, None, :, None], places[:, None, None, :]]  # fmt: skip
+                     positions[:, None, :, None], positions[:, None, None, :]]  # fmt: skip
 
         if isinstance(A, SoftmaxAttention):
-            q, k = (x.transpose(1, 2)[rows[:, None], places].transpose(1, 2) for x in (A.q, A.k))
+            q, k = (x.transpose(1, 2)[rows[:, None], positions].transpose(1, 2) for x in (A.q, A.k))
             bias = None if A.bias is None else pairs(A.bias)
-            # What pads a text sees itself, so that its row is no empty one.
+            # Padding of a text sees itself, so that its row is not empty.
             bias = None if bias is None else bias.masked_fill(~mask[:, None, :, None], 0.0)
             return SoftmaxAttention(q, k, scale=A.scale, mask=mask, bias=bias, causal=A.causal)
         return DenseAttention(pairs(A.dense().A), mask=mask)
@@ -127,13 +148,21 @@ class Tokens:
 def tokens_of(
     shape: torch.Size, tokens: Tensor | None, allowed: Tensor | None, special: Tensor | None, *, packed: bool
 ) -> Tokens:
-    """shape ``(b, n, ...)``: of the stream; tokens and special ``(b, n)``; packed: whether to look for packed texts."""
+    """Which tokens of a batch count, and where packed texts are.
+
+    Args:
+        shape: ``(b, n, ...)``: of the stream.
+        tokens: ``(b, n)``: tokens that count; None: all.
+        allowed: ``(b, h, n, n)`` or broadcastable: who may see whom.
+        special: ``(b, n)``: tokens that are not counted unless an input has no others.
+        packed: whether to look for packed texts.
+    """
     b, n = shape[:2]
     shown = tokens
     if special is not None:
         every = torch.ones(b, n, dtype=torch.bool, device=special.device) if tokens is None else tokens
         shown = every & ~special.to(every.device)
-        # An input of nothing but special tokens is measured with them: no number says less.
+        # An input of special tokens alone is measured with them, rather than not at all.
         shown = shown | (~shown.any(-1, keepdim=True) & every)
     if shown is not None and bool(shown.all()):
         shown = None
@@ -147,8 +176,8 @@ def tokens_of(
     if len(texts) == b:
         return Tokens(shown)
     longest = max(len(part) for _, part in texts)
-    places = torch.stack([pad(part, (0, longest - len(part))) for _, part in texts])
-    inside = torch.stack([torch.arange(longest, device=places.device) < len(part) for _, part in texts])
-    rows = torch.tensor([row for row, _ in texts], device=places.device)
-    show = inside if shown is None else inside & shown.to(places.device)[rows[:, None], places]
-    return Tokens(show, rows, places, inside)
+    positions = torch.stack([pad(part, (0, longest - len(part))) for _, part in texts])
+    inside = torch.stack([torch.arange(longest, device=positions.device) < len(part) for _, part in texts])
+    rows = torch.tensor([row for row, _ in texts], device=positions.device)
+    show = inside if shown is None else inside & shown.to(positions.device)[rows[:, None], positions]
+    return Tokens(show, rows, positions, inside)

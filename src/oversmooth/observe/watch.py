@@ -1,4 +1,4 @@
-"""A model watched while it runs: hooks and wrappers go on, listeners hear, and everything comes off again.
+"""A model watched while it runs: hooks and wrappers go on, listeners are called, and everything comes off again.
 
 What the model computes is left alone, bit for bit. torch's own encoder layers take a fast path only while nothing
 looks inside them, so they run as they are first, and once more, watched, from the same input.
@@ -21,26 +21,48 @@ from oversmooth.safety.errors import InputError
 
 
 class Listener(Protocol):
-    """Hears of each block in the order things happen. call: how many blocks ran before; tokens are ``(b, n, d)``."""
+    """Called for each block in the order things happen.
 
-    def enter(self, call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None: ...
+    In every method ``call`` is how many blocks ran before, ``layer`` the block's attention, and tokens are
+    ``(b, n, d)``.
+    """
+
+    def enter(self, call: int, layer: AttentionLayer, x: Tensor, args: Any, kwargs: Any) -> None:
+        """A block is about to run on x."""
+        ...
 
     def part(self, call: int, layer: AttentionLayer, name: str, x: Tensor, y: Tensor) -> None:
-        """A module inside the block ran."""
+        """A module inside the block ran: it got x and gave y."""
         ...
 
     def attention(self, call: int, layer: AttentionLayer, caught: Caught, x: Tensor | None, y: Tensor) -> None:
-        """x: what torch's own attention got, whose projections are not modules; else None. y: what it returned.
+        """Attention ran. Where it is not watched, this is called for the first layer alone, without an operator.
 
-        Where attention is not watched, of the first layer alone, and caught has no operator.
+        Args:
+            call: how many blocks ran before.
+            layer: the block's attention.
+            caught: what it computed.
+            x: ``(b, n, d)``: what torch's own attention got, whose projections are not modules; else None.
+            y: ``(b, n, d)``: what it returned.
         """
         ...
 
-    def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None: ...
+    def leave(self, call: int, layer: AttentionLayer, y: Tensor) -> None:
+        """The block gave y."""
+        ...
 
 
 class Watch:
-    """Context manager. modules: every module of the model by name; parts: the modules to hear of, block by block."""
+    """Context manager that calls a listener while the model runs.
+
+    Args:
+        modules: every module of the model by name.
+        layers: the attention of the blocks to watch.
+        listener: what is called.
+        parts: the modules inside a block to watch, by name.
+        attention: whether to catch attention in every layer.
+        mask: ``(b, n)``: tokens of the next batch that are not padding.
+    """
 
     def __init__(
         self,
@@ -55,12 +77,12 @@ class Watch:
         self.modules, self.layers, self.listener, self.parts = modules, layers, listener, parts
         self.catches = attention
         self.mask = mask
-        """The tokens that are not padding in the batch that comes next, ``(b, n)``, by an argument's name."""
+        """``(b, n)``: tokens of the next batch that are not padding, from an argument of the model."""
         self.calls = 0
         self._block: AttentionLayer | None = None
         self._shape = torch.Size()
         self._beside: list[Tensor] = []
-        """What the block before gave beside the stream that looks like tokens."""
+        """Other arrays of the stream's shape that the previous block gave."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Watch:
@@ -69,7 +91,7 @@ class Watch:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             for layer in self.layers:
                 block, attention = self.modules[layer.block], self.modules[layer.name]
-                # First, so that the block's lies around it where they are one module.
+                # First, so that the block's wrapper is outside where both are one module.
                 if self.catches or layer is self.layers[0]:
                     stack.enter_context(_replaced(attention, functools.partial(self._run_attention, layer)))
                 stack.enter_context(_replaced(block, functools.partial(self._run_block, layer)))
@@ -137,19 +159,19 @@ class Watch:
             with catch:
                 out = original(*args, **kwargs)
         if not self.catches:
-            if not catch.found:
-                return out  # no mask to be read: what was given by name is all there is
-            catch.found = catch.found[:1]
-        if len(catch.found) != 1:
+            if not catch.caught:
+                return out  # there is no mask to read: only what was given by name is known
+            catch.caught = catch.caught[:1]
+        if len(catch.caught) != 1:
             raise InputError(
-                f"{layer.name} computed attention over its own tokens {len(catch.found)} times where one call of "
+                f"{layer.name} computed attention over its own tokens {len(catch.caught)} times where one call of "
                 "scaled_dot_product_attention or softmax was looked for; load the model with "
                 "attn_implementation='sdpa' or 'eager', or leave spectra out (spectra=False)"
             )
         y = first_tensor((out,), {})
         with _apart(y):
             x = self.tokens(layer, first_tensor(args, kwargs)) if own else None
-            self.listener.attention(self.calls, layer, catch.found[0], x, self.tokens(layer, y))
+            self.listener.attention(self.calls, layer, catch.caught[0], x, self.tokens(layer, y))
         return out
 
     def _hear_part(self, layer: AttentionLayer, name: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -164,12 +186,12 @@ class Watch:
         """As ``(batch, n, d)``."""
         x = x.detach()
         if x.ndim == 2 and len(self._shape) == 3 and x.shape[0] == self._shape[0] * self._shape[1]:
-            x = x.view(*self._shape[:2], -1)  # some blocks lay all texts end to end for a while
+            x = x.view(*self._shape[:2], -1)  # some blocks concatenate all texts for a while
         return batch_first(self.modules[layer.name], x)
 
 
 def batch_first(attention: nn.Module, x: Tensor) -> Tensor:
-    """As ``(batch, n, d)``: torch's own layers take (n, batch, d) unless told otherwise, and single arrays."""
+    """As ``(batch, n, d)``: torch's own layers take (n, batch, d) by default, and single arrays."""
     if x.ndim == 2:
         return x[None]
     return x if getattr(attention, "batch_first", True) else x.transpose(0, 1)
@@ -193,6 +215,14 @@ def results_like(x: Tensor, out: Any, block: str) -> list[Tensor]:
     """The stream among what a block gave, the first tensor of x's shape, and the others of that shape.
 
     Some blocks give attention weights as well, and first.
+
+    Args:
+        x: what the block got.
+        out: what it gave.
+        block: its name, for the error.
+
+    Raises:
+        InputError: nothing has that shape.
     """
     parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
     alike = [p for p in parts if isinstance(p, Tensor) and p.is_floating_point() and p.shape == x.shape]

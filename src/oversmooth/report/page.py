@@ -17,7 +17,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Layer, Number, plain
+from oversmooth.diagnosis.facts import Number, plain
+from oversmooth.diagnosis.parts import Eigenvalues, Layer
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.diagnosis.verdict import agreement
 from oversmooth.metrics import METRICS
 from oversmooth.report import charts

@@ -11,7 +11,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from oversmooth.diagnosis.result import Diagnosis, Eigenvalues, Layer, Number
+from oversmooth.diagnosis.facts import Number
+from oversmooth.diagnosis.parts import Eigenvalues, Layer
+from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.metrics import METRICS
 from oversmooth.report.style import UNKNOWN, fixed, percent
 from oversmooth.report.style import number as _number

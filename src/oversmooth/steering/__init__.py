@@ -1,4 +1,4 @@
-"""Ways to make a model smooth or sharpen, on any model that anatomy knows; one file each.
+"""Ways to make a model smooth or sharpen, on any model that anatomy knows.
 
 steer(model, Spectral("sharpen"))      put a method on, in place
 unsteer(model)                         take it off again, exactly
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> type[Method]:
-    """Methods that came with a file in `methods`, or that others registered."""
+    """Methods that are registered and not named here."""
     if name in METHODS:
         return METHODS[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

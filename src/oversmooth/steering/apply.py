@@ -26,8 +26,8 @@ from oversmooth.steering.sites import Site
 from oversmooth.steering.warm_start import placeholder, start
 
 MARKER = "oversmooth_steered_open_with_oversmooth"
-"""A weight that a stock model does not have. Whoever opens a steered checkpoint without this package has transformers
-name it in its report, and timm refuse it; without it weights alone would fit, and nothing would be said.
+"""A weight that a stock model does not have. Without this package transformers reports it on loading a steered
+checkpoint, and timm refuses the file; without this weight the others would fit, and nothing would be reported.
 """
 Layers = str | Iterable[int] | Callable[[int, AttentionLayer], bool]
 
@@ -40,11 +40,22 @@ def steer(
     stack: str | None = None,
     heads: int | None = None,
 ) -> nn.Module:
-    """Put one method, or several that act in different places, on some layers of a model. In place; returns the model.
+    """Put one method, or several that act at different points, on some layers of a model, in place.
 
-    layers: "all", "first half", "last half", places in the stack (negative ones from its end), or a function
-    (index, layer) -> bool. stack, heads: for `anatomy.locate`.
-    An optimiser made before must be made again: the model's parameters are others now.
+    The model has other parameters afterwards: create its optimiser again.
+
+    Args:
+        model: any that `anatomy.locate` knows.
+        method: one, or a list.
+        layers: "all", "first half", "last half", indices in the stack (negative ones from its end), or a function
+            (index, layer) -> bool.
+        stack, heads: for `anatomy.locate`.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: the model is steered already, or a layer cannot take a method.
     """
     inside = unwrapped(check_is_module(model))
     methods = _checked_methods(method)
@@ -71,7 +82,15 @@ def steer(
 
 
 def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: str, heads: int | None) -> None:
-    """The structure of a steered model, whose parameters are loaded afterwards: what starts them is left out."""
+    """Give a stock model the structure of a steered one, whose parameters are loaded afterwards.
+
+    Args:
+        model: the stock model, changed in place.
+        methods, layers, stack, heads: as `Steering.settings` has them.
+
+    Raises:
+        InputError: the model has no such stack or layers.
+    """
     anatomy = _located_again(model, stack, heads)
     if missing := [index for index in layers if not 0 <= index < len(anatomy)]:
         raise InputError(
@@ -82,7 +101,7 @@ def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: s
 
 
 def _located_again(model: nn.Module, stack: str, heads: int | None) -> Anatomy:
-    """The stack that was steered: a lone one is it under another name too, as transformers 4 and 5 name a ViT's."""
+    """The stack that was steered; a single one also under another name, as a ViT's differs by transformers' version."""
     try:
         return locate(model, stack=stack, heads=heads)
     except InputError:
@@ -107,7 +126,17 @@ def _apply(model: nn.Module, steering: Steering) -> None:
 
 
 def unsteer(model: nn.Module) -> nn.Module:
-    """Undo `steer` exactly: the weights of before, and nothing that was added. In place; returns the model."""
+    """Undo `steer` exactly, in place: the original weights, and nothing that was added.
+
+    Args:
+        model: steered.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: it is not steered, or was loaded steered, without its original weights.
+    """
     inside, steering = _steered(model)
     if steering.restored and steering.reparametrized:
         raise InputError("this model was loaded steered, without the weights it had before; fold it instead")
@@ -116,14 +145,24 @@ def unsteer(model: nn.Module) -> nn.Module:
 
 
 def take_off(model: nn.Module) -> None:
-    """The weights of before, even where they are not those that a loaded model once had."""
+    """Remove steering in place, even where the weights left are not those that a loaded model once had."""
     inside, steering = _steered(model)
     _take_off(steering, fold=False)
     _forget(inside)
 
 
 def fold(model: nn.Module) -> nn.Module:
-    """Leave a stock model that computes the same, where weights alone can. In place; returns the model."""
+    """Turn a steered model into a stock model that computes the same, in place, where weights alone can.
+
+    Args:
+        model: steered.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: it is not steered, or a method does what weights cannot.
+    """
     inside, steering = _steered(model)
     for method in steering.methods:
         if method.why_no_fold and not method.changes_nothing():
@@ -167,18 +206,18 @@ def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
     methods = list(method) if isinstance(method, (list, tuple)) else [method]
     if not methods:
         raise InputError("no method was given; give one of oversmooth.steering, such as NeuTRENO(0.6)")
-    places: dict[str, Method] = {}
+    by_place: dict[str, Method] = {}
     for one in methods:
         if not isinstance(one, Method):
             raise InputError(
                 f"{arguments.shown(one)} is no method; give one of oversmooth.steering, such as NeuTRENO(0.6)"
             )
-        if one.place in places:
+        if one.place in by_place:
             raise InputError(
-                f"{places[one.place]} and {one} both act on {_WHERE[one.place]}, and their order would matter; "
+                f"{by_place[one.place]} and {one} both act on {_WHERE[one.place]}, and their order would matter; "
                 "use one of them"
             )
-        places[one.place] = one
+        by_place[one.place] = one
     return methods
 
 
@@ -212,12 +251,12 @@ def _chosen(layers: Layers, anatomy: Anatomy) -> list[int]:
                 f"layers is {arguments.shown(layers)}; give a list of places, 'all', 'first half' or 'last half'"
             )
         chosen = []
-        for place in layers:
-            if isinstance(place, bool) or not isinstance(place, int) or not -depth <= place < depth:
+        for index in layers:
+            if isinstance(index, bool) or not isinstance(index, int) or not -depth <= index < depth:
                 raise InputError(
-                    f"layer {arguments.shown(place)} is not there: {anatomy.stack} has the layers 0 to {depth - 1}"
+                    f"layer {arguments.shown(index)} is not there: {anatomy.stack} has the layers 0 to {depth - 1}"
                 )
-            chosen.append(place % depth)
+            chosen.append(index % depth)
         chosen = sorted(set(chosen))
     if not chosen:
         raise InputError(f"no layer was chosen of the {depth} that {anatomy.stack} has; choose at least one")
@@ -238,7 +277,7 @@ def _check_takes_two(choose: Callable[..., object]) -> None:
         raise InputError(
             "layers is a function of other arguments; give one of (index, layer) that says yes or no"
         ) from None
-    except ValueError:  # built in, and does not say what it takes
+    except ValueError:  # built in, without a signature
         pass
 
 
@@ -252,7 +291,7 @@ def _put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None
     wants_first = any(method.uses_first_values for method in inner)
     distinct = {anatomy.layers[index].name: index for index in reversed(steering.layers)}
     first = anatomy.layers[0]
-    # Opened first: parametrizations go on top of what a module is then.
+    # Opened first: parametrizations go on top of the class that a module has then.
     for name in dict.fromkeys([*([first.name] if wants_first else []), *(distinct if inner else [])]):
         if isinstance(modules[name], nn.MultiheadAttention):
             opened.open_attention(modules[name])
@@ -267,7 +306,7 @@ def _put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None
         site = steering.sites.setdefault(index, Site(index, layer, passes, first=layer.name == first.name))
         weight = getattr(*_place(modules, layer.output_module)).detach()
         parts = nn.ModuleDict()
-        # Where V⁰ is made nothing is added to it: a strength learned there would have no gradient.
+        # In the layer that gives V⁰ nothing is added: a strength learned there would have no gradient.
         only_source = layer.name == first.name and sum(other.name == first.name for other in anatomy) == 1
         for method in inner:
             if only_source and method.uses_first_values:

@@ -1,8 +1,8 @@
-"""Methods that average over all tokens kept off attention that hides some of them from others.
+"""Refuses methods that average over all tokens where attention hides some of them from others.
 
-What anatomy knows is refused before anything is changed. The rest is found in the first pass, before attention runs:
+What anatomy knows is refused before anything is changed. The rest is checked in the first pass, before attention runs:
 once for each way in which it is called, and again for inputs longer than any before, of which a window hides more.
-Masks that are handed over are looked at in every pass.
+Masks that are passed as arguments are checked in every pass.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ from oversmooth.steering.passes import Passes
 
 
 class Guard:
-    """Of one layer. methods: the names of those that average."""
+    """The check of one layer.
+
+    Args:
+        index: of the layer in the stack.
+        layer: its attention.
+        passes: of the steered model.
+    """
 
     def __init__(self, index: int, layer: AttentionLayer, passes: Passes) -> None:
         self.index, self.layer, self.passes = index, layer, passes
         self.methods: list[str] = []
+        """Names of those that average."""
         self.open: dict[Any, int] = {}
         """Ways of calling attention that hide nothing, each with the most tokens that it was tried with."""
         self.called = False
@@ -40,7 +47,7 @@ class Guard:
         self._look(module, self.layer.name, args, kwargs)
 
     def check(self, n: int) -> None:
-        """Before n tokens are averaged. Where attention is not called as a module, its block is looked at instead."""
+        """Called before n tokens are averaged; where attention is not called as a module, its block is checked."""
         if n < 2:
             return
         if torch.compiler.is_compiling():
@@ -58,15 +65,15 @@ class Guard:
         except hiding.UnclearError as error:
             raise InputError(self._unclear(str(error))) from None
         n = _tokens(module, x)
-        if n < 2 or x.is_meta or isinstance(x, FakeTensor):  # these have shapes, and nothing that could be seen
+        if n < 2 or x.is_meta or isinstance(x, FakeTensor):  # these have shapes but no values
             return
         how = _how_called(module, args, kwargs)
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # nothing can be asked
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # no value can be read
             if self.open.get(how, 0) < n:
                 raise InputError(self._unclear("it is being captured in a CUDA graph"))
             return
         running = self.passes.current()
-        # Most masks are one for all layers.
+        # Most models use one mask for all layers.
         known = None if running is None else running.plain_mask
         masks = [mask for mask in hiding.pair_masks(args, kwargs, x, n) if mask is not known]
         telling = any(hiding.tells_apart(mask) for mask in masks)
@@ -79,11 +86,11 @@ class Guard:
             raise InputError(why)
 
     def _look_while_compiling(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Once, on what is at hand as the code is made: the code cannot ask what later masks hide."""
+        """Check once, on the arrays that the code is compiled for: compiled code cannot check later masks."""
         running = self.passes.current()
         if running is not None and running.hides:
             raise InputError(self._hidden())
-        # As a number: code for any length could not ask what a window hides of longer inputs.
+        # As a number: code for any length could not check what a window hides of longer inputs.
         if _is_open(self, _how_called(module, args, kwargs), int(_length(module, args, kwargs))):
             return
         arrays: list[Any] = []
@@ -95,19 +102,26 @@ class Guard:
     def refusal(
         self, module: nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], mask: Tensor | None
     ) -> str | None:
-        """Why this call of the module, attention or its block, cannot be averaged over; None where it can."""
+        """Why tokens cannot be averaged in this call of the module; None where they can.
+
+        Args:
+            module: attention, or its block.
+            name: the module's.
+            args, kwargs: of the call.
+            mask: ``(batch, n)``: tokens that count; None: unknown.
+        """
         hides = hiding.hides
         if "torch._dynamo" in sys.modules:
             hides = torch.compiler.disable(hides)  # called from between two compiled graphs it would be compiled, too
         try:
-            found = hides(module, name, self.layer, args, kwargs, mask)
+            hidden = hides(module, name, self.layer, args, kwargs, mask)
         except InputError as error:
             return str(error)
         except Exception as error:
             return self._unclear(str(error) if isinstance(error, hiding.UnclearError) else repr(error))
-        if found:
+        if hidden:
             return self._hidden()
-        if found is not None:
+        if hidden is not None:
             how, n = _how_called(module, args, kwargs), _tokens(module, hiding.stream(args, kwargs, self.layer.width))
             self.open[how] = max(n, self.open.get(how, 0))
         return None
@@ -133,7 +147,7 @@ def _tokens(module: nn.Module, x: Tensor) -> int:
 
 
 def _how_called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Switches, and which arrays are handed over: a call with others may hide what this one does not."""
+    """Switches, and which arrays are passed: a call with others may hide what this one does not."""
     switches = [_kind(getattr(module, name, None)) for name in ("is_causal", "causal")]
     return (*map(_kind, args), *((key, _kind(value)) for key, value in kwargs.items()), *switches)
 
@@ -162,7 +176,7 @@ def _whole(form: Any, arrays: tuple[Any, ...]) -> Any:
 
 
 def _length(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """How many tokens come, by the first array that may be the stream; beyond any number where there is none."""
+    """The number of tokens in the first array that may be the stream; the largest integer where there is none."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point():
             return _tokens(module, value)
@@ -183,7 +197,7 @@ def _refusal_while_compiling(guard: Guard, module: nn.Module, form: Any, *arrays
     return guard.refusal(module, guard.layer.name, args, kwargs, mask)
 
 
-# As code is compiled these run at once, on the arrays of the call that it is compiled for, and the code has what they
-# said. This is torch.compiler.assume_constant_result, which would import the compiler for those who do without.
+# While code is compiled these run at once, on the arrays of the call that it is compiled for, and their results are
+# constants in it. This is torch.compiler.assume_constant_result, without importing the compiler where it is not used.
 for _function in (_is_open, _is_known, _refusal_while_compiling):
     vars(_function)["_dynamo_marked_constant"] = True

@@ -1,4 +1,4 @@
-"""Whether attention hides tokens from one another, found by running it: masks are made in more ways than can be read.
+"""Whether attention hides tokens from one another, by running it: masks are made in more ways than can be read.
 
 A copy of the module runs again, without hooks, on tokens that are all alike: no score is then far below another, so a
 weight vanishes only where a mask makes it. The values are ours, first zero, then one token's are not: wherever that
@@ -35,11 +35,11 @@ _LOOKS = 16
 
 
 class UnclearError(Exception):
-    """Running the module did not tell."""
+    """Running the module did not show whether it hides tokens."""
 
 
 def points(modules: dict[str, nn.Module], layer: AttentionLayer) -> tuple[nn.Module, nn.Module, bool]:
-    """What gives the values, what gets them mixed, and whether it is torch's own attention, opened."""
+    """The module that gives values, the one that gets them mixed, and whether this is torch's own attention, opened."""
     attention = modules[layer.name]
     opened = isinstance(attention, OpenedAttention)
     value = getattr(attention, VALUES) if opened else modules[layer.value_module[0]]
@@ -54,12 +54,22 @@ def hides(
     kwargs: dict[str, Any],
     mask: Tensor | None,
 ) -> bool | None:
-    """Whether a call of the module, the layer's attention or one around it, hides tokens for reasons but padding.
+    """Whether a call of the module hides tokens for other reasons than padding.
 
-    name: the module's; mask: the tokens that count ``(batch, n)``, or None where that is not known. None: nothing to
-    see, for want of a second token.
+    Args:
+        module: the layer's attention, or one around it.
+        name: the module's.
+        layer: the attention layer.
+        args, kwargs: of the call.
+        mask: ``(batch, n)``: tokens that count; None: unknown.
+
+    Returns:
+        None where there is no second token.
+
+    Raises:
+        UnclearError: running the module does not show it.
     """
-    for alike in (True, False):  # as it is, where nothing comes through a module whose tokens are all alike
+    for alike in (True, False):  # the real tokens where nothing passes a module whose tokens are all alike
         again = _Again(module, name, layer, args, kwargs, alike)
         try:
             return _hides(again, mask)
@@ -78,8 +88,8 @@ def _hides(again: _Again, mask: Tensor | None) -> bool | None:
     if shape[-1] < 2 or int(tokens.sum(-1).max()) < 2:
         return None
     seen: list[tuple[Tensor, Tensor]] = []
-    for place in _places(tokens):
-        one = _nth(tokens, place)
+    for nth in _looked_at(tokens):
+        one = _nth(tokens, nth)
         seen.append((one, again.who_sees(one)))
     if not any(bool(who.any()) for _, who in seen):
         raise UnclearError("no token's values reached the output projection")
@@ -87,15 +97,15 @@ def _hides(again: _Again, mask: Tensor | None) -> bool | None:
     if among and not any(bool((who & ~one).any()) for one, who in seen):
         return True  # each token sees itself alone
     for one, who in seen:
-        lost = ~who & who.any(-1, keepdim=True)  # whom nobody sees is padding
+        lost = ~who & who.any(-1, keepdim=True)  # tokens that nobody sees are padding
         lost = lost & tokens if among else lost
         if not bool(lost.any()):
             continue
         if known or not among:
             return True
-        # Not told which tokens count: those that do not see this one may be padding, which nobody sees.
-        for place in (torch.zeros_like(lost.sum(-1)), lost.sum(-1) - 1):
-            other = _nth(lost, place)
+        # Which tokens count is unknown: those that do not see this one may be padding, which nobody sees.
+        for nth in (torch.zeros_like(lost.sum(-1)), lost.sum(-1) - 1):
+            other = _nth(lost, nth)
             pair = _counts(one, who, seen) & _counts(other, again.who_sees(other), seen)
             if bool(pair.any()):
                 return True
@@ -108,25 +118,26 @@ def _counts(one: Tensor, who: Tensor, seen: list[tuple[Tensor, Tensor]]) -> Tens
     return (who & ~one).any(-1) | (who & one).any(-1) & torch.stack(sees).any(0)
 
 
-def _places(tokens: Tensor) -> list[Tensor]:
-    """Which of the tokens to look at: all of a few; else some from end to end, and what is next to the ends.
+def _looked_at(tokens: Tensor) -> list[Tensor]:
+    """Which tokens to test, by their rank among those that count: all of a few, else some from end to end, and those
+    next to the ends.
 
-    Whoever does not see one of them is found: what is missed is a mask that shows all of these to everyone.
+    Any token that does not see one of them is noticed: what is missed is a mask that shows all of these to everyone.
     """
     n = tokens.sum(-1)
     if tokens.shape[-1] <= _LOOKS:
-        return [torch.full_like(n, place) for place in range(tokens.shape[-1])]
+        return [torch.full_like(n, nth) for nth in range(tokens.shape[-1])]
     evenly = [(n - 1) * step // (_LOOKS - 1) for step in range(_LOOKS)]
     return [*evenly, torch.ones_like(n), n - 2]
 
 
-def _nth(tokens: Tensor, place: Tensor) -> Tensor:
-    """The one at that place among those that are True, item by item; none where there are fewer."""
-    return tokens & (tokens.cumsum(-1) == place[..., None] + 1)
+def _nth(tokens: Tensor, nth: Tensor) -> Tensor:
+    """The nth of those that are True, per item; none where there are fewer."""
+    return tokens & (tokens.cumsum(-1) == nth[..., None] + 1)
 
 
 class _Again:
-    """A call that can be made again and again, with values of ours. alike: and with tokens that are all alike."""
+    """A call that can be repeated, with values of ours and, with ``alike``, with tokens that are all alike."""
 
     def __init__(
         self,
@@ -160,7 +171,7 @@ class _Again:
             raise UnclearError(f"values of {tuple(self.tokens)} tokens come out as {tuple(self.plain.shape)}")
 
     def who_sees(self, marked: Tensor) -> Tensor:
-        """For whom what comes out changes with the values of the marked tokens."""
+        """The tokens whose output changes with the values of the marked tokens."""
         mixed = self._run(marked)
         same = (mixed == self.plain) | (mixed.isnan() & self.plain.isnan())
         return ~same.all(-1)
@@ -181,7 +192,7 @@ class _Again:
         self.tokens = V.shape[:-2]
         ours = torch.zeros_like(V)
         if self.marked is not None:
-            # No two features alike: a norm of the values that centres them must not take the mark away.
+            # No two features alike: a norm that centres values must not remove the mark.
             mark = _MARK * (1 + torch.arange(V.shape[-1], device=V.device)).sin().to(V.dtype)
             ours = torch.where(self.marked[..., None, None], mark, ours)
         return ours.flatten(-2) if self.opened else self.layer.join(rest, ours, -1)
@@ -201,9 +212,13 @@ def stream(args: tuple[Any, ...], kwargs: dict[str, Any], width: int) -> Tensor:
 
 
 def pair_masks(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor, n: int) -> list[Tensor]:
-    """What is handed over with one number for each pair of n tokens; x: the tokens.
+    """Arguments with one number per pair of tokens, but not those that are one row for all queries in memory too, as
+    padding may be.
 
-    Not what is one row for all queries in memory as well, as padding may be.
+    Args:
+        args, kwargs: of the call.
+        x: the tokens among them.
+        n: how many they are.
     """
     given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v is not x and v.ndim >= 2]
     return [v for v in given if v.shape[-1] == v.shape[-2] == n and v.stride(-2) != 0]
@@ -231,7 +246,7 @@ def _is_same(value: Any, x: Tensor) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """What a call may write to, such as a cache of keys, is written to a copy."""
+    """A copy of what a call may write to, such as a cache of keys."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if type(value) in (tuple, list):
@@ -243,7 +258,7 @@ def _copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception:
-        return value  # holds a graph, or a handle of the system
+        return value  # holds a graph, or a system handle
 
 
 def _shell(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
@@ -276,7 +291,7 @@ def _shell(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
 
 
 class _NoDropout(TorchFunctionMode):
-    """Dropout that modules ask for in eval mode as well."""
+    """Switches off dropout that modules apply in eval mode as well."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -1,7 +1,7 @@
-"""torch.nn.MultiheadAttention with its two points in the open: values and mixed values pass through modules.
+"""torch.nn.MultiheadAttention opened: values and mixed values pass through modules, which hooks can reach.
 
-torch computes it in one function that calls neither a value projection nor its own output projection as a module, so
-nothing can take hold of them. This is the same computation, step by step, for attention of tokens over themselves.
+torch computes it in one function that calls neither a value projection nor its own output projection as a module. This
+is the same computation, step by step, for attention of tokens over themselves.
 """
 
 from __future__ import annotations
@@ -77,7 +77,11 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def open_attention(attention: nn.Module) -> None:
-    """In place: the same weights, outputs equal up to rounding."""
+    """Open a MultiheadAttention in place: the same weights, outputs equal up to rounding.
+
+    Raises:
+        InputError: it is a subclass, or has parts that steering does not know.
+    """
     if type(attention) is not nn.MultiheadAttention:
         raise InputError(
             f"{type(attention).__name__} has a forward pass of its own, which cannot be opened; "
@@ -92,5 +96,6 @@ def open_attention(attention: nn.Module) -> None:
 
 
 def close_attention(attention: nn.Module) -> None:
+    """Undo `open_attention`."""
     del attention._modules[VALUES]
     attention.__class__ = nn.MultiheadAttention

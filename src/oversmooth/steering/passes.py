@@ -1,4 +1,4 @@
-"""Which run through the model a layer is part of: what methods must remember from one layer to the next.
+"""Which pass through the model a layer is part of: what methods must remember from one layer to the next.
 
 A pass begins and ends with the module that runs the stack. Blocks that are recomputed during the backward pass
 (activation checkpointing) come back after it has ended, perhaps after another began: they are known by their input,
@@ -30,7 +30,7 @@ class Pass:
         self.mask = mask
         """The tokens that count, ``(batch, n)``; None for all."""
         self.hides = hides
-        """Compiled: whether there is a mask of pairs of tokens, whose entries cannot be asked for."""
+        """Compiled: whether there is a mask of pairs of tokens, whose entries cannot be read."""
         self.plain_mask: Tensor | None = None
         """A mask of pairs of tokens that hides the same from all."""
         self.runs = True
@@ -53,16 +53,16 @@ class Pass:
         self._first, self._first_seen = V, weakref.ref(V)
 
     def keep_first_for(self, x: Tensor) -> None:
-        """Let V⁰ live as long as x does, the input of a later block, which may be recomputed.
+        """Keep V⁰ alive as long as x, the input of a later block, which may be recomputed.
 
-        It hangs on x's node of the graph, which V⁰'s own does not hold: no cycle, where one of graph and Python would
+        It is attached to x's node of the graph, which V⁰'s own does not hold: a cycle through graph and Python would
         never be freed.
         """
         if self._first is not None and x.grad_fn is not None:
             x.grad_fn.metadata[_KEY] = self._first  # type: ignore[index]
 
     def over(self) -> None:
-        """Let go of what holds a graph; V⁰ without one, of a frozen model, blocks that are recomputed may want."""
+        """Release what holds a graph; V⁰ without one, of a frozen model, may be needed by recomputed blocks."""
         self.values = None
         if self._first is not None and self._first.requires_grad:
             self._first = None
@@ -70,12 +70,15 @@ class Pass:
 
 
 class Passes:
-    """All passes of one steered model, found by thread and, in recomputation, by input."""
+    """All passes of one steered model, known by thread and, in recomputation, by input.
+
+    Args:
+        prepare: called as a pass begins.
+        arguments: names of what the module that runs the stack takes, in order.
+        averages: whether a method averages over all tokens, so that masks between tokens must be checked.
+    """
 
     def __init__(self, prepare: Callable[[Pass], None], arguments: tuple[str, ...], averages: bool) -> None:
-        """prepare: called as a pass begins; arguments: names of what the module that runs the stack takes, in order;
-        averages: whether a method takes means over all tokens, so that masks between tokens must be looked at.
-        """
         self.prepare, self.arguments, self.averages = prepare, arguments, averages
         self._local = threading.local()
         self._known: Any = WeakIdKeyDictionary()
@@ -114,10 +117,10 @@ class Passes:
         if active is None:
             again = None if x is None else self._known.get(x)
             if again is not None:
-                found, run = again
-                found.run = run
+                recomputed, run = again
+                recomputed.run = run
                 self._local.inside = True
-                self._local.again = weakref.ref(found)
+                self._local.again = weakref.ref(recomputed)
             elif (earlier := self.current()) is not None:  # a later block of a segment that is recomputed as a whole
                 earlier.run += 1
                 self._local.inside = True
@@ -139,11 +142,11 @@ class Passes:
         return getattr(self._local, "block", None)
 
     def weights(self, layer: str) -> tuple[Tensor, Tensor] | None:
-        """Of the pass that a layer runs in, if it does."""
-        found = getattr(self._local, "active", None)
-        if found is None and not torch.compiler.is_compiling() and getattr(self._local, "inside", False):
-            found = self.current()
-        return None if found is None else found.weights.get(layer)
+        """The weights of a layer in the pass that it runs in, if it does."""
+        running = getattr(self._local, "active", None)
+        if running is None and not torch.compiler.is_compiling() and getattr(self._local, "inside", False):
+            running = self.current()
+        return None if running is None else running.weights.get(layer)
 
     def current(self) -> Pass | None:
         active = getattr(self._local, "active", None)
@@ -153,13 +156,13 @@ class Passes:
         return None if again is None else again()
 
     def hold(self) -> tuple[Pass, Tensor | None] | None:
-        """The pass that runs, to be resumed when it is over: with its first values, which it lets go then."""
-        found = self.current()
-        return None if found is None else (found, found.first_values)
+        """The pass that runs, to be resumed when it is over, and its first values, which it releases then."""
+        running = self.current()
+        return None if running is None else (running, running.first_values)
 
     @contextmanager
     def resumed(self, held: tuple[Pass, Tensor | None] | None) -> Iterator[None]:
-        """Blocks that run meanwhile are part of this pass again: with its first values, mask and weights."""
+        """Blocks that run inside are part of this pass again: with its first values, mask and weights."""
         if held is None:
             yield
             return
@@ -174,14 +177,18 @@ class Passes:
             self._local.active = before
 
     def needed(self, layer: str) -> Pass:
-        """The pass that a layer is part of, where a method cannot do without."""
-        found = self.current()
-        if found is None:
+        """The pass that a layer is part of, where a method requires one.
+
+        Raises:
+            InputError: the layer runs outside a pass.
+        """
+        running = self.current()
+        if running is None:
             raise InputError(
                 f"{layer} ran outside a pass through the model, so what it takes from the first layer is not known; "
                 "run the whole model, and checkpoint with use_reentrant=False"
             )
-        return found
+        return running
 
 
 def _token_mask(kwargs: dict[str, Any]) -> Tensor | None:

@@ -20,9 +20,9 @@ from oversmooth.theory.small_matrices import finite
 from oversmooth.theory.spectrum import flip_threshold
 from oversmooth.theory.weights import fold_norm, head_spectrum, joined_spectrum
 
-# Relative to the largest eigenvalue: rounding of weights in this precision moves eigenvalues by about so much.
+# Relative to the largest eigenvalue: rounding of weights in this precision moves eigenvalues by about this much.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-# A folded H is only looked at for its sign: what is nearer to the promise than this is rounding.
+# Only the sign of a folded H is checked: what is nearer to the promise than this is rounding.
 _SIGN = 1e-3
 
 
@@ -33,9 +33,9 @@ class LayerCheck:
     index: int
     name: str
     promised: tuple[float, float]
-    """Between which the eigenvalues of H lie: of a head, and summed over query heads that share a value head."""
+    """Bounds of the eigenvalues of H: of a head, and summed over query heads that share a value head."""
     heads: list[tuple[float, float]]
-    """The least and the greatest real part, head by head, as computed."""
+    """The least and the greatest real part per head, as computed."""
     imaginary: float
     """The largest imaginary part: rounding, for a symmetric H."""
     joined: tuple[float, float]
@@ -53,21 +53,21 @@ class LayerCheck:
     attention that was seen, where there is least room; −1 is safe for any.
     """
     room: float | None = None
-    """How far the least such sum lies above its flip; above −1 where no attention was seen. None where nothing is
-    known, as heads do not take slices of one V (wiring="code").
+    """How far the least such sum lies above its flip, or above −1 where no attention was seen. None where that is
+    unknown, as heads do not take slices of one V (wiring="code").
     """
     still: int = 0
-    """Features whose sum is 0: they are neither smoothed nor sharpened."""
+    """Number of features whose sum is 0: they are neither smoothed nor sharpened."""
     problems: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Verification:
-    """What `verify` found."""
+    """The result of `verify`: true where every promise holds."""
 
     layers: list[LayerCheck]
     problems: list[str]
-    """Sentences; empty where every promise holds."""
+    """One sentence each; empty where every promise holds."""
 
     @property
     def doubts(self) -> list[str]:
@@ -86,6 +86,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
+        """Whether every promise holds."""
         return not self.problems
 
     def __bool__(self) -> bool:
@@ -102,7 +103,7 @@ class Verification:
         return "\n".join([head, *rows])
 
     def summary(self) -> dict[str, Any]:
-        """As JSON takes it: None for what is infinite or not known."""
+        """As JSON stores it: None for what is infinite or unknown."""
         layers = [
             {
                 "layer": c.index,
@@ -127,7 +128,16 @@ def _finite(value: float | None) -> float | None:
 
 @torch.no_grad()
 def kept(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site], attention: dict[str, Tensor]) -> Verification:
-    """Whether the weights in use have the spectra that these layers promise. attention: by the name of the layer."""
+    """Whether the weights in use have the spectra that these layers promise.
+
+    Args:
+        layers: those that are reparametrized.
+        sites: where methods act, whose parameters must be finite.
+        attention: ``(..., heads, n, n)`` by the name of the layer.
+
+    Raises:
+        InputError: attention is given for another layer, or has another shape.
+    """
     problems = _bad_numbers(layers, sites)
     names = [layer.shape.name for layer in layers]
     for name, A in attention.items():
@@ -147,7 +157,7 @@ def kept(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site], attention
 
 def _bad_numbers(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site]) -> list[str]:
     """NaN and infinity in what is learned, by layer."""
-    found = []
+    problems = []
     named = [(la.index, la.shape.name, n, v) for la in layers for n, v in (("Θ", la.theta), ("ψ", la.psi))]
     for site in sites:
         for part in site.parts.values():
@@ -155,11 +165,11 @@ def _bad_numbers(layers: Sequence[ReparametrizedLayer], sites: Sequence[Site]) -
     for index, layer, name, value in named:
         bad = int((~value.isfinite()).sum())
         if bad:
-            found.append(
+            problems.append(
                 f"layer {index} ({layer}): {name} has NaN or infinity in {bad:,} of {value.numel():,} entries; "
                 "go back to the last checkpoint, with a lower learning rate"
             )
-    return found
+    return problems
 
 
 def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
@@ -167,9 +177,10 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
     rows, back = layer.rows()
     if not bool(rows.isfinite().all() and back.isfinite().all()):
         nan = float("nan")
-        said = f"layer {layer.index} ({shape.name}): the columns of V depend on each other; go back to a checkpoint"
+        problem = f"layer {layer.index} ({shape.name}): the columns of V depend on each other; go back to a checkpoint"
+        unknown = (nan, nan)
         return LayerCheck(
-            layer.index, shape.name, method.ends, [(nan, nan)], nan, (nan, nan), nan, torch.inf, None, problems=[said]
+            layer.index, shape.name, method.ends, [unknown], nan, unknown, nan, torch.inf, None, problems=[problem]
         )
     dtype = layer.psi.dtype
     W_V, W_O = shape.W_V.double(), shape.raw_W_O.double()
@@ -216,10 +227,14 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
 
 
 def _room(values: Tensor, attention: Tensor | None) -> tuple[float | None, float]:
-    """The flip where there is least room, and the room. values ``(kv_heads, group, k)``.
+    """The flip where there is least room, and the room.
 
     The query heads of a group act together on each feature j: as their sum ℓ_j beside the mixture
     ``Σ_q (ℓ_qj/ℓ_j) A_q``, whose flip those of the heads do not bound (THEORY §5).
+
+    Args:
+        values: ``(kv_heads, group, k)``: eigenvalues.
+        attention: ``(..., heads, n, n)``; None: any.
     """
     sums = values.sum(1)
     if attention is None:
@@ -230,7 +245,7 @@ def _room(values: Tensor, attention: Tensor | None) -> tuple[float | None, float
         flips = flip_threshold(A[..., 0, :, :])[..., None].expand(*A.shape[:-4], *sums.shape)
     else:
         # Feature by feature: all mixtures at once would be as many times larger than attention as a head has features.
-        # Sums of 0, and shares of both signs, make no attention; what is asked of its spectrum has an answer.
+        # Sums of 0, and shares of both signs, give no attention; the flip of their spectrum is defined all the same.
         mixtures = (torch.einsum("gq,...gqij->...gij", share[..., j], A) for j in range(sums.shape[-1]))
         flips = torch.stack([flip_threshold(DenseAttention.trusted(B, None, is_causal(B))) for B in mixtures], dim=-1)
         flips = torch.where(sums == 0, -torch.inf, flips)
@@ -240,7 +255,7 @@ def _room(values: Tensor, attention: Tensor | None) -> tuple[float | None, float
 
 
 def _coupling(W_V: Tensor, W_O: Tensor, group: int) -> float:
-    """W_V ``(kv_heads, d, k)``, W_O ``(heads, k, d)``."""
+    """The largest entry of W_O W_V between different value heads; W_V ``(kv_heads, d, k)``, W_O ``(heads, k, d)``."""
     products = torch.einsum("hkd,gdl->hgkl", W_O, W_V)
     own = torch.arange(len(W_O), device=W_O.device) // group
     products[torch.arange(len(W_O), device=W_O.device), own] = 0.0

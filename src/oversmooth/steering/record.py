@@ -1,4 +1,4 @@
-"""What was done to a model: enough to undo it, to save it, and to say it in a diagnosis."""
+"""What was done to a model: enough to undo it, to save it, and to report it in a diagnosis."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Moved:
     index: int
     name: str
     heads: list[float]
-    """``‖H' − H‖ / ‖H‖`` by head."""
+    """``‖H' − H‖ / ‖H‖`` per head."""
 
 
 @dataclass
 class Steering:
-    """What was done to a model: enough to undo it, to save it, and to look at it."""
+    """What was done to a model: enough to undo it, to save it, and to report it."""
 
     methods: list[Method]
     layers: list[int]
-    """The places in the stack that were steered."""
+    """Indices in the stack of the layers that are steered."""
     stack: str
     heads: int | None
     anatomy: Anatomy = field(repr=False)
@@ -47,10 +47,10 @@ class Steering:
     no_nested: list[Any] = field(default_factory=list, repr=False)
     passes: Passes | None = field(default=None, repr=False)
     restored: bool = False
-    """Whether it was loaded from a file, which does not have the weights of before."""
+    """Whether it was loaded from a file, which does not have the original weights."""
 
     def settings(self) -> dict[str, Any]:
-        """As JSON takes it; `saving` reads it back."""
+        """As JSON stores it; `saving` reads it back."""
         return {
             "version": 1,
             "methods": [method.settings() for method in self.methods],
@@ -60,7 +60,7 @@ class Steering:
         }
 
     def report(self) -> dict[str, Any]:
-        """For a diagnosis: what was done, how far it took the weights, and whether the promised spectrum holds."""
+        """For a diagnosis: what was done, how far it moved the weights, and whether the promised spectrum holds."""
         moved = [{"layer": m.index, "heads": m.heads} for m in self.moved]
         held = kept(self.reparametrized, list(self.sites.values()), {}).summary() if self.reparametrized else None
         return {**self.settings(), "moved": moved, "verified": held}
@@ -70,27 +70,28 @@ class Steering:
         return None if self.passes is None else self.passes.hold()
 
     def resumed(self, held: Any) -> AbstractContextManager[None]:
-        """Blocks that run meanwhile are part of an earlier pass again."""
+        """Blocks that run inside are part of an earlier pass again."""
         return nullcontext() if self.passes is None else self.passes.resumed(held)
 
     def remarks(self) -> list[str]:
         """What a reader of a diagnosis should know."""
         where = "all layers" if len(self.layers) == len(self.anatomy) else f"layers {', '.join(map(str, self.layers))}"
-        said = [f"steered by {' and '.join(map(str, self.methods))} on {where}"]
+        remarks = [f"steered by {' and '.join(map(str, self.methods))} on {where}"]
         unknown = [m for m in self.methods if m.place == "output" and not m.changes_nothing()]
         if unknown:
-            said.append(f"{' and '.join(map(str, unknown))}: measured, but not part of what the spectra predict")
+            remarks.append(f"{' and '.join(map(str, unknown))}: measured, but not part of what the spectra predict")
         if any(m.place in ("values", "attention") and not m.changes_nothing() for m in self.methods):
-            said.append(
+            remarks.append(
                 "smoothing cases and ρ are of attention as the method changes it; spectra of H are the weights'"
             )
-        return said
+        return remarks
 
     def site(self, layer: str) -> Site | None:
         """Where methods act inside a layer, by its name."""
         return next((site for site in self.sites.values() if site.layer.name == layer), None)
 
     def begin(self, running: Pass) -> None:
+        """A pass begins: compute the weights of all reparametrized layers."""
         groups: dict[tuple[object, ...], list[ReparametrizedLayer]] = {}
         for layer in self.reparametrized:
             shape, theta = layer.shape, layer.theta
@@ -100,5 +101,5 @@ class Steering:
 
 
 def steering_of(model: nn.Module) -> Steering | None:
-    """What `steer` did to a model, or None."""
+    """What `steer` did to a model, or None where it is not steered."""
     return cast("Steering | None", steered_as(model))

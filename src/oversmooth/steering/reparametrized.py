@@ -31,7 +31,7 @@ class _ValueWeight(nn.Module):
 
     def __init__(self, layer: ReparametrizedLayer, base: Tensor | None) -> None:
         super().__init__()
-        self._layer = [layer]  # in a list: not a module of this one, whatever it refers to
+        self._layer = [layer]  # in a list, so that nothing it refers to becomes a submodule
         self.register_buffer("base", base)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
@@ -65,7 +65,7 @@ class _OutputWeight(nn.Module):
 
 
 class ReparametrizedLayer:
-    """One layer's weights and where they live; made by `attach`, gone with `detach`."""
+    """One layer's two weights, between `attach` and `detach`."""
 
     def __init__(
         self,
@@ -109,7 +109,8 @@ class ReparametrizedLayer:
     def keep_offset(self, W_O: Tensor) -> None:
         """Value biases reach every token through the output weight; what a new one changes goes into the output bias.
 
-        W_O: the output weight of before, ``(heads, k, d)``.
+        Args:
+            W_O: ``(heads, k, d)``: the original output weight.
         """
         values, outputs = self.shape.value_bias, self._output_bias()
         if values is None or outputs is None:
@@ -123,7 +124,7 @@ class ReparametrizedLayer:
         return module._parameters.get(name.removesuffix("weight") + "bias")
 
     def detach(self, *, fold: bool) -> None:
-        """Plain weights again: as they are computed now, or as they were before."""
+        """Plain weights again: as they are computed now (fold), or the original ones."""
         like = self.psi.detach()
         if fold:
             with torch.no_grad():
@@ -157,8 +158,8 @@ class ReparametrizedLayer:
         return self._list(self.value)[0].base
 
     @staticmethod
-    def _list(place: tuple[nn.Module, str]) -> Any:
-        module, name = place
+    def _list(weight: tuple[nn.Module, str]) -> Any:
+        module, name = weight
         return module.parametrizations[name]  # type: ignore[index]
 
     def rows(self) -> tuple[Tensor, Tensor]:
@@ -186,15 +187,15 @@ def prepare(groups: list[list[ReparametrizedLayer]], running: Pass) -> None:
         method = layers[0].method
         if method.check_passes:
             check_parameters(layers)
-        found = compute(layers)
+        computed = compute(layers)
         if method.check_passes or method.form == "general":
-            check_reparametrized(layers, found)
-        for layer, weights in zip(layers, found, strict=True):
+            check_reparametrized(layers, computed)
+        for layer, weights in zip(layers, computed, strict=True):
             running.weights[layer.shape.name] = weights
 
 
 def check_parameters(layers: list[ReparametrizedLayer]) -> None:
-    """Refuse NaN and infinity in what is learned, by the name of the layer."""
+    """Refuse NaN and infinity in what is learned, naming the layer."""
     if _cannot_ask():
         return
     for layer in layers:
@@ -209,7 +210,7 @@ def check_parameters(layers: list[ReparametrizedLayer]) -> None:
 
 @torch.no_grad()
 def check_reparametrized(layers: list[ReparametrizedLayer], weights: list[tuple[Tensor, Tensor]]) -> None:
-    """An error where V is not there, or is about to become singular; where one may wait for the answer."""
+    """Raise where V is not finite, or about to become singular; not where waiting for the answer is impossible."""
     if _cannot_ask():
         return
     V = torch.stack([rows.detach().double().flatten(0, 1).mT for rows, _ in weights])
@@ -239,7 +240,7 @@ def _remove(module: nn.Module, name: str) -> None:
 
 
 def _moved_like(original: Tensor, now: Tensor) -> Tensor:
-    """The very parameter it was; where the model has moved to another device or precision since, with it."""
+    """The original parameter, on the device and in the precision that the model has now."""
     if original.device != now.device or original.dtype != now.dtype:
         original.data = original.data.to(now.device, now.dtype)
     return original

@@ -21,8 +21,8 @@ from oversmooth.steering.record import steering_of
 KEY = "oversmooth"
 """Of the settings, in a safetensors file's metadata and in a configuration."""
 STOCK, STEERED = "model", "steered"
-"""How the names of weight files begin. transformers looks for the first alone, and would open a steered checkpoint as
-the unsteered model; under the second name it says that there are no weights.
+"""How the names of weight files begin. transformers looks only for the first, and would open a steered checkpoint as
+the unsteered model; for the second it reports that there are no weights.
 """
 WEIGHTS = (f"{STEERED}.safetensors", f"{STEERED}.safetensors.index.json")
 
@@ -39,8 +39,15 @@ class Saved:
 
 
 def save_steered(model: nn.Module, path: str | Path) -> None:
-    """To a file NAME.safetensors, or, for a Hugging Face model, to a directory, as save_pretrained does it but with the
-    weights in steered.safetensors, which only this package opens.
+    """Save a steered model with its methods' settings; `load_steered` reads it back.
+
+    Args:
+        model: steered.
+        path: NAME.safetensors; or, for a Hugging Face model, a directory, which is written as save_pretrained does but
+            with the weights in steered.safetensors, which only this package opens.
+
+    Raises:
+        InputError: the model is not steered, or has no configuration to go into a directory.
     """
     inside, path = unwrapped(check_is_module(model)), arguments.path(path)
     steering = steering_of(inside)
@@ -63,7 +70,7 @@ def save_steered(model: nn.Module, path: str | Path) -> None:
 
 
 def rename_weights(folder: Path) -> None:
-    """The weights that save_pretrained or timm wrote, under the name of steered ones."""
+    """Give the weights that save_pretrained or timm wrote the name of steered ones."""
     for file in sorted(folder.glob(f"{STOCK}[.-]*safetensors*")):
         renamed = folder / (STEERED + file.name.removeprefix(STOCK))
         if file.name.endswith(".index.json"):
@@ -75,7 +82,18 @@ def rename_weights(folder: Path) -> None:
 
 
 def load_into(model: nn.Module, path: Path) -> nn.Module:
-    """A file that `save_steered` wrote, into the stock model it belongs to."""
+    """Load a file that `save_steered` wrote into the stock model it belongs to.
+
+    Args:
+        model: the stock model, changed in place.
+        path: of the file.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: the model is steered, or the file is damaged or of another model.
+    """
     inside = unwrapped(check_is_module(model))
     if steering_of(inside) is not None:
         raise InputError(f"the model given for {path} is steered already; give a stock one")
@@ -107,7 +125,7 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def restore_into(model: nn.Module, settings: dict[str, Any], arrays: dict[str, Tensor], path: Path) -> None:
-    """Steer a stock model as settings say, and load its parameters; it is left as it was if they do not fit."""
+    """Steer a stock model by its settings and load its parameters; it is left as it was if they do not fit."""
     restore_structure(model, settings)
     expected = model.state_dict()
     if MARKER in expected:
@@ -121,6 +139,7 @@ def restore_into(model: nn.Module, settings: dict[str, Any], arrays: dict[str, T
 
 
 def restore_structure(model: nn.Module, settings: dict[str, Any]) -> None:
+    """Steer a stock model by its settings; its parameters are loaded afterwards."""
     try:
         saved: Saved = typed(Saved, settings)
         methods = [method_from(entry) for entry in saved.methods]

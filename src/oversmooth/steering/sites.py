@@ -1,4 +1,4 @@
-"""Where methods take hold of a layer: what its value projection gives, what its output projection gets, and gives."""
+"""Where methods act in a layer: on what its value projection gives, on what its output projection gets and gives."""
 
 from __future__ import annotations
 
@@ -19,15 +19,22 @@ from oversmooth.theory.radii import AttentionChange
 
 
 class Site:
-    """The hooks of one layer. parts: one formula at most for each place."""
+    """The hooks of one layer.
+
+    Args:
+        index: of the layer in the stack.
+        layer: its attention.
+        passes: of the steered model.
+        first: whether its values, the first time it runs in a pass, are V⁰.
+    """
 
     def __init__(self, index: int, layer: AttentionLayer, passes: Passes, first: bool) -> None:
         self.index, self.layer, self.passes = index, layer, passes
         self.first = first
-        """Whether its values, the first time it runs in a pass, are V⁰."""
         self.parts: dict[str, Part] = {}
+        """One formula at most per `Method.place`."""
         self.guard: Guard | None = None
-        """Where a method averages over all tokens."""
+        """Set where a method averages over all tokens."""
 
     def add(self, method: Method, part: Part) -> None:
         self.parts[method.place] = part
@@ -36,7 +43,12 @@ class Site:
             self.guard.methods.append(type(method).__name__)
 
     def hook(self, modules: dict[str, nn.Module], remember_values: bool) -> list[Any]:
-        """Handles of what was put on. remember_values: V⁰ is wanted by some layer."""
+        """Put the hooks on, and return their handles.
+
+        Args:
+            modules: every module of the model by name.
+            remember_values: whether some layer needs V⁰.
+        """
         value, output, opened = points(modules, self.layer)
         handles = []
         if self.guard is not None:
@@ -59,25 +71,37 @@ class Site:
         return None if changed is None else changed.flatten(-2)
 
     def change(self, run: int) -> AttentionChange | None:
-        """What is done to attention, where it is linear in A; None for nothing."""
-        found = None
-        for place in ("values", "attention"):
-            part = self.parts.get(place)
+        """What is done to attention, where it is linear in A; None for nothing.
+
+        Args:
+            run: how many blocks ran before.
+        """
+        change = None
+        for where in ("values", "attention"):
+            part = self.parts.get(where)
             if part is None or (part.needs_first_values and self.first and run == 0):
                 continue
             this = part.change()
-            found = this if found is None or this is None else this @ found
+            change = this if change is None or this is None else this @ change
         output = self.parts.get("output")
         gains = None if output is None else output.output_gains()
         if gains is None:
-            return found
-        plain = AttentionChange.none(self.layer.heads) if found is None else found
+            return change
+        plain = AttentionChange.none(self.layer.heads) if change is None else change
         return dataclasses.replace(plain, constant_gain=gains[0], centred_gain=gains[1])
 
     def formula(
         self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor
     ) -> Tensor:
-        """What the output projection gets, as the hooks make it. V, V⁰ ``(b, n, heads, k)``; attend: A."""
+        """What the output projection gets, as the hooks make it.
+
+        Args:
+            run: how many blocks ran before.
+            V: ``(b, n, heads, k)``: values.
+            attend: multiplies values by A.
+            mask: ``(b, n)``: tokens that count.
+            V0: ``(b, n, heads, k)``: the first layer's values.
+        """
         source = self.first and run == 0
         if "values" in self.parts and not source:
             V = self.parts["values"](V, V0)
@@ -86,7 +110,12 @@ class Site:
         return U if part is None or (source and part.needs_first_values) else part(U, V, V0, mask)
 
     def projected(self, Y: Tensor, mask: Tensor | None) -> Tensor:
-        """What becomes of what the output projection gives."""
+        """What methods make of the output projection's result.
+
+        Args:
+            Y: ``(b, n, d)``: that result.
+            mask: ``(b, n)``: tokens that count.
+        """
         return self.parts["output"](Y, mask) if "output" in self.parts else Y
 
     def _take(self, V: Tensor) -> Tensor | None:
@@ -131,4 +160,4 @@ class Site:
         if V0 is None or V0.shape != V.shape:
             got = "are not there" if V0 is None else f"have shape {tuple(V0.shape)} and not {tuple(V.shape)}"
             raise InputError(f"{self.layer.name}: the first layer's values {got}; run the whole model in one pass")
-        return V0.to(V.device)  # a model may lie on several
+        return V0.to(V.device)  # a model may span several devices

@@ -11,11 +11,19 @@ from oversmooth.steering.record import steering_of
 
 
 def verify(model: nn.Module, attention: dict[str, Tensor] | None = None) -> Verification:
-    """Compute the spectra that steering promised. Says what does not hold; raises for a model that is not steered.
+    """Compute the spectra that steering promised, and report what does not hold.
 
-    attention: A of some inputs, ``(..., heads, n, n)``, by the name of the layer: tells how near the flip to smoothing
-    is (−2/(1 + a) for a real spectrum, of the mixture of query heads that share a value head); without it −1 is what is
-    safe whatever attention does.
+    Args:
+        model: steered.
+        attention: ``(..., heads, n, n)`` by the name of the layer: A of some inputs. It decides how near the flip to
+            smoothing is (−2/(1 + a) for a real spectrum, of the mixture of query heads that share a value head);
+            without it −1 is the bound that is safe for any attention.
+
+    Returns:
+        The spectra and problems of each layer; true where every promise holds.
+
+    Raises:
+        InputError: the model is not steered.
     """
     inside = unwrapped(check_is_module(model))
     steering = steering_of(inside)

@@ -16,16 +16,23 @@ from oversmooth.theory.small_matrices import finite
 
 @dataclass(frozen=True)
 class Start:
-    """V ``(d, m)``, Θ where V is made of it, Λ ``(heads, k)``, and how far each head moved."""
+    """Initial V ``(d, m)``, Θ that V is made of, Λ ``(heads, k)``, and how far each head moved."""
 
     V: Tensor
     theta: Tensor
     eigenvalues: Tensor
     moved: Tensor
-    """``‖H' − H‖ / ‖H‖`` by head."""
+    """``‖H' − H‖ / ‖H‖`` per head."""
 
 
 def start(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -> Start:
+    """Where a layer's reparametrized weights begin.
+
+    Args:
+        method: warm or cold.
+        layer: whose weights a warm start approximates.
+        generator: of a cold start's random numbers.
+    """
     W_V, W_O = layer.W_V.double().cpu(), layer.raw_W_O.double().cpu()
     with about(layer.name):
         return _start(method, layer, W_V, W_O, generator)
@@ -63,11 +70,17 @@ def _cold(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -
 
 
 def nearest_basis(method: Spectral, W_V: Tensor, W_O: Tensor, group: int) -> Tensor:
-    """One V for all heads. W_V ``(kv_heads, d, k)``; W_O ``(heads, k, d)``.
+    """One V for all heads.
 
     Of each value head's H, summed over the query heads that share it, the symmetric part; of its eigenvectors those
-    with the largest clipped eigenvalues; then the orthonormal columns nearest to all of them (Procrustes), each weighed
-    by its eigenvalue.
+    with the largest clipped eigenvalues; then the orthonormal columns nearest to all of them (Procrustes), each
+    weighted by its eigenvalue.
+
+    Args:
+        method: whose ends clip the eigenvalues.
+        W_V: ``(kv_heads, d, k)``
+        W_O: ``(heads, k, d)``
+        group: query heads per value head.
     """
     shared, d, k = W_V.shape
     back = W_O.unflatten(0, (shared, group)).sum(1)

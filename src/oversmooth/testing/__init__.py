@@ -1,7 +1,7 @@
-"""Checks for methods and model families of one's own: each says nothing, or raises AssertionError with what is wrong.
+"""Checks for your own methods and model families: each passes silently, or raises AssertionError with what is wrong.
 
     check_method(MyMethod(0.5), model, inputs)     a way of steering keeps the promises that all of them make
-    check_family(model, inputs)                    a model is seen as it is: places, numbers, nothing changed
+    check_family(model, inputs)                    a model is measured correctly, and left unchanged
 
 They run on a copy of the model, in a few seconds for a small one, and share no formula with what they check.
 """

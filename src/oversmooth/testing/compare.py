@@ -1,4 +1,4 @@
-"""What the checks have in common: a model run once, and its outputs held against each other."""
+"""What the checks have in common: a model run once, and its outputs compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
-    """Every floating tensor that a call gives."""
+    """Every floating tensor that a call of the model gives."""
     return _tensors(model(**inputs) if isinstance(inputs, Mapping) else model(inputs))
 
 

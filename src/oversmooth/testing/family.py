@@ -1,4 +1,4 @@
-"""Whether a model is seen as it is, by slow routes of their own."""
+"""Whether a model is measured correctly, by slow and independent computations."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ from oversmooth.testing.compare import outputs, same_bits, untouched
 
 
 def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **how: Any) -> None:
-    """Weights are found with shapes that fit; a diagnosis leaves the model as it was, bit for bit; HFC/LFC after every
-    block, and the eigenvalues of H, are those that numpy finds.
+    """Check that `oversmooth.diagnose` measures a model correctly and leaves it unchanged.
+
+    Weights are located with shapes that fit; outputs stay the same, bit for bit; HFC/LFC after every block and the
+    share of eigenvalues of H with a negative real part agree with numpy.
 
     Args:
-        model: as it is handed to `oversmooth.diagnose`; it is left as it is.
+        model: as given to `oversmooth.diagnose`; a copy is checked.
         inputs: a tensor, or a dict of the model's arguments, without padding.
         tolerance: relative, of HFC/LFC.
         how: options of `oversmooth.diagnose` that the model needs, such as heads or stack.
+
+    Raises:
+        AssertionError: with what is wrong.
     """
     model = copy.deepcopy(model).eval()
     anatomy = locate(model, **{key: how[key] for key in ("heads", "stack") if key in how})
@@ -35,18 +40,18 @@ def check_family(model: nn.Module, inputs: Any, *, tolerance: float = 1e-3, **ho
         assert layer.W_O.shape == (heads, size, width), f"{layer.name}: W_O has shape {tuple(layer.W_O.shape)}"
     with torch.no_grad():
         expected = outputs(model, inputs)
-    found = diagnose(model, inputs, depth=0, **how)
+    diagnosis = diagnose(model, inputs, depth=0, **how)
     untouched(model, "after a diagnosis")
     with torch.no_grad():
         same_bits(outputs(model, inputs), expected, "after a diagnosis")
     streams = _streams(model, anatomy, inputs)
-    if len(streams) == len(found.layers):  # blocks that run several times are seen once each here
-        for depth, (seen, x) in enumerate(zip(found.layers, streams, strict=True)):
+    if len(streams) == len(diagnosis.layers):  # blocks that run several times are seen once each here
+        for depth, (seen, x) in enumerate(zip(diagnosis.layers, streams, strict=True)):
             ours, theirs = seen.tokens.get("hfc_lfc"), _ratio(x)
             assert ours is not None, f"{seen.name}: HFC/LFC is not there"
             off = abs(ours - theirs) / theirs
             assert off < tolerance, f"after {depth} blocks HFC/LFC is {ours:.6g} in the diagnosis and {theirs:.6g}"
-    for seen, layer in zip(found.layers[1:], anatomy, strict=False):
+    for seen, layer in zip(diagnosis.layers[1:], anatomy, strict=False):
         if seen.spectrum is not None:
             _check_signs(seen.name, seen.spectrum.negative_share, layer.W_V, layer.W_O)
 
@@ -65,16 +70,16 @@ def _check_signs(name: str, ours: float | None, W_V: Tensor, W_O: Tensor) -> Non
 
 def _streams(model: nn.Module, anatomy: Anatomy, inputs: Any) -> list[Tensor]:
     """What enters the first block, and what every block gives, ``(batch, n, d)``."""
-    found: list[Tensor] = []
+    streams: list[Tensor] = []
     modules = dict(model.named_modules())
     blocks, attention = [layer.block for layer in anatomy], modules[anatomy.layers[0].name]
 
     def enters(_: nn.Module, args: Any, kwargs: Any) -> None:
-        found.append(batch_first(attention, first_tensor(args, kwargs)).clone())
+        streams.append(batch_first(attention, first_tensor(args, kwargs)).clone())
 
     def leaves(_: nn.Module, __: Any, out: Any) -> None:
         stream = first_tensor(out if isinstance(out, tuple) else (out,), {})
-        found.append(batch_first(attention, stream).clone())
+        streams.append(batch_first(attention, stream).clone())
 
     handles = [modules[blocks[0]].register_forward_pre_hook(enters, with_kwargs=True)]
     handles += [modules[name].register_forward_hook(leaves) for name in blocks]
@@ -84,7 +89,7 @@ def _streams(model: nn.Module, anatomy: Anatomy, inputs: Any) -> list[Tensor]:
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return streams
 
 
 def _ratio(x: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""What every way of steering promises, tried on one model."""
+"""What every way of steering promises, checked on one model."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from oversmooth.testing.compare import close, outputs, same_bits, same_weights, 
 
 
 def check_method(method: Method, model: nn.Module, inputs: Any, *, tolerance: float = 1e-5) -> None:
-    """Strength 0 changes no bit, anything else changes something; gradients reach what is learned; it is saved, loaded,
-    taken off and folded as it should be.
+    """Check that a method keeps the promises that all methods make.
+
+    Strength 0 changes no bit, any other changes something; gradients reach what is learned; saving, loading, unsteering
+    and folding work.
 
     Args:
-        method: an instance, of a class that was registered with `oversmooth.steering.register`.
-        model: any that `oversmooth.steer` takes; it is left as it is.
+        method: an instance of a class registered with `oversmooth.steering.register`.
+        model: any that `oversmooth.steer` takes; a copy is checked.
         inputs: a tensor, or a dict of the model's arguments.
-        tolerance: relative, for what a folded model gives.
+        tolerance: relative, of a folded model's outputs.
+
+    Raises:
+        AssertionError: with what is wrong.
     """
     kind = type(method).__name__
     assert METHODS.get(kind) is type(method), f"{kind} is not registered; decorate it with oversmooth.steering.register"
@@ -54,7 +59,7 @@ def _check_zero(method: Method, plain: nn.Module, inputs: Any, expected: list[Te
 
 
 def _check_gradients(method: Method, steered: nn.Module, plain: nn.Module, inputs: Any) -> None:
-    """Those that the method brought; what the stock model has may be unused in it."""
+    """Of the parameters that the method adds; those of the stock model may be unused in it."""
     stock = dict(plain.named_parameters())
     model = copy.deepcopy(steered).train()
     for module in model.modules():
@@ -78,9 +83,9 @@ def _check_saved(method: Method, steered: nn.Module, plain: nn.Module, inputs: A
                 parameter.zero_()
             loaded = load_into(stock, file).eval()
             same_bits(outputs(loaded, inputs), changed, f"{method}, saved and loaded")
-    found = steering_of(loaded)
-    assert found is not None, f"{method}: what was loaded is not steered"
-    assert found.methods == [method], f"{method}: what was loaded is steered by {found.methods}"
+    steering = steering_of(loaded)
+    assert steering is not None, f"{method}: what was loaded is not steered"
+    assert steering.methods == [method], f"{method}: what was loaded is steered by {steering.methods}"
 
 
 def _check_taken_off(method: Method, steered: nn.Module, plain: nn.Module, inputs: Any, expected: list[Tensor]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from oversmooth.diagnosis.result import Layer, Number
+from oversmooth.diagnosis.facts import Number
+from oversmooth.diagnosis.parts import Layer
 from oversmooth.metrics import METRICS, Metric
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart, shown
 from oversmooth.report.charts.pieces import (

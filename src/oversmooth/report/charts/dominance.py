@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from oversmooth.diagnosis.result import Layer, LayerDominance
+from oversmooth.diagnosis.parts import Layer, LayerDominance
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import (
     answering,

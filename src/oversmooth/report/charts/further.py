@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from oversmooth.diagnosis.result import Extrapolation, Number
+from oversmooth.diagnosis.facts import Number
+from oversmooth.diagnosis.parts import Extrapolation
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import (
     DASHES,

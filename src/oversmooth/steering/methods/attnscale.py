@@ -26,7 +26,12 @@ from oversmooth.theory.radii import AttentionChange
 @register
 @dataclass(frozen=True)
 class AttnScale(MethodWithStrength):
-    """One w a head, learned from `strength` (0 as published) on unless learned is False."""
+    """Amplifies the part of attention that is no mean, with one w per head.
+
+    Args:
+        strength: w; 0 as published.
+        learned: whether training starts from there; True as published.
+    """
 
     learned: bool = True
 
@@ -45,7 +50,7 @@ class _AttnScale(Part):
         number_or_parameter(self, "strength", method.strength, heads, method.learned)
 
     def forward(self, U: Tensor, V: Tensor, _V0: Tensor | None, mask: Tensor | None) -> Tensor:
-        """``(1 + w) A V − w mean(V)``. U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
+        """``(1 + w) A V − w mean(V)``; U = A V ``(..., n, heads, k)``, V ``(..., n, kv_heads, k)``."""
         w = beside(self.strength, U, 1)
         return (1 + w) * U - w * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
 

@@ -1,4 +1,4 @@
-"""What all ways of steering have in common: settings, the place where they act, and a formula as a small module.
+"""What all ways of steering have in common: settings, the point where they act, and a formula as a small module.
 
 A method is a frozen dataclass of settings. For each layer it makes a part, the module that carries the formula and what
 is learned; the part does not know where in a model it stands.
@@ -19,8 +19,8 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory.radii import AttentionChange
 
 Place = Literal["weights", "values", "attention", "output"]
-"""The value and output weights; what the value projection gives; what attention makes of it, A V; what the output
-projection gives.
+"""Where a method acts: on the value and output weights, on what the value projection gives, on what attention makes of
+it, A V, or on what the output projection gives.
 """
 
 
@@ -35,12 +35,12 @@ class Part(nn.Module):
         return None
 
     def output_gains(self) -> tuple[Tensor, Tensor] | None:
-        """What it multiplies the layer's output by, ``(d,)`` each, on constant and on centred arrays."""
+        """``(d,)`` each: what it multiplies the layer's output by, on constant and on centred arrays."""
         return None
 
 
 class Method:
-    """The verbs. Subclasses are frozen dataclasses of settings."""
+    """A way of steering; subclasses are frozen dataclasses of settings."""
 
     place: ClassVar[Place]
     averages: ClassVar[bool] = False
@@ -52,7 +52,11 @@ class Method:
     """What no weight of a stock model does; empty where weights alone can do it."""
 
     def part(self, layer: AttentionLayer) -> Part:
-        """The formula for one layer."""
+        """The formula for one layer, with what is learned.
+
+        Args:
+            layer: the attention it will act on.
+        """
         raise NotImplementedError
 
     def changes_nothing(self) -> bool:
@@ -60,7 +64,12 @@ class Method:
         return False
 
     def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:
-        """Why this layer cannot take it, or None."""
+        """Why this layer cannot take the method, or None.
+
+        Args:
+            layer: the one to steer.
+            anatomy: the stack that it is part of.
+        """
         if layer.cannot_steer is not None:
             return layer.cannot_steer
         if self.averages and layer.causal:
@@ -79,18 +88,18 @@ class Method:
         return None
 
     def always_said(self) -> tuple[str, ...]:
-        """Settings that its name in words has even where they are the default: what it does depends on them."""
+        """Names of settings that `str` shows even at their defaults."""
         return ()
 
     def settings(self) -> dict[str, Any]:
-        """As JSON takes it; `from_settings` reads it back."""
+        """As JSON stores it; `method_from` reads it back."""
         assert dataclasses.is_dataclass(self)
         return {"method": type(self).__name__, **dataclasses.asdict(self)}
 
     def __str__(self) -> str:
         assert dataclasses.is_dataclass(self)
-        said = (*self.always_said(), *(["learned"] if getattr(self, "learned", False) else []))
-        given = [f for f in dataclasses.fields(self) if f.name in said or getattr(self, f.name) != f.default]
+        always = (*self.always_said(), *(["learned"] if getattr(self, "learned", False) else []))
+        given = [f for f in dataclasses.fields(self) if f.name in always or getattr(self, f.name) != f.default]
         return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in given)})"
 
 
@@ -100,14 +109,19 @@ M = TypeVar("M", bound=type[Method])
 
 
 def register(method: M) -> M:
-    """Make a method known by its name to the command line and to files: a decorator, for classes of one's own too."""
+    """Class decorator that makes a method known by its name to the command line and to files."""
     METHODS[method.__name__] = method
     return method
 
 
 @dataclasses.dataclass(frozen=True)
 class MethodWithStrength(Method):
-    """One number says how much; with 0 nothing changes. learned: it is where training starts."""
+    """A method with a single strength; with 0 nothing changes.
+
+    Args:
+        strength: how much.
+        learned: whether training starts from there.
+    """
 
     strength: float = 0.0
     learned: bool = False
@@ -135,7 +149,7 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
 
 
 def number_or_parameter(part: nn.Module, name: str, value: float, size: int, learned: bool) -> None:
-    """`size` parameters that start at value; or, not learned, the number itself, which no precision rounds."""
+    """Give a part ``size`` parameters that start at value, or, not learned, the number itself, which is not rounded."""
     if learned:
         part.register_parameter(name, nn.Parameter(torch.full((size,), float(value))))
     else:
@@ -143,12 +157,18 @@ def number_or_parameter(part: nn.Module, name: str, value: float, size: int, lea
 
 
 def repeat_heads(values: Tensor, heads: int) -> Tensor:
-    """One slice a query head, ``(..., kv_heads, k) -> (..., heads, k)``."""
+    """One slice per query head, ``(..., kv_heads, k) -> (..., heads, k)``."""
     return values if values.shape[-2] == heads else values.repeat_interleave(heads // values.shape[-2], dim=-2)
 
 
 def mean_over_tokens(x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
-    """Mean over the tokens that count, kept as a dimension of 1. mask ``(batch, n)``, as x begins."""
+    """Mean over the tokens that count, kept as a dimension of 1.
+
+    Args:
+        x: ``(batch, n, ...)`` or ``(..., n, d)``.
+        mask: ``(batch, n)``: tokens that count; None: all.
+        dim: of the tokens.
+    """
     if mask is None:
         return x.mean(dim, keepdim=True)
     weight = mask.to(x.dtype).reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
@@ -156,7 +176,7 @@ def mean_over_tokens(x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
 
 
 def beside(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor | float:
-    """A learned number in x's precision, with so many dimensions of 1 after it; a fixed one as it is."""
+    """A learned number in x's precision, followed by ``dims`` dimensions of 1; a fixed one as it is."""
     return value.to(x.dtype).reshape(-1, *[1] * dims) if isinstance(value, Tensor) else value
 
 

@@ -26,7 +26,12 @@ from oversmooth.theory.radii import AttentionChange
 @register
 @dataclass(frozen=True)
 class Centred(MethodWithStrength):
-    """``A V − s · mean(V)``; learned: one s a head, from `strength` on."""
+    """Takes the mean of the values away: ``A V − s · mean(V)``.
+
+    Args:
+        strength: s; with 1 nothing of the mean token passes.
+        learned: whether training starts from there, with one s per head.
+    """
 
     strength: float = 1.0
 

@@ -27,7 +27,13 @@ from oversmooth.steering.methods.base import (
 @register
 @dataclass(frozen=True)
 class ContraNorm(MethodWithStrength):
-    """strength: s; temperature: τ; learned: one s a layer, from `strength` on."""
+    """Takes away what similar tokens have in common: ``Y − s · softmax(Ŷ Ŷᵀ / τ) Y``.
+
+    Args:
+        strength: s.
+        learned: whether training starts from there, with one s per layer.
+        temperature: τ.
+    """
 
     strength: float = 0.1
     temperature: float = 1.0
@@ -56,6 +62,6 @@ class _ContraNorm(Part):
         scores = (unit @ unit.mT) / self.temperature
         if mask is not None:
             scores = scores.masked_fill(~mask[..., None, :], torch.finfo(scores.dtype).min)
-        # A softmax, but not by that name: whoever looks for attention in this layer must not take it for that.
+        # A softmax, but not by that name: what looks for attention in this layer must not catch it.
         weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()
         return Y - beside(self.strength, Y) * (weights @ Y)

@@ -25,7 +25,14 @@ from oversmooth.steering.methods.base import (
 @register
 @dataclass(frozen=True)
 class FeatScale(Method):
-    """low, high: where s and t start (0 as published); as_published adds both terms twice, as the authors' code."""
+    """Scales the mean over tokens and the rest separately, per channel.
+
+    Args:
+        low: s, of the mean; 0 as published.
+        high: t, of the rest; 0 as published.
+        learned: whether training starts from there; True as published.
+        as_published: add both terms twice, as the authors' code does.
+    """
 
     low: float = 0.0
     high: float = 0.0

@@ -1,4 +1,4 @@
-"""Laplacian heads: ``A − c I``; with c = 1 a token gets how far the mean of what it looks at lies from itself."""
+"""Laplacian heads: ``A − c I``; with c = 1 a token gets the difference between its attention's mean and itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ from oversmooth.theory.radii import AttentionChange
 @register
 @dataclass(frozen=True)
 class Laplacian(MethodWithStrength):
-    """``A V − c V``; learned: one c a head, from `strength` on."""
+    """Takes a token's own value away: ``A V − c V``.
+
+    Args:
+        strength: c.
+        learned: whether training starts from there, with one c per head.
+    """
 
     strength: float = 1.0
 

@@ -28,7 +28,10 @@ from oversmooth.theory.radii import AttentionChange
 class NeuTRENO(MethodWithStrength):
     """Adds ``λ̃ (V⁰ − V)`` in every layer but the first, before the output projection; V⁰ is not detached.
 
-    strength: λ̃ (0.6 for vision, 0.4 for language in the paper); learned: from there on, one a layer or one a head.
+    Args:
+        strength: λ̃; in the paper 0.6 for vision and 0.4 for language.
+        learned: whether training starts from there.
+        per: "layer" learns one λ̃ per layer, "head" one per head.
     """
 
     strength: float = 0.6

@@ -22,15 +22,15 @@ from oversmooth.theory.small_matrices import finite
 Map = Literal["qr", "cayley", "exp"]
 MAPS: tuple[Map, ...] = ("qr", "cayley", "exp")
 _EPS = torch.finfo(torch.float64).eps
-# Gradients take columns of Θ to be at least so long: they grow as the columns shrink, and float32 ends somewhere.
+# Gradients treat columns of Θ as at least this long: they grow as columns shrink, and would overflow float32.
 _SHORTEST = 1e-12
-# Rotations are given entries of at most so much in all: beyond, a half-turn is all that float32 can tell (Cayley), or
-# angles have no digits left (exponential).
+# Norms of rotations' entries are limited to these: beyond, float32 resolves nothing but a half-turn (Cayley), or angles
+# have no digits left (exponential).
 _LARGEST_CAYLEY, _LARGEST_ANGLE = 1e6, 1e7
 
 
 def is_orthonormal(V: Tensor, tolerance: float = 1e-5) -> bool:
-    """Whether the columns of V are orthonormal. ``(..., d, m)``."""
+    """Whether the columns of V ``(..., d, m)`` are orthonormal."""
     V = V.double()
     eye = torch.eye(V.shape[-1], dtype=V.dtype, device=V.device)
     return bool(((V.mT @ V - eye).abs() <= tolerance).all())
@@ -72,7 +72,7 @@ def _completion(d: int, m: int, like: Tensor, seed: int) -> Tensor:
     """Columns ``(d, m)`` of length about 1 that depend on nothing and follow no pattern: digits of sines.
 
     Computed each time, as a CUDA graph takes nothing from the CPU. Anything smoother fails: of cosine transforms, with
-    random signs too, few columns tell Vandermonde's from one another.
+    random signs too, few columns distinguish Vandermonde's from one another.
     """
     row, column = (torch.arange(1, n + 1, dtype=like.dtype, device=like.device) for n in (d, m))
     digits = torch.sin(12.9898 * row[:, None] + 78.233 * column + seed) * 43758.5453
@@ -108,9 +108,9 @@ def _factor(theta: Tensor) -> tuple[Tensor, Tensor]:
 
 def _left_over(Q: Tensor, last: Tensor) -> Tensor:
     """The unit vector orthogonal to all columns of Q ``(..., d, d − 1)``, on the side of `last` ``(..., d, 1)``."""
-    # The axis that the others leave most of, at least 1/d of its squared length: it can always be told apart.
-    place = Q.square().sum(-1, keepdim=True).argmin(-2, keepdim=True)
-    q = torch.zeros_like(last).scatter(-2, place, 1.0)
+    # The axis that the others leave most of, at least 1/d of its squared length: it is always well defined.
+    axis = Q.square().sum(-1, keepdim=True).argmin(-2, keepdim=True)
+    q = torch.zeros_like(last).scatter(-2, axis, 1.0)
     for _ in range(2):  # once more: what the first left of the others was relative to a length of 1/√d
         q = q - Q @ (Q.mT @ q)
         q = q / torch.linalg.vector_norm(q, dim=-2, keepdim=True)
@@ -225,9 +225,12 @@ def completed(V: Tensor) -> Tensor:
 def left_inverse(V: Tensor, worst: float = math.inf) -> Tensor:
     """``V⁺ = (VᵀV)⁻¹Vᵀ`` with ``V⁺V = I``, ``(..., d, m) -> (..., m, d)``: the inverse of a square V; NaN if none.
 
-    Squaring costs digits, so V must stay well-conditioned; float64 has twice as many as weights need. worst: NaN, too,
-    where V's condition number in the 1-norm exceeds this: on the way to a singular V nothing converges, and NaN is what
-    a training step that cannot ask questions inside its CUDA graph will see and stop at.
+    Squaring costs digits, so V must stay well-conditioned; float64 has twice as many as weights need.
+
+    Args:
+        V: ``(..., d, m)``
+        worst: NaN, too, where V's condition number in the 1-norm exceeds this: near a singular V nothing converges, and
+            a training step that cannot branch inside its CUDA graph notices NaN and stops.
     """
     V = V.double()
     inverse: Tensor = _PositiveInverse.apply(V.mT @ V)  # type: ignore[no-untyped-call]

@@ -23,7 +23,14 @@ for _file in pkgutil.iter_modules(methods.__path__):
 
 
 def method_from(settings: dict[str, Any]) -> Method:
-    """A method from its settings, as `Method.settings` wrote them."""
+    """A method from its settings, as `Method.settings` wrote them.
+
+    Args:
+        settings: the method's name as "method", and its fields.
+
+    Raises:
+        InputError: there is no such method or setting, or a value does not fit.
+    """
     if not isinstance(settings, dict):
         raise InputError(f"the settings of a method are {arguments.kind(settings)}; give what Method.settings gives")
     given = dict(settings)
@@ -36,17 +43,17 @@ def method_from(settings: dict[str, Any]) -> Method:
         raise InputError(f"{name} has no setting {sorted(unknown)[0]!r}; it has {', '.join(sorted(known))}")
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     try:
-        found = METHODS[name](**given)
-        typed(type(found), dataclasses.asdict(found))  # type: ignore[call-overload]
+        method = METHODS[name](**given)
+        typed(type(method), dataclasses.asdict(method))  # type: ignore[call-overload]
     except InputError:
         raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} cannot be made of these settings: {reason(error)}; fix or leave it out") from error
-    return found
+    return method
 
 
 def method_named(text: str) -> Method:
-    """``NAME`` or ``NAME:setting=value,...``; a setting without a value is switched on.
+    """A method from ``NAME`` or ``NAME:setting=value,...``; a setting without a value is switched on.
 
     >>> from oversmooth.steering.methods.registry import method_named
     >>> print(method_named("spectral:mode=smooth,bounded"))

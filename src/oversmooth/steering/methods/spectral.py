@@ -1,4 +1,4 @@
-"""Spectral: H reparametrized so that its eigenvalues have the sign or the range one wants (THEORY §5).
+"""Spectral: H reparametrized so that its eigenvalues have a chosen sign or lie in a chosen interval (THEORY §5).
 
 With W_V = V and W_O = Λ V⁻¹ every head's H has the eigenvalues in its slice of Λ. All heads take slices of one V: so
 they decouple, and what holds for one head holds for all together. The free parameters are Θ, of which V is made, and ψ,
@@ -95,7 +95,7 @@ class Spectral(Method):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Between which eigenvalues lie, over all query heads that share a value head together."""
+        """Bounds of the eigenvalues, summed over query heads that share a value head."""
         if self.interval is not None:
             return self.interval
         top = 1.0 if self.bounded or self.form == "general" else torch.inf
@@ -118,7 +118,12 @@ class Spectral(Method):
         return None
 
     def V(self, free: Tensor, base: Tensor | None) -> Tensor:
-        """Of Θ, ``(layers, d, m)``, or of the entries of a skew-symmetric matrix beside base ``(layers, d, d)``."""
+        """V ``(layers, d, m)`` from what is learned.
+
+        Args:
+            free: ``(layers, d, m)``: Θ; or ``(layers, d(d−1)/2)``: the entries of a skew-symmetric matrix.
+            base: ``(layers, d, d)``: what that matrix rotates; None for Θ.
+        """
         if self.form == "general":
             return free
         if self.orthogonal == "qr":
@@ -128,7 +133,12 @@ class Spectral(Method):
         return (base.double() @ turn(orthogonal.skew(free, base.shape[-1]))).to(free.dtype)
 
     def eigenvalues(self, psi: Tensor, group: int) -> Tensor:
-        """Λ of ψ ``(layers, heads, k)``; group: query heads that share a value head."""
+        """Λ from ψ.
+
+        Args:
+            psi: ``(layers, heads, k)``
+            group: query heads per value head.
+        """
         if self.form == "general":
             low, high = self.ends
             return psi.clamp(low / group, high / group)  # a group's sum then lies between the ends
@@ -147,7 +157,7 @@ class Spectral(Method):
         return square.sqrt()
 
     def nearest(self, eigenvalues: Tensor, group: int) -> Tensor:
-        """The nearest Λ that this form has. ``(heads, k)``."""
+        """The nearest Λ ``(heads, k)`` that this form has."""
         low, high = self.ends
         if self.form == "general":
             return eigenvalues.clamp(low / group, high / group)
@@ -160,7 +170,7 @@ class Spectral(Method):
         return clipped
 
     def with_gradient(self, eigenvalues: Tensor, group: int) -> Tensor:
-        """Those that clipping left at zero a little away from it: ψ² has no gradient at ψ = 0, and they would stay."""
+        """Eigenvalues that clipping left at zero, moved slightly away: ψ² has no gradient at ψ = 0."""
         if self.form == "general":
             return eigenvalues
         size = eigenvalues.abs()
@@ -180,7 +190,7 @@ class Spectral(Method):
 
 
 def _group_sum(x: Tensor, group: int) -> Tensor:
-    """The sum over query heads that share a value head, at each of them. ``(..., heads, k)``."""
+    """``(..., heads, k)``: the sum over query heads that share a value head, at each of them."""
     if group == 1:
         return x
     return x.unflatten(-2, (-1, group)).sum(-2).repeat_interleave(group, dim=-2)

@@ -24,7 +24,12 @@ from oversmooth.theory.radii import AttentionChange
 @register
 @dataclass(frozen=True)
 class ValueResidual(MethodWithStrength):
-    """strength: s, 0.5 as published; learned: one a layer, from there on."""
+    """Mixes the first layer's values into those of every later layer: ``(1 − s) V + s V⁰``.
+
+    Args:
+        strength: s; 0.5 as published.
+        learned: whether training starts from there, with one s per layer.
+    """
 
     strength: float = 0.5
 

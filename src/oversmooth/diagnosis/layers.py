@@ -1,0 +1,131 @@
+"""What was observed, as the layers of a diagnosis: means and spreads over inputs, changes, spectra, dominance."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import Tensor
+
+from oversmooth.diagnosis.facts import Numbers, plain
+from oversmooth.diagnosis.parts import Change, Layer, LayerDominance, Spectrum, share_of_smoothing
+from oversmooth.diagnosis.weights import layer_spectrum, without_radii
+from oversmooth.observe import Observations, SeenBlock
+
+
+def layers_observed(blocks: list[SeenBlock], observed: Observations) -> list[Layer]:
+    """What enters the first block, then one entry per block that ran."""
+    entering = observed.tokens[(0, -1)]
+    layers = [
+        Layer(
+            "embedding",
+            _means(entering),
+            _spreads(entering),
+            without_massive=_without(observed, (0, -1)),
+            massive=_massive(observed, (0, -1)),
+        )
+    ]
+    spectra: dict[tuple[object, ...], Spectrum] = {}
+    for call, block in enumerate(blocks):
+        end, middle = (call, len(block.stages) - 1), block.attention_stage
+        tokens, attention_out = observed.tokens[end], None if middle is None else observed.tokens[(call, middle)]
+        sigma = observed.inverse_sigma.get(call)
+        inverse = float(sigma.mean()) if sigma is not None and block.norm_agrees else None
+        factor = block.layer.factor
+        shown = tuple(factor.flatten().tolist()) if isinstance(factor, Tensor) else factor
+        key = (block.layer.name, block.layer.keep, block.undecided, shown)
+        if key not in spectra or inverse is not None:
+            seen = block.norm_position if block.norm_agrees else "none"
+            spectrum = layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)
+            spectra = {key: without_radii(spectrum) if block.undecided else spectrum}
+        layers.append(
+            Layer(
+                name=block.layer.block,
+                tokens=_means(tokens),
+                spread=_spreads(tokens),
+                attention_out=None if attention_out is None else _means(attention_out),
+                attention_out_spread=None if attention_out is None else _spreads(attention_out),
+                without_massive=_without(observed, end),
+                massive=_massive(observed, end),
+                changes=_changes(blocks, observed, call),
+                spectrum=spectra[key],
+                dominance=_dominance(observed, call),
+            )
+        )
+    return layers
+
+
+def _changes(blocks: list[SeenBlock], observed: Observations, call: int) -> list[Change]:
+    entry = (call, -1)
+    if entry not in observed.tokens:
+        entry = (call - 1, len(blocks[call - 1].stages) - 1)
+    before, out = observed.tokens[entry], []
+    for index, stage in enumerate(blocks[call].stages):
+        after = observed.tokens[(call, index)]
+        change = after["log_hfc_lfc"] - before["log_hfc_lfc"]
+        out.append(
+            Change(
+                part=stage.part,
+                log_hfc_lfc=plain(change.mean()),
+                spread=_spread(change),
+                log_hfc=plain((after["log_hfc"] - before["log_hfc"]).mean()),
+                log_lfc=plain((after["log_lfc"] - before["log_lfc"]).mean()),
+            )
+        )
+        before = after
+    return out
+
+
+def _dominance(observed: Observations, call: int) -> LayerDominance | None:
+    if call not in observed.rho_rough:
+        return None
+    verdicts = observed.verdict[call]
+    cases = [v for row in verdicts for v in row]
+    rows, certified = observed.joined.get(call, []), observed.certified.get(call)
+    return LayerDominance(
+        smoothing_share=None if (share := share_of_smoothing(cases)) is None else plain(share),
+        rho_rough=plain(sum(row[2] for row in rows) / len(rows)) if rows else None,
+        rho_smooth_heads=[plain(v) for v in observed.rho_smooth[call].mean(0).tolist()],
+        rho_rough_heads=[[plain(v, 6) for v in row] for row in observed.rho_rough[call].tolist()],
+        verdict_heads=verdicts,
+        joined_inputs=[row[0] for row in rows],
+        joined_rho_smooth=[plain(row[1]) for row in rows],
+        joined_rho_rough=[plain(row[2]) for row in rows],
+        joined_verdict=[row[3] for row in rows],
+        joined_residual=[plain(row[4]) for row in rows],
+        undecided_share=None if certified is None else plain(sum(v == "undecided" for v in cases) / len(cases)),
+        certified_share=None if certified is None else plain(sum(certified) / len(cases)),
+        undecided_because=observed.undecided_because.get(call, []),
+    )
+
+
+def _means(columns: dict[str, Tensor]) -> Numbers:
+    return {name: plain(values.mean()) for name, values in sorted(columns.items())}
+
+
+def _spreads(columns: dict[str, Tensor]) -> Numbers:
+    return {name: _spread(values) for name, values in sorted(columns.items())}
+
+
+def _spread(values: Tensor) -> float | None:
+    return plain(values.std()) if len(values) > 1 else None
+
+
+def _without(observed: Observations, site: tuple[int, int]) -> Numbers | None:
+    return _means(observed.without_massive[site]) if site in observed.massive else None
+
+
+def _massive(observed: Observations, site: tuple[int, int]) -> dict[str, Any] | None:
+    tokens = observed.massive.get(site)
+    if not tokens:
+        return None
+    positions: dict[int, int] = {}
+    for _, position, _ in tokens:
+        positions[position] = positions.get(position, 0) + 1
+    often = sorted(positions, key=lambda p: (-positions[p], p))[:5]
+    return {
+        "input_share": plain(len({i for i, _, _ in tokens}) / observed.inputs),
+        "tokens": len(tokens),
+        "positions": {str(p): positions[p] for p in often},
+        "largest_ratio": plain(max(ratio for _, _, ratio in tokens)),
+    }

@@ -1,0 +1,182 @@
+"""The parts of a `Diagnosis`: its layers with their spectra and dominance, extrapolations, and accuracy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from oversmooth.diagnosis.facts import Alone, Massive, Number, Numbers, Verdict
+
+SPECIAL_COUNTED = "special tokens counted"
+"""In the note of an extrapolation whose input has special tokens."""
+
+
+@dataclass
+class Change:
+    """What one part of a block did, mean over inputs of differences of logarithms: negative log_hfc_lfc smooths."""
+
+    part: str
+    """attention, mlp, or norm where it stands on the residual stream."""
+    log_hfc_lfc: Number
+    spread: Number
+    log_hfc: Number
+    """Growth of the band in which tokens differ."""
+    log_lfc: Number
+    """Growth of the constant band."""
+
+
+@dataclass
+class Eigenvalues:
+    """A spectrum of H and its summary."""
+
+    negative_share: Number
+    """Share of eigenvalues with negative real part."""
+    mean_real: Number
+    rho_smooth: Number
+    """The largest |1 + λ|; None where a factor that varies by token stands between H and the stream."""
+    real: list[float] = field(default_factory=list, repr=False)
+    imag: list[float] = field(default_factory=list, repr=False)
+
+
+@dataclass
+class Spectrum:
+    """Spectra of H of one layer, by weights alone but for the observed 1/σ."""
+
+    negative_share: Number
+    """Of the joined H, as are the next two."""
+    mean_real: Number
+    rho_smooth: Number
+    joined: dict[str, Eigenvalues] = field(repr=False)
+    """By how the norm before the layer enters: raw (not at all, as in the papers), folded (its γ and centring),
+    observed (also the mean 1/σ of the tokens that were seen).
+    """
+    heads: dict[str, list[Eigenvalues]] = field(repr=False)
+    inverse_sigma: Number = None
+    verdicts: list[Alone] = field(default_factory=list)
+    """Per head, of raw H and for any attention: smooth, rough, or open where weights alone do not decide. Empty where
+    not requested.
+    """
+
+
+@dataclass
+class LayerDominance:
+    """Which eigenvalue dominates, in one layer."""
+
+    smoothing_share: Number
+    """Share of (input, head) cases in which the smoothing eigenvalue dominates; None where none is decided."""
+    rho_rough: Number
+    """Of all heads together, mean over the sample of inputs; compare with joined_rho_smooth."""
+    rho_smooth_heads: list[Number]
+    rho_rough_heads: list[list[Number]] = field(repr=False)
+    """One row per input, one column per head."""
+    verdict_heads: list[list[Verdict]] = field(repr=False)
+    """smooth, rough, tie or undecided, in the same rows and columns."""
+    joined_inputs: list[int] = field(default_factory=list, repr=False)
+    """The inputs of the sample, counted from 0."""
+    joined_rho_smooth: list[Number] = field(default_factory=list, repr=False)
+    joined_rho_rough: list[Number] = field(default_factory=list, repr=False)
+    joined_verdict: list[Verdict] = field(default_factory=list, repr=False)
+    joined_residual: list[Number] = field(default_factory=list, repr=False)
+    undecided_share: Number = None
+    """Share of (input, head) cases that rounding could turn either way or that no theorem covers: neither smooth nor
+    rough.
+    """
+    certified_share: Number = None
+    """Share of (input, head) cases whose verdict is proven, rounding included; the other decided ones are estimated."""
+    undecided_because: list[str] = field(default_factory=list)
+    """Why, of the first few such cases."""
+
+
+def share_of_smoothing(verdicts: list[str]) -> Number:
+    """The share of cases that smooth, undecided ones included; None where all are undecided."""
+    if all(v == "undecided" for v in verdicts):
+        return None
+    return sum(v == "smooth" for v in verdicts) / len(verdicts)
+
+
+@dataclass
+class Layer:
+    """One block, or, first in the list, what enters the first block."""
+
+    name: str
+    tokens: Numbers
+    """After the block."""
+    spread: Numbers = field(default_factory=dict, repr=False)
+    """Standard deviation over inputs."""
+    attention_out: Numbers | None = field(default=None, repr=False)
+    """After the attention sub-layer (and, in Post-LN, the norm that follows it)."""
+    attention_out_spread: Numbers | None = field(default=None, repr=False)
+    without_massive: Numbers | None = field(default=None, repr=False)
+    """tokens, without massive-activation tokens; None if there were none."""
+    massive: Annotated[dict[str, Any], Massive] | None = None
+    """Share of inputs that have such tokens, their most frequent positions, the largest norm over the median."""
+    changes: list[Change] = field(default_factory=list)
+    spectrum: Spectrum | None = None
+    dominance: LayerDominance | None = None
+
+    @property
+    def rho_smooth(self) -> Number:
+        """Of all heads together: what rho_rough was compared with, or by weights alone where nothing was compared."""
+        known = [v for v in (self.dominance.joined_rho_smooth if self.dominance else []) if v is not None]
+        if known:
+            return sum(known) / len(known)
+        return self.spectrum.rho_smooth if self.spectrum else None
+
+    def change(self, part: str) -> Number:
+        """Change of log HFC/LFC through one part, all its stages together; None where it was not measured."""
+        values = [c.log_hfc_lfc for c in self.changes if c.part == part]
+        known = [v for v in values if v is not None]
+        return math.fsum(known) if known and len(known) == len(values) else None
+
+
+@dataclass
+class Course:
+    """HFC/LFC over further depth, from what the last block gave: ``log_hfc_lfc[i]`` after ``depth[i]`` more blocks."""
+
+    depth: list[float]
+    log_hfc_lfc: list[Number]
+
+    def __repr__(self) -> str:
+        ends = [self.log_hfc_lfc[end] for end in (0, -1)] if self.log_hfc_lfc else []
+        course = " → ".join("unknown" if v is None else f"{v:.3g}" for v in ends)
+        return f"Course(log HFC/LFC {course}, {len(self.depth)} depths)"
+
+
+@dataclass
+class Extrapolation:
+    """What more depth would do, by spectra, by simulating attention alone, and by running the real blocks again."""
+
+    what: str
+    """last block, or stack."""
+    input: int
+    rho_smooth: Number
+    rho_rough: Number
+    verdict: Verdict
+    predicted_rate: Number
+    """Factor on HFC/LFC per block, where smoothing dominates; None where a level is reached instead."""
+    residual: Number
+    variant: str
+    """How the norm entered: raw, folded, observed, or post (tokens whose features have zero mean, as after a norm)."""
+    simulated: Course | None
+    """Attention alone, frozen as last seen."""
+    simulated_verdict: Alone
+    """smooth where HFC/LFC kept falling, rough where it did not, open where that is unclear."""
+    real: Course | None
+    """The blocks themselves, norm and MLP included, attention computed again each time."""
+    note: str = ""
+
+
+@dataclass
+class Accuracy:
+    """Shares of images that are classified correctly."""
+
+    images: int
+    clean: float
+    corrupted: list[float]
+    """Per intensity of corruption, from 1; of ``corrupted_images`` images."""
+    corrupted_images: int
+    how: str
+    """How images were corrupted, in words."""
+    trained: Number = None
+    """On the whole test set, as noted after training."""

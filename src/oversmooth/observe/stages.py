@@ -1,0 +1,121 @@
+"""What is known of a block: where its stream can be read, how attention enters it, and why it may have no H."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from oversmooth.anatomy.layer import AttentionLayer, NormPosition
+from oversmooth.theory.operators import AttentionOperator
+
+BY_TOKEN = "gated per token"
+NORMED = f"{BY_TOKEN}: a norm stands between attention and the stream"
+CHANGED = "another module changes what attention gives before it is added to the stream"
+BY_INPUT = "what multiplies attention's output varies from input to input"
+BY_CHANNEL = "the stream is scaled channel by channel"
+UNEXPLAINED = "what attention adds to the stream could not be told apart from the rest"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A point where the stream can be read, and the part of the block that precedes it."""
+
+    part: str
+    where: Literal["input", "output", "sum", "end"]
+    """What the module got, what it gave, ``keep`` times what entered plus ``factor`` times what it gave; or the block's
+    end.
+    """
+    module: str = ""
+    nth: int = 0
+    """Which of the module's calls in this block."""
+    keep: Tensor | None = field(default=None, compare=False)
+    factor: Tensor | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The module whose output is what attention adds to the stream, and the factors that one input showed."""
+
+    module: str
+    nth: int
+    factors: tuple[Tensor, ...]
+    """Of what entered, of what runs beside attention if anything does, and of the branch."""
+    beside: tuple[str, int] | None = None
+
+
+@dataclass
+class Account:
+    """How attention enters the stream, and where the stream can be read."""
+
+    stages: list[Stage]
+    norm_position: NormPosition
+    values_factor: float = 1.0
+    """What multiplies tokens between the norm, or the stream, and the values."""
+    keep: float = 1.0
+    factor: Tensor | None = None
+    undecided: str = ""
+    """Why this block has no H, or none that acts on the stream alone."""
+    branch: Branch | None = None
+    """What the factors are compared with for other inputs."""
+
+    @property
+    def attention_stage(self) -> int | None:
+        """The stage after attention, its norm included where that stands on the stream; None: it cannot be read."""
+        attending = [index for index, stage in enumerate(self.stages) if stage.part == "attention"]
+        if not attending:
+            return None
+        after = attending[0] + 1
+        normed = after < len(self.stages) and self.stages[after].part == "norm" and self.norm_position == "post"
+        return after if normed else attending[0]
+
+
+@dataclass
+class Event:
+    """A module of the block ran; arrays are tokens ``(b, n, d)``, or None where they have another shape."""
+
+    name: str
+    nth: int
+    given: Tensor | None
+    gave: Tensor | None
+    acts_on_features: bool
+    """A norm or a scale: a leaf with nothing but one number per feature."""
+    later: bool
+    """Whether attention had returned when this module had run."""
+
+
+@dataclass
+class SeenBlock:
+    """What was learned about one call of one block."""
+
+    layer: AttentionLayer
+    """With the factors that were seen."""
+    stages: list[Stage]
+    attention_stage: int | None
+    """The stage after the attention sub-layer, its norm included where that stands on the stream; None: not known."""
+    norm_position: NormPosition
+    norm_eps: float
+    """What the norm before attention adds to σ²."""
+    norm_agrees: bool
+    """Whether the norm before attention is what anatomy says it is."""
+    continues: bool
+    """Whether it started from what the block before it gave."""
+    A: AttentionOperator | None
+    x: Tensor
+    y: Tensor
+    args: Any = field(repr=False)
+    kwargs: Any = field(repr=False)
+    running: Any = field(default=None, repr=False)
+    """The steered pass it was part of, where the model is steered."""
+    branch: Branch | None = None
+    """What the factors are compared with for other inputs; None: nothing is compared."""
+    windows: bool = False
+    """Whether some layers of the stack keep tokens apart that others connect: windows, and not packed texts."""
+    undecided: str = ""
+    """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
+
+    def forget(self) -> None:
+        """Release everything of the size of an input."""
+        self.A = self.args = self.kwargs = self.running = None
+        self.x = self.y = self.x.new_empty(0)
