@@ -15,7 +15,7 @@ from support.places import ROOT
 import oversmooth
 from oversmooth import Diagnosis
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import FeatScale, Laplacian, NeuTRENO, Spectral, ValueResidual, steering_of, verify
+from oversmooth.steering import ContraNorm, FeatScale, Laplacian, NeuTRENO, Spectral, ValueResidual, steering_of, verify
 from oversmooth.steering.layer_names import layers_named
 from oversmooth.steering.methods.registry import method_named
 
@@ -266,13 +266,28 @@ def test_a_diagnosis_predicts_with_the_operator_of_the_method(vit):
     assert any(r.startswith("steered by ValueResidual") for r in found.remarks)
 
 
-def test_steered_diagnoses_say_what_is_not_predicted(vit, tmp_path):
+def test_what_is_not_linear_in_attention_is_undecided(vit):
+    """Spectra of plain attention would say nothing of the model that runs."""
+    from oversmooth import models
+
+    loaded = models.load(str(vit))
+    oversmooth.steer(loaded.model, [NeuTRENO(0.3), ContraNorm(0.2)], [1])
+    found = oversmooth.diagnose(loaded.model, loaded.inputs(count=2), depth=2)
+    plain, steered = found.layers[1].dominance, found.layers[2].dominance
+    assert plain.undecided_share == 0
+    assert {word for row in steered.verdict_heads for word in row} == {"undecided"}
+    assert "ContraNorm(strength=0.2) is not linear in attention" in " ".join(found.remarks)
+    assert {entry.verdict for entry in found.extrapolation} == {"undecided"}
+
+
+def test_steered_diagnoses_say_what_they_are_of(vit, tmp_path):
     from oversmooth import models
 
     loaded = models.load(str(vit))
     oversmooth.steer(loaded.model, [NeuTRENO(0.3), FeatScale(0.1, 0.2)], [1])
     found = oversmooth.diagnose(loaded.model, loaded.inputs(count=2), depth=0)
-    assert "not part of what the spectra predict" in " ".join(found.remarks)
+    assert "of attention as the method changes it" in " ".join(found.remarks)
+    assert found.layers[2].dominance.undecided_share == 0  # FeatScale is linear
     assert "on layers 1" in " ".join(found.remarks)
     found.save(tmp_path / "d.json")
     assert Diagnosis.load(tmp_path / "d.json").steering == found.steering

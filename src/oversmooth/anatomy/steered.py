@@ -25,6 +25,9 @@ class SteeredLayer(Protocol):
     def change(self, run: int) -> AttentionChange | None:
         """What is done to attention, where it is linear in A; None for nothing."""
 
+    def undecided(self) -> str:
+        """Why spectra do not decide about this layer, steered as it is; empty where they do."""
+
     def formula(
         self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor
     ) -> Tensor:

@@ -153,6 +153,7 @@ class Study:
         if heard.attention_out is None:
             raise InputError(f"{layer.block} ran without its attention {layer.name}; it cannot be observed")
         why = "" if heard.A is None else self._check_attention(call, layer, heard)
+        site = None if self.steering is None else self.steering.site(layer.name)
         values_in = heard.attention_in if heard.values_in is None else heard.values_in
         accounted = account(
             layer, heard.events, heard.x, heard.attention_out, values_in, self._kept(y), self._rest(layer, heard)
@@ -181,7 +182,7 @@ class Study:
                 heard.args,
                 heard.kwargs,
                 running,
-                undecided=accounted.undecided or why,
+                undecided=accounted.undecided or why or ("" if site is None else site.undecided()),
                 branch=accounted.branch,
             )
         )

@@ -77,13 +77,9 @@ class Steering:
         """What a reader of a diagnosis should know."""
         where = "all layers" if len(self.layers) == len(self.anatomy) else f"layers {', '.join(map(str, self.layers))}"
         remarks = [f"steered by {' and '.join(map(str, self.methods))} on {where}"]
-        unknown = [m for m in self.methods if m.place == "output" and not m.changes_nothing()]
-        if unknown:
-            remarks.append(f"{' and '.join(map(str, unknown))}: measured, but not part of what the spectra predict")
-        if any(m.place in ("values", "attention") and not m.changes_nothing() for m in self.methods):
-            remarks.append(
-                "smoothing cases and ρ are of attention as the method changes it; spectra of H are the weights'"
-            )
+        if any(site.parts and not site.undecided() for site in self.sites.values()):
+            what = "attention as the method changes it"
+            remarks.append(f"smoothing cases and ρ are of {what}; spectra of H are the weights'")
         return remarks
 
     def site(self, layer: str) -> Site | None:

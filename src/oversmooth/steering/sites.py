@@ -32,12 +32,14 @@ class Site:
         self.index, self.layer, self.passes = index, layer, passes
         self.first = first
         self.parts: dict[str, Part] = {}
+        self.methods: dict[str, Method] = {}
+        """Those that the parts are of, by the same key."""
         """One formula at most per `Method.place`."""
         self.guard: Guard | None = None
         """Set where a method averages over all tokens."""
 
     def add(self, method: Method, part: Part) -> None:
-        self.parts[method.place] = part
+        self.parts[method.place], self.methods[method.place] = part, method
         if method.averages:
             self.guard = self.guard or Guard(self.index, self.layer, self.passes)
             self.guard.methods.append(type(method).__name__)
@@ -82,13 +84,22 @@ class Site:
             if part is None or (part.needs_first_values and self.first and run == 0):
                 continue
             this = part.change()
-            change = this if change is None or this is None else this @ change
+            if this is not None:
+                change = this if change is None else this @ change
         output = self.parts.get("output")
         gains = None if output is None else output.output_gains()
         if gains is None:
             return change
         plain = AttentionChange.none(self.layer.heads) if change is None else change
         return dataclasses.replace(plain, constant_gain=gains[0], centred_gain=gains[1])
+
+    def undecided(self) -> str:
+        """Why spectra do not decide about this layer: a method here is not linear in A. Empty where all are."""
+        known = {
+            where: part.output_gains() if where == "output" else part.change() for where, part in self.parts.items()
+        }
+        unknown = [str(self.methods[where]) for where, effect in known.items() if effect is None]
+        return f"{' and '.join(unknown)} is not linear in attention, and the spectra do not know it" if unknown else ""
 
     def formula(
         self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor
