@@ -73,6 +73,7 @@ class LiveModel:
         return None
 
     def norm_form(self, module: str) -> NormForm | None:
+        """Known for torch's own norms, observed for others."""
         norm = self.modules[module]
         plain: dict[type, NormForm] = {nn.LayerNorm: ("layer", 0.0), nn.RMSNorm: ("rms", 0.0)}
         return plain.get(type(norm)) or norm_form(norm)
@@ -153,6 +154,7 @@ def config_value(config: dict[str, Any], module: str, names: tuple[str, ...]) ->
 
 
 def check_is_module(model: object) -> nn.Module:
+    """The model, refused if it is not a module."""
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is {arguments.kind(model)}; give a torch.nn.Module, or a path")
     return model

@@ -54,6 +54,8 @@ class Source(Weights, Protocol):
 
 @dataclass(frozen=True)
 class _Match:
+    """An attention module, by its name, and the layout of its weights."""
+
     prefix: str
     layout: Layout
 

@@ -48,7 +48,8 @@ class SteeredModel(Protocol):
     heads: int | None
 
     @property
-    def methods(self) -> Sequence[Any]: ...
+    def methods(self) -> Sequence[Any]:
+        """The methods that were applied."""
 
     def settings(self) -> dict[str, Any]:
         """The settings, as JSON takes them."""

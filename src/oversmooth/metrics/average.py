@@ -39,8 +39,9 @@ class Average:
     >>> average = Average(stable_rank)
     >>> average.update(torch.eye(3).expand(2, 3, 3))
     >>> average.update(torch.ones(1, 3, 3))
-    >>> average.compute()
-    Averaged(mean=2.333333333333333, spread=1.1547005383792517, count=3, undefined=0)
+    >>> averaged = average.compute()
+    >>> round(averaged.mean, 4), round(averaged.spread, 4), averaged.count
+    (2.3333, 1.1547, 3)
     """
 
     def __init__(self, metric: Callable[..., Tensor], *, skip_undefined: bool = False, **settings: Any) -> None:

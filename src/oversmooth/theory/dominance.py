@@ -93,7 +93,7 @@ class Dominance:
 
     @property
     def verdict(self) -> Words:
-        """ "smooth", "rough", "tie" or "undecided"; nested lists of them for a batch."""
+        """One of "smooth", "rough", "tie" and "undecided"; nested lists of them for a batch."""
         return _words(self._outcome(), _VERDICTS)
 
     @property

@@ -115,6 +115,7 @@ class Arnoldi:
         return self.system.project(w), first + second
 
     def ritz_values(self) -> Tensor:
+        """The eigenvalues of H, ``(b, steps)`` complex."""
         return eigenvalues(self.H[:, : self.steps], hessenberg=not self.restarted)
 
     def ritz_pair(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -115,6 +115,7 @@ class DiagonalBlock:
 
     @property
     def diagonal(self) -> bool:
+        """Whether it is a diagonal matrix."""
         return not bool((self.B - torch.diag(self.B.diagonal())).any())
 
     def values(self) -> Tensor:

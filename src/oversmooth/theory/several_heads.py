@@ -179,6 +179,7 @@ class _SharedWeights:
         self.array: Tensor | None = None
 
     def radii(self) -> Radii:
+        """Both radii of every item."""
         if self.A.tokens > 1:
             self._search()
         return self.result(self.smooth_radius().expand(len(self.mu)))

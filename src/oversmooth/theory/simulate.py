@@ -87,6 +87,8 @@ class Simulation:
 
 @dataclass(frozen=True)
 class _Layer:
+    """One layer of the stack."""
+
     A: AttentionOperator
     W_V: Tensor
     W_O: Tensor

@@ -218,4 +218,5 @@ def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def complex_of(dtype: torch.dtype) -> torch.dtype:
+    """The complex dtype of the same precision."""
     return torch.complex128 if dtype == torch.float64 else torch.complex64

@@ -207,6 +207,7 @@ def materialise_if_small(A: AttentionOperator) -> AttentionOperator:
 
 
 def check_method(method: str) -> None:
+    """Refuse a method that is not known."""
     arguments.choice(method, "method", ("auto", "dense", "arnoldi"))
 
 

@@ -77,9 +77,7 @@ class StackDominance:
 
     @property
     def verdict(self) -> Verdict:
-        """ "smooth", "rough", a "tie" that is known to be one, or "undecided" where the radii differ by less than their
-        error.
-        """
+        """What dominates; a "tie" is known to be one, "undecided" are radii that differ by less than their error."""
         if self.margin < -self.tolerance:
             return "rough"  # a hidden Ritz value could only be larger
         if self.margin > self.tolerance:

@@ -75,4 +75,5 @@ def check_product(n: int, v: Tensor) -> None:
 
 
 def count_nonfinite(x: Tensor) -> str:
+    """How many entries are NaN or infinite, in words."""
     return f"{int((~x.isfinite()).sum()):,} of {x.numel():,} entries"

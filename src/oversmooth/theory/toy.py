@@ -142,7 +142,7 @@ class ToyOutcome:
 
     @property
     def predicted(self) -> list[str]:
-        """ "smooth", "rough", "tie", "undecided", or "open" where the spectra do not decide.
+        """The verdict: "smooth", "rough", "tie", "undecided", or "open" where the spectra do not decide.
 
         That is NeuTRENO under a norm: the norm keeps X from outgrowing V⁰, which the linear update does not model.
         """
