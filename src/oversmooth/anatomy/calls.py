@@ -1,4 +1,4 @@
-"""Names by which transformers and torch hand masks and caches to their modules; here alone, so that all look alike."""
+"""Names of the arguments by which transformers and torch pass masks and caches to their modules."""
 
 PADDING_HIDDEN = "src_key_padding_mask"
 """torch's encoder: True where a token is padding."""

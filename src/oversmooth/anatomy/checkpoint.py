@@ -1,6 +1,6 @@
 """A checkpoint on disk as a source of weights: safetensors, single or sharded, or torch files without running code.
 
-Nothing is loaded but what is asked for, one array at a time.
+Only what is asked for is loaded, one array at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json", "steer
 
 
 class Checkpoint:
-    """Names and shapes of a directory's or a file's weights."""
+    """Names and shapes of the weights in a directory or a file."""
 
     runs = False
 
@@ -71,10 +71,10 @@ class Checkpoint:
         for name in _SINGLE:
             if (self.path / name).is_file():
                 return [self.path / name]
-        found = sorted(self.path.glob("*.safetensors"))
-        if len(found) == 1:
-            return found
-        have = f"{len(found)} .safetensors files without an index" if found else "no weights"
+        files = sorted(self.path.glob("*.safetensors"))
+        if len(files) == 1:
+            return files
+        have = f"{len(files)} .safetensors files without an index" if files else "no weights"
         raise InputError(f"{self.path} has {have}; it needs one of {', '.join((*_INDEX[:1], *_SINGLE))}")
 
     def _names(self, file: Path) -> list[tuple[str, tuple[int, ...]]]:
@@ -112,7 +112,7 @@ class Checkpoint:
                     f"{file} holds more than arrays, and code in it would run on loading; it is refused: save its "
                     "state_dict as safetensors"
                 ) from error
-            except Exception as error:  # what damaged files make of torch's reader is not in any list
+            except Exception as error:  # damaged files make torch's reader raise errors of any kind
                 raise InputError(f"{file} cannot be read ({reason(error)}); fetch it again") from error
             self._state[file] = _tensors(loaded, file)
         return self._state[file]
@@ -125,7 +125,7 @@ class Checkpoint:
         try:
             part = self._safe(file).get_slice(stored)
             return part[:] if rows is None else part[rows]
-        except Exception as error:  # types of numbers that this torch does not have, among others
+        except Exception as error:  # dtypes that this torch does not have, among others
             raise InputError(f"{name} in {file} cannot be read ({reason(error)}); fetch it again") from error
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
@@ -133,7 +133,7 @@ class Checkpoint:
 
     def setting(self, module: str, name: str) -> Any:
         own, rest = config_parts(self.config, module)
-        # A tower that says what it is says the rest of itself, too.
+        # A tower whose configuration has a model_type has its other settings, too.
         part = next((part for part in own if isinstance(part.get("model_type"), str)), rest[0])
         return part.get(name)
 
@@ -141,11 +141,11 @@ class Checkpoint:
         return None
 
     def window(self, _module: str) -> int | None:
-        return None  # a configuration says it of a model, whose layers differ
+        return None  # a configuration gives one for the whole model, whose layers differ
 
 
 def _renamed(name: str) -> str:
-    """As modules call it: the first BERTs, and ESM to this day, are stored with the names of TensorFlow."""
+    """The name that modules use: the first BERTs, and ESM to this day, are stored under TensorFlow's names."""
     for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
         if name.endswith(old):
             return name.removesuffix(old) + new
@@ -162,13 +162,13 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _shards(index: Path) -> list[Path]:
-    found = read_json(index, "fetch it again")
-    places = found.get("weight_map") if isinstance(found, dict) else None
-    if not isinstance(places, dict) or not all(isinstance(name, str) and name for name in places.values()):
+    content = read_json(index, "fetch it again")
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) and name for name in weight_map.values()):
         raise InputError(f"{index} is not an index of shards: it has no weight_map of file names; fetch it again")
     files = []
-    for name in sorted(set(places.values())):
-        # What lies elsewhere is none of the checkpoint's: a name must not lead out of its folder.
+    for name in sorted(set(weight_map.values())):
+        # A name must not lead out of the checkpoint's folder.
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise InputError(f"{index} names {name!r}, outside its folder, and that is not read; fetch it again")
         file = index.parent / name
@@ -181,7 +181,10 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _is_zip(file: Path) -> bool:
-    """What torch has written since 1.6; only that can be mapped. It packs nothing: what is packed is a bomb."""
+    """Whether it has the format that torch has written since 1.6, the only one that can be mapped.
+
+    torch does not compress: a file that unpacks to more than its own size is refused as a bomb.
+    """
     size = check_plain(file, "give a weights file")
     with file.open("rb") as stream:
         if stream.read(2) != b"PK":
@@ -194,7 +197,7 @@ def _is_zip(file: Path) -> bool:
 
 
 def _tensors(loaded: Any, file: Path) -> dict[str, Tensor]:
-    """The arrays, from the usual one level down (state_dict, model) where a training loop put them."""
+    """The arrays, from one level down (state_dict, model) where a training loop put them there."""
     for _ in range(3):
         if not isinstance(loaded, dict):
             break
@@ -213,7 +216,7 @@ def _tensors(loaded: Any, file: Path) -> dict[str, Tensor]:
 
 
 def _check_stored(arrays: dict[str, Tensor], file: Path) -> None:
-    """Refuse arrays that are not in the file number by number: strides of zero make any size of four bytes."""
+    """Refuse arrays whose entries are not all in the file: strides of zero make any size of four bytes."""
     for name, value in arrays.items():
         if value.layout != torch.strided or value.is_quantized or value.device.type != "cpu":
             raise InputError(f"{file}: {name} is not stored as plain numbers; save its state_dict as safetensors")

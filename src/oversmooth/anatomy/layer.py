@@ -17,18 +17,18 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory.weights import all_finite, repeat_shared_heads
 
 NormPosition = Literal["pre", "post", "none", "unknown"]
-"""Before attention, after the addition, nowhere; unknown: files do not say it, and nothing has run."""
+"""Before attention, after the addition, or nowhere; unknown: the files do not say, and nothing has run."""
 _LATENT_EPS = 1e-6
 SINKS, GATE = "sinks", "a gate"
 
 
 class Weights(Protocol):
-    """Named arrays: a live module's or a checkpoint's."""
+    """Named arrays of a live module or of a checkpoint."""
 
     shapes: dict[str, tuple[int, ...]]
 
     def read(self, name: str, rows: slice | None = None) -> Tensor:
-        """One of them, or some rows of it."""
+        """One array, or some of its rows."""
         ...
 
 
@@ -37,57 +37,72 @@ class Norm:
     """LayerNorm or RMSNorm on the way into attention (pre) or after the addition (post)."""
 
     name: str
+    """Of its module."""
     kind: Literal["layer", "rms"]
+    """LayerNorm or RMSNorm."""
     offset: float
-    """Added to the stored weight: 1 in Gemma's, else 0."""
+    """Added to the stored weight: 1 in Gemma's norms, otherwise 0."""
     weights: Weights = field(repr=False, compare=False)
+    """Where its arrays are read from."""
 
     @property
     def gamma(self) -> Tensor:
+        """``(d,)``, the factor on each feature, offset included."""
         return _finite(self.weights.read(f"{self.name}.weight"), self.name, "weight") + self.offset
 
     @property
     def beta(self) -> Tensor | None:
+        """``(d,)``, what is added to each feature; None: nothing."""
         name = f"{self.name}.bias"
         return self.weights.read(name) if name in self.weights.shapes else None
 
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """One attention layer, as it acts on the residual stream. W_V ``(heads, d, k)``, W_O ``(heads, k, d)``."""
+    """One attention layer, as it acts on the residual stream."""
 
     name: str
-    """The module that holds the weights."""
+    """Of the module that holds the weights."""
     block: str
-    """The block it belongs to: with the MLP, where there is one."""
+    """The name of the block around it, with the MLP, where there is one."""
     heads: int
+    """Query heads."""
     kv_heads: int
+    """Heads of keys and values; fewer than `heads` where queries share them."""
     head_dim: int
+    """k, the features of one head's values."""
     width: int
+    """d, the features of the stream."""
     causal: bool | None
-    """None: not known before it runs."""
+    """Whether tokens see only earlier ones; None: not known before it runs."""
     norm_position: NormPosition
+    """Where its norm stands."""
     norm: Norm | None
+    """None: it has none, or its position is unknown."""
     layer_scale: str | None
     """The name of the per-channel factor on what attention adds; W_O has it folded in."""
     layout: Layout
+    """How its weights are named and packed."""
     weights: Weights = field(repr=False, compare=False)
+    """Where its arrays are read from."""
     window: int | None = None
-    """The size of the window that a token sees, as the module says it; None: no window, or not known before it runs."""
+    """The number of tokens in its sliding window, according to the module; None: no window, or not known before it
+    runs.
+    """
     factor: float | Tensor | None = field(default=None, compare=False)
-    """What multiplies attention's output on its way into the stream, beside the layer scale: a number of the
-    configuration, or, once the model ran, what was seen, ``()`` or ``(d,)``. W_O has it folded in.
+    """What multiplies attention's output on its way into the stream, besides the layer scale: a number from the
+    configuration, or, once the model has run, what was observed, ``()`` or ``(d,)``. W_O has it folded in.
     """
     keep: float = 1.0
     """What multiplies the stream that attention adds to: 1 almost everywhere; 0 where it replaces the stream."""
     feed: float = 1.0
     """What multiplies tokens on their way into the value projection; W_V has it folded in."""
     values_normed: bool = False
-    """Its values are normed token by token on their way, so H is known up to a factor that varies by token."""
+    """Whether its values are normed token by token, so that H is known up to a factor per token."""
     modules_idle: bool = False
-    """Its projections' modules never run: their weights are handed to a function."""
+    """Whether the modules of its projections never run, since their weights are passed to a function."""
     leak: str | None = None
-    """What keeps the rows of A from summing to one, in words (sinks, a gate); None: nothing that weights show."""
+    """What keeps the rows of A from summing to one, in words (sinks, a gate); None: nothing that the weights show."""
 
     def __str__(self) -> str:
         return self.name
@@ -95,25 +110,33 @@ class AttentionLayer:
     @property
     def value_module(self) -> tuple[str, str]:
         """The module that holds the value weight, and the weight's name there."""
-        return _place(f"{self.name}.{self.layout.value}")
+        return _module_and_weight(f"{self.name}.{self.layout.value}")
 
     @property
     def output_module(self) -> tuple[str, str]:
-        return _place(f"{self.name}.{self.layout.output}")
+        """The module that holds the output weight, and the weight's name there."""
+        return _module_and_weight(f"{self.name}.{self.layout.output}")
 
     @property
     def W_V(self) -> Tensor:
-        """One slice per query head; shared value heads repeated."""
+        """``(heads, d, k)``, the value weight, one slice per query head; shared value heads repeated."""
         W = self.raw_W_V
         return W if self.feed == 1 else W * self.feed
 
     @property
     def raw_W_V(self) -> Tensor:
-        """Without the factor on the way into the value projection."""
+        """``(heads, d, k)``, without the factor on the way into the value projection."""
         return repeat_shared_heads(self._values().mT, self.heads)
 
     def values(self, x: Tensor) -> Tensor:
-        """Exact, ``(..., heads, n, k)``, from what the value projection is given, ``(..., n, d)``."""
+        """The exact values.
+
+        Args:
+            x: ``(..., n, d)``, what enters the value projection.
+
+        Returns:
+            ``(..., heads, n, k)``, one slice per query head.
+        """
         W = self.raw_W_V.to(x)
         V = x[..., None, :, :] @ W
         if (bias := self.value_bias) is not None:
@@ -141,12 +164,13 @@ class AttentionLayer:
 
     @property
     def W_O(self) -> Tensor:
+        """``(heads, k, d)``, the output weight, one slice per head, with the layer scale and other factors included."""
         W, scale = self.raw_W_O, self.scale
         return W if scale is None else W * scale.to(W)
 
     @property
     def scale(self) -> Tensor | None:
-        """All that multiplies attention's output on its way into the stream, ``()`` or ``(d,)``; None: nothing."""
+        """``()`` or ``(d,)``, all that multiplies attention's output on its way into the stream; None: nothing."""
         scale = None
         if self.layer_scale is not None:
             scale = _finite(self.weights.read(self.layer_scale), self.name, "layer scale")
@@ -157,14 +181,14 @@ class AttentionLayer:
 
     @property
     def raw_W_O(self) -> Tensor:
-        """Without the layer scale and other factors."""
+        """``(heads, k, d)``, without the layer scale and other factors."""
         name = f"{self.name}.{self.layout.output}"
         W = _finite(self.weights.read(name), self.name, "output weight")
         return (W if self.layout.transposed else W.mT).unflatten(0, (self.heads, self.head_dim))
 
     @property
     def value_bias(self) -> Tensor | None:
-        """``(heads, k)``, or None."""
+        """``(heads, k)``, one row per query head; None: there is none."""
         name = f"{self.name}.{self.layout.value_bias}"
         if name not in self.weights.shapes:
             return None
@@ -177,6 +201,7 @@ class AttentionLayer:
 
     @property
     def output_bias(self) -> Tensor | None:
+        """``(d,)``, as stored; None: there is none."""
         name = f"{self.name}.{self.layout.output_bias}"
         return self.weights.read(name) if name in self.weights.shapes else None
 
@@ -189,7 +214,7 @@ class AttentionLayer:
         return any(name in self.weights.shapes for name in names)
 
     def _values(self) -> Tensor:
-        """Rows of the value weight by head, ``(kv_heads, k, d)``; of a fused weight only what is needed is read."""
+        """The rows of the value weight by head, ``(kv_heads, k, d)``; of a stacked weight only those are read."""
         name = f"{self.name}.{self.layout.value}"
         if self.layout.packing == "latent":
             E = self._expanded()
@@ -205,11 +230,11 @@ class AttentionLayer:
 
     @property
     def latent_rank(self) -> int:
-        """The number of features that keys and values are made of, where that is fewer than the stream has."""
+        """Latent attention: the number of features that keys and values are computed from."""
         return self.weights.shapes[f"{self.name}.{self.layout.latent_norm}"][0]
 
     def _expanded(self) -> Tensor:
-        """From the latent features to values, its norm's γ folded in, ``(heads, k, rank)``."""
+        """The map from latent features to values, the latent norm's γ folded in, ``(heads, k, rank)``."""
         W = _finite(self.weights.read(f"{self.name}.{self.layout.expand}"), self.name, "value weight")
         gamma = _finite(self.weights.read(f"{self.name}.{self.layout.latent_norm}"), self.name, "latent norm")
         W = W.to(torch.promote_types(W.dtype, torch.float32))  # a product of half precision has too few digits
@@ -217,9 +242,18 @@ class AttentionLayer:
         return W.unflatten(0, (self.heads, -1))[:, -self.head_dim :] * gamma.to(W)
 
     def split(self, packed: Tensor, dim: int = 0) -> tuple[Tensor | None, Tensor]:
-        """What the value projection's weight, bias or output holds along dim: (queries and keys or None, values).
+        """Split the value projection's weight, bias or output into queries and keys, and values.
 
-        The values' dim becomes two, ``(kv_heads, k)``.
+        Args:
+            packed: the weight, bias or output.
+            dim: the dimension along which queries, keys and values are packed.
+
+        Returns:
+            Queries and keys, None where the values have a projection of their own, and the values, in which dim becomes
+            the two dimensions ``(kv_heads, k)``.
+
+        Raises:
+            InputError: latent attention, whose value weight is a product of several.
         """
         dim, k = dim % packed.ndim, self.head_dim
         if self.layout.packing == "latent":
@@ -239,7 +273,13 @@ class AttentionLayer:
         return by_head.narrow(dim + 1, 0, before), by_head.select(dim + 1, before)
 
     def join(self, rest: Tensor | None, values: Tensor, dim: int = 0) -> Tensor:
-        """The inverse of `split`."""
+        """The inverse of `split`.
+
+        Args:
+            rest: queries and keys as `split` returned them, or None.
+            values: with the two dimensions ``(kv_heads, k)`` from dim on.
+            dim: the dimension along which they are packed.
+        """
         dim = dim % (values.ndim - 1)
         if rest is None:
             return values.flatten(dim, dim + 1)
@@ -254,13 +294,14 @@ class AttentionLayer:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """The attention layers of one stack, in the order they run; a shared layer stands as often as it runs."""
+    """The attention layers of one stack, in the order they run; a shared layer appears as often as it runs."""
 
     layers: tuple[AttentionLayer, ...]
+    """Also reached by iteration."""
     stack: str
     """The name of the stack: the layers' names with * for the number."""
     remarks: tuple[str, ...] = ()
-    """Other stacks, cross-attention, partial matches: what was seen and not taken."""
+    """What was seen and left out: other stacks, cross-attention, partial matches."""
     alone: bool = True
     """Whether the model has no other stack."""
 
@@ -276,7 +317,7 @@ class Anatomy:
         return len({layer.name for layer in self.layers}) < len(self.layers)
 
 
-def _place(name: str) -> tuple[str, str]:
+def _module_and_weight(name: str) -> tuple[str, str]:
     module, _, weight = name.lstrip(".").rpartition(".")
     return module, weight
 

@@ -1,4 +1,4 @@
-"""How attention modules name and pack their weights: the one table to extend when a new family comes along.
+"""How attention modules name and pack their weights: the table to extend for a new family.
 
 A layout is recognised by the names of its value and output weights, relative to the module that holds both, so the
 same row serves a live module and a checkpoint on disk. transformers renamed things between 4.57 and 5: both names are
@@ -19,33 +19,38 @@ Role = Literal["factor", "keep", "feed"]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where values and outputs live, relative to the attention module."""
+    """Where the value and output weights live, relative to the attention module."""
 
     name: str
+    """In words: the weights, and the families that have them."""
     value: str
     """The value weight, or the fused weight that holds it, such as ``v_proj.weight`` or ``in_proj_weight``."""
     output: str
+    """The output weight, such as ``o_proj.weight``."""
     packing: Packing = "separate"
-    """Fused weights: stacked is all queries, all keys, all values; per head is q, k, v of the first value head, then
-    of the next, where every query head that shares the values has its q; quarters is four times q, v, k of a quarter
-    of the heads. Latent is a product: the weight's first rows, a norm and what expands it.
+    """How a fused weight is packed: stacked is all queries, all keys, all values; per head is q, k, v of the first
+    value head, then of the next, with one q for each query head that shares the values; quarters is four times q, v, k
+    of a quarter of the heads. Latent is a product of the weight's first rows, a norm and what expands it.
     """
     transposed: bool = False
-    """Weights stored (in, out), as GPT-2's Conv1D does; torch's Linear has (out, in)."""
+    """Whether weights are stored (in, out), as in GPT-2's Conv1D; torch's Linear has (out, in)."""
     models: tuple[str, ...] = ()
     """The model_types that it holds for, where the same names mean another packing elsewhere; empty: all."""
     own_bias: str = ""
-    """The values' bias, where it is a parameter by itself and not part of the value module."""
+    """The values' bias, where it is a parameter of its own and not part of the value module."""
     latent_norm: str = ""
+    """Latent: the weight of the norm."""
     expand: str = ""
-    """Latent: the weights of the norm and of the projection after it, which holds keys and values of every head."""
+    """Latent: the weight of the projection after the norm, which holds keys and values of every head."""
 
     @property
     def value_bias(self) -> str:
+        """The name of the values' bias, where there is one."""
         return self.own_bias or _bias(self.value)
 
     @property
     def output_bias(self) -> str:
+        """The name of the output's bias, where there is one."""
         return _bias(self.output)
 
 
@@ -102,7 +107,18 @@ LAYOUTS: list[Layout] = [
 
 
 def register(name: str, *, value: str, output: str, packing: Packing = "separate", transposed: bool = False) -> Layout:
-    """Teach anatomy another layout. Names are relative to the attention module; the newest is tried first.
+    """Add a layout to those that `locate` knows; the newest is tried first.
+
+    Args:
+        name: of the layout, in words.
+        value: the name of the value weight, or of the fused weight that holds it, relative to the attention module.
+        output: the name of the output weight, relative to the attention module.
+        packing: "separate", "stacked" (all queries, all keys, all values) or "per head" (q, k, v of the first head,
+            then of the next).
+        transposed: whether weights are stored (in, out); torch's Linear has (out, in).
+
+    Returns:
+        The layout, which ``LAYOUTS.remove`` takes out again.
 
     >>> mine = register("mine", value="to_values.weight", output="merge.weight")
     >>> LAYOUTS.remove(mine)
@@ -121,11 +137,11 @@ def register(name: str, *, value: str, output: str, packing: Packing = "separate
 
 @dataclass(frozen=True)
 class Refused:
-    """A family whose weights look like a known layout and are used in a way that the theory does not describe."""
+    """A family whose weights look like a known layout but are used in a way that the theory does not describe."""
 
     models: tuple[str, ...]
     weight: str
-    """Part of the name of a weight that gives it away; empty: there is none."""
+    """Part of the name of a weight that identifies it; empty: there is none."""
     why: str
 
 
@@ -199,8 +215,8 @@ SINKS = ("sinks", "attention_sink_bias")
 OUTPUT_GATE = ("gate_proj", "g_proj", "attn_gate", "output_gate")
 # One number beside attention whose tanh multiplies what it adds (Mllama).
 TANH_GATE = ("gate_attn",)
-# What a configuration says of the stream: "factor" on what attention adds, "keep" on the stream that it adds to, "feed"
-# on the tokens that values are made of.
+# Settings of a configuration that scale the stream: "factor" what attention adds, "keep" the stream that it adds to,
+# "feed" the tokens that values are computed from.
 FACTORS: dict[str, Role] = {
     "residual_multiplier": "factor",
     "attention_out_multiplier": "factor",
@@ -208,15 +224,15 @@ FACTORS: dict[str, Role] = {
     "full_attn_alpha_factor": "keep",
     "full_attn_beta_factor": "factor",
 }
-# Factors that the configuration has times the root of the depth (MiniCPM).
+# Factors that the configuration gives multiplied by the root of the depth (MiniCPM).
 FACTORS_BY_DEPTH = ("scale_depth",)
 
-# Where norms stand and whether they multiply by γ or 1 + γ, for checkpoints: seen in transformers' models with random
-# weights, by hooks; "output.LayerNorm" and "sa_layer_norm" need no list. Models that are not here are "unknown".
+# Where norms stand and whether they multiply by γ or 1 + γ, for checkpoints: observed by hooks in transformers' models
+# with random weights; "output.LayerNorm" and "sa_layer_norm" need no list. Models that are not here are "unknown".
 NORM_FIRST = ("norm_first", "do_layer_norm_before", "normalize_before", "pre_norm", "do_stable_layer_norm")
 # Models for which one of these settings decides.
 NORM_FIRST_MODELS = ("hubert", "opt", "unispeech", "unispeech-sat", "wav2vec2", "wavlm", "xmod")
-# MiniMax's first norm gives the stream that attention adds to: Post-LN, counted from one norm later.
+# MiniMax's first norm produces the stream that attention adds to: Post-LN, counted from one norm later.
 POST_NORM_MODELS = (
     "albert", "bart", "blenderbot-small", "data2vec-audio", "fsmt", "gte", "jina_embeddings_v3", "marian", "minimax",
     "mpnet", "mvp", "nomic_bert", "openai-gpt", "plbart", "sew", "sew-d", "speecht5", "vits",
@@ -246,11 +262,11 @@ PRE_NORM_MODELS = (
 )  # fmt: skip
 # Pre-LN models whose first layer has no norm: their embedding is normed already.
 FIRST_UNNORMED_MODELS = ("modernbert", "modernbert-decoder")
-# Models whose values are made of the stream as it is; a norm stands on the branch, or nowhere.
+# Models whose values are computed from the stream as it is; a norm stands on the branch, or nowhere.
 NO_NORM_MODELS = ("exaone4", "flex_olmo", "olmo2", "olmo3")
-# Norms that multiply by 1 + weight.
-# Attention that hands its projections' weights to a function, so that its modules never run.
+# Attention that passes its projections' weights to a function, so that its modules never run.
 WEIGHTS_IN_A_FUNCTION = ("wavlm",)
+# Norms that multiply by 1 + weight.
 OFFSET_NORM_MODELS = (
     "gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma",
     "t5_gemma_module", "t5gemma2_encoder", "vaultgemma",
@@ -277,5 +293,5 @@ BIDIRECTIONAL_MODELS = (
 HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "heads", "nhead", "num_head", "attention_heads")
 ENCODER_HEADS, DECODER_HEADS = "encoder_attention_heads", "decoder_attention_heads"
 HEAD_DIM = ("v_head_dim", "head_dim", "d_kv", "attention_head_size", "dim_head")
-# Asked of the attention module alone: its model's other layers may look further.
+# Looked up on the attention module alone: other layers of the model may see further.
 WINDOW = ("sliding_window", "local_attention")

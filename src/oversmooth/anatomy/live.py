@@ -13,14 +13,14 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory.weights import all_finite
 
 NormForm = tuple[Literal["layer", "rms"], float]
-"""The kind of a norm, and what it adds to its stored weight."""
+"""The kind of a norm, and the offset that it adds to its stored weight."""
 
 # Where a wrapper keeps the module it wraps: torch.compile, DistributedDataParallel and DataParallel.
 _WRAPPED = ("_orig_mod", "module")
 
 
 class LiveModel:
-    """Names, shapes and attributes of a module; parameters are handed out as they are."""
+    """Names, shapes and attributes of a module; parameters are returned as they are."""
 
     runs = True
 
@@ -50,20 +50,20 @@ class LiveModel:
         return value if rows is None else value[rows]
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
-        """Asked of the attention module, of its children, of those around it up to the model, then of the config."""
+        """Looked up on the attention module, its children, the modules around it up to the model, then the config."""
         around = [module]
         while around[-1]:
             around.append(around[-1].rpartition(".")[0])
         inside = [f"{module}.{child}" for child, _ in self.modules[module].named_children()]
-        for place in [module, *inside, *around[1:]]:
+        for module_name in [module, *inside, *around[1:]]:
             for name in names:
-                value = getattr(self.modules[place], name, None)
+                value = getattr(self.modules[module_name], name, None)
                 if isinstance(value, (bool, int, float)):
                     return value
         return config_value(self.config, module, names)
 
     def setting(self, module: str, name: str) -> Any:
-        """Of the nearest configuration: a tower in a larger model has its own."""
+        """A setting of the nearest configuration: a tower in a larger model has its own."""
         here: str | None = module
         while here is not None:
             config = getattr(self.modules.get(here), "config", None)
@@ -73,24 +73,25 @@ class LiveModel:
         return None
 
     def norm_form(self, module: str) -> NormForm | None:
+        """Known for torch's own norms, observed for others."""
         norm = self.modules[module]
         plain: dict[type, NormForm] = {nn.LayerNorm: ("layer", 0.0), nn.RMSNorm: ("rms", 0.0)}
         return plain.get(type(norm)) or norm_form(norm)
 
     def window(self, module: str) -> int | None:
         for name in layouts.WINDOW:
-            said = getattr(self.modules[module], name, None)
-            said = said[0] if isinstance(said, tuple) and said else said  # to the left, and to the right
-            if isinstance(said, int) and not isinstance(said, bool) and said > 0:
-                return said
+            size = getattr(self.modules[module], name, None)
+            size = size[0] if isinstance(size, tuple) and size else size  # to the left, and to the right
+            if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+                return size
         return None
 
 
 @torch.no_grad()
 def norm_form(norm: nn.Module) -> NormForm | None:
-    """What a norm does, by what it makes of two tokens: classes and names do not say whether γ or 1 + γ multiplies."""
+    """What a norm does, seen from two tokens: classes and names do not say whether γ or 1 + γ multiplies."""
     gamma, beta = norm._parameters.get("weight"), norm._parameters.get("bias")
-    # One with a state, or with modules inside, may do more than norm when it runs.
+    # One with buffers, or with modules inside, may do more than norm when it runs.
     if gamma is None or gamma.ndim != 1 or gamma.device.type == "meta" or norm._modules or norm._buffers:
         return None
     x = torch.randn(2, len(gamma), generator=torch.Generator().manual_seed(0)) + 0.5
@@ -106,14 +107,14 @@ def norm_form(norm: nn.Module) -> NormForm | None:
         z = x.float() - x.float().mean(-1, keepdim=True) if kind == "layer" else x.float()
         z = z / z.square().mean(-1, keepdim=True).sqrt()
         for offset in (0.0, 1.0):
-            made = z * (gamma.float() + offset) + (0.0 if beta is None else beta.float())
-            off[kind, offset] = float((made - y.float()).norm() / y.float().norm().clamp(min=1e-12))
+            expected = z * (gamma.float() + offset) + (0.0 if beta is None else beta.float())
+            off[kind, offset] = float((expected - y.float()).norm() / y.float().norm().clamp(min=1e-12))
     best = min(off, key=off.__getitem__)
     return best if off[best] < 0.02 else None  # bfloat16 is 0.004 off
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside torch.compile's or a data-parallel wrapper."""
+    """The module inside the wrappers of torch.compile and data parallelism."""
     for name in _WRAPPED:
         inner = getattr(model, name, None)
         wraps = type(model).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel")
@@ -132,7 +133,7 @@ _TOWERS = {
 
 
 def config_parts(config: dict[str, Any], module: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The parts of a configuration for the tower that a module's name says it is in, and the whole with the rest."""
+    """The parts of a configuration for the tower that a module's name puts it in, and the whole with the rest."""
     own: list[dict[str, Any]] = []
     rest = [config]
     for key, towers in _TOWERS.items():
@@ -143,7 +144,7 @@ def config_parts(config: dict[str, Any], module: str) -> tuple[list[dict[str, An
 
 
 def config_value(config: dict[str, Any], module: str, names: tuple[str, ...]) -> Any:
-    """A number from a configuration, or from the part of it that a vision or text tower has to itself."""
+    """A number from the part of a configuration for the module's tower, or from the whole."""
     own, rest = config_parts(config, module)
     for part in (*own[::-1], *rest):
         for name in names:
@@ -153,13 +154,14 @@ def config_value(config: dict[str, Any], module: str, names: tuple[str, ...]) ->
 
 
 def check_is_module(model: object) -> nn.Module:
+    """The model, refused if it is not a module."""
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is {arguments.kind(model)}; give a torch.nn.Module, or a path")
     return model
 
 
 def check_finite(model: nn.Module) -> None:
-    """Refuse a model with NaN or infinity anywhere, by the name of the weight."""
+    """Refuse a model with NaN or infinity anywhere, naming the weight."""
     for name, p in model.named_parameters():
         if p.is_floating_point() and p.device.type != "meta" and not all_finite(p):
             bad = int((~torch.isfinite(p)).sum())

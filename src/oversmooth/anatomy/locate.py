@@ -1,6 +1,6 @@
 """Find attention by the names and shapes of weights, the same way in a live module and in a checkpoint.
 
-A source gives names, shapes and what it knows of heads; nothing here depends on classes or on where weights live.
+A source gives names, shapes and what it knows about heads; nothing here depends on classes or on where weights live.
 """
 
 from __future__ import annotations
@@ -22,38 +22,40 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 MOST_LAYERS = 4096
-"""Several times what the deepest transformer that was ever trained has."""
+"""Several times the depth of the deepest transformer ever trained."""
 
 
 class Source(Weights, Protocol):
-    """Where the weights live, and what is known beside them."""
+    """Where the weights live, and what is known besides them."""
 
     what: str
-    """In words, for messages."""
+    """Its name in messages."""
     config: dict[str, Any]
     """As in config.json; empty where there is none."""
     runs: bool
-    """Whether it is a live module: where its norms stand is seen when it runs, and a first guess will do."""
+    """Whether it is a live module: where its norms stand is observed when it runs, and a first guess will do."""
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
-        """The first of these attributes that the module or one near it has, or None."""
+        """The first of these attributes that the module or a module near it has, or None."""
         ...
 
     def setting(self, module: str, name: str) -> Any:
-        """As the configuration of the module, or of the tower that it is in, has it; None where it does not."""
+        """A setting of the module's configuration, or of its tower's; None where there is none."""
         ...
 
     def norm_form(self, module: str) -> NormForm | None:
-        """What a norm was seen to do; None where only its weights are known."""
+        """What a norm does, as observed; None where only its weights are known."""
         ...
 
     def window(self, module: str) -> int | None:
-        """The size of the window that attention looks through; None where it has none, or does not say."""
+        """The size of attention's sliding window; None where there is none, or it is not known."""
         ...
 
 
 @dataclass(frozen=True)
 class _Match:
+    """An attention module, by its name, and the layout of its weights."""
+
     prefix: str
     layout: Layout
 
@@ -65,8 +67,13 @@ def find(
     heads: int | None = None,
     norm: NormPosition | None = None,
 ) -> Anatomy:
-    """The attention layers of one stack. stack: part of its name, where there are several; heads and norm: where the
-    source does not say.
+    """The attention layers of one stack.
+
+    Args:
+        source: a live module or a checkpoint.
+        stack: part of the stack's name, where there are several; by default the deepest.
+        heads: the number of heads, where the source does not say.
+        norm: where the norm stands, where the source does not say.
     """
     heads = None if heads is None else arguments.whole(heads, "heads", least=1)
     if stack is not None and not isinstance(stack, str):
@@ -87,21 +94,21 @@ def find(
         _check_supported(source, [""])
         raise InputError(_nothing_found(source, remarks))
     chosen = _choose(stacks, stack)
-    others = [f"{key} ({len(found)})" for key, found in stacks.items() if key != chosen]
+    others = [f"{key} ({len(members)})" for key, members in stacks.items() if key != chosen]
     if others:
         remarks.append(f"looked at {chosen}; other stacks, to be chosen with stack=: {', '.join(others)}")
     _check_depth(source, len(stacks[chosen]))
-    found = sorted(stacks[chosen], key=lambda m: [int(i) for i in re.findall(r"\d+", m.prefix)])
-    _check_supported(source, [m.prefix for m in found])
-    remarks += _gaps(chosen, found)
-    layers = [_layer(source, m, heads, norm) for m in found]
+    in_order = sorted(stacks[chosen], key=lambda m: [int(i) for i in re.findall(r"\d+", m.prefix)])
+    _check_supported(source, [m.prefix for m in in_order])
+    remarks += _gaps(chosen, in_order)
+    layers = [_layer(source, m, heads, norm) for m in in_order]
     if any(layer.norm_position == "unknown" for layer in layers):
-        remarks.append(_norm_unknown(source, found[0].prefix))
+        remarks.append(_norm_unknown(source, in_order[0].prefix))
     return Anatomy(tuple(_as_run(source, layers)), chosen, tuple(remarks), alone=not others)
 
 
 def norm_position(on_message: str | None) -> NormPosition | None:
-    """What a user says of the norm, checked."""
+    """The position of the norm that a user gave, checked."""
     if on_message is None:
         return None
     positions: dict[str, NormPosition] = {"pre": "pre", "post": "post", "none": "none"}
@@ -109,20 +116,20 @@ def norm_position(on_message: str | None) -> NormPosition | None:
 
 
 def _matches(source: Source) -> list[_Match]:
-    found: dict[str, _Match] = {}
+    matches: dict[str, _Match] = {}
     for layout in LAYOUTS:
         for name, shape in source.shapes.items():
             prefix = _prefix(name, layout.value)
-            if prefix is None or prefix in found or len(shape) != 2 or not _applies(source, prefix, layout):
+            if prefix is None or prefix in matches or len(shape) != 2 or not _applies(source, prefix, layout):
                 continue
             output = source.shapes.get(_join(prefix, layout.output))
             if output is not None and len(output) == 2:
-                found[prefix] = _Match(prefix, layout)
-    return list(found.values())
+                matches[prefix] = _Match(prefix, layout)
+    return list(matches.values())
 
 
 def _applies(source: Source, prefix: str, layout: Layout) -> bool:
-    """Whether the rest of a layout is there too, and the model is one that packs its weights that way."""
+    """Whether the layout's other weights are there too, and the model is one that packs its weights that way."""
     more = [part for part in (layout.latent_norm, layout.expand) if part]
     if any(_join(prefix, part) not in source.shapes for part in more):
         return False
@@ -141,8 +148,8 @@ def _check_supported(source: Source, prefixes: list[str]) -> None:
 
 
 def _model_type(source: Source, prefix: str) -> str | None:
-    said = source.setting(prefix, "model_type")
-    return said if isinstance(said, str) else None
+    model_type = source.setting(prefix, "model_type")
+    return model_type if isinstance(model_type, str) else None
 
 
 def _stack_root(prefix: str) -> str:
@@ -152,8 +159,10 @@ def _stack_root(prefix: str) -> str:
 
 def _norm_unknown(source: Source, prefix: str) -> str:
     model = _model_type(source, prefix)
-    said = f"model_type {model}" if model else "no model_type"
-    return f"the position of the norm is not known from these files ({said}), and it is not folded; give norm= (--norm)"
+    known = f"model_type {model}" if model else "no model_type"
+    return (
+        f"the position of the norm is not known from these files ({known}), and it is not folded; give norm= (--norm)"
+    )
 
 
 def _prefix(name: str, suffix: str) -> str | None:
@@ -169,7 +178,7 @@ def _join(*parts: str) -> str:
 def _partial(source: Source, matches: list[_Match]) -> list[str]:
     """Value weights whose output weight is not where any layout has it."""
     taken = {_join(m.prefix, m.layout.value) for m in matches}
-    # A layout's values may be another's queries by name, so what a match explains is not reported again.
+    # One layout's name for values may be another's for queries, so nothing inside a match is reported again.
     inside = tuple(m.prefix + "." for m in matches if m.prefix)
     missing: dict[str, tuple[str, set[str], int]] = {}
     for layout in LAYOUTS:
@@ -207,15 +216,15 @@ def _choose(stacks: dict[str, list[_Match]], wanted: str | None) -> str:
     return max(stacks, key=lambda key: (len(stacks[key]), "encoder" in key))
 
 
-def _gaps(key: str, found: list[_Match]) -> list[str]:
-    places = [int(numbers[-1]) if (numbers := re.findall(r"\d+", m.prefix)) else 0 for m in found]
+def _gaps(key: str, matches: list[_Match]) -> list[str]:
+    indices = [int(numbers[-1]) if (numbers := re.findall(r"\d+", m.prefix)) else 0 for m in matches]
     if key.count("*") != 1:
         return []
-    there = set(places)
-    count = max(places) + 1 - len(there)  # a name may say any number: nothing of that length is made
+    present = set(indices)
+    count = max(indices) + 1 - len(present)  # a name may hold any number, so nothing of that length is built
     if not count:
         return []
-    missing = itertools.islice((place for place in itertools.count() if place not in there), min(count, 8))
+    missing = itertools.islice((index for index in itertools.count() if index not in present), min(count, 8))
     return [f"{key}: no attention of a known layout in {count:,} places ({', '.join(map(str, missing))})"]
 
 
@@ -224,8 +233,8 @@ def _nothing_found(source: Source, remarks: list[str]) -> str:
     matrices = [name for name, shape in source.shapes.items() if len(shape) == 2]
     have = f"its weights are called {matrices[0]} and so on" if matrices else "it has no weight matrices"
     if remarks:
-        said = remarks[0].removesuffix("; it is left out")
-        return f"no attention found in {source.what}: {said}; teach its layout with oversmooth.anatomy.register"
+        remark = remarks[0].removesuffix("; it is left out")
+        return f"no attention found in {source.what}: {remark}; teach its layout with oversmooth.anatomy.register"
     return (
         f"no attention found in {source.what}: none of the {len(known)} names of value weights that are known; {have}; "
         "teach a layout with oversmooth.anatomy.register(name, value='….weight', output='….weight')"
@@ -287,26 +296,26 @@ def _layer(source: Source, match: _Match, heads: int | None, norm: NormPosition 
 
 
 def _number(source: Source, prefix: str, role: layouts.Role) -> float:
-    """The product of what the configuration says of a role."""
+    """The product of the configuration's factors in this role."""
     product = 1.0
-    for key, does in layouts.FACTORS.items():
-        said = source.setting(prefix, key)
-        if does == role and _is_number(said):
-            product *= said
+    for key, its_role in layouts.FACTORS.items():
+        value = source.setting(prefix, key)
+        if its_role == role and _is_number(value):
+            product *= value
     return product
 
 
-def _is_number(said: Any) -> bool:
-    return isinstance(said, (int, float)) and not isinstance(said, bool)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _factor(source: Source, prefix: str, block: str) -> float | Tensor | None:
     factor: float | Tensor = _number(source, prefix, "factor")
     depth = source.setting(prefix, "num_hidden_layers")
     for key in layouts.FACTORS_BY_DEPTH:
-        said = source.setting(prefix, key)
-        if _is_number(said) and _is_number(depth):
-            factor = factor * said / math.sqrt(depth)
+        value = source.setting(prefix, key)
+        if _is_number(value) and _is_number(depth):
+            factor = factor * value / math.sqrt(depth)
     gate = _named(source, prefix, block, layouts.TANH_GATE, (1,))
     if gate is not None:
         factor = factor * source.read(gate).tanh().reshape(())
@@ -324,7 +333,7 @@ def _leak(source: Source, prefix: str, heads: int, inner: int) -> str | None:
 
 
 def _heads(source: Source, prefix: str, inner: int) -> tuple[int, int]:
-    """(heads, size of a head), the latter 0 where it follows from the former."""
+    """The number of heads and the size of each; the size is 0 where it follows from the number."""
     wanted: tuple[str, ...] = layouts.HEADS
     if "encoder" in prefix or "decoder" in prefix:
         wanted = ((layouts.DECODER_HEADS if "decoder" in prefix else layouts.ENCODER_HEADS), *wanted)
@@ -356,7 +365,7 @@ def _block(source: Source, prefix: str) -> str:
 
 
 def _around(prefix: str, block: str) -> list[str]:
-    """The attention module and what lies between it and its block, nearest first."""
+    """The names of the attention module and of the modules between it and its block, nearest first."""
     out, here = [prefix], prefix
     while here != block and here:
         here = here.rpartition(".")[0]
@@ -365,9 +374,9 @@ def _around(prefix: str, block: str) -> list[str]:
 
 
 def _named(source: Source, prefix: str, block: str, names: tuple[str, ...], shape: tuple[int, ...]) -> str | None:
-    for place in _around(prefix, block):
+    for module_name in _around(prefix, block):
         for name in names:
-            full = _join(place, name)
+            full = _join(module_name, name)
             if source.shapes.get(full) == shape:
                 return full
     return None
@@ -377,8 +386,8 @@ def _norm(
     source: Source, prefix: str, block: str, width: int, on_message: NormPosition | None
 ) -> tuple[NormPosition, str | None]:
     def named(names: tuple[str, ...]) -> str | None:
-        found = _named(source, prefix, block, tuple(f"{name}.weight" for name in names), (width,))
-        return None if found is None else found.removesuffix(".weight")
+        weight = _named(source, prefix, block, tuple(f"{name}.weight" for name in names), (width,))
+        return None if weight is None else weight.removesuffix(".weight")
 
     before, after = named(layouts.NORM_BEFORE), named(layouts.NORM_AFTER)
     model = _model_type(source, prefix)
@@ -422,9 +431,9 @@ def _norm_of(source: Source, prefix: str, name: str) -> Norm:
 
 
 def _causal(source: Source, prefix: str) -> bool | None:
-    said = source.attribute(prefix, ("is_causal",))
-    if isinstance(said, bool):
-        return said
+    is_causal = source.attribute(prefix, ("is_causal",))
+    if isinstance(is_causal, bool):
+        return is_causal
     if not source.config:
         return None
     model = _model_type(source, prefix)
@@ -439,7 +448,7 @@ def _check_depth(source: Source, depth: int) -> None:
 
 
 def _as_run(source: Source, layers: list[AttentionLayer]) -> list[AttentionLayer]:
-    """Shared layers as often as they run (ALBERT: groups of layers, each repeated over its share of the depth)."""
+    """Shared layers as often as they run (in ALBERT groups of layers, each repeated over its share of the depth)."""
     depth, groups = source.config.get("num_hidden_layers"), source.config.get("num_hidden_groups")
     if not isinstance(depth, int) or not isinstance(groups, int) or min(depth, groups) < 1 or len(layers) % groups:
         return layers

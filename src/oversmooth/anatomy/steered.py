@@ -1,6 +1,6 @@
-"""What may be asked of a model that was steered, by those that look at models and know no method of steering.
+"""What a steered model offers to code that inspects models and knows no method of steering.
 
-`steering` notes on the module it was given what it did; these are the names it is found by.
+`steering` records what it did on the module it was given; these are the names under which the record is kept.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from oversmooth.theory.radii import AttentionChange
 
 STEERED = "_oversmooth"
 STEERING_PARTS = "oversmooth"
-"""The name, inside an attention module, of what methods keep there."""
+"""The name, inside an attention module, under which methods keep their parts."""
 
 
 class SteeredLayer(Protocol):
-    """Where methods act inside a layer."""
+    """A layer in which methods act."""
 
     def change(self, run: int) -> AttentionChange | None:
-        """What is done to attention, where it is linear in A; None for nothing."""
+        """What is done to attention in this run of the layer, where it is linear in A; None: nothing."""
 
     def undecided(self) -> str:
         """Why spectra do not decide about this layer, steered as it is; empty where they do."""
@@ -31,10 +31,18 @@ class SteeredLayer(Protocol):
     def formula(
         self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor
     ) -> Tensor:
-        """What the output projection gets. V, V⁰ ``(b, n, heads, k)``; attend: A."""
+        """What enters the output projection.
+
+        Args:
+            run: which run of the layer this is, where it runs more than once.
+            V: ``(b, n, heads, k)``, its values.
+            attend: the product with A.
+            mask: the tokens that count; None: all of them.
+            V0: ``(b, n, heads, k)``, V⁰, the values of the first layer.
+        """
 
     def projected(self, Y: Tensor, mask: Tensor | None) -> Tensor:
-        """What becomes of what the output projection gives."""
+        """The output of the output projection, after what methods do to it."""
 
 
 class SteeredModel(Protocol):
@@ -43,10 +51,11 @@ class SteeredModel(Protocol):
     heads: int | None
 
     @property
-    def methods(self) -> Sequence[Any]: ...
+    def methods(self) -> Sequence[Any]:
+        """The methods that were applied."""
 
     def settings(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """The settings, as JSON takes them."""
 
     def report(self) -> dict[str, Any]:
         """For a diagnosis: what was done, how far it took the weights, and whether the promised spectrum holds."""
@@ -55,17 +64,17 @@ class SteeredModel(Protocol):
         """What a reader of a diagnosis should know."""
 
     def site(self, layer: str) -> SteeredLayer | None:
-        """By the layer's name."""
+        """The layer of this name, where methods act in it."""
 
     def hold(self) -> Any:
         """The pass that is running, for `resumed`."""
 
     def resumed(self, held: Any) -> AbstractContextManager[None]:
-        """Blocks that run meanwhile are part of an earlier pass again: with its first values, mask and weights."""
+        """Blocks that run inside it belong to an earlier pass: with its first values, mask and weights."""
 
 
 def steered_module(model: nn.Module) -> nn.Module | None:
-    """The module that was given to `steer`: this one or one inside it; None where nothing was steered."""
+    """The module that was given to `steer`, this one or one inside it; None where nothing was steered."""
     return next((m for m in unwrapped(model).modules() if STEERED in m.__dict__), None)
 
 

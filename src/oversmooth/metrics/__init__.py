@@ -1,8 +1,8 @@
-"""Numbers of a token array: the three notions of smoothing, and the energies behind attention.
+"""Metrics of a token array: the three notions of smoothing, and the energies behind attention.
 
 Pure functions of ``(..., n, d)``, tokens by features, with an optional ``mask`` of the tokens that count; they know
-nothing of models. Computed in float32 or better whatever comes in, differentiable, and each says what it is where it
-is undefined.
+nothing of models. Computed in float32 or better whatever the input's precision, and differentiable. Each docstring
+says where its metric is undefined.
 """
 
 from oversmooth.metrics.angle import cosine

@@ -1,4 +1,4 @@
-"""What every metric does first: check tokens and mask, and bring them to a precision worth computing in."""
+"""What every metric does first: check tokens and mask, and convert them to a precision worth computing in."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from oversmooth.safety.errors import InputError
 
 
 def as_tokens(x: Tensor) -> Tensor:
-    """Whatever is given for tokens as a tensor ``(..., n, d)``, in its own precision."""
+    """The tokens, checked, as a tensor ``(..., n, d)``, in its own precision."""
     return arguments.tensor(x, "tokens", "(..., n, d), tokens by features")
 
 
@@ -27,22 +27,22 @@ def prepare(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     except RuntimeError:
         raise InputError(
             f"mask {arguments.described(mask)} but tokens have shape {tuple(x.shape)}; "
-            f"give one boolean a token, {tuple(x.shape[:-1])}"
+            f"give one boolean per token, {tuple(x.shape[:-1])}"
         ) from None
     return torch.where(mask[..., None], x, 0.0), mask
 
 
 def count(x: Tensor, mask: Tensor | None) -> Tensor:
-    """How many tokens count: ``(...)`` in the dtype of x."""
+    """The number of tokens that count, ``(...)`` in the dtype of x."""
     if mask is None:
         return torch.full(x.shape[:-2], x.shape[-2], dtype=x.dtype, device=x.device)
     return mask.sum(-1).to(x.dtype)
 
 
 def largest(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """The largest modulus along dim, kept as axes of size one, or 1 where all is zero. No gradient runs through it.
+    """The largest modulus along dim, kept as axes of size one, or 1 where all is zero; no gradient flows through it.
 
-    Divided by it first, squares neither overflow nor underflow.
+    After division by it, squares neither overflow nor underflow.
     """
     if 0 in [x.shape[d] for d in ((dim,) if isinstance(dim, int) else dim)]:
         return torch.ones((), dtype=x.dtype, device=x.device)

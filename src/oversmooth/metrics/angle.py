@@ -12,14 +12,21 @@ _BLOCK = 1 << 22
 
 
 def cosine(x: Tensor, absolute: bool = False, *, mask: Tensor | None = None) -> Tensor:
-    """Mean cosine over all pairs of different tokens, or mean absolute cosine; 1 at most. ``(..., n, d) -> (...)``.
+    """Mean cosine, or mean absolute cosine, over all pairs of different tokens.
 
-    The two differ when tokens lie on one line but point both ways, as under a sharpening eigenvector of mixed
-    signs. A token of length zero has no direction and is in no pair. NaN with fewer than two tokens left, or NaN
-    inside.
+    The two differ when tokens lie on one line but point both ways, as under a sharpening eigenvector of mixed signs.
+    A token of length zero has no direction and is in no pair.
 
-    The signed mean needs no array of pairs; the absolute one is summed in blocks of rows, recomputed in the
-    backward pass, so memory grows linearly with n for both.
+    The signed mean needs no array of pairs; the absolute one is summed in blocks of rows, recomputed in the backward
+    pass, so memory grows linearly with n for both.
+
+    Args:
+        x: ``(..., n, d)``, tokens by features.
+        absolute: True for the mean of absolute cosines.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(...)``, 1 at most; NaN with fewer than two tokens that have a direction, or with NaN in x.
 
     >>> x = torch.tensor([[1.0, 0.0], [-2.0, 0.0], [0.0, 3.0]])
     >>> cosine(x), cosine(x, absolute=True)

@@ -1,4 +1,4 @@
-"""Averages of a metric over batches and processes. The metric is the truth; this only sums."""
+"""Averages of a metric over batches and processes."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from oversmooth.safety import arguments
 
 @dataclass(frozen=True)
 class Averaged:
-    """What an `Average` has seen."""
+    """The result of an `Average`."""
 
     mean: float
     """NaN before the first value."""
@@ -27,19 +27,21 @@ class Averaged:
 
 
 class Average:
-    """Mean and spread of a metric over everything it was shown.
+    """Mean and spread of a metric over all batches it was updated with.
 
-    ``update`` takes one batch ``(batch, ..., n, d)``; every leading entry counts once, whatever the batch's size.
-    ``compute`` gives the results; under ``torch.distributed`` those of all processes' data together, uneven shares
-    included, and every process must then call it. An undefined value (NaN) makes the mean NaN, unless
-    ``skip_undefined``: then it is left out and counted in ``undefined``. ``reset`` forgets everything.
+    Args:
+        metric: a function of tokens ``(..., n, d)`` with a keyword ``mask``, such as `cosine`.
+        skip_undefined: leave undefined values (NaN) out of the mean and count them in ``undefined``; otherwise a single
+            one makes the mean NaN.
+        **settings: passed to the metric.
 
     >>> from oversmooth.metrics import stable_rank
     >>> average = Average(stable_rank)
     >>> average.update(torch.eye(3).expand(2, 3, 3))
     >>> average.update(torch.ones(1, 3, 3))
-    >>> average.compute()
-    Averaged(mean=2.333333333333333, spread=1.1547005383792517, count=3, undefined=0)
+    >>> averaged = average.compute()
+    >>> round(averaged.mean, 4), round(averaged.spread, 4), averaged.count
+    (2.3333, 1.1547, 3)
     """
 
     def __init__(self, metric: Callable[..., Tensor], *, skip_undefined: bool = False, **settings: Any) -> None:
@@ -49,12 +51,19 @@ class Average:
         self.reset()
 
     def reset(self) -> None:
+        """Forget everything."""
         # count, mean, sum of squared deviations, undefined: Chan's formula merges them without cancellation.
         self._state = torch.zeros(4, dtype=torch.float64)
         self._device = torch.device("cpu")
 
     @torch.no_grad()
     def update(self, x: Tensor, *, mask: Tensor | None = None) -> None:
+        """Add one batch; each of its leading entries counts once, whatever the batch's size.
+
+        Args:
+            x: ``(batch, ..., n, d)``, tokens by features.
+            mask: ``(batch, ..., n)``, true for the tokens that count; None: all of them.
+        """
         x = arguments.tensor(x, "a batch", "(batch, ..., n, d)", least=3)
         self._device = x.device
         values = self.metric(x, mask=mask, **self.settings).double().flatten()
@@ -70,6 +79,10 @@ class Average:
         self._state = _merge(self._state, state)
 
     def compute(self) -> Averaged:
+        """Mean and spread so far.
+
+        Under ``torch.distributed`` over the data of all processes, uneven shares included; every process must call it.
+        """
         count, mean, deviations, undefined = self._gathered().tolist()
         return Averaged(
             mean=mean if count else math.nan,

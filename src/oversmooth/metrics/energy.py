@@ -13,7 +13,15 @@ from oversmooth.safety.errors import InputError
 
 
 def nonlocal_energy(u: Tensor, kernel: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """``J(u) = ½ Σ_ij ‖u_i − u_j‖² k_ij``: 0 when all tokens are equal. u ``(..., n, d)``, kernel ``(..., n, n)``.
+    """The non-local energy ``J(u) = ½ Σ_ij ‖u_i − u_j‖² k_ij``.
+
+    Args:
+        u: ``(..., n, d)``, tokens by features.
+        kernel: ``(..., n, n)``, the weight of each pair of tokens.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(...)``, 0 when all tokens are equal.
 
     >>> nonlocal_energy(torch.tensor([[0.0], [2.0]]), torch.ones(2, 2))
     tensor(4.)
@@ -29,13 +37,24 @@ def nonlocal_energy(u: Tensor, kernel: Tensor, *, mask: Tensor | None = None) ->
 def fidelity_energy(
     u: Tensor, f: Tensor, kernel: Tensor, strength: Tensor | float, *, mask: Tensor | None = None
 ) -> Tensor:
-    """``E(u, f) = J(u) + ½ Σ_i λ_i ‖u_i − f_i‖²``, λ one number or one a token ``(..., n)``."""
+    """The energy with a fidelity term, ``E(u, f) = J(u) + ½ Σ_i λ_i ‖u_i − f_i‖²``.
+
+    Args:
+        u: ``(..., n, d)``, tokens by features.
+        f: ``(..., n, d)``, the tokens that u is held to.
+        kernel: ``(..., n, n)``, the weight of each pair of tokens.
+        strength: ``()`` or ``(..., n)``, λ, one number or one per token.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(...)``, one energy per array.
+    """
     u, f = as_tokens(u), arguments.tensor(f, "f", "(..., n, d), tokens by features")
     if f.shape[-2:] != u.shape[-2:]:
         raise InputError(f"f has shape {tuple(f.shape)} but u has {tuple(u.shape)}; both are tokens by features")
     arguments.check_broadcast(u=u.shape[:-2], f=f.shape[:-2])
     distance = (prepare(u, mask)[0] - prepare(f, mask)[0]).square().sum(-1)
-    remedy = f"give one number, or one a token, (..., {u.shape[-2]})"
+    remedy = f"give one number, or one per token, (..., {u.shape[-2]})"
     strength = arguments.numbers(strength, "λ", remedy, dtype=distance.dtype, device=distance.device)
     if strength.ndim and strength.shape[-1] not in (1, u.shape[-2]):
         raise InputError(f"λ has shape {tuple(strength.shape)}; {remedy}")
@@ -45,7 +64,15 @@ def fidelity_energy(
 
 
 def step_size(kernel: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """``Δt_i = 1 / Σ_j (k_ij + k_ji)``: the step at which a symmetric kernel's flow becomes attention. ``(..., n)``."""
+    """The step ``Δt_i = 1 / Σ_j (k_ij + k_ji)`` at which the flow of a symmetric kernel becomes attention.
+
+    Args:
+        kernel: ``(..., n, n)``, the weight of each pair of tokens.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(..., n)``, one step per token.
+    """
     kernel = _as_kernel(kernel)
     mask = None if mask is None else arguments.mask(mask, kernel.device)
     kernel = _prepare_kernel(kernel, kernel, mask)
@@ -64,7 +91,7 @@ def _prepare_kernel(u: Tensor, kernel: Tensor, mask: Tensor | None) -> Tensor:
     kernel = kernel.to(u.dtype)
     if mask is not None:
         if mask.ndim == 0 or mask.shape[-1] not in (1, n):
-            raise InputError(f"mask {arguments.described(mask)}; give one boolean a token, (..., {n})")
+            raise InputError(f"mask {arguments.described(mask)}; give one boolean per token, (..., {n})")
         arguments.check_broadcast(mask=mask.shape[:-1], kernel=kernel.shape[:-2])
         kernel = torch.where(mask[..., None] & mask[..., None, :], kernel, 0.0)
     return kernel

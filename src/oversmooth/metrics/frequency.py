@@ -25,9 +25,14 @@ def _high(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def lfc(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The constant part ``(1/n) 1 1ᵀ X``: every token replaced by the mean token. ``(..., n, d) -> (..., n, d)``.
+    """The constant part of X, ``LFC[X] = (1/n) 1 1ᵀ X``: every token replaced by the mean token.
 
-    Hidden tokens are zero in the result; without any token left it is zero everywhere.
+    Args:
+        x: ``(..., n, d)``, tokens by features.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(..., n, d)``, zero at hidden tokens; all zero where every token is hidden.
 
     >>> lfc(torch.tensor([[1.0, 0.0], [3.0, 2.0]]))
     tensor([[2., 1.],
@@ -38,7 +43,14 @@ def lfc(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 
 def hfc(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The rest, ``X − LFC[X]``: what tells tokens apart. ``(..., n, d) -> (..., n, d)``.
+    """What distinguishes tokens, ``HFC[X] = X − LFC[X]``.
+
+    Args:
+        x: ``(..., n, d)``, tokens by features.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(..., n, d)``, zero at hidden tokens.
 
     >>> hfc(torch.tensor([[1.0, 0.0], [3.0, 2.0]]))
     tensor([[-1., -1.],
@@ -48,11 +60,16 @@ def hfc(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 
 def input_convergence(x: Tensor, norm: Literal["fro", "spectral"] = "fro", *, mask: Tensor | None = None) -> Tensor:
-    """``‖HFC[X]‖ / ‖LFC[X]‖``: 0 when all tokens are equal. ``(..., n, d) -> (...)``.
+    """The ratio ``‖HFC[X]‖ / ‖LFC[X]‖``.
 
-    ``‖LFC‖`` is the same in both norms, since LFC has rank one.
-    Infinite when the mean token is zero and the tokens are not; NaN where the ratio has no meaning
-    (an array of zeros, no token left, NaN inside).
+    Args:
+        x: ``(..., n, d)``, tokens by features.
+        norm: the Frobenius or the spectral norm of HFC; LFC has rank one, and the same norm in both.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(...)``, 0 when all tokens are equal, infinite when the mean token is zero and the tokens are not; NaN for an
+        array of zeros, with every token hidden, or with NaN in x.
 
     >>> input_convergence(torch.tensor([[1.0, 0.0], [3.0, 2.0]]))
     tensor(0.6325)

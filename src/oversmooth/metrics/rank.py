@@ -1,6 +1,6 @@
 """Rank collapse: how near tokens are to a rank-one array (THEORY §2, notion 3).
 
-All four numbers come from the singular values, taken from the smaller of the two Gram matrices in float64: in
+All four metrics come from the singular values, taken from the smaller of the two Gram matrices in float64: in
 float32 a Gram matrix cannot see σ₂/σ₁ below 7e-4, and in float64 none below 1e-7. Near rank one the others are
 therefore taken from what is left without the first pair of singular vectors, which resolves them to 1e-16 of σ₁.
 """
@@ -13,8 +13,8 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
 RESOLUTION = 1e-7
-"""Singular values below this share of the largest, or of the second near rank one, cannot be told from zero through a
-float64 Gram matrix, and count as zero."""
+"""Singular values below this share of the largest, or of the second near rank one, cannot be distinguished from zero
+through a float64 Gram matrix, and count as zero."""
 # σ₂/σ₁ below which the first pair is taken out first. Here a Gram matrix still knows σ₂ to 1e-9 of itself.
 _NEAR_RANK_ONE = 1e-3
 # What float64 cannot hold beside σ₁.
@@ -22,13 +22,20 @@ _ROUNDING = 1e-16
 
 
 def singular_values(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Singular values in float64, descending; NaN for an array with NaN. ``(..., n, d) -> (..., min(n, d))``.
+    """The singular values of X, in descending order.
+
+    Args:
+        x: ``(..., n, d)``, tokens by features.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(..., min(n, d))`` in float64, NaN for an array with NaN or infinity.
 
     >>> singular_values(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
     tensor([4., 3.], dtype=torch.float64)
     """
     x, mask = prepare(x, mask)
-    if 0 in x.shape[-2:]:  # nothing there: as good as an array of zeros
+    if 0 in x.shape[-2:]:  # empty: counts as an array of zeros
         return torch.zeros(*x.shape[:-2], 1, dtype=torch.float64, device=x.device)
     x = x.double()
     finite = x.isfinite().all(-1).all(-1)
@@ -84,7 +91,14 @@ def _unit(v: Tensor) -> Tensor:
 
 
 def sigma_ratio(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """``σ₂/σ₁``: 0 for rank one (one token included), 1 at most; NaN for zeros. ``(..., n, d) -> (...)``.
+    """The ratio ``σ₂/σ₁`` of the two largest singular values.
+
+    Args:
+        x: ``(..., n, d)``, tokens by features.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(...)``, 0 for rank one (a single token included), 1 at most; NaN for an array of zeros.
 
     >>> sigma_ratio(torch.diag(torch.tensor([4.0, 3.0, 1.0])))
     tensor(0.7500)
@@ -93,7 +107,14 @@ def sigma_ratio(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 
 def rank_one_distance(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """``‖X − X₁‖_F / ‖X‖_F`` with X₁ the best rank-one array. 0 for rank one; NaN for zeros. ``(..., n, d) -> (...)``.
+    """The relative distance ``‖X − X₁‖_F / ‖X‖_F`` to the nearest array of rank one, X₁.
+
+    Args:
+        x: ``(..., n, d)``, tokens by features.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(...)``, 0 for rank one; NaN for an array of zeros.
 
     >>> rank_one_distance(torch.diag(torch.tensor([4.0, 3.0])))
     tensor(0.6000)
@@ -102,7 +123,14 @@ def rank_one_distance(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 
 def stable_rank(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """``‖X‖_F² / ‖X‖₂²``: between 1 and the rank; NaN for zeros. ``(..., n, d) -> (...)``.
+    """The stable rank ``‖X‖_F² / ‖X‖₂²``.
+
+    Args:
+        x: ``(..., n, d)``, tokens by features.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(...)``, between 1 and the rank; NaN for an array of zeros.
 
     >>> stable_rank(torch.diag(torch.tensor([4.0, 3.0])))
     tensor(1.5625)
@@ -111,7 +139,14 @@ def stable_rank(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 
 def effective_rank(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """``exp`` of the entropy of ``σ/Σσ`` (Roy and Vetterli): 1 to the rank; NaN for zeros. ``(..., n, d) -> (...)``.
+    """The effective rank of Roy and Vetterli: the exponential of the entropy of ``σ/Σσ``.
+
+    Args:
+        x: ``(..., n, d)``, tokens by features.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+
+    Returns:
+        ``(...)``, between 1 and the rank; NaN for an array of zeros.
 
     >>> effective_rank(torch.eye(4)), effective_rank(torch.ones(4, 4))
     (tensor(4.), tensor(1.))
@@ -120,7 +155,14 @@ def effective_rank(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 
 
 def ranks_of(s: Tensor) -> dict[str, Tensor]:
-    """All four numbers from singular values that are there already, ``(..., m) -> (...)`` each."""
+    """All four metrics of rank from known singular values.
+
+    Args:
+        s: ``(..., m)``, singular values in descending order.
+
+    Returns:
+        ``(...)`` each, by the names of their functions.
+    """
     s = arguments.tensor(s, "s", "singular values, (..., m)", least=1, floating=False)
     if not s.shape[-1]:
         raise InputError(f"s has shape {tuple(s.shape)}; give at least one singular value, (..., m)")
@@ -137,6 +179,6 @@ def ranks_of(s: Tensor) -> dict[str, Tensor]:
 
 
 def _rank(name: str, x: Tensor, mask: Tensor | None) -> Tensor:
-    """One of them, in the precision of the tokens."""
+    """One of the metrics of `ranks_of`, in the precision of the tokens."""
     x = as_tokens(x)
     return ranks_of(singular_values(x, mask=mask))[name].to(torch.promote_types(x.dtype, torch.float32))

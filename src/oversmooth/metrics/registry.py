@@ -6,7 +6,7 @@ A new metric is one file in this folder that registers a function of tokens::
     def spread(x, *, mask=None):
         \"""``(..., n, d)`` -> ``(...)``\"""
 
-It is then measured after every block and stands in the diagnosis, the terminal, the page and the figures.
+It is then measured after every block and appears in the diagnosis, the terminal, the page and the figures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 
 class Function(Protocol):
-    """``(..., n, d)`` -> ``(...)``; mask ``(..., n)``, true for the tokens that count."""
+    """A metric of tokens, ``(..., n, d) -> (...)``; mask ``(..., n)``, true for the tokens that count."""
 
     __name__: str
 
@@ -33,25 +33,26 @@ Scale = Literal["linear", "log"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a token array, and how it is shown."""
+    """A metric of a token array, and how it is shown."""
 
     name: str
-    """In a diagnosis, and in its JSON."""
+    """Its name in a diagnosis, and its key in JSON."""
     label: str
-    """As people write it; empty for what is computed with and not shown."""
+    """Its name on pages and in figures; empty: it is not shown."""
     notion: str
-    """Of smoothing, which it measures; its own name where it is none of the three."""
+    """The notion of smoothing that it measures; its own label where it is none of the three."""
     scale: Scale = "linear"
+    """Of its axis."""
     falls: bool = True
-    """Whether it falls, or rises, as tokens become alike."""
+    """Whether it falls as tokens become alike; False: it rises."""
     heading: str = ""
-    """Of its column in the terminal; empty: it has none there."""
+    """Of its column in the terminal; empty: it has no column."""
     fixed: bool = False
-    """Shown with two decimals: it lies between −1 and 1."""
+    """Whether it is shown with two decimals, since it lies between −1 and 1."""
     panel: bool = False
     """Whether it has a panel of its own in figures."""
     of: Function | None = None
-    """The function, where it is not one of those that are measured together in one sweep."""
+    """Its function; None: it is measured together with others, in one sweep."""
 
 
 METRICS: dict[str, Metric] = {}
@@ -61,18 +62,29 @@ METRICS: dict[str, Metric] = {}
 def register(
     *, label: str, scale: Scale = "linear", falls: bool = True, heading: str = "", fixed: bool = False
 ) -> Callable[[Function], Function]:
-    """A decorator that makes a function of tokens a metric of every diagnosis, named as the function is."""
+    """A decorator that makes a function of tokens a metric of every diagnosis, under the function's name.
 
-    def known(function: Function) -> Function:
+    Args:
+        label: the metric's name on pages and in figures.
+        scale: of its axis.
+        falls: whether it falls as tokens become alike; False: it rises.
+        heading: of its column in the terminal; empty: the label.
+        fixed: whether to show it with two decimals, since it lies between −1 and 1.
+
+    Returns:
+        The decorator, which leaves the function as it is.
+    """
+
+    def registered(function: Function) -> Function:
         name = function.__name__
         METRICS[name] = Metric(name, label, label, scale, falls, heading or label, fixed, panel=True, of=function)
         return function
 
-    return known
+    return registered
 
 
 def extra() -> list[Metric]:
-    """Those that are functions of their own."""
+    """The metrics that have a function of their own."""
     return [metric for metric in METRICS.values() if metric.of is not None]
 
 
@@ -94,7 +106,7 @@ METRICS.update({metric.name: metric for metric in _TOGETHER})
 
 
 def find() -> None:
-    """Import every file of this folder, where metrics register themselves."""
+    """Import every module of this package, so that the metrics in it register themselves."""
     package = importlib.import_module(__name__.rpartition(".")[0])
     for file in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{file.name}")

@@ -1,7 +1,7 @@
 """The cheap metrics of a token array in one sweep, for observing a model while it runs.
 
-Each number is that of the function of its name; this only shares the passes over memory, which are what a forward
-pass on a CPU feels.
+Each value is that of the function of the same name; this only shares the passes over memory, which are what slows a
+forward pass on a CPU.
 """
 
 from __future__ import annotations
@@ -23,25 +23,33 @@ _SMALL, _LARGE = 1e-12, 1e12  # norms whose squares, and their sums, are far fro
 
 @dataclass(frozen=True)
 class Summary:
-    """``(...)`` each, and the norms of the tokens ``(..., n)``, zero where hidden."""
+    """The metrics that `summary` takes, ``(...)`` each."""
 
     log_hfc: Tensor
     """``log ‖HFC‖_F``."""
     log_lfc: Tensor
+    """``log ‖LFC‖_F``."""
     cos: Tensor
+    """Mean cosine."""
     abs_cos: Tensor
+    """Mean absolute cosine."""
     token_norms: Tensor
+    """``(..., n)``, the length of each token; zero where hidden."""
 
     @property
     def log_hfc_lfc(self) -> Tensor:
+        """``log(‖HFC‖_F / ‖LFC‖_F)``."""
         return self.log_hfc - self.log_lfc
 
 
 @torch.no_grad()
 def summary(x: Tensor, *, mask: Tensor | None = None, cosines: bool = True) -> Summary:
-    """HFC/LFC and both cosines of x ``(..., n, d)``, mask ``(..., n)`` for the tokens that count.
+    """HFC, LFC, both cosines and the token norms of x, in one sweep.
 
-    cosines: False leaves them NaN, and saves most of the time.
+    Args:
+        x: ``(..., n, d)``, tokens by features.
+        mask: ``(..., n)``, true for the tokens that count; None: all of them.
+        cosines: False leaves them NaN, and saves most of the time.
     """
     x, mask = prepare(x, mask)
     cosines = arguments.flag(cosines, "cosines")
@@ -69,7 +77,7 @@ def summary(x: Tensor, *, mask: Tensor | None = None, cosines: bool = True) -> S
     if not cosines:
         none = torch.full_like(high, torch.nan)
         return Summary(high, low, none, none, lengths)
-    unit = torch.div(x, torch.where(norms == 0, 1.0, norms)[..., None], out=centred)  # centred is not needed any more
+    unit = torch.div(x, torch.where(norms == 0, 1.0, norms)[..., None], out=centred)  # centred is no longer needed
     directed = (norms > 0).sum(-1).to(x.dtype)
     pairs = directed * (directed - 1)
     total = unit.sum(-2).square().sum(-1)

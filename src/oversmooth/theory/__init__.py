@@ -1,4 +1,4 @@
-"""Spectra, dominance, limits and simulation: what depth does to tokens, from attention A and H alone.
+"""Spectra, dominance, limits and simulation: what depth does to tokens, from attention A and the weights' H alone.
 
 Pure functions of arrays and operators; they know nothing of models. docs/theory.md has the statements and the proofs.
 """

@@ -1,4 +1,4 @@
-"""Eigenvalues of many small Hessenberg matrices on a CUDA GPU: one program a matrix, in Triton.
+"""Eigenvalues of many small Hessenberg matrices on a CUDA GPU: one program per matrix, in Triton.
 
 LAPACK on 16 CPU cores needs 172 ms for 4,608 matrices of 48 by 48, and was most of the time that the spectra of as many
 attention matrices took; this kernel needs 46 ms on an H200 (16 by 16: 1.2 against 19). Imported only where a GPU asks.
@@ -137,8 +137,13 @@ def _qr_iteration(rows_re, rows_im, cols_re, cols_im, turns, out_re, out_im, m, 
 
 
 def eigenvalues(H: Tensor) -> Tensor:
-    """All eigenvalues of upper Hessenberg float32 matrices, m ≥ 2, ``(items, m, m) -> (items, m)``; NaN where it gave
-    up.
+    """All eigenvalues of upper Hessenberg float32 matrices of size m ≥ 2.
+
+    Args:
+        H: ``(items, m, m)``, the matrices.
+
+    Returns:
+        ``(items, m)`` complex, NaN where the iteration did not converge.
     """
     items, m, _ = H.shape
     rows_re = H.clone(memory_format=torch.contiguous_format)

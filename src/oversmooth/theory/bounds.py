@@ -2,9 +2,9 @@
 
 Attention is known up to the rounding of its entries, a matrix of norm ε. Whether all eigenvalues t of A that compete
 with 1 lie in the region ``S = {z : |base + λ_j (z − s)| ≤ ρ for all j}`` is certain where no z on the edge of S is an
-eigenvalue of any A within ε: then as many eigenvalues lie outside S for all of them. Two proofs are tried: discs about
-the computed eigenvalues, and σ_min(z − B) on the edge itself, which is 1-Lipschitz in z, so that finitely many points
-are enough (THEORY §3, what is certain). Also here: verdicts from weights alone.
+eigenvalue of any A within ε: then all of these A have the same number of eigenvalues outside S. Two proofs are tried:
+discs about the computed eigenvalues, and σ_min(z − B) on the edge itself, which is 1-Lipschitz in z, so that finitely
+many points are enough (THEORY §3, what is certain). Also here: verdicts from weights alone.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from oversmooth.theory.weights import check_weights, head_spectrum, smaller_prod
 from oversmooth.theory.words import Words, nested
 
 SAFETY = 4.0
-"""An estimated error must be this many times smaller than the margin: first-order estimates are no bounds."""
+"""An estimated error must be this many times smaller than the margin: first-order estimates are not bounds."""
 SUSPICIOUS = 1e3
 """From this condition number on, an eigenvalue of A is not believed without a proof."""
 CERTIFY_TOKENS = 512
-"""Up to here a proof is tried."""
+"""A proof is tried up to this many tokens."""
 DEFECTIVE = 0.05
 """Weights whose eigenvalues are known no better than this, relative to the radius, leave the verdict undecided."""
 ROUNDINGS = 4.0
-"""Units in the last place of a softmax: of its exponentials, their sum and the quotient."""
-_POINTS = 128  # inverses at most, for one proof
+"""The error of a softmax in units in the last place: of its exponentials, their sum and the quotient."""
+_POINTS = 128  # at most this many inverses for one proof
 _SQUARINGS = 6
-_CRITICAL = 16  # eigenvalues near the edge at most, for discs to be scaled
+_CRITICAL = 16  # at most this many eigenvalues near the edge, for discs to be scaled
 _EPS = torch.finfo(torch.float64).eps
 
 
 def rounding(A: AttentionOperator) -> Tensor:
-    """The norm of what rounding may have done to each A, ``(items,)``."""
+    """A bound on the norm of each A's rounding error, ``(items,)``."""
     unit = ROUNDINGS * A.rounding
     if isinstance(A, DenseAttention):
         return unit * torch.linalg.matrix_norm(A.A)
@@ -49,10 +49,10 @@ def rounding(A: AttentionOperator) -> Tensor:
 
 @dataclass(frozen=True)
 class Region:
-    """S, in float64: where an eigenvalue of A leaves ``|base + λ_j (t − shift)|`` at ρ or below for all j."""
+    """S, in float64: the eigenvalues t of A for which ``|base + λ_j (t − shift)|`` is at most ρ for all j."""
 
     lam: Tensor
-    """``(k,)`` complex; its conjugates are in it too."""
+    """``(k,)`` complex, closed under conjugation."""
     base: float
     shift: float
     rho: float
@@ -65,29 +65,30 @@ class Region:
 
 
 def moved(condition: Tensor, change: Tensor, size: Tensor, dimension: int) -> Tensor:
-    """How far an eigenvalue moves when its matrix, of norm `size` and `dimension`, changes by `change`: to first order,
-    but no further than Elsner's bound allows, which holds for defective ones too.
+    """How far an eigenvalue moves when its matrix, of norm `size` and `dimension`, changes by `change`.
+
+    To first order, but no further than Elsner's bound allows, which holds for defective eigenvalues too.
     """
     power = 1 / max(1, dimension)
     return torch.minimum(condition * change, 2 * torch.maximum(size, change) ** (1 - power) * change**power)
 
 
 def certified(B: Tensor, region: Region, eps: float) -> bool:
-    """Whether, for all matrices within eps of B, the same number of eigenvalues lies outside the region. ``(m, m)``."""
+    """Whether all matrices within eps of B ``(m, m)`` provably have equally many eigenvalues outside the region."""
     if len(B) == 0:
         return True
     size = float(torch.linalg.matrix_norm(finite(B), 2))
-    eps = eps + 8 * len(B) * _EPS * size  # of computing eigenvalues and inverses
-    said = _by_discs(B, region, eps)
-    return _by_the_edge(B, region, eps, size) if said is None else said
+    eps = eps + 8 * len(B) * _EPS * size  # the error of computing eigenvalues and inverses
+    by_discs = _by_discs(B, region, eps)
+    return _by_the_edge(B, region, eps, size) if by_discs is None else by_discs
 
 
 def _by_discs(B: Tensor, region: Region, eps: float) -> bool | None:
     """Gershgorin's theorem for ``V⁻¹(B + E)V``: entries in row i are at most κ_i ε, κ_i the length of row i of V⁻¹.
 
-    Eigenvalues near the edge are told from the others by scaling: with their columns divided by m, their own discs have
-    radius (c + 1) κ_i ε for c of them, and all others' grow. False where an eigenvalue is moved across to first order
-    already, None where there is no telling.
+    Eigenvalues near the edge are separated from the others by scaling: with their columns divided by m, their own discs
+    have radius (c + 1) κ_i ε for c of them, and all others' grow. False where an eigenvalue crosses the edge to first
+    order already, None where the discs do not decide.
     """
     values, kappa = _eigenvalues_and_conditions(B)
     m = len(B)
@@ -111,18 +112,18 @@ def _by_discs(B: Tensor, region: Region, eps: float) -> bool | None:
         inside, outside = sides(radius)
     if bool(inside.all()):
         return True
-    # As many eigenvalues as discs are in each connected part of their union: one part all outside is enough for one.
+    # Each connected part of the discs' union has as many eigenvalues as discs: one part wholly outside is enough.
     near = (values[:, None] - values).abs() <= radius[:, None] + radius
     parts = components(near[None])
     return True if any(bool(outside[tokens].all()) for tokens, _ in parts.blocks(0)) else None
 
 
 def _eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Eigenvalues, and κ_i, the length of row i of V⁻¹, V the eigenvectors of length 1; None where it is not known."""
+    """Eigenvalues, and κ_i, the length of row i of V⁻¹, V the unit eigenvectors; None where κ cannot be computed."""
     finite(M)
     try:
         values, V = torch.linalg.eig(M)
-    except RuntimeError:  # it did not converge
+    except RuntimeError:  # no convergence
         return eigenvalues(M), None
     inverse, failed = torch.linalg.inv_ex(V)
     kappa = torch.linalg.vector_norm(inverse, dim=-1)
@@ -131,7 +132,7 @@ def _eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
-    """Arcs of the circles ``|base + λ_j (z − shift)| = ρ`` are halved until a point of each clears all of it.
+    """Arcs of the circles ``|base + λ_j (z − shift)| = ρ`` are halved until a point of each clears the whole arc.
 
     σ_min(z − B) is at least 1/‖(z − B)⁻¹‖ in the Frobenius norm, a tenth of the work of singular values.
     """
@@ -173,12 +174,21 @@ def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
 
 
 def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False, values: Tensor | None = None) -> Words:
-    """What weights alone decide, per head and for whatever attention: nested lists of "smooth", "rough" and "open".
+    """What the weights alone decide, for each head alone and any attention.
 
-    W_V ``(..., heads, d, k)``, W_O ``(..., heads, k, d)``. Each head by itself, at two tokens or more, with softmax
-    attention: every weight that no mask hides is positive. Without biases. "rough": input convergence is excluded.
-    Proven, rounding included; "open" is what needs attention, or more digits (THEORY §3, verdicts from weights alone).
-    values: what `head_spectrum` gives, where it is known already; it says where a proof is worth trying.
+    Holds for two tokens or more, without biases, with softmax attention: every weight that no mask hides is positive.
+    "smooth" and "rough" are proven, rounding included; "rough" excludes input convergence. "open" depends on attention,
+    or needs more digits (THEORY §3, verdicts from weights alone).
+
+    Args:
+        W_V: ``(..., heads, d, k)``, value weights.
+        W_O: ``(..., heads, k, d)``, output weights.
+        causal: whether attention is causal, which decides more.
+        values: ``(..., heads, min(d, k))``, the result of `head_spectrum`, where it is known already; it says where a
+            proof is worth trying.
+
+    Returns:
+        ``(..., heads)`` as nested lists of "smooth", "rough" and "open".
 
     >>> W, values = torch.eye(2)[None], torch.tensor([0.5, 0.3])
     >>> head_verdicts(W, -values * W), head_verdicts(W, values * W), head_verdicts(W, -3 * W, causal=True)
@@ -193,7 +203,7 @@ def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False, values: Tensor
 
 
 def _known(values: Tensor, heads: torch.Size) -> Tensor:
-    """Eigenvalues that a caller has already."""
+    """The eigenvalues that a caller has already, checked."""
     if not isinstance(values, Tensor):
         raise InputError(f"values is {arguments.kind(values)}; give what head_spectrum gives")
     if values.shape[:-1] != heads or not values.ndim or not values.shape[-1]:
@@ -204,14 +214,14 @@ def _known(values: Tensor, heads: torch.Size) -> Tensor:
 
 
 def _weights_alone(V: Tensor, O: Tensor, about: Tensor, causal: bool) -> str:  # noqa: E741
-    """One head's; about: its eigenvalues, as good as they are. The cheapest proof first."""
+    """One head's verdict, the cheapest proof first; about: its approximate eigenvalues."""
     d, k = V.shape
     near = 1e-3 * about.abs().max()
     if _decide(about, -near.expand(len(about)), k < d, causal) == "open":
-        return "open"  # nothing to be proven
+        return "open"  # nothing to prove
     V, O = V.double(), O.double()  # noqa: E741
     size = float(torch.linalg.vector_norm(V) * torch.linalg.vector_norm(O))
-    # The mean of 1 + λ beyond 1 is enough for one of them to be.
+    # If the mean of 1 + λ exceeds 1, so does some |1 + λ|.
     if causal and float((V * O.mT).sum()) > V.numel() * _EPS * size:
         return "smooth"
     M = smaller_product(V, O)
@@ -242,8 +252,9 @@ def _some_power_grows(M: Tensor, error: float) -> bool:
 
 
 def _decide(lam: Tensor, error: Tensor, has_zeros: bool, causal: bool) -> str:
-    """What discs of radius `error` around the eigenvalues prove. Squares less 1 are compared, since 1 + λ drops the
-    digits of a small λ: ``|1 + λ|² − 1 = 2 Re λ + |λ|²``.
+    """What discs of radius `error` around the eigenvalues prove.
+
+    Squares minus 1 are compared, since 1 + λ drops the digits of a small λ: ``|1 + λ|² − 1 = 2 Re λ + |λ|²``.
     """
     square = lam.real.square() + lam.imag.square()
     excess, rounding = 2 * lam.real + square, 8 * _EPS * (2 * lam.real.abs() + square)
@@ -251,7 +262,7 @@ def _decide(lam: Tensor, error: Tensor, has_zeros: bool, causal: bool) -> str:
     if causal and bool((excess - rounding > outer).any()):
         return "smooth"
     distinct = bool((lam.abs() > error).all())
-    # |λ + ½| + error <= ½, squared; what is left out, error², helps.
+    # |λ + ½| + error <= ½, squared; the omitted error² only helps.
     if distinct and bool((excess - lam.real + rounding + error <= 0).all()):
         return "rough"
     if has_zeros and bool((excess + rounding + 2 * error < 0).all()):

@@ -1,8 +1,8 @@
-"""Who can reach whom through attention: the strongly connected components of its graph (THEORY §3).
+"""Which tokens reach which through attention: the strongly connected components of its graph (THEORY §3).
 
-Ordered so that nobody sees a later component, A is block lower triangular, and its spectrum is that of its diagonal
-blocks: exact where blocks are single tokens, however far from normal A is. A component is closed if it sees only
-itself; each closed one has an eigenvalue 1 of its own. Zero means exactly zero: a cycle with a link of 1e-38 is one.
+With tokens ordered so that none sees a later component, A is block lower triangular, and its spectrum is that of its
+diagonal blocks: exact where blocks are single tokens, however far from normal A is. A component is closed if it sees
+only itself; each closed one has an eigenvalue 1 of its own. Zero means exactly zero: a link of 1e-38 closes a cycle.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _HELD = 1 << 26
 
 @dataclass(frozen=True)
 class Components:
-    """Of a batch of graphs over n tokens; hidden tokens belong to none."""
+    """The components of a batch of graphs over n tokens; hidden tokens belong to none."""
 
     order: Tensor
-    """``(items, n)``: tokens so that everybody sees only their own component and earlier ones, hidden ones last."""
+    """``(items, n)``, tokens ordered so that each sees only its own component and earlier ones; hidden ones last."""
     label: Tensor
-    """``(items, n)``: the component of each token, named by its first token; −1 if hidden."""
+    """``(items, n)``, the component of each token, named by its first token; −1 if hidden."""
     size: Tensor
-    """``(items, n)``: of each token's component; 0 if hidden."""
+    """``(items, n)``, the size of each token's component; 0 if hidden."""
     closed: Tensor
-    """``(items, n)``: whether a token's component sees only itself."""
+    """``(items, n)``, whether a token's component sees only itself."""
 
     @property
     def connected(self) -> Tensor:
@@ -51,7 +51,12 @@ class Components:
 
 
 def components(seen: Tensor, mask: Tensor | None = None) -> Components:
-    """Of graphs in which token i sees token j where ``seen[:, i, j]``. seen ``(items, n, n)``, mask ``(items, n)``."""
+    """The strongly connected components of graphs in which token i sees token j where ``seen[:, i, j]``.
+
+    Args:
+        seen: ``(items, n, n)``, which token sees which.
+        mask: ``(items, n)``, true for the tokens that count; None: all of them.
+    """
     n = seen.shape[-1]
     rows = max(1, _HELD // (n * n))
     masks = [None] * len(seen) if mask is None else list(mask.split(rows))
@@ -65,7 +70,7 @@ def _components(seen: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
     reach = seen | eye
     if mask is not None:
         reach = reach & mask[:, None, :] & mask[:, :, None] | eye
-    # Paths of twice the length at each product, until none is new.
+    # Each product doubles the length of the paths, until none is new.
     while True:
         ones = reach.to(torch.float32)
         longer = ones @ ones > 0
@@ -76,8 +81,8 @@ def _components(seen: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
     label = mutual.int().argmax(-1)
     size = mutual.sum(-1)
     closed = (reach == mutual).all(-1)
-    # Who sees a component reaches all that it reaches, and more: by their number, every component comes after those it
-    # sees; tokens of one component stay together.
+    # A token that sees a component reaches all that it reaches, and more: sorted by the number of tokens reached, every
+    # component comes after those it sees, and tokens of one component stay together.
     rank = reach.sum(-1) * n + label
     if mask is not None:
         label, size = torch.where(mask, label, -1), torch.where(mask, size, 0)

@@ -1,8 +1,8 @@
-"""Which eigenvalue dominates depth, the smoothing one or another (THEORY §3 to §6).
+"""Which eigenvalue dominates with depth, the smoothing one or another (THEORY §3 to §6).
 
-The update ``T(X) = X + Σ_h A_h X W_V^h W_O^h`` keeps constant arrays constant, where it is ``I + W_V W_O``, and acts
-on what remains, centred arrays, as T_P. ρ_smooth and ρ_rough are the radii of these two; whichever is larger wins
-with depth.
+The update ``T(X) = X + Σ_h A_h X W_V^h W_O^h`` keeps constant arrays constant, on which it is ``I + W_V W_O``, and acts
+on what remains, centred arrays, as T_P. ρ_smooth and ρ_rough are the radii of these two; the larger one wins with
+depth.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class Dominance:
     """Both radii, and what follows from them for a generic input; ``(...)`` each, or ``(..., heads)`` per head."""
 
     rho_smooth: Tensor
-    """Radius on constant arrays: from the weights alone."""
+    """Radius on constant arrays, from the weights alone."""
     rho_rough: Tensor
     """Radius on centred arrays; 0 with a single token."""
     residual: Tensor
     """‖T_P Z − μ Z‖ of the unit Ritz pair behind rho_rough (one head: A's, times |λ|); 0 if computed directly."""
     tolerance: Tensor
-    """Margins below this are a tie: radii that are equal as far as the weights are known."""
+    """Margins below this are a tie: the radii are equal as far as the weights are known."""
     error: Tensor
     """How far rho_rough may be off, estimated: its residual and the rounding of attention, times its condition."""
     weights_error: Tensor
     """How far rounding may move the eigenvalues of the weights."""
     certified: Tensor
-    """Whether a proof, rounding included, stands behind the verdict."""
+    """Whether the verdict is proven, rounding included."""
     doubted: Tensor
-    """Whether what is known of rho_rough does not decide."""
+    """Whether rho_rough is not known well enough to decide."""
     frozen: Tensor
     """Whether features that no head writes to stay as they are while all others shrink: both radii are 1, and input
     convergence is excluded all the same.
@@ -68,8 +68,8 @@ class Dominance:
     rank_one: Tensor
     """Whether the rough dominator, all that ties with it included, is an array of rank one at every depth."""
     rank_known: Tensor
-    """Whether that can be said: not with several heads without the array, nor where other eigenvalues are seen to tie.
-    Arnoldi does not see all of them; ties of several heads in modulus are then taken not to happen.
+    """Whether rank_one is known: not with several heads without the array, nor where other eigenvalues are seen to tie.
+    Arnoldi does not see all eigenvalues; several heads are then assumed to have no ties in modulus.
     """
     smooth_floor: float = 0.0
     """1 with biases: a constant offset is a smooth mode of eigenvalue 1."""
@@ -78,7 +78,7 @@ class Dominance:
 
     @property
     def margin(self) -> Tensor:
-        """ρ_smooth − ρ_rough, each at least its floor. Positive: smoothing dominates."""
+        """ρ_smooth − ρ_rough, each at least its floor; positive where smoothing dominates."""
         return self.rho_smooth.clamp(min=self.smooth_floor) - self.rho_rough.clamp(min=self.rough_floor)
 
     @property
@@ -93,38 +93,36 @@ class Dominance:
 
     @property
     def verdict(self) -> Words:
-        """Of "smooth", "rough", "tie" and "undecided" the one that is found; nested lists of them for a batch."""
+        """One of "smooth", "rough", "tie" and "undecided"; nested lists of them for a batch."""
         return _words(self._outcome(), _VERDICTS)
 
     @property
     def certainty(self) -> Words:
-        """How the verdict is known, nested as it is: "certified" by a proof, or "estimated"."""
+        """How the verdict is known, nested alike: "certified" by a proof, or "estimated"."""
         return _words((self.certified & (self._outcome() != _UNDECIDED)).int(), ("estimated", "certified"))
 
     @property
     def reason(self) -> Words:
-        """Why a verdict is "undecided" or a "tie", or why it is not what the radii say; nested as it is, "" where there
-        is nothing to say.
-        """
+        """Why a verdict is "undecided" or a "tie", or not what the radii say, nested alike; "" for all others."""
         columns = [
             x.flatten().tolist()
             for x in (self._outcome(), self.margin, self.error, self.weights_error, self._is_frozen())
         ]
-        said = [_reason(*row) for row in zip(*columns, strict=True)]
-        return nested(said, self.margin.shape)
+        reasons = [_reason(*row) for row in zip(*columns, strict=True)]
+        return nested(reasons, self.margin.shape)
 
     @property
     def notions(self) -> dict[str, Words]:
-        """Whether each of the three notions "holds", "fails" or is "open": what the spectra say for a generic input.
+        """Whether each of the three notions "holds", "fails" or is "open" for a generic input, by the spectra.
 
-        Angle convergence is meant up to sign, over the tokens that the limit does not leave at zero.
+        Angle convergence is meant up to sign, over the tokens that are not zero in the limit.
         """
         outcome = self._outcome()
-        known = self.rank_known & (self.rho_rough >= self.rough_floor)  # else a source dominates, of any rank
+        known = self.rank_known & (self.rho_rough >= self.rough_floor)  # otherwise a source dominates, of any rank
         rough = torch.where(known, torch.where(self.rank_one, 2, 0), 1)
         collapse = torch.where(outcome == _SMOOTH, 2, torch.where(outcome == _ROUGH, rough, 1))
         answers = ("fails", "open", "holds")
-        # Fewer than two tokens that are not zero in the limit: no angle to speak of.
+        # With fewer than two tokens that are not zero in the limit there is no angle.
         no_angle = (outcome == _ROUGH) & (self.array.abs_cos[0].isnan() if self.array is not None else False)
         return {
             "input_convergence": _words(torch.where(outcome == _UNDECIDED, 1, outcome), answers),
@@ -133,18 +131,18 @@ class Dominance:
         }
 
     def _is_frozen(self) -> Tensor:
-        # A bias may feed those features for ever, a source may keep anything apart.
+        # A bias may feed those features forever, and a source may keep any tokens apart.
         return self.frozen & (self.smooth_floor == 0) & (self.rough_floor == 0)
 
     def _outcome(self) -> Tensor:
         size = self.margin.abs()
-        said = (self.margin > self.tolerance).int() - (self.margin < -self.tolerance).int() + 1
+        outcome = (self.margin > self.tolerance).int() - (self.margin < -self.tolerance).int() + 1
         scale = torch.maximum(self.rho_smooth, self.rho_rough).clamp(min=torch.finfo(size.dtype).tiny)
         defective = (self.weights_error > DEFECTIVE * scale) & (size <= self.weights_error)
-        # Equal as far as the weights are known, and attention known as well: a tie. Else there is no telling.
-        doubted = self.doubted & ~((said == _TIE) & (self.error <= self.tolerance))
-        said = torch.where(defective | doubted, _UNDECIDED, said)
-        return torch.where(self._is_frozen(), _ROUGH, said)
+        # Equal as far as the weights are known, and attention is known as well: a tie. Otherwise it is undecided.
+        doubted = self.doubted & ~((outcome == _TIE) & (self.error <= self.tolerance))
+        outcome = torch.where(defective | doubted, _UNDECIDED, outcome)
+        return torch.where(self._is_frozen(), _ROUGH, outcome)
 
 
 @torch.no_grad()
@@ -166,28 +164,38 @@ def dominance(
     tie: float | None = None,
     seed: int = 0,
 ) -> Dominance:
-    """Compare the smoothing eigenvalue with all others, for all heads together ``(...)`` or for each ``(..., heads)``.
+    """Compare the smoothing eigenvalue with all others, for all heads together or for each head alone.
 
-    A ``(..., heads, n, n)`` or an operator, W_V ``(..., heads, d, k)``, W_O ``(..., heads, k, d)``; a batch of weights
-    aligns with A's. A norm before the layer enters through ``fold_norm(W_V, ...)``.
+    A norm before the layer enters through ``fold_norm(W_V, ...)``.
 
     Args:
+        A: ``(..., heads, n, n)``, attention, or an operator of that shape.
+        W_V: ``(..., heads, d, k)``, value weights; their batch, if any, aligns with A's.
+        W_O: ``(..., heads, k, d)``, output weights; likewise.
         per_head: treat each head as if it were the only one, as the first paper does.
-        residual: False for an update without X itself; a number for one with so many times X.
-        bias: what is added to every token, as in `simulate` (a folded norm's β adds to it). Unless it is zero, it is a
-            smooth mode of eigenvalue 1; its size does not matter.
-        neutreno: λ̃, one number or one a head: shifts A's eigenvalues by −λ̃ and adds a source that keeps tokens apart.
-        change: any other change of attention that is linear in A; in place of neutreno.
+        residual: False for an update without X itself; a number for one with that many times X.
+        bias: ``(d,)``, what is added to every token, as in `simulate` (a folded norm's β adds to it). Unless zero, it
+            is a smooth mode of eigenvalue 1; its size does not matter.
+        neutreno: ``()`` or ``(heads,)``, λ̃, which shifts A's eigenvalues by −λ̃ and adds a source that keeps tokens
+            apart.
+        change: any other change of attention that is linear in A; replaces neutreno.
         zeros: whether the d − k zero eigenvalues of a head's H count; they give μ = 1 on both sides. By default they do
             for a single head and do not per head, as in the first paper's table 1.
-        limit: whether to build the array that X tends to when the rough part wins. By default where that is cheap, and
+        limit: whether to build the array that X tends to when the rough part wins; by default where that is cheap, and
             not per head.
         method: "dense" computes all eigenvalues, "arnoldi" never forms the n·d by n·d matrix, "auto" chooses.
         tolerance: relative residual at which an eigenvalue has converged.
-        steps: Arnoldi steps at most, and take what they give. By default as many as it takes: what is slow is computed
-            directly or restarted.
+        steps: the number of Arnoldi steps after which to stop, converged or not; by default as many as needed, with
+            slow cases computed directly or restarted.
         tie: relative margin below which the verdict is a tie.
         seed: of the random start of Arnoldi.
+
+    Returns:
+        ``(...)`` in every field, or ``(..., heads)`` per head.
+
+    Raises:
+        InputError: shapes that do not fit, entries that are not finite, rows of A that do not sum to 1, or a radius
+            beyond the range of the precision.
 
     >>> A = torch.tensor([[[0.5, 0.5], [0.25, 0.75]]])
     >>> W = torch.eye(2)[None]
@@ -242,49 +250,49 @@ def dominance(
     gains = [None if x is None else x.to(A.device, A.dtype) for x in (change.constant_gain, change.centred_gain)]
     update = Update(1.0 if residual else 0.0, shift / gain, constant / gain, *gains)
     A = materialise_if_small(A)
-    # A source that differs between tokens outlives a constant offset of the same growth.
+    # A source that differs between tokens outlasts a constant offset of the same growth.
     smooth_floor, rough_floor = (1.0 if biased and not change.source else 0.0), (1.0 if change.source else 0.0)
     search = Search(
         method, tolerance, steps, bool(limit) if per_head else limit, seed, smooth_floor / size, rough_floor / size
     )
     if per_head or heads == 1:
         zeros = not per_head if zeros is None else zeros
-        found = one_head.radii(A, W_V, W_O, update, search, zeros=zeros, tie=tie)
-        rule = "each head by itself, one maximum over all pairs of eigenvalues of A and H, " + (
+        radii = one_head.radii(A, W_V, W_O, update, search, zeros=zeros, tie=tie)
+        rule = "each head alone, one maximum over all pairs of eigenvalues of A and H, " + (
             "the zeros of H included" if zeros else "the d − k zeros of H left out"
         )
         if not per_head:
-            found = found.map(lambda x: x.select(len(batch), 0))
+            radii = radii.map(lambda x: x.select(len(batch), 0))
     else:
-        found = several_heads.radii(A, W_V, W_O, update, search)
+        radii = several_heads.radii(A, W_V, W_O, update, search)
         rule = "all heads together: the radius on constant arrays against the radius on centred arrays"
 
-    found = found.scaled(size)
-    if not bool((found.rho_smooth.isfinite() & found.rho_rough.isfinite()).all()):
+    radii = radii.scaled(size)
+    if not bool((radii.rho_smooth.isfinite() & radii.rho_rough.isfinite()).all()):
         raise InputError(f"a radius leaves the range of {A.dtype}; scale the weights down, or give them in float64")
-    scale = torch.maximum(found.rho_smooth, found.rho_rough).clamp(min=update.base)
+    scale = torch.maximum(radii.rho_smooth, radii.rho_rough).clamp(min=update.base)
     array = None
-    if found.array is not None:
+    if radii.array is not None:
         mask = A.mask if A.mask is None or per_head else A.mask.select(len(batch), 0)
-        array = LimitArray.of(found.array, found.mu, mask)
+        array = LimitArray.of(radii.array, radii.mu, mask)
     return Dominance(
-        rho_smooth=found.rho_smooth,
-        rho_rough=found.rho_rough,
-        residual=found.residual,
+        rho_smooth=radii.rho_smooth,
+        rho_rough=radii.rho_rough,
+        residual=radii.residual,
         # Nothing is decided more finely than it is known.
-        tolerance=torch.maximum(tie * scale, found.residual + found.weights_error.clamp(max=DEFECTIVE * scale)),
-        error=found.error,
-        weights_error=found.weights_error,
-        certified=found.certified,
-        doubted=found.doubted,
-        frozen=found.frozen,
+        tolerance=torch.maximum(tie * scale, radii.residual + radii.weights_error.clamp(max=DEFECTIVE * scale)),
+        error=radii.error,
+        weights_error=radii.weights_error,
+        certified=radii.certified,
+        doubted=radii.doubted,
+        frozen=radii.frozen,
         rule=rule,
-        pair=None if found.t is None or found.lam is None else (found.t, found.lam),
+        pair=None if radii.t is None or radii.lam is None else (radii.t, radii.lam),
         array=array,
-        rank_one=~found.mixed if array is None else ~found.mixed & (array.sigma_ratio[1] < _RANK_ONE),
-        rank_known=found.rank_known
+        rank_one=~radii.mixed if array is None else ~radii.mixed & (array.sigma_ratio[1] < _RANK_ONE),
+        rank_known=radii.rank_known
         if array is None
-        else found.rank_known & (found.mixed | ~array.sigma_ratio[1].isnan()),
+        else radii.rank_known & (radii.mixed | ~array.sigma_ratio[1].isnan()),
         smooth_floor=smooth_floor,
         rough_floor=rough_floor,
     )

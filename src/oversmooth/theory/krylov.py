@@ -1,8 +1,7 @@
-"""Batched Arnoldi: the extremal eigenvalues of many operators at once, touched only through products.
+"""Batched Arnoldi: the extremal eigenvalues of many operators at once, known only through products.
 
 A `LinearSystem` is a batch of operators on vectors of one length, each mapping its own subspace (centred token
-arrays, mostly) to itself. `extremal` finds for each the Ritz value that scores highest, and stops item by item as
-they converge.
+arrays, mostly) to itself. `extremal` finds the highest-scoring Ritz value of each, and items stop as they converge.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class LinearSystem(Protocol):
     items: int
     size: int
     rank: Tensor
-    """Dimension of each item's subspace, ``(items,)``: with so many steps everything is found."""
+    """``(items,)``, the dimension of each item's subspace; that many steps give all its eigenvalues."""
     dtype: torch.dtype
     device: torch.device
 
@@ -34,22 +33,22 @@ class LinearSystem(Protocol):
         ...
 
     def project(self, v: Tensor) -> Tensor:
-        """v brought back into the subspace; rounding would otherwise let in what does not belong there."""
+        """v projected back onto the subspace, which rounding would otherwise leave."""
         ...
 
     def select(self, index: Tensor) -> LinearSystem:
-        """Some of the items."""
+        """The system of some of the items."""
         ...
 
 
-# How many of the next Ritz values are looked at before the best is believed, and how much of what their residuals would
-# allow is taken seriously: a Ritz value mostly moves by far less than its residual.
+# How many rival Ritz values are checked before the best is accepted, and the share of their residuals that they are
+# taken to move by: a Ritz value mostly moves by far less than its residual.
 _RIVALS = 2
 _RIVAL_WEIGHT = 0.1
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(Ritz values ``(b, m)``, reach ``(b, 1)`` or of that shape, which items ``(b,)``) -> how much each matters at most,
-if the eigenvalue lies within reach of it, ``(b, m)``.
+"""From Ritz values ``(b, m)``, reach ``(b, 1)`` or ``(b, m)`` and item indices ``(b,)`` to the highest score ``(b, m)``
+that an eigenvalue within reach of each Ritz value can have.
 """
 
 
@@ -95,7 +94,7 @@ class Arnoldi:
             w, h = self._orthogonalise(self.system.apply(basis[:, j]), basis)
             length = _length(w)
             self.H[:, : j + 1, j] = h
-            # An invariant subspace is found: go on from a random vector outside it, with no link between the two.
+            # The subspace is invariant: go on from a random vector outside it, with no link between the two.
             broken = length <= 10 * eps * _length(h)
             self.H[:, j + 1, j] = torch.where(broken, 0.0, length)[:, 0]
             if broken.any():
@@ -107,7 +106,7 @@ class Arnoldi:
         self.steps = steps
 
     def _orthogonalise(self, w: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-        # Classical Gram–Schmidt, twice: as good as Householder, and two products a pass. Projecting once more matters:
+        # Classical Gram–Schmidt, twice: as good as Householder, and two products per pass. Projecting again matters:
         # without it the constant vector, whose eigenvalue 0 is not A's, grows out of the rounding.
         first = _inner(basis, w)
         w = _subtract(w, basis, first)
@@ -116,17 +115,20 @@ class Arnoldi:
         return self.system.project(w), first + second
 
     def ritz_values(self) -> Tensor:
+        """The eigenvalues of H, ``(b, steps)`` complex."""
         return eigenvalues(self.H[:, : self.steps], hessenberg=not self.restarted)
 
     def ritz_pair(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each item's chosen Ritz value ``(b,)`` the coefficients of its vector, the residual ‖A x − θ x‖, and its
-        condition number.
+        """The coefficients of each item's Ritz vector, its residual ‖A x − θ x‖ and its condition number.
+
+        Args:
+            value: ``(b,)``, one Ritz value per item.
         """
         y, condition = eigenvectors(self.H[:, : self.steps], value)
         return y, self._residual(y, self.H, self.system.rank), condition
 
     def ritz_residual(self, value: Tensor, items: Tensor) -> Tensor:
-        """The residuals of a Ritz value ``(b,)`` of each of these items."""
+        """The residual of one Ritz value ``(b,)`` of each of these items."""
         H = self.H[items]
         return self._residual(eigenvector(H[:, : self.steps], value), H, self.system.rank[items])
 
@@ -136,7 +138,7 @@ class Arnoldi:
         return torch.where(rank <= self.steps, 0.0, residual)
 
     def reach(self) -> Tensor:
-        """How far any Ritz value of an item may be from an eigenvalue of the operator it is exact for, ``(b, 1)``."""
+        """The largest residual that any Ritz value of an item can have, ``(b, 1)``."""
         return _length(self.H[:, self.steps])
 
     def expand(self, y: Tensor) -> Tensor:
@@ -162,7 +164,7 @@ class Arnoldi:
         scores = score(values, values.real.new_zeros(1, 1), index)
         order = scores[0].argsort(descending=True)[:keep].cpu()
         chosen = vectors[:, order]
-        # A real invariant subspace holds both parts of every complex vector; what conjugates repeat is dropped.
+        # A real invariant subspace holds both parts of every complex vector; conjugates repeat them, and are dropped.
         Q, R = torch.linalg.qr(torch.cat([chosen.real, chosen.imag], dim=1))
         U, s, _ = torch.linalg.svd(R)
         rank = int((s > 1e-8 * s[0]).sum())
@@ -176,12 +178,18 @@ class Arnoldi:
 class Extremal:
     """The highest-scoring Ritz value of each item."""
 
-    value: Tensor  # (items,) complex
-    score: Tensor  # (items,)
-    residual: Tensor  # (items,) of the Ritz pair: it is exact for an operator that differs by this much
-    converged: Tensor  # (items,) bool
-    condition: Tensor  # (items,) of the Ritz value, 1/|yᴴx| of its left and right vectors in the basis
-    vector: Tensor | None  # (items, size) complex, if asked for
+    value: Tensor
+    """``(items,)`` complex."""
+    score: Tensor
+    """``(items,)``, its score."""
+    residual: Tensor
+    """``(items,)``, of the Ritz pair: it is exact for an operator that differs by this much."""
+    converged: Tensor
+    """``(items,)`` boolean."""
+    condition: Tensor
+    """``(items,)``, of the Ritz value: 1/|yᴴx| of its left and right vectors in the basis."""
+    vector: Tensor | None
+    """``(items, size)`` complex, the Ritz vector; None if not asked for."""
 
 
 def extremal(
@@ -195,17 +203,25 @@ def extremal(
     vectors: bool = False,
     seed: int = 0,
 ) -> Extremal:
-    """Arnoldi until, in every item, the highest-scoring Ritz value has converged and no rival may still overtake it.
+    """Arnoldi until, in every item, the highest-scoring Ritz value has converged and no rival can overtake it.
 
-    Converged: within its residual its score can grow by no more than tolerance · max(1, score). A rival: one of the few
-    that could score highest, if within its own residual its score is higher.
+    Converged means that within its residual its score can grow by no more than tolerance · max(1, score). Rivals are
+    the few other Ritz values that could score highest; one of them overtakes if its score, within its own residual, is
+    higher.
 
-    Looks after `first` steps and then where the decay of the residual so far points to; items that are done drop
-    out. After `most` steps the others stop as they are, or go on one by one with thick restarts.
+    Args:
+        system: the operators.
+        score: what is to be highest.
+        tolerance: of the score, relative to it or to 1.
+        first: steps before the first check; later ones come where the decay of the residuals points to.
+        most: steps after which what has not converged stops as it is, or is restarted.
+        restarts: thick restarts at most, item by item.
+        vectors: whether to return Ritz vectors.
+        seed: of the random start.
     """
     dtype = complex_of(system.dtype)
     value = torch.zeros(system.items, dtype=dtype, device=system.device)
-    found = Extremal(
+    ritz = Extremal(
         value=value,
         score=value.real.clone(),
         residual=value.real.clone(),
@@ -217,16 +233,16 @@ def extremal(
     basis = Arnoldi(system, seed)
     steps = min(first, most)
     while True:
-        # An item that is found whole drops out before the others go on.
+        # An item whose subspace is exhausted drops out before the others go on.
         steps = min(steps, int(basis.system.rank.min()))
         basis.extend(steps)
-        done, error = _record(found, basis, index, score, tolerance, stop=steps >= most and not restarts)
+        done, error = _record(ritz, basis, index, score, tolerance, stop=steps >= most and not restarts)
         if done.all():
-            return found
+            return ritz
         index, basis = index[~done], basis.select(~done)
         if steps >= most:
             break
-        # Residuals fall about geometrically: go where most of the rest should be done, not too little nor too far.
+        # Residuals fall about geometrically: go to where most of the rest should have converged, within limits.
         typical = float(error[~done].nan_to_num(nan=0.5).clamp(min=1e-30, max=0.5).quantile(0.7))
         pointed_to = steps * math.log(tolerance) / math.log(typical)
         steps = min(most, int(min(max(pointed_to, 1.25 * steps), 3 * steps)) + 1)
@@ -237,16 +253,16 @@ def extremal(
         for attempt in range(1, restarts + 1):
             one.restart(most // 2, score, index[here])
             one.extend(min(most, int(one.system.rank)))
-            done, _ = _record(found, one, index[here], score, tolerance, stop=attempt == restarts)
+            done, _ = _record(ritz, one, index[here], score, tolerance, stop=attempt == restarts)
             if done.all():
                 break
-    return found
+    return ritz
 
 
 def _record(
-    found: Extremal, basis: Arnoldi, index: Tensor, score: Score, tolerance: float, stop: bool
+    ritz: Extremal, basis: Arnoldi, index: Tensor, score: Score, tolerance: float, stop: bool
 ) -> tuple[Tensor, Tensor]:
-    """Write down the items that are done (all of them, on stop); which those are, and the error of each."""
+    """Record the items that are done (all of them, on stop); returns which those are, and the error of each item."""
     all_theta = basis.ritz_values()
     scores = score(all_theta, torch.zeros_like(basis.reach()), index)
     top = scores.argmax(-1, keepdim=True)
@@ -260,19 +276,19 @@ def _record(
         good = error <= tolerance
     done = torch.ones_like(good) if stop else good
     at = index[done]
-    found.value[at], found.score[at], found.residual[at] = theta[done], high[done], residual[done]
-    found.converged[at], found.condition[at] = good[done], condition[done]
-    if found.vector is not None and len(at):
-        found.vector[at] = basis.expand(y)[done]
+    ritz.value[at], ritz.score[at], ritz.residual[at] = theta[done], high[done], residual[done]
+    ritz.converged[at], ritz.condition[at] = good[done], condition[done]
+    if ritz.vector is not None and len(at):
+        ritz.vector[at] = basis.expand(y)[done]
     return done, error
 
 
 def _rivals_lead(
     basis: Arnoldi, items: Tensor, theta: Tensor, top: Tensor, best: Tensor, score: Score, index: Tensor
 ) -> Tensor:
-    """By how much another Ritz value of these items may still overtake the best, ``(b,)``; zero if none can.
+    """By how much another Ritz value of these items can still overtake the best, ``(b,)``; zero if none can.
 
-    Without this a value that converged early hides a larger one that is still on its way. Looked at are those that
+    Without this a value that converged early hides a larger one that is still converging. The rivals are those that
     would score highest if all were as uncertain as the last step allows: where scores tie, as they do when an
     eigenvalue of H is zero, this still finds the one that matters.
     """
@@ -281,17 +297,16 @@ def _rivals_lead(
     # Conjugates score alike and converge alike: one of each two is enough.
     could = torch.where(theta.imag < 0, -torch.inf, could).scatter(1, top, -torch.inf)
     order = could.argsort(-1, descending=True)
-    for place in range(min(_RIVALS, theta.shape[-1] - 1)):
-        rival = theta.gather(1, order[:, place : place + 1])
+    for i in range(min(_RIVALS, theta.shape[-1] - 1)):
+        rival = theta.gather(1, order[:, i : i + 1])
         residual = basis.ritz_residual(rival[:, 0], items)
         lead = torch.maximum(lead, score(rival, residual[:, None], index)[:, 0] - best)
     return lead
 
 
 def _prefers_bmm(basis: Tensor) -> bool:
-    # On a CPU torch.bmm has a cost for every item that short rows do not repay: for 72 items of 8 by 197 it takes
-    # 0.22 ms against 0.06 for multiplying and summing. Long rows, and GPUs, are better off with bmm, and so are few
-    # items.
+    # On a CPU torch.bmm has a cost per item that short rows do not repay: for 72 items of 8 by 197 it takes 0.22 ms
+    # against 0.06 for multiplying and summing. For long rows, few items, and on GPUs, bmm is faster.
     return basis.is_cuda or basis.shape[-1] > 2048 or len(basis) < 32
 
 

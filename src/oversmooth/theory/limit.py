@@ -11,34 +11,43 @@ from torch import Tensor
 
 from oversmooth.metrics import cosine, input_convergence, sigma_ratio
 
-# A turn is searched at so many phases, and again between the neighbours of the best, so often.
+# A turn is searched at this many phases, and then this many times again between the neighbours of the best.
 _PHASES, _ZOOMS = 16, 3
 
 
 @dataclass(frozen=True)
 class LimitArray:
-    """``X_L ∝ Re(e^{iφ_L} X)``: one array if the dominating eigenvalue is real, a turning one if it is complex.
+    """The limit ``X_L ∝ Re(e^{iφ_L} X)``, fixed if the dominating eigenvalue is real, turning if it is complex.
 
-    Each number is given as its (smallest, largest) value over the turn, ``(...)`` each; the two agree where nothing
-    turns. Those of the ratio are exact, the others found by search over the phase.
+    Each metric is given as its (smallest, largest) value over the turn, ``(...)`` each; the two agree where nothing
+    turns. Those of the ratio are exact, the others come from a search over the phase.
     """
 
     array: Tensor
-    """X, ``(..., n, d)`` complex, of unit norm."""
+    """``(..., n, d)`` complex, X, of unit norm."""
     turns: Tensor
+    """``(...)``, whether the eigenvalue is complex."""
     hfc_lfc: tuple[Tensor, Tensor]
+    """``‖HFC‖_F / ‖LFC‖_F``."""
     cos: tuple[Tensor, Tensor]
+    """Mean cosine."""
     abs_cos: tuple[Tensor, Tensor]
+    """Mean absolute cosine."""
     sigma_ratio: tuple[Tensor, Tensor]
+    """``σ₂/σ₁``."""
 
     @classmethod
     def of(cls, array: Tensor, eigenvalue: Tensor, mask: Tensor | None) -> LimitArray:
-        """From an eigenarray ``(..., n, d)`` of any phase and length, its eigenvalue ``(...)`` and the tokens that
-        count.
+        """The limit that an eigenarray stands for.
+
+        Args:
+            array: ``(..., n, d)`` complex, the eigenarray, of any phase and length.
+            eigenvalue: ``(...)`` complex, its eigenvalue.
+            mask: ``(..., n)``, true for the tokens that count; None: all of them.
         """
         flat = array.flatten(-2)
         largest = flat.gather(-1, flat.abs().argmax(-1, keepdim=True))
-        # A real eigenvalue's array is real up to one phase; give it that one.
+        # A real eigenvalue's array is real up to a phase, which is removed.
         flat = flat * (largest.conj() / largest.abs())
         flat = flat / torch.linalg.vector_norm(flat, dim=-1, keepdim=True)
         array = flat.reshape(array.shape)
@@ -91,7 +100,7 @@ def _quotient(R: Tensor, S: Tensor, eps: float) -> Tensor:
     singular = values[..., 1] <= 16 * eps * values[..., 0]
     safe = torch.where(singular[..., None, None], torch.eye(2, dtype=S.dtype, device=S.device), S)
     ratio = torch.linalg.solve_triangular(safe, R, upper=True, left=False)
-    singular = singular | ~ratio.isfinite().all(-1).all(-1)  # LAPACK must not be given what is infinite
+    singular = singular | ~ratio.isfinite().all(-1).all(-1)  # LAPACK must not be given infinite entries
     ratio = torch.linalg.svdvals(torch.where(singular[..., None, None], 0.0, ratio))[..., 0]
     return torch.where(singular, torch.inf, ratio)
 
@@ -110,10 +119,10 @@ def _over_a_turn(
     values = at(first)
     ends = []
     for sign in (-1.0, 1.0):
-        phase, found, width = first, values, math.pi / _PHASES
+        phase, zoomed, width = first, values, math.pi / _PHASES
         for _ in range(_ZOOMS if bool(turns.any()) else 0):
-            best = (sign * found).argmax(0, keepdim=True)
+            best = (sign * zoomed).argmax(0, keepdim=True)
             phase = phase.gather(0, best) + width * (2 * steps / (_PHASES - 1) - 1)
-            found, width = at(phase), 2 * width / (_PHASES - 1)
-        ends.append(sign * torch.maximum((sign * found).amax(0), (sign * values).amax(0)))
+            zoomed, width = at(phase), 2 * width / (_PHASES - 1)
+        ends.append(sign * torch.maximum((sign * zoomed).amax(0), (sign * values).amax(0)))
     return ends[0], ends[1]

@@ -21,8 +21,8 @@ from oversmooth.theory.spectrum import (
 from oversmooth.theory.tokens import token_mean
 from oversmooth.theory.weights import smaller_product
 
-# Up to this many tokens, what Arnoldi leaves unconverged is computed directly. On a CPU it then stops at a third of
-# them: beyond, a few slow items cost more than their whole matrices.
+# Up to this many tokens, what Arnoldi leaves unconverged is computed directly. On a CPU it then stops after a third as
+# many steps as tokens: beyond that, a few slow items cost more than their whole matrices.
 _RESCUE_TOKENS = 512
 _STEPS = 128
 # Up to this many tokens the eigenvector of A is computed for the limit array, by one factorisation.
@@ -41,7 +41,17 @@ def radii(
     zeros: bool,
     tie: float,
 ) -> Radii:
-    """One result per head, ``(..., heads)``. A ``(..., heads, n, n)``; weights with A's batch, part of it or none."""
+    """The radii of each head alone, ``(..., heads)``.
+
+    Args:
+        A: ``(..., heads, n, n)``, attention.
+        W_V: ``(..., heads, d, k)``, value weights, with A's batch, part of it or none.
+        W_O: ``(..., heads, k, d)``, output weights; likewise.
+        update: what is applied.
+        search: how to look for eigenvalues.
+        zeros: whether the d − k zero eigenvalues of H count.
+        tie: relative margin below which two eigenvalues tie.
+    """
     d, k = W_V.shape[-2:]
     batch, flat = A.batch_shape, A.flatten()
     spectra = _HeadSpectra(W_V, W_O, update.constant_gain, update.centred_gain, batch)
@@ -86,9 +96,9 @@ def radii(
             mu = _mu(rough.t[:, None], lam_rough[:, None], shift, update.base)[:, 0, 0]
             W = (W_V @ (W_O * update.constant_gain)).expand(*batch, d, d).reshape(-1, d, d)
             array = _scaled_apart(flat, rough.t, features, mu - update.base, W, constant)
-        # Frozen: as many arrays as H has zeros, and none of them the limit.
+        # Where frozen there are as many arrays as H has zeros, and none of them is the limit.
         array = torch.where((lam_rough == 0)[:, None, None], torch.nan, array)
-    found = Radii(
+    flat_radii = Radii(
         rho_smooth=smooth,
         rho_rough=rough.radius,
         residual=rough.residual,
@@ -104,13 +114,13 @@ def radii(
         lam=torch.where(smooths, lam_smooth, lam_rough),
         array=array,
     )
-    return found.map(lambda x: x.reshape((*batch, *x.shape[1:])))
+    return flat_radii.map(lambda x: x.reshape((*batch, *x.shape[1:])))
 
 
 class _HeadSpectra:
-    """The eigenvalues of each head's H, in float64 whatever the weights' precision, which rounds them no further.
+    """The eigenvalues of each head's H, in float64 whatever the weights' precision.
 
-    One set on constant arrays and one on centred ones, which differ where outputs are scaled differently there.
+    One set for constant arrays and one for centred ones; they differ where outputs are scaled differently there.
     """
 
     def __init__(
@@ -122,28 +132,33 @@ class _HeadSpectra:
         eps = torch.finfo(W_V.dtype).eps
         self._values, self._errors = zip(*(eigenvalues_and_errors(M, eps) for M in products), strict=True)
         lead = self._values[0].shape[:-1]
-        # Which of the weights each item has: there are fewer of them than items.
-        self._place = torch.arange(lead.numel(), device=W_V.device).reshape(lead).expand(batch).reshape(-1)
+        # The index of each item's weights, of which there are fewer than items.
+        self._weights_of_item = torch.arange(lead.numel(), device=W_V.device).reshape(lead).expand(batch).reshape(-1)
         self.constant, self.centred = (
-            values.flatten(0, -2)[self._place] for values in (self._values[0], self._values[-1])
+            values.flatten(0, -2)[self._weights_of_item] for values in (self._values[0], self._values[-1])
         )
         self.constant_error, self.centred_error = (
-            e.flatten(0, -2)[self._place] for e in (self._errors[0], self._errors[-1])
+            e.flatten(0, -2)[self._weights_of_item] for e in (self._errors[0], self._errors[-1])
         )
 
     def reach(self, smooth: Tensor, constant: Tensor, rough: Tensor, t: Tensor, base: float) -> Tensor:
-        """How much larger either radius may be, ``(items,)``, as every eigenvalue of H may be off by its error.
+        """How much larger either radius may be, ``(items,)``, if every eigenvalue of H is off by its error.
 
-        smooth, rough: the radii; constant, t: what attention multiplies λ by where they are taken.
+        Args:
+            smooth: ``(items,)``, the radius on constant arrays.
+            constant: ``(items,)``, what attention multiplies λ by there.
+            rough: ``(items,)``, the radius on centred arrays.
+            t: ``(items,)``, what attention multiplies λ by where that radius is attained.
+            base: the weight of the residual connection.
         """
-        found = torch.zeros_like(self.constant_error[:, 0])
+        excess = torch.zeros_like(self.constant_error[:, 0])
         for lam, error, radius, factor in (
             (self.constant, self.constant_error, smooth, constant.to(self.constant)),
             (self.centred, self.centred_error, rough, t.to(self.centred)),
         ):
             highest = ((base + lam * factor[:, None]).abs() + error * factor.abs()[:, None]).amax(-1)
-            found = torch.maximum(found, torch.where(radius > 0, highest - radius.double(), 0.0))
-        return found.clamp(min=0)
+            excess = torch.maximum(excess, torch.where(radius > 0, highest - radius.double(), 0.0))
+        return excess.clamp(min=0)
 
 
 def _mu(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> Tensor:
@@ -152,7 +167,7 @@ def _mu(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> Tensor:
 
 
 def _largest(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest |μ| over all pairs, and which t and which λ give it. NaN among t counts for nothing."""
+    """The largest |μ| over all pairs, and which t and which λ attain it; NaN among t is ignored."""
     per_t, at = _largest_for_each(t, lam, shift, base)
     value, i = per_t.nan_to_num(nan=-1.0).max(-1)
     return value.clamp(min=0), i, at.gather(1, i[:, None])[:, 0]
@@ -161,9 +176,14 @@ def _largest(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> tuple[Tensor
 def _largest_for_each(
     t: Tensor, lam: Tensor, shift: Tensor, base: float, reach: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """For every t the largest |μ| over λ, and which λ gives it, in pieces that fit in memory.
+    """For every t the largest |μ| over λ, and which λ attains it, in pieces that fit in memory.
 
-    reach ``(b, 1)`` or as t: the largest that μ can be if t may be off by so much.
+    Args:
+        t: ``(b, i)``, eigenvalues of A.
+        lam: ``(b, j)``, eigenvalues of H.
+        shift: ``(b,)``, what is subtracted from t.
+        base: the weight of the residual connection.
+        reach: ``(b, 1)`` or ``(b, i)``, by how much t may be off, for the largest that |μ| can then be.
     """
     rows = max(1, _CHUNK // max(1, t.shape[-1] * lam.shape[-1]))
     reach = shift.new_zeros(len(shift), 1) if reach is None else reach
@@ -173,9 +193,7 @@ def _largest_for_each(
 
 
 class _Rough:
-    """The largest |μ| over the eigenvalues t ≠ 1 of A and the eigenvalues λ of H, and where it is taken; an item per
-    head.
-    """
+    """The largest |μ| over the eigenvalues t ≠ 1 of A and λ of H, and where it is attained, one item per head."""
 
     def __init__(self, flat: AttentionOperator, lam: Tensor, shift: Tensor, base: float) -> None:
         self.A, self.lam, self.shift, self.base = flat, lam, shift, base
@@ -185,26 +203,26 @@ class _Rough:
         self.converged = torch.ones(items, dtype=torch.bool, device=device)
         self.t = torch.zeros(items, dtype=complex_of(flat.dtype), device=device)
         self.which = torch.zeros(items, dtype=torch.long, device=device)
-        # Causal: whether the eigenvalue stands on the diagonal more than once; how many vectors it has is then open.
+        # Causal: whether the eigenvalue is on the diagonal more than once; the number of its vectors is then open.
         self.repeated = torch.zeros(items, dtype=torch.bool, device=device)
         self.condition = torch.ones_like(self.radius)
         self.error = torch.zeros_like(self.radius)
         self.certified = torch.zeros_like(self.repeated)
         self.doubted = torch.zeros_like(self.repeated)
         self.everything = torch.arange(items, device=device)
-        # Eigenvalues that stand on a diagonal are exact; those of larger blocks are not.
+        # Eigenvalues on a diagonal are exact; those of larger blocks are not.
         self.exact = torch.zeros_like(self.repeated)
         self.parts = Reducible.of(flat)
         self._far = long_ways(flat)
 
     def search(self, how: Search) -> Tensor:
-        """Fill in all items; returns the t that may tie with the best one, ``(items, some)``, NaN for none."""
+        """Fill in all items; returns the t that may tie with the best one, ``(items, m)``, padded with NaN."""
         A = self.A
         self.exact |= A.counted() < 2
         if A.tokens == 1:
             return self.t[:, None] * torch.nan
         if A.causal and how.method == "auto":
-            # Real eigenvalues: |μ| is convex in t, so its largest value lies at an end.
+            # Real eigenvalues: |μ| is convex in t, so its largest value is at an end.
             values = causal_values(A)
             ends = [values.nan_to_num(nan=torch.inf).amin(-1), values.nan_to_num(nan=-torch.inf).amax(-1)]
             both = torch.stack(ends, dim=-1)
@@ -223,7 +241,7 @@ class _Rough:
         self._by_arnoldi(self.everything[~(small | apart)], how)
         lost = self.everything[~self.converged]
         if len(lost) and self._can_rescue(how):
-            self.condition[lost] = 1.0  # what Arnoldi said of a value that it did not find says nothing
+            self.condition[lost] = 1.0  # Arnoldi's is that of a value that did not converge
             self._directly(lost, self._all_values(lost))
         return self._pair()
 
@@ -234,7 +252,7 @@ class _Rough:
     def settle(
         self, candidates: Tensor, level: Tensor, spectra: _HeadSpectra, weights_error: Tensor, how: Search, tie: float
     ) -> Tensor:
-        """How certain each radius is beside `level`, the smoothing one: estimated, proven, or doubted.
+        """How certain it is on which side of `level`, the smoothing radius, each radius lies.
 
         Suspects, ill-conditioned or nearer to the level than a few times their error, are computed again in float64 and
         a proof is tried. Returns the candidates for ties, which that may have changed.
@@ -242,7 +260,7 @@ class _Rough:
         if self.A.tokens == 1:
             self.certified |= True
             return candidates
-        # What a Krylov space says of condition is not believed where ways are long.
+        # The condition number from a Krylov space is not trusted where paths are long.
         far = self.everything[self._far & ~self.exact]
         if len(far) and how.method != "arnoldi":
             self.condition[far] = torch.maximum(self.condition[far], self._conditions(far))
@@ -255,7 +273,7 @@ class _Rough:
         gap = (level - self.radius.clamp(min=how.rough_floor)).abs()
         sure = gap > SAFETY * (self.error + weights_error.to(gap))
         self.certified = self.exact & sure
-        # A tie, and known as well as one has to be: nothing to prove.
+        # A tie that is known well enough needs no proof.
         tied = torch.maximum(gap, self.error) <= tie * level.clamp(min=self.base)
         suspect = ~self.exact & ~tied & (~sure | (self.condition > SUSPICIOUS))
         if how.method == "arnoldi" or how.steps is not None:
@@ -289,33 +307,33 @@ class _Rough:
         return how.method == "auto" and how.steps is None and self.A.tokens <= _RESCUE_TOKENS
 
     def _all_values(self, index: Tensor) -> Tensor:
-        """All eigenvalues but one 1 of the items at index, ``(b, n − 1)``, NaN for none; how far to believe them."""
+        """All eigenvalues but one 1 of the items at index, ``(b, n − 1)``, padded with NaN; notes which are exact."""
         A = self.A if len(index) == len(self.everything) else self.A.select(index)
         for i in index[self.parts.which[index]].tolist():
             self.exact[i] = self.parts.triangular(i)
         return dense_values(A, self.parts.select(index))
 
     def _directly(self, index: Tensor, values: Tensor) -> Tensor:
-        """Take the best of these eigenvalues of the items at index."""
+        """Take the best of these eigenvalues ``(b, m)`` for the items at index."""
         self.radius[index], i, self.which[index] = _largest(values, self.lam[index], self.shift[index], self.base)
         self.t[index] = values.gather(1, i[:, None])[:, 0].nan_to_num()
         self.residual[index], self.converged[index] = 0.0, True
-        # Those that Arnoldi has looked at before have a condition number already.
+        # Items that went through Arnoldi before have a condition number already.
         new = ~self.exact[index] & (self.condition[index] == 1) & (self.A.counted()[index] > 1)
         if bool(new.any()) and not self.A.causal:
             self.condition[index[new]] = self._conditions(index[new])
         return values
 
     def _conditions(self, index: Tensor) -> Tensor:
-        """Of the eigenvalue t of A, ``(b,)``; in its own block, where A falls into several."""
+        """The condition number of each item's t, ``(b,)``; within its block, where A falls into several."""
         apart = self.parts.which[index]
-        found = torch.ones(len(index), dtype=self.A.dtype, device=self.A.device)
+        conditions = torch.ones(len(index), dtype=self.A.dtype, device=self.A.device)
         whole = index[~apart]
         if len(whole):
-            found[~apart] = eigenvectors(self.A.select(whole).dense().A, self.t[whole])[1]
-        for place in apart.nonzero()[:, 0].tolist():
-            found[place] = self.parts.condition(int(index[place]), self.t[index[place]])
-        return found
+            conditions[~apart] = eigenvectors(self.A.select(whole).dense().A, self.t[whole])[1]
+        for row in apart.nonzero()[:, 0].tolist():
+            conditions[row] = self.parts.condition(int(index[row]), self.t[index[row]])
+        return conditions
 
     def _by_arnoldi(self, index: Tensor, how: Search) -> None:
         def score(theta: Tensor, reach: Tensor, part: Tensor) -> Tensor:
@@ -330,18 +348,23 @@ class _Rough:
             first, most = 24, _STEPS  # on a GPU steps cost next to nothing
         first, most = how.steps or first, how.steps or most
         parts = torch.arange(len(index), device=index.device)
-        found = extremal(system, score, tolerance=how.tolerance, first=first, most=most, seed=how.seed)
-        _, which = _largest_for_each(found.value[:, None], self.lam[index], self.shift[index], self.base)
-        self.radius[index], self.t[index], self.which[index] = found.score, found.value, which[:, 0]
-        self.residual[index] = score(found.value[:, None], found.residual[:, None], parts)[:, 0] - found.score
-        self.converged[index], self.condition[index] = found.converged, found.condition
+        ritz = extremal(system, score, tolerance=how.tolerance, first=first, most=most, seed=how.seed)
+        _, which = _largest_for_each(ritz.value[:, None], self.lam[index], self.shift[index], self.base)
+        self.radius[index], self.t[index], self.which[index] = ritz.score, ritz.value, which[:, 0]
+        self.residual[index] = score(ritz.value[:, None], ritz.residual[:, None], parts)[:, 0] - ritz.score
+        self.converged[index], self.condition[index] = ritz.converged, ritz.condition
 
 
 def _token_vector(flat: AttentionOperator, t: Tensor, one: Tensor) -> Tensor:
-    """The eigenvector of changed attention for each item's eigenvalue t ≠ 1 of A, ``(items, n)`` complex: centred part
-    and constant part.
+    """The eigenvector of changed attention for each item's eigenvalue t ≠ 1 of A, centred and constant part together.
 
-    one: the eigenvalue on constant arrays, before shifting: 1, or less where J is taken from A.
+    Args:
+        flat: attention, one item per head.
+        t: ``(items,)``, the eigenvalues.
+        one: ``(items,)``, the eigenvalue on constant arrays before shifting: 1, or less where J is subtracted from A.
+
+    Returns:
+        ``(items, n)`` complex, one vector per item.
     """
     if flat.causal:
         z = _causal_token_vector(flat, t)
@@ -363,8 +386,10 @@ def _token_vector(flat: AttentionOperator, t: Tensor, one: Tensor) -> Tensor:
 def _scaled_apart(
     flat: AttentionOperator, t: Tensor, features: Tensor, theta: Tensor, W: Tensor, constant: Tensor
 ) -> Tensor:
-    """The eigenarray ``z r + 1 w`` where constant arrays meet weights W of their own, ``(items, d, d)``: no product of
-    a token and a feature vector. ``w (θ − c W) = mean(A z) r W``, θ = μ − base, c attention on constant arrays.
+    """The eigenarray ``z r + 1 w`` where constant arrays have weights W of their own.
+
+    It is no product of a token and a feature vector: ``w (θ − c W) = mean(A z) r W``, θ = μ − base, c the eigenvalue of
+    attention on constant arrays. W ``(items, d, d)``.
     """
     W = W.to(theta.dtype)
     z = real_and_imaginary(flat.centre, _token_vector(flat, t, torch.ones_like(constant))[..., None])
@@ -377,7 +402,7 @@ def _scaled_apart(
 
 
 def _causal_token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
-    """The same for lower triangular A by forward substitution: zero before the last token whose diagonal entry is t.
+    """`_token_vector` for lower triangular A by forward substitution: 0 before the last token with diagonal entry t.
 
     Inverse iteration fails here from some 60 tokens on: A is too far from normal.
     """
@@ -387,11 +412,11 @@ def _causal_token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
     is_first = counted & (counted.cumsum(-1) == 1)
     distance = torch.where(counted & ~is_first, (diagonal - t.real[:, None]).abs(), torch.inf)
     nearest = distance.amin(-1, keepdim=True)
-    place = n - 1 - (distance <= nearest).flip(-1).int().argmax(-1)
+    start = n - 1 - (distance <= nearest).flip(-1).int().argmax(-1)
     x = torch.zeros_like(diagonal)
     for i in range(n):
         later = torch.where(counted[:, i], (A[:, i, :i] * x[:, :i]).sum(-1) / (t.real - diagonal[:, i]), 0.0)
-        x[:, i] = torch.where(place < i, later, (place == i).to(x.dtype))
+        x[:, i] = torch.where(start < i, later, (start == i).to(x.dtype))
         x = x / x.abs().amax(-1, keepdim=True).clamp(min=1)  # entries can grow geometrically
     return x.to(t.dtype)
 

@@ -1,8 +1,7 @@
 """Attention as a linear operator on tokens: given as a matrix, or as queries and keys and never formed.
 
-Both kinds have one interface, `AttentionOperator`, and one conformance suite. Shapes are ``(..., n, n)``; in the rest
-of the theory the last leading axis is the head. A token that the mask hides takes no part: its row and its column are
-zero.
+Both kinds have one interface, `AttentionOperator`. Shapes are ``(..., n, n)``; in the rest of the theory the last
+leading axis is the head. A token that the mask hides takes no part: its row and its column are zero.
 """
 
 from __future__ import annotations
@@ -28,13 +27,22 @@ def _tensor(A: Tensor, *, floating: bool = False) -> Tensor:
 
 
 def is_row_stochastic(A: Tensor, tolerance: float = 1e-5) -> bool:
-    """Whether every row of A is non-negative and sums to one. ``(..., n, n)``."""
+    """Whether every row of A is non-negative and sums to one.
+
+    Args:
+        A: ``(..., n, n)``, attention.
+        tolerance: how far entries may be below zero, and sums from one.
+    """
     A, tolerance = _tensor(A), arguments.number(tolerance, "tolerance", "give a number, 0 or more", least=0)
     return bool((-tolerance <= A).all() and ((A.sum(-1) - 1).abs() <= tolerance).all())
 
 
 def is_causal(A: Tensor) -> bool:
-    """Whether A is lower triangular: no token sees a later one. ``(..., n, n)``."""
+    """Whether A is lower triangular, so that no token sees a later one.
+
+    Args:
+        A: ``(..., n, n)``, attention.
+    """
     return not bool(torch.triu(_tensor(A), diagonal=1).any())
 
 
@@ -46,17 +54,17 @@ class AttentionOperator(ABC):
     device: torch.device
     causal: bool
     mask: Tensor | None
-    """The tokens that count, ``(..., n)``; None for all."""
+    """``(..., n)``, true for the tokens that count; None: all of them."""
     rounding: float
-    """The unit in the last place of its entries, as they came."""
+    """The unit in the last place of its entries, in the precision they were given in."""
 
     @abstractmethod
     def __matmul__(self, v: Tensor) -> Tensor:
-        """``A v`` for v ``(..., n, c)``."""
+        """The product ``A v``, ``(..., n, c) -> (..., n, c)``."""
 
     @abstractmethod
     def diagonal(self) -> Tensor:
-        """The diagonal, ``(..., n)``: all eigenvalues, where attention is causal."""
+        """The diagonal, ``(..., n)``; where attention is causal, all eigenvalues."""
 
     @abstractmethod
     def dense(self) -> DenseAttention:
@@ -64,8 +72,10 @@ class AttentionOperator(ABC):
 
     @abstractmethod
     def flatten(self, keep: int = 0) -> AttentionOperator:
-        """The same operators in one row, ``(items, n, n)``; with keep=1 in one row of head groups, ``(items, heads,
-        n, n)``.
+        """The same operators with all leading axes but the last `keep` in one.
+
+        Args:
+            keep: 0 for ``(items, n, n)``, 1 for ``(items, heads, n, n)``.
         """
 
     @abstractmethod
@@ -74,33 +84,40 @@ class AttentionOperator(ABC):
 
     @abstractmethod
     def select(self, index: Tensor) -> AttentionOperator:
-        """Some of them, by their place on the first axis."""
+        """Some of the operators, by their index on the first axis."""
 
     @property
     def tokens(self) -> int:
+        """n, hidden tokens included."""
         return self.shape[-1]
 
     @property
     def batch_shape(self) -> torch.Size:
+        """The leading axes, heads included."""
         return self.shape[:-2]
 
     def counted(self) -> Tensor:
-        """How many tokens count, ``(...)``."""
+        """The number of tokens that count, ``(...)``."""
         if self.mask is None:
             return torch.full(self.batch_shape, self.tokens, device=self.device)
         return self.mask.sum(-1)
 
     def centre(self, v: Tensor) -> Tensor:
-        """``P v``: v without its mean over the tokens that count. v ``(..., n, c)``."""
+        """``P v``, v without its mean over the tokens that count, ``(..., n, c) -> (..., n, c)``."""
         return centre_tokens(v, self.mask)
 
 
 class DenseAttention(AttentionOperator):
-    """Attention given as its matrix A, ``(..., n, n)``, after the softmax.
+    """Attention given as its matrix.
 
-    causal: None finds out; True insists that nothing lies above the diagonal.
-    mask: the tokens that count, ``(..., n)`` or, shared by all heads, without the head axis. What A says about the
-    others is ignored, but nobody else may look at them.
+    Args:
+        A: ``(..., n, n)``, after the softmax.
+        mask: ``(..., n)``, true for the tokens that count, or, shared by all heads, without the head axis. Rows of the
+            other tokens are ignored, but no counted token may attend to them.
+        causal: True requires that nothing is above the diagonal; None finds out.
+
+    Raises:
+        InputError: entries that are negative or not finite, or rows that do not sum to one.
     """
 
     def __init__(self, A: Tensor, *, mask: Tensor | None = None, causal: bool | None = None) -> None:
@@ -130,7 +147,7 @@ class DenseAttention(AttentionOperator):
 
     @classmethod
     def trusted(cls, A: Tensor, mask: Tensor | None, causal: bool, rounding: float | None = None) -> DenseAttention:
-        """From a matrix that is known to be what it must be: nothing is looked at."""
+        """From a matrix that is known to be valid: nothing is checked."""
         self = cls.__new__(cls)
         self.rounding = torch.finfo(A.dtype).eps if rounding is None else rounding
         self.A, self.mask, self.causal = A, mask, causal
@@ -162,11 +179,18 @@ class DenseAttention(AttentionOperator):
 class SoftmaxAttention(AttentionOperator):
     """``softmax(scale · q kᵀ + bias)``, applied through scaled-dot-product attention and never formed.
 
-    q: ``(..., heads, n, k)``; k: the same, or with fewer heads that divide q's (grouped queries); scale: ``1/√k`` if
-    None.
-    mask: the tokens that count, ``(..., n)`` or, shared by all heads, without the head axis.
-    bias: added to the scores, ``(..., n, n)`` (relative positions; ``-inf`` hides a pair). It is the caller's n by n
-    array; everything else stays linear in n.
+    Memory is linear in n, but for the bias.
+
+    Args:
+        q: ``(..., heads, n, k)``, queries.
+        k: ``(..., heads, n, k)``, keys, or with fewer heads that divide q's (grouped queries).
+        scale: ``1/√k`` if None.
+        mask: ``(..., n)``, true for the tokens that count, or, shared by all heads, without the head axis.
+        bias: ``(..., n, n)``, added to the scores (relative positions; ``-inf`` hides a pair).
+        causal: whether no token sees a later one.
+
+    Raises:
+        InputError: shapes that do not fit, entries that are not finite, or a query from which every key is hidden.
     """
 
     def __init__(
@@ -239,16 +263,14 @@ class SoftmaxAttention(AttentionOperator):
         return [(start, min(start + rows, n)) for start in range(0, n, rows)]
 
     def _bias_block(self, start: int, stop: int) -> Tensor | None:
-        """What is added to the scores of queries start to stop, ``(..., rows, n)`` or broadcastable; None for
-        nothing.
-        """
+        """What is added to the scores of queries start to stop, broadcastable to ``(..., rows, n)``; None: nothing."""
         bias = None if self.bias is None else self.bias[..., start:stop, :]
         visible = None
         if self.causal:
             row = torch.arange(start, stop, device=self.device)[:, None]
             visible = row >= torch.arange(self.tokens, device=self.device)
         if self.mask is not None:
-            # A hidden query may look anywhere: its row is set to zero afterwards, and this way it is not NaN.
+            # A hidden query may see everything, so that its row, which is set to zero afterwards, is not NaN.
             free = self.mask[..., None, :] | ~self.mask[..., start:stop, None]
             visible = free if visible is None else (visible & free) | ~self.mask[..., start:stop, None]
         if visible is None:
@@ -288,7 +310,7 @@ class SoftmaxAttention(AttentionOperator):
             return (self.scale * (self.q * self.k).sum(-1) - lse).exp()
         parts, q = [], self.q * self.scale
         for start, stop in self._blocks():
-            seen = stop if self.causal else self.tokens  # causal: later keys need not be looked at
+            seen = stop if self.causal else self.tokens  # causal: later keys are not needed
             scores = q[..., start:stop, :] @ self.k[..., :seen, :].mT
             if self.causal and self.mask is None and self.bias is None:
                 later = torch.ones(stop - start, stop - start, dtype=torch.bool, device=self.device).triu(1)
@@ -301,16 +323,16 @@ class SoftmaxAttention(AttentionOperator):
         return out if self.mask is None else torch.where(self.mask, out, 0.0)
 
     def _fused_log_sum_exp(self) -> Tensor | None:
-        """From the memory-efficient CUDA kernel, which public functions keep to themselves; None where it is not."""
+        """From the memory-efficient CUDA kernel, which public functions do not return; None where it is missing."""
         if self.device.type != "cuda" or self.dtype != torch.float32:
             return None
         q, k = (_at_least_4d(pad(x, (0, -x.shape[-1] % 8))) for x in (self.q, self.k))
         try:
             attend = torch.ops.aten._scaled_dot_product_efficient_attention
-            found = attend(q, k, k[..., :8].contiguous(), None, True, 0.0, self.causal, scale=self.scale)
+            outputs = attend(q, k, k[..., :8].contiguous(), None, True, 0.0, self.causal, scale=self.scale)
         except (AttributeError, RuntimeError):
             return None
-        return found[1][..., : self.tokens].reshape(self.q.shape[:-1])
+        return outputs[1][..., : self.tokens].reshape(self.q.shape[:-1])
 
     def dense(self) -> DenseAttention:
         parts = []
@@ -344,7 +366,7 @@ class SoftmaxAttention(AttentionOperator):
 
 
 def as_operator(A: Tensor | AttentionOperator) -> AttentionOperator:
-    """A matrix becomes an operator, checked; an operator stays as it is."""
+    """A matrix as an operator, checked; an operator as it is."""
     return A if isinstance(A, AttentionOperator) else DenseAttention(A)
 
 

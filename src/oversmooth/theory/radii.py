@@ -1,4 +1,4 @@
-"""What the two ways of computing radii, `one_head` and `several_heads`, take and give."""
+"""What the two ways of computing radii, `one_head` and `several_heads`, take and return."""
 
 from __future__ import annotations
 
@@ -14,34 +14,37 @@ from oversmooth.theory.spectrum import Method
 
 @dataclass(frozen=True)
 class AttentionChange:
-    """What is done to attention: ``A' = gain · A − shift · I − mean · J``, J all 1/n; one number a head, ``(heads,)``.
+    """A change of attention that is linear in A: ``A' = gain · A − shift · I − mean · J``, all entries of J 1/n.
 
-    Constant arrays stay constant under A', times ``gain − shift − mean``; on centred ones J is nothing. So the theory
-    of A holds for A', with other eigenvalues.
+    A' multiplies constant arrays by ``gain − shift − mean``; J vanishes on centred ones. So the theory of A holds for
+    A', with other eigenvalues.
     """
 
     gain: Tensor
+    """``(heads,)``, the factor on A."""
     shift: Tensor
+    """``(heads,)``, the multiple of I that is subtracted."""
     mean: Tensor
+    """``(heads,)``, the multiple of J that is subtracted."""
     source: bool = False
-    """Whether something is added at every layer that differs between tokens, such as NeuTRENO's V⁰."""
+    """Whether every layer adds something that differs between tokens, such as NeuTRENO's V⁰."""
     constant_gain: Tensor | None = None
+    """``(d,)``, what multiplies the layer's output on constant arrays, as in FeatScale; None: nothing."""
     centred_gain: Tensor | None = None
-    """What the layer's output is multiplied by, ``(d,)`` each, on constant and on centred arrays, as FeatScale does;
-    None for nothing.
-    """
+    """``(d,)``, likewise on centred arrays."""
 
     @classmethod
     def none(cls, heads: int) -> AttentionChange:
+        """No change."""
         return cls(torch.ones(heads), torch.zeros(heads), torch.zeros(heads))
 
     @property
     def constant(self) -> Tensor:
-        """The eigenvalue of A' on constant arrays."""
+        """``(heads,)``, the eigenvalue of A' on constant arrays."""
         return self.gain - self.shift - self.mean
 
     def __matmul__(self, other: AttentionChange) -> AttentionChange:
-        """This change of attention that gets values scaled by other's gain (`other` changes values alone)."""
+        """This change applied to values that are scaled by other's gain (`other` changes only values)."""
         scale = other.gain
         return AttentionChange(
             self.gain * scale,
@@ -55,19 +58,21 @@ class AttentionChange:
 
 @dataclass(frozen=True)
 class Update:
-    """``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h`` on centred arrays, base 1 with residual connection; on
-    constant ones ``constant_h`` stands for A_h − shift_h.
-    """
+    """The update ``X ↦ base · X + Σ_h (A_h − shift_h) X W_V^h W_O^h``."""
 
     base: float
+    """1 with the residual connection, 0 without."""
     shift: Tensor
+    """``(heads,)``, on centred arrays."""
     constant: Tensor
+    """``(heads,)``, what A_h − shift_h is on constant arrays."""
     constant_gain: Tensor | None = None
+    """``(d,)``, what multiplies the output on constant arrays; None: nothing."""
     centred_gain: Tensor | None = None
-    """What the output is multiplied by, ``(d,)`` each, on constant and on centred arrays; None for nothing."""
+    """``(d,)``, likewise on centred arrays."""
 
     def centred(self, W_O: Tensor) -> Tensor:
-        """The output weight as centred arrays meet it."""
+        """The output weight that acts on centred arrays."""
         return W_O if self.centred_gain is None else W_O * self.centred_gain
 
 
@@ -78,18 +83,19 @@ class Search:
     method: Method
     tolerance: float
     steps: int | None
-    """Arnoldi steps at most, and take what they give; None: as many as it takes, within reason."""
+    """The number of Arnoldi steps after which to stop, converged or not; None: as many as needed, up to a limit."""
     limit: bool | None
     """Whether to keep the eigenarray; None: where it is cheap."""
     seed: int
     smooth_floor: float = 0.0
+    """What the smooth radius is raised to before the two are compared."""
     rough_floor: float = 0.0
-    """What the radii are raised to before they are compared."""
+    """What the rough radius is raised to."""
 
 
 @dataclass(frozen=True)
 class Radii:
-    """The two radii of every item of a batch, ``(items, ...)``, and what stands behind the rough one."""
+    """The two radii of every item of a batch, ``(items, ...)``, and the eigenvalue behind the rough one."""
 
     rho_smooth: Tensor
     rho_rough: Tensor
@@ -97,13 +103,13 @@ class Radii:
     mu: Tensor
     """The eigenvalue of modulus rho_rough, complex."""
     mixed: Tensor
-    """Whether terms tie with it that differ in token and in feature vector: the limit then has rank two or more."""
+    """Whether terms tie with it that differ in both token and feature vector: the limit then has rank two or more."""
     rank_known: Tensor
     """Whether `mixed`, or the array, tells the rank of the limit."""
     weights_error: Tensor
     """How far rounding may move the eigenvalues of the weights: large where they are nearly defective."""
     error: Tensor
-    """How far rho_rough may be off, by what is estimated of rounding in A and of the search."""
+    """How far rho_rough may be off, estimated from the rounding of A and the search."""
     certified: Tensor
     """Whether it is proven on which side of rho_smooth it lies."""
     doubted: Tensor
@@ -111,9 +117,9 @@ class Radii:
     frozen: Tensor
     """Whether both radii are `base` for features that no head writes to, and all others shrink."""
     t: Tensor | None = None
-    """One head: the eigenvalue of A behind the larger radius, and"""
+    """One head: the eigenvalue of A behind the larger radius."""
     lam: Tensor | None = None
-    """that of H."""
+    """One head: the eigenvalue of H behind it."""
     array: Tensor | None = None
     """The eigenarray of mu, ``(..., n, d)`` complex."""
 
@@ -124,7 +130,7 @@ class Radii:
         return Radii(**changed)
 
     def scaled(self, size: float) -> Radii:
-        """Of weights whose product is so many times larger."""
+        """The radii of weights whose product is `size` times larger."""
         if size == 1:
             return self
         lengths = ("rho_smooth", "rho_rough", "residual", "mu", "weights_error", "error")
@@ -133,7 +139,7 @@ class Radii:
 
     @staticmethod
     def cat(parts: list[Radii]) -> Radii:
-        """Several batches in a row."""
+        """Several batches joined into one."""
         columns = {f.name: [getattr(p, f.name) for p in parts] for f in fields(Radii)}
         joined: dict[str, Any] = {
             name: None if any(v is None for v in values) else torch.cat(values) for name, values in columns.items()

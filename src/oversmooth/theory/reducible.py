@@ -1,4 +1,4 @@
-"""Attention that falls into several strongly connected components: its spectrum, block by block, with one 1 struck."""
+"""Attention with several strongly connected components: its spectrum, block by block, with one eigenvalue 1 removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINK = 1e-6
 
 
 class Reducible:
-    """Which of some attention arrays ``(items, n, n)`` are reducible, and their parts."""
+    """Which attention arrays ``(items, n, n)`` are reducible, and their components."""
 
     def __init__(self, A: Tensor, mask: Tensor | None, which: Tensor, parts: Components | None) -> None:
         self._A, self._mask, self.which, self._parts = A, mask, which, parts
@@ -24,7 +24,7 @@ class Reducible:
 
     @classmethod
     def of(cls, flat: AttentionOperator) -> Reducible:
-        """Looked for only where an entry is exactly zero, and not in causal attention, which is one token a block."""
+        """Looked for only where an entry is exactly zero, and not in causal attention, with one token per block."""
         none = torch.zeros(flat.shape[0], dtype=torch.bool, device=flat.device)
         if not isinstance(flat, DenseAttention) or flat.causal:
             return cls(torch.empty(0), None, none, None)
@@ -36,15 +36,15 @@ class Reducible:
         if not bool(has_zeros.any()):
             return cls(A, mask, none, None)
         index = has_zeros.nonzero()[:, 0]
-        found = components(A[index] != 0, None if mask is None else mask[index])
-        apart = ~found.connected
+        parts = components(A[index] != 0, None if mask is None else mask[index])
+        apart = ~parts.connected
         which = none.clone()
         which[index[apart]] = True
-        fields = [getattr(found, field.name)[apart] for field in dataclasses.fields(found)]
+        fields = [getattr(parts, field.name)[apart] for field in dataclasses.fields(parts)]
         return cls(A, mask, which, Components(*fields))
 
     def select(self, index: Tensor) -> Reducible:
-        """The same of some of the arrays."""
+        """The same for some of the arrays."""
         if self._parts is None:
             return Reducible(self._A, self._mask, self.which[index], None)
         rows = self._row[index[self.which[index]]]
@@ -53,24 +53,24 @@ class Reducible:
         return Reducible(self._A[index], mask, self.which[index], parts)
 
     def triangular(self, item: int) -> bool:
-        """Whether every component is a single token: then the eigenvalues stand on the diagonal."""
+        """Whether every component is a single token, so that the eigenvalues are on the diagonal."""
         assert self._parts is not None
         return bool(self._parts.triangular[self._row[item]])
 
     def order(self, item: int) -> Tensor:
-        """Its tokens so that nobody sees a later component, ``(n,)``."""
+        """Its tokens, ordered so that none sees a later component, ``(n,)``."""
         assert self._parts is not None
         return self._parts.order[self._row[item]]
 
     def components(self, item: int) -> Iterator[tuple[Tensor, bool]]:
-        """Each as its tokens and whether it is closed, in that order."""
+        """The components, each as its tokens and whether it is closed, in that order."""
         assert self._parts is not None
         return self._parts.blocks(int(self._row[item]))
 
     def blocks(self, item: int) -> list[DiagonalBlock]:
-        """Matrices in float64 that have all eigenvalues of A but one 1; single tokens are one diagonal matrix."""
+        """Matrices in float64 that have all eigenvalues of A but one 1; single tokens form one diagonal matrix."""
         A = self._A[item].double()
-        struck, singles, found = False, [], []
+        struck, singles, larger = False, [], []
         for tokens, closed in self.components(item):
             if len(tokens) == 1:
                 if closed and not struck:
@@ -82,19 +82,19 @@ class Reducible:
             if closed and not struck:
                 struck, closed = True, False
                 block = centred_matrix(DenseAttention.trusted(block, None, False))
-            found.append(DiagonalBlock(block, closed))
-        return [DiagonalBlock(torch.diag(torch.stack(singles)), False), *found] if singles else found
+            larger.append(DiagonalBlock(block, closed))
+        return [DiagonalBlock(torch.diag(torch.stack(singles)), False), *larger] if singles else larger
 
     def values(self, item: int) -> Tensor:
-        """All eigenvalues but one 1, ``(n − 1,)`` complex128, NaN in the place of hidden tokens."""
+        """All eigenvalues but one 1, ``(n − 1,)`` complex128, padded with NaN for hidden tokens."""
         n = self._A.shape[-1]
         out = torch.full((n - 1,), torch.nan, dtype=torch.complex128, device=self._A.device)
-        found = torch.cat([block.values() for block in self.blocks(item)])
-        out[: len(found)] = found
+        values = torch.cat([block.values() for block in self.blocks(item)])
+        out[: len(values)] = values
         return out
 
     def condition(self, item: int, t: Tensor) -> Tensor:
-        """Of the eigenvalue t in its own block."""
+        """The condition number of the eigenvalue t within its block."""
         best, distance = torch.ones((), dtype=torch.float64), torch.inf
         t = t.to(torch.complex128)
         for block in self.blocks(item):
@@ -111,14 +111,15 @@ class DiagonalBlock:
 
     B: Tensor
     closed: bool
-    """Whether it has an eigenvalue 1 of its own, beside the one that is struck."""
+    """Whether it has an eigenvalue 1 of its own, besides the one that is removed."""
 
     @property
     def diagonal(self) -> bool:
+        """Whether it is a diagonal matrix."""
         return not bool((self.B - torch.diag(self.B.diagonal())).any())
 
     def values(self) -> Tensor:
-        """Its eigenvalues, complex128; the 1 of a closed one is exactly that."""
+        """Its eigenvalues, complex128; a closed block's 1 is exactly 1."""
         if self.diagonal:
             return self.B.diagonal().to(torch.complex128)
         values = eigenvalues(self.B)
@@ -128,9 +129,9 @@ class DiagonalBlock:
 
 
 def long_ways(flat: AttentionOperator) -> Tensor:
-    """Where somebody does not see somebody within two steps over links of 1e-6 or more, ``(items,)``.
+    """Whether some token does not see some other within two steps over links of more than 1e-6, ``(items,)``.
 
-    Bands, chains and the nearly causal: there eigenvalues can be ill-conditioned beyond what a Krylov space shows.
+    In bands, chains and nearly causal attention, eigenvalues can be worse conditioned than a Krylov space shows.
     """
     if not isinstance(flat, DenseAttention) or flat.causal:
         return torch.zeros(flat.shape[0], dtype=torch.bool, device=flat.device)

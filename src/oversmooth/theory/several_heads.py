@@ -21,47 +21,55 @@ from oversmooth.theory.weights import smaller_product, stack_heads
 _DENSE_SIZE = 256
 # Up to this width the diagonal blocks of causal attention, and the product of the weights, are decomposed directly.
 _DENSE_BLOCK, _DENSE_WEIGHTS = 64, 1024
-# Up to this many multiplications, n·d³, the limit array of causal attention is solved for, row after row.
+# Up to this many multiplications, n·d³, the limit array of causal attention is solved for, row by row.
 _CAUSAL_LIMIT = 1 << 30
 # Relative difference below which two moduli are a tie.
 _EQUAL = 1e-6
-# Arnoldi: basis vectors before the first restart, and restarts of what has not converged by then.
+# Arnoldi: basis vectors before the first restart, and restarts at most of what has not converged by then.
 _STEPS, _RESTARTS = 64, 80
 
 
 def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
-    """One result for all heads, ``(...)``. A ``(..., heads, n, n)``; weights with A's batch, part of it or none."""
+    """The radii of all heads together, ``(...)``.
+
+    Args:
+        A: ``(..., heads, n, n)``, attention.
+        W_V: ``(..., heads, d, k)``, value weights, with A's batch, part of it or none.
+        W_O: ``(..., heads, k, d)``, output weights; likewise.
+        update: what is applied.
+        search: how to look for eigenvalues.
+    """
     batch, flat = A.shape[:-3], A.flatten(keep=1)
     lead = torch.broadcast_shapes(W_V.shape[:-3], W_O.shape[:-3])
     V, O = (W.expand(*lead, *W.shape[-3:]).reshape(-1, *W.shape[-3:]) for W in (W_V, W_O))  # noqa: E741
     if len(V) == 1:
-        found = _shared(flat, V[0], O[0], update, search)
+        flat_radii = _shared(flat, V[0], O[0], update, search)
     else:
-        # Weights that differ over the batch (layers, say): one group of items for each.
+        # Weights that differ over the batch (layers, say): one group of items per set of weights.
         group = torch.arange(len(V), device=A.device).reshape(lead).expand(batch).reshape(-1)
         order = torch.argsort(group, stable=True)
         members = order.split(torch.bincount(group, minlength=len(V)).tolist())
         parts = [_shared(flat.select(m), V[g], O[g], update, search) for g, m in enumerate(members) if len(m)]
         back = torch.argsort(order)
-        found = Radii.cat(parts).map(lambda x: x[back])
-    return found.map(lambda x: x.reshape((*batch, *x.shape[1:])))
+        flat_radii = Radii.cat(parts).map(lambda x: x[back])
+    return flat_radii.map(lambda x: x.reshape((*batch, *x.shape[1:])))
 
 
 def _shared(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
-    """All items under the same weights; those whose graph, the union over heads, falls into several parts by them."""
+    """All items under the same weights; one whose graph, the union over heads, falls apart is taken part by part."""
     apart = Reducible.of(_union(A)) if search.method != "arnoldi" and isinstance(A, DenseAttention) else None
     if apart is None or not bool(apart.which.any()):
         return _SharedWeights(A, W_V, W_O, update, search).radii()
-    pieces, places = [], []
+    pieces, indices = [], []
     whole = (~apart.which).nonzero()[:, 0]
     if len(whole):
         pieces.append(_SharedWeights(A.select(whole), W_V, W_O, update, search).radii())
-        places.append(whole)
+        indices.append(whole)
     for item in apart.which.nonzero()[:, 0].tolist():
-        place = torch.tensor([item], device=A.device)
-        pieces.append(_in_parts(A.select(place).dense(), apart, item, W_V, W_O, update, search))
-        places.append(place)
-    back = torch.argsort(torch.cat(places))
+        index = torch.tensor([item], device=A.device)
+        pieces.append(_in_parts(A.select(index).dense(), apart, item, W_V, W_O, update, search))
+        indices.append(index)
+    back = torch.argsort(torch.cat(indices))
     return Radii.cat(pieces).map(lambda x: x[back])
 
 
@@ -77,14 +85,14 @@ def _in_parts(
 ) -> Radii:
     """One item ``(1, heads, n, n)`` whose graph falls apart: the update is block triangular over its components."""
     if parts.triangular(item):
-        # Causal, with its tokens in another order.
+        # Causal, once its tokens are reordered.
         order = parts.order(item)
         mask = None if A.mask is None else A.mask[..., order]
         lower = DenseAttention.trusted(A.A[..., order, :][..., order], mask, True, A.rounding)
-        found = _SharedWeights(lower, W_V, W_O, update, search).radii()
-        if found.array is None:
-            return found
-        return dataclasses.replace(found, array=found.array[..., torch.argsort(order), :])
+        radii = _SharedWeights(lower, W_V, W_O, update, search).radii()
+        if radii.array is None:
+            return radii
+        return dataclasses.replace(radii, array=radii.array[..., torch.argsort(order), :])
     whole = _SharedWeights(A, W_V, W_O, update, search)
     smooth = whole.smooth_radius()
     struck, singles = False, []
@@ -106,14 +114,14 @@ def _in_parts(
     sizes, errors = torch.stack([mu.abs() for mu, _, _ in worst]), torch.stack([error for _, _, error in worst])
     best = int(sizes.argmax())
     whole.mu, whole.residual, _ = (x.reshape(1) for x in worst[best])
-    # Another component may be the largest, within its own error.
+    # Within its own error another component may have the largest.
     whole.error = torch.maximum((sizes + errors).max() - sizes[best], errors[best]).reshape(1)
     whole.repeated |= True  # what X tends to is not looked for
     return whole.result(smooth.expand(1))
 
 
 def _has_equal(theta: Tensor, best: Tensor, base: float) -> Tensor:
-    """Whether another eigenvalue than best and its conjugate has its modulus, ``(b, m), (b,) -> (b,)``."""
+    """Whether an eigenvalue other than best and its conjugate has the same modulus, ``(b, m), (b,) -> (b,)``."""
     size = (base + best).abs()[:, None]
     equal = (base + theta).abs() >= size - _EQUAL * size.clamp(min=1)
     return equal.sum(-1) > torch.where(best.imag == 0, 1, 2)
@@ -125,7 +133,7 @@ def _tokens(A: AttentionOperator) -> Tensor | None:
 
 
 def _norms(W_V: Tensor, W_O: Tensor) -> Tensor:
-    """About the spectral norm of each head's ``W_V W_O``, ``(heads,)``: a few steps of the power method."""
+    """An estimate of the spectral norm of each head's ``W_V W_O``, ``(heads,)``, by a few steps of the power method."""
     x = torch.ones(len(W_V), 1, W_V.shape[-2], dtype=W_V.dtype, device=W_V.device)
     size = torch.ones(len(W_V), dtype=W_V.dtype, device=W_V.device)
     for _ in range(6):
@@ -136,8 +144,15 @@ def _norms(W_V: Tensor, W_O: Tensor) -> Tensor:
 
 
 class _SharedWeights:
-    """A batch of attention arrays ``(items, heads, n, n)`` under the same weights ``(heads, d, k)`` and ``(heads, k,
-    d)``.
+    """A batch of attention arrays under the same weights.
+
+    Args:
+        A: ``(items, heads, n, n)``, attention.
+        W_V: ``(heads, d, k)``, value weights.
+        W_O: ``(heads, k, d)``, output weights.
+        update: what is applied.
+        search: how to look for eigenvalues.
+        centred: False to act on all arrays, for a part of a larger A whose rows sum to less than one.
     """
 
     def __init__(
@@ -157,19 +172,20 @@ class _SharedWeights:
         self.system = JoinedHeads(A, W_V, self.W_O, update.shift, centred=centred)
         self.mu = torch.zeros(self.system.items, dtype=complex_of(A.dtype), device=A.device)
         self.residual = torch.zeros_like(self.mu.real)
-        # Whether other eigenvalues are as large as the dominating one. What X tends to is not known then.
+        # Whether other eigenvalues are as large as the dominating one; what X tends to is then not known.
         self.repeated = torch.zeros_like(self.residual, dtype=torch.bool)
         self.error = torch.zeros_like(self.residual)
         self.weights_error = torch.zeros((), dtype=A.dtype, device=A.device)
         self.array: Tensor | None = None
 
     def radii(self) -> Radii:
+        """Both radii of every item."""
         if self.A.tokens > 1:
             self._search()
         return self.result(self.smooth_radius().expand(len(self.mu)))
 
     def result(self, smooth: Tensor) -> Radii:
-        """What was found, beside the radius on constant arrays ``(items,)``."""
+        """The radii, given the one on constant arrays ``(items,)``."""
         alone = self.A.counted()[:, 0] < 2
         rough, base = torch.where(alone, 0.0, self.mu.abs()), self.update.base
         # Features that no head writes to stay as they are: eigenvalue `base` on both sides.
@@ -203,7 +219,7 @@ class _SharedWeights:
         )
 
     def largest(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Of one item the eigenvalue of largest modulus, its residual and its error."""
+        """The eigenvalue of largest modulus of the only item, its residual and its error."""
         self._search()
         return self.mu[0], self.residual[0], self.error[0]
 
@@ -216,7 +232,7 @@ class _SharedWeights:
             self._by_arnoldi()
 
     def _error(self, condition: Tensor, residual: Tensor, blur: Tensor) -> Tensor:
-        """Of an eigenvalue: its condition number times its residual and what rounding of A does to the update."""
+        """How far an eigenvalue may be off: its condition number times residual and rounding of A in the update."""
         sizes = _norms(self.W_V, self.W_O)
         return moved(condition, residual + (blur * sizes).sum(-1), sizes.sum(), self.A.tokens * self.d)
 
@@ -225,17 +241,18 @@ class _SharedWeights:
         return self.how.method == "dense" or size < 2 or (self.how.method == "auto" and size <= _DENSE_SIZE)
 
     def smooth_radius(self) -> Tensor:
-        """Radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h what attention does to constant arrays: 1 − s_h; without the
-        zeros of features that no head writes to.
+        """The radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h the eigenvalue of attention on constant arrays.
+
+        Without the zeros of features that no head writes to.
         """
         V, O = stack_heads(self.W_V * self.update.constant[:, None, None], self.constant_W_O)  # noqa: E741
         base = self.update.base
         small = smaller_product(V, O)
         if len(small) > _DENSE_WEIGHTS:
             # Attention of ones on the diagonal: the block of a token that sees only itself.
-            found = self._extremal(CausalBlocks(self.update.constant[None], self.W_V, self.constant_W_O))
-            self.weights_error = (found.condition * found.residual)[0]
-            return found.score[0]
+            ritz = self._extremal(CausalBlocks(self.update.constant[None], self.W_V, self.constant_W_O))
+            self.weights_error = (ritz.condition * ritz.residual)[0]
+            return ritz.score[0]
         small = small.double()
         values, errors = eigenvalues_and_errors(small, torch.finfo(V.dtype).eps)
         size = (base + values).abs()
@@ -260,23 +277,23 @@ class _SharedWeights:
         index = (self.system.rank > 0).nonzero()[:, 0]
         far = long_ways(_union(self.A))[index] if isinstance(self.A, DenseAttention) else torch.zeros_like(index) > 0
         wanted = self.how.limit is not False
-        found = self._extremal(self.system.select(index), vectors=wanted or bool(far.any()))
-        self.mu[index] = self.update.base + found.value
-        self.residual[index] = found.residual
-        self.error[index] = self._error(found.condition, found.residual, rounding(self.A)[index])
+        ritz = self._extremal(self.system.select(index), vectors=wanted or bool(far.any()))
+        self.mu[index] = self.update.base + ritz.value
+        self.residual[index] = ritz.residual
+        self.error[index] = self._error(ritz.condition, ritz.residual, rounding(self.A)[index])
         if bool(far.any()):
-            self._check_from_the_left(index[far], found, far)
+            self._check_from_the_left(index[far], ritz, far)
         if not wanted:
-            found.vector = None
-        if found.vector is not None:
+            ritz.vector = None
+        if ritz.vector is not None:
             arrays = torch.zeros(len(self.mu), self.A.tokens, self.d, dtype=self.mu.dtype, device=self.A.device)
-            arrays[index] = found.vector.view(-1, self.A.tokens, self.d)
+            arrays[index] = ritz.vector.view(-1, self.A.tokens, self.d)
             self.array = self._with_constant_part(arrays)
 
     def _check_from_the_left(self, index: Tensor, right: Extremal, which: Tensor) -> None:
         """The same eigenvalue from the transposed update: another start, and the condition number in all dimensions.
 
-        Where the two do not meet, nothing was found.
+        Where the two do not agree, the error is infinite.
         """
         assert right.vector is not None
         left = self._extremal(TransposedHeads(self.system.select(index)), vectors=True)
@@ -319,9 +336,7 @@ class _SharedWeights:
             self.array = self._with_constant_part(arrays)
 
     def _with_constant_part(self, Z: Tensor) -> Tensor:
-        """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h c_h W_V^h W_O^h) = mean of
-        T(Z)``.
-        """
+        """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h c_h W_V^h W_O^h) = mean T(Z)``."""
         tokens = None if self.A.mask is None else self.A.mask[:, 0]
         plain = JoinedHeads(self.A, self.W_V, self.constant_W_O, self.update.shift)
         mean = token_mean(real_and_imaginary(plain.mix, Z), tokens)
@@ -349,21 +364,21 @@ class _SharedWeights:
             return out
 
         score = spread((base + value).abs(), -1.0)
-        place = score.argmax(-1, keepdim=True)
-        highest = score.gather(1, place)
+        token = score.argmax(-1, keepdim=True)
+        highest = score.gather(1, token)
         self.repeated = (score >= highest - _EQUAL * highest.clamp(min=1)).sum(-1) > 1
-        self.repeated |= spread(ties, 0.0).gather(1, place)[:, 0]
-        self.mu = base + spread(value, 0.0).gather(1, place)[:, 0]
-        self.residual = spread(residual, 0.0).gather(1, place)[:, 0]
+        self.repeated |= spread(ties, 0.0).gather(1, token)[:, 0]
+        self.mu = base + spread(value, 0.0).gather(1, token)[:, 0]
+        self.residual = spread(residual, 0.0).gather(1, token)[:, 0]
         chosen = CausalBlocks(
-            diagonal.gather(1, place[..., None].expand(-1, -1, diagonal.shape[-1]))[:, 0], self.W_V, self.W_O
+            diagonal.gather(1, token[..., None].expand(-1, -1, diagonal.shape[-1]))[:, 0], self.W_V, self.W_O
         )
         self.error = self._block_error(chosen, self.mu - base, self.residual)
         cheap = A.tokens * self.d**3 * len(self.mu) <= _CAUSAL_LIMIT
         if self.how.limit or (self.how.limit is None and cheap):
-            X = self._by_forward_substitution(diagonal, place[:, 0])
+            X = self._by_forward_substitution(diagonal, token[:, 0])
             if self._changes_means():
-                # Substitution knows A; where its mean is changed, or scaled apart, the constant part is another.
+                # Substitution solves for A; where constant arrays are changed or scaled apart, so is the constant part.
                 X = self._with_constant_part(real_and_imaginary(lambda x: centre_tokens(x, _tokens(A)), X))
             self.array = X
 
@@ -372,7 +387,11 @@ class _SharedWeights:
         return update.constant_gain is not None or not torch.allclose(update.constant, 1 - update.shift)
 
     def largest_of_blocks(self, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of single tokens, by what they see of themselves ``(tokens, heads)``: the eigenvalue of largest modulus."""
+        """The eigenvalue of largest modulus of single tokens, its residual and its error.
+
+        Args:
+            diagonal: ``(tokens, heads)``, A_h[i, i] − s_h.
+        """
         blocks = CausalBlocks(diagonal, self.W_V, self.W_O)
         values, residual = self._of_blocks(blocks)[:2]
         mu = self.update.base + values
@@ -382,25 +401,25 @@ class _SharedWeights:
         return mu[best], residual[best], error[0]
 
     def _of_blocks(self, blocks: CausalBlocks) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each block the eigenvalue with the largest |base + θ|, its residual, and whether another one ties."""
+        """The θ of each block with the largest |base + θ|, its residual, and whether another one ties with it."""
         base = self.update.base
         if self.d <= _DENSE_BLOCK:
             theta = eigenvalues(blocks.matrices())
             best = (base + theta).abs().argmax(-1, keepdim=True)
             value = theta.gather(1, best)[:, 0]
             return value, torch.zeros_like(theta.real[:, 0]), _has_equal(theta, value, base)
-        found = self._extremal(blocks)
-        return found.value, found.residual, torch.zeros_like(found.residual, dtype=torch.bool)
+        ritz = self._extremal(blocks)
+        return ritz.value, ritz.residual, torch.zeros_like(ritz.residual, dtype=torch.bool)
 
     def _block_error(self, blocks: CausalBlocks, theta: Tensor, residual: Tensor) -> Tensor:
-        """Entries of the diagonal are rounded by themselves: nothing else of A comes in."""
+        """How far θ may be off: only the rounding of A's diagonal enters."""
         if self.d > _DENSE_WEIGHTS:
             return residual
         _, condition = eigenvectors(blocks.matrices(), theta)
         return self._error(condition, residual, self.A.rounding * blocks.diagonal.abs())
 
-    def _by_forward_substitution(self, diagonal: Tensor, place: Tensor) -> Tensor:
-        """The eigenarray that starts at token `place` with its block's eigenvector and carries on causally."""
+    def _by_forward_substitution(self, diagonal: Tensor, first: Tensor) -> Tensor:
+        """The eigenarray that starts at token `first` with its block's eigenvector and continues causally."""
         A = self.A.dense().A
         theta = self.mu - self.update.base
         X = torch.zeros(len(A), A.shape[-1], self.d, dtype=theta.dtype, device=A.device)
@@ -408,10 +427,10 @@ class _SharedWeights:
         W_V, W_O = self.W_V.to(theta.dtype), self.W_O.to(theta.dtype)
         for i in range(A.shape[-1]):
             block = torch.einsum("bh,hdk,hke->bde", diagonal[:, i].to(theta.dtype), W_V, W_O)
-            start = place == i
+            start = first == i
             if start.any():
                 X[start, i] = eigenvector(block[start].mT, theta[start])
-            later = place < i
+            later = first < i
             if later.any():
                 seen = torch.einsum("bhj,bjd->bhd", A[later, :, i, :i].to(theta.dtype), X[later, :i])
                 inflow = torch.einsum("bhd,hdk,hke->be", seen, W_V, W_O)

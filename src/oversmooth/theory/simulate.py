@@ -1,7 +1,7 @@
-"""What depth really does to tokens: the update applied again and again, with everything measured on the way.
+"""What depth does to tokens: the update applied layer after layer, with all metrics recorded on the way.
 
 Without a norm the update is linear, and its centred and constant parts are carried separately, each with a
-logarithmic scale of its own (the multi-head theorem makes the centred one autonomous). So the ratio HFC/LFC is right
+logarithmic scale of its own (the multi-head theorem makes the centred one autonomous). So the ratio HFC/LFC is correct
 down to e^-10,000 and below, where an array that is divided by its own norm would show rounding errors from 1e-16 on.
 Logarithms are float64 whatever the tokens are: at 40,000 a float32 moves in steps of 0.004, and a layer adds no more.
 """
@@ -26,7 +26,7 @@ from oversmooth.theory.weights import check_weights, one_per_head
 
 Norm = Literal["none", "pre", "post"]
 MOST_LAYERS = 10**8
-"""A day or more of the smallest ones."""
+"""A day or more of the smallest layers."""
 _METRICS = ("cos", "abs_cos", "sigma_ratio", "rank_one_distance", "stable_rank", "effective_rank")
 # Arrays kept before their metrics are taken all at once.
 _KEPT = 64
@@ -34,11 +34,13 @@ _KEPT = 64
 
 @dataclass(frozen=True)
 class Simulation:
-    """Metrics of X at the recorded depths, ``(depths, ...)`` each; the first is the input. Depths and logarithms are
-    float64, the rest has the precision of the tokens.
+    """Metrics of X at the recorded depths, ``(depths, ...)`` each, the input first.
+
+    Depths and logarithms are float64, the others have the precision of the tokens.
     """
 
     depth: Tensor
+    """``(depths,)``, the number of layers applied."""
     log_hfc_lfc: Tensor
     """``log(‖HFC‖/‖LFC‖)``, which does not underflow; -inf where HFC is zero."""
     log_hfc_lfc_spectral: Tensor
@@ -46,13 +48,19 @@ class Simulation:
     log_norm: Tensor
     """``log ‖X‖_F``."""
     cos: Tensor
+    """Mean cosine."""
     abs_cos: Tensor
+    """Mean absolute cosine."""
     sigma_ratio: Tensor
+    """``σ₂/σ₁``."""
     rank_one_distance: Tensor
+    """``‖X − X₁‖_F / ‖X‖_F``, X₁ the nearest array of rank one."""
     stable_rank: Tensor
+    """``‖X‖_F² / ‖X‖₂²``."""
     effective_rank: Tensor
+    """The exponential of the entropy of ``σ/Σσ``."""
     X: Tensor
-    """The last array, of unit norm."""
+    """``(..., n, d)``, the last array, of unit norm."""
 
     @property
     def hfc_lfc(self) -> Tensor:
@@ -71,7 +79,7 @@ class Simulation:
 
     @property
     def rate(self) -> Tensor:
-        """Factor by which HFC/LFC changes a layer, over the second half of the run, ``(...)``."""
+        """``(...)``, the factor per layer by which HFC/LFC changes, over the second half of the run."""
         half = min(len(self.depth) // 2, len(self.depth) - 2)
         rise = self.log_hfc_lfc[-1] - self.log_hfc_lfc[half]
         return (rise / (self.depth[-1] - self.depth[half])).exp()
@@ -79,6 +87,8 @@ class Simulation:
 
 @dataclass(frozen=True)
 class _Layer:
+    """One layer of the stack."""
+
     A: AttentionOperator
     W_V: Tensor
     W_O: Tensor
@@ -94,7 +104,7 @@ class _Layer:
         return None if self.A.mask is None else self.A.mask[..., 0, :]
 
     def mix(self, X: Tensor, source: Tensor | None, strength: Tensor) -> Tensor:
-        """``Σ_h (A_h V_h + λ̃ (V⁰_h − V_h)) W_O^h`` for ``V_h = X W_V^h``; without source the term is left out."""
+        """``Σ_h (A_h V_h + λ̃ (V⁰_h − V_h)) W_O^h`` for ``V_h = X W_V^h``; without source, V⁰, that term is left out."""
         V = X[..., None, :, :] @ self.W_V
         U = self.A @ V
         if source is not None:
@@ -120,16 +130,30 @@ def simulate(
     bands_only: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Simulation:
-    """Apply ``X ← X + Σ_h A_h X W_V^h W_O^h`` layer after layer. X ``(..., n, d)``, A ``(..., heads, n, n)``.
+    """Apply ``X ← X + Σ_h A_h X W_V^h W_O^h`` layer after layer, and record the metrics of X.
 
-    One A, W_V, W_O and bias are repeated `layers` times; a list of them is a stack, begun again when it ends.
+    A single A, W_V, W_O and bias are repeated for every layer; lists of them are a stack, which starts over when it
+    ends.
 
-    residual: False leaves X itself out, a number takes so many times X; a list has one a layer.
-    norm: LayerNorm before the layer (pre) or after it (post) with γ, β and eps.
-    bias: a vector added to every token at every layer, or a list of them, None where a layer has none. neutreno: λ̃,
-    one number or one a head; every layer but the first adds ``λ̃ (V⁰ − V)``, V⁰ the values of the first. every: record
-    the metrics only every so many layers, and at the end. bands_only: leave cosines, ranks and the spectral norm NaN,
-    which is several times faster. progress: called with the number of layers done.
+    Args:
+        X: ``(..., n, d)``, the input tokens.
+        A: ``(..., heads, n, n)``, attention, or an operator of that shape; or a list, one per layer.
+        W_V: ``(..., heads, d, k)``, value weights; or a list, one per layer.
+        W_O: ``(..., heads, k, d)``, output weights; or a list, one per layer.
+        layers: how many to apply.
+        residual: False leaves X itself out, a number takes that many times X; or a list, one number per layer.
+        norm: LayerNorm before the layer ("pre") or after it ("post").
+        gamma: ``()`` or ``(d,)``, the norm's γ.
+        beta: ``()`` or ``(d,)``, the norm's β.
+        bias: ``(d,)``, added to every token at every layer; or a list, one per layer, None where a layer has none.
+        neutreno: ``()`` or ``(heads,)``, λ̃; every layer but the first adds ``λ̃ (V⁰ − V)``, V⁰ the values of the first.
+        eps: the norm's ε.
+        every: record metrics only every this many layers, and at the end.
+        bands_only: leave cosines, ranks and the spectral norm NaN, which is several times faster.
+        progress: called with the number of layers done.
+
+    Raises:
+        InputError: shapes that do not fit, entries that are not finite, or masks that differ between layers or heads.
     """
     X = arguments.tensor(X, "tokens", "(..., n, d)")
     stack = _stack(X, A, W_V, W_O, bias)
@@ -144,7 +168,7 @@ def simulate(
     if not X.isfinite().all():
         raise InputError("the tokens have NaN or infinite entries; start from finite ones")
     X = X.to(first.A.dtype).expand(*torch.broadcast_shapes(X.shape[:-2], first.batch_shape), *X.shape[-2:])
-    weight, offset = _one_a_feature(gamma, X, "gamma"), _one_a_feature(beta, X, "beta")
+    weight, offset = _one_per_feature(gamma, X, "gamma"), _one_per_feature(beta, X, "beta")
     strength = one_per_head(neutreno, first.W_V, "neutreno")
     if strength.any() and any(layer.W_V.shape[-3:] != first.W_V.shape[-3:] for layer in stack):
         raise InputError("NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape")
@@ -153,7 +177,7 @@ def simulate(
     else:
         keeps = [float(check_residual(residual))] * len(stack)
     if len(keeps) != len(stack):
-        raise InputError(f"residual has {len(keeps)} numbers and the stack {len(stack)} layers; give one a layer")
+        raise InputError(f"residual has {len(keeps)} numbers and the stack {len(stack)} layers; give one per layer")
     if norm == "none":
         states = _linear(X, stack, keeps, strength)
     else:
@@ -172,7 +196,7 @@ class _State:
 
 
 def _linear(X: Tensor, stack: list[_Layer], keeps: list[float], strength: Tensor) -> Iterator[_State]:
-    """The states of the linear update, the input first, for ever."""
+    """The states of the linear update, the input first, without end."""
     tokens = stack[0].tokens
     zero = _no_scale(X)
     state = _parts(X, tokens)
@@ -193,7 +217,7 @@ def _linear(X: Tensor, stack: list[_Layer], keeps: list[float], strength: Tensor
         mixed = stack[at].mix(Z, torch.zeros_like(V0) if source else None, strength)
         own = m @ (shifted if source else plain)[at]
         constant = [(base * m + own, s), (token_mean(mixed, tokens), z)]
-        # Centring the sum matters: a constant part that rounding leaves in Z would stay as it is and outlive all else.
+        # Centring the sum matters: a constant part that rounding leaves in Z would persist and outlast all else.
         centred = [(centre_tokens(base * Z + mixed, tokens), z)]
         if source:
             constant.append((token_mean(inflow[at], tokens), zero))
@@ -215,7 +239,7 @@ def _normed(
     beta: Tensor,
     eps: float,
 ) -> Iterator[_State]:
-    """The states with LayerNorm, which keeps X in range by itself (Post-LN) or makes it grow linearly (Pre-LN)."""
+    """The states with LayerNorm, which keeps X in range (Post-LN) or makes it grow linearly (Pre-LN)."""
     tokens = stack[0].tokens
     source, depth = None, 0
 
@@ -256,7 +280,7 @@ def _measure(
             top = torch.where(top.isfinite(), top, 0.0)
             X = _scaled(state.m, state.s - top) + _scaled(state.Z, state.z - top)
             X = X if tokens is None else X * tokens[..., None]
-            # A token that cancels between the two parts is known to rounding only; its direction is noise.
+            # A token that cancels between the two parts is known only up to rounding; its direction is noise.
             size = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
             noise = 1e3 * torch.finfo(X.dtype).eps * torch.linalg.matrix_norm(X, keepdim=True)
             kept.append((torch.where(size > noise, X, 0.0), state.Z))
@@ -292,8 +316,8 @@ def _metrics(X: Tensor, tokens: Tensor | None) -> dict[str, Tensor]:
 
 
 def _rescaled(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """x of unit norm and the scale that makes up for it, ``-inf`` for zero."""
-    # The logarithm is that of the very number that x is divided by, so that nothing is lost between the two.
+    """x of unit norm, and the scale that compensates for it, ``-inf`` for zero."""
+    # The logarithm is that of the same number that x is divided by, so that nothing is lost between the two.
     size = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True, dtype=torch.float64).to(x.dtype)
     return x / torch.where(size == 0, 1.0, size), scale + size.double().log()
 
@@ -320,13 +344,13 @@ def _no_scale(X: Tensor) -> Tensor:
 
 
 def _parts(X: Tensor, tokens: Tensor | None) -> _State:
-    """X as its two parts."""
+    """X as its constant and centred parts."""
     zero = _no_scale(X)
     return _State(*_rescaled(token_mean(X, tokens), zero), *_rescaled(centre_tokens(X, tokens), zero))
 
 
-def _one_a_feature(value: Tensor | float, X: Tensor, name: str) -> Tensor:
-    remedy = f"give finite numbers, one or {X.shape[-1]}, one a feature"
+def _one_per_feature(value: Tensor | float, X: Tensor, name: str) -> Tensor:
+    remedy = f"give finite numbers, one or {X.shape[-1]}, one per feature"
     numbers = arguments.numbers(value, name, remedy, dtype=X.dtype, device=X.device)
     if numbers.ndim > 1 or numbers.numel() not in (1, X.shape[-1]):
         raise InputError(f"{name} has shape {tuple(numbers.shape)}; {remedy}")
@@ -352,7 +376,7 @@ def _stack(
         biases = f", and {len(given[3])} biases" if len(given[3]) != 1 else ""
         raise InputError(f"the stack has {counts}{biases}; give one or as many of each")
     if isinstance(bias, (list, tuple)) and not all(b is None or isinstance(b, Tensor) for b in bias):
-        raise InputError("bias is a list of numbers; give a tensor, or a list of tensors, one a layer")
+        raise InputError("bias is a list of numbers; give a tensor, or a list of tensors, one per layer")
     operators = [as_operator(a) for a in given[0]]
     dtype = X.dtype
     for operator in operators:
@@ -381,6 +405,6 @@ def _stack(
             raise InputError(f"layer {i}: the mask differs from the first layer's, or between heads; give one for all")
         if added is not None:
             name = "bias" if len(given[3]) == 1 else f"bias of layer {i}"
-            added = _one_a_feature(added, X[..., :1, :].to(dtype), name)
+            added = _one_per_feature(added, X[..., :1, :].to(dtype), name)
         layers.append(_Layer(operator, v.to(X.device, dtype), o.to(X.device, dtype), added))
     return layers

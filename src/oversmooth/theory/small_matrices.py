@@ -1,7 +1,7 @@
 """Eigenvalues of many small matrices: LAPACK on every core, or a kernel of our own on a GPU.
 
-LAPACK takes one matrix at a time, and torch on a GPU does no better. The matrices are small, so they go to the CPU,
-and threads share them: torch releases the interpreter while LAPACK works.
+LAPACK takes one matrix at a time, and torch on a GPU does no better. The matrices are small, so they go to the CPU
+and are shared among threads: torch releases the interpreter while LAPACK works.
 """
 
 import os
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from oversmooth.safety.errors import InputError
 
-# A thread wants at least this many rows of matrices, or the hand-over costs more than it saves.
+# A thread needs at least this many rows of matrices, or the hand-over costs more than it saves.
 _WORTH_SHARING = 128
 # From this many matrices on, and up to this size, a GPU is ahead of the CPU.
 _WORTH_A_KERNEL, _LARGEST_FOR_KERNEL = 32, 128
-# Above this size one matrix is worth all cores by itself.
+# Above this size a single matrix is worth all cores.
 _LARGE = 256
 
 
@@ -32,17 +32,17 @@ def _kernel() -> ModuleType | None:
     try:
         from oversmooth.theory import _hessenberg_kernel
 
-        found = _hessenberg_kernel.eigenvalues(sample.cuda()).abs().amax(-1).cpu()
+        radii = _hessenberg_kernel.eigenvalues(sample.cuda()).abs().amax(-1).cpu()
     except Exception:  # no Triton, no compiler, another kind of GPU: LAPACK does as well, only slower
         return None
-    right = torch.allclose(found, torch.linalg.eigvals(sample).abs().amax(-1), rtol=1e-3)
+    right = torch.allclose(radii, torch.linalg.eigvals(sample).abs().amax(-1), rtol=1e-3)
     return _hessenberg_kernel if right else None
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    # One core a thread: LAPACK's own threads would only get in each other's way. The setting is each thread's own, but
-    # also what later threads start with, so it is put back once all of them are up.
+    # One core per thread: LAPACK's own threads would only get in each other's way. The setting is local to each thread,
+    # but later threads start with it, so it is restored once all of them are up.
     cores, usual = _cores(), torch.get_num_threads()
     together = Barrier(cores + 1)
 
@@ -69,9 +69,14 @@ def _cores() -> int:
 
 
 def eigenvalues(M: Tensor, *, hessenberg: bool = False) -> Tensor:
-    """All eigenvalues of each matrix, ``(..., m, m) -> (..., m)`` complex, on M's device.
+    """All eigenvalues of each matrix, on M's device.
 
-    hessenberg: all of them are zero below the first subdiagonal, which many on a GPU make use of.
+    Args:
+        M: ``(..., m, m)``, the matrices.
+        hessenberg: whether all are zero below the first subdiagonal, which a batch on a GPU makes use of.
+
+    Returns:
+        ``(..., m)`` complex, in no order.
     """
     if M.numel() == 0:
         return M.new_zeros(M.shape[:-1]).to(complex_of(M.dtype))
@@ -88,8 +93,9 @@ def eigenvalues(M: Tensor, *, hessenberg: bool = False) -> Tensor:
 
 
 def finite(M: Tensor) -> Tensor:
-    """M, before LAPACK gets it, which must not be given infinite entries: MKL's ends the process. Weights that are
-    finite may have a product that is not.
+    """M, checked: LAPACK must not be given infinite entries, on which MKL ends the process.
+
+    Finite weights may have a product that is not.
     """
     if not M.is_meta and not bool(M.isfinite().all()):
         raise InputError("a product of weights is infinite or NaN; scale the weights down, or look for one that is off")
@@ -97,8 +103,9 @@ def finite(M: Tensor) -> Tensor:
 
 
 def _eigvals(M: Tensor) -> Tensor:
-    """LAPACK's, which may fail to converge (MKL's does, on some matrices of equal entries): such matrices are moved by
-    less than rounding does.
+    """LAPACK's eigenvalues; where it fails to converge, those of a matrix that differs by less than rounding.
+
+    MKL fails on some matrices of equal entries.
     """
     finite(M)
     try:
@@ -118,7 +125,7 @@ def _eigvals(M: Tensor) -> Tensor:
 
 
 def _eig(M: Tensor) -> tuple[Tensor, Tensor]:
-    """LAPACK's, with the same care; vectors are NaN where it does not converge."""
+    """LAPACK's eigenvalues and eigenvectors, with the same care; vectors are NaN where it does not converge."""
     finite(M)
     try:
         return torch.linalg.eig(M)
@@ -142,16 +149,24 @@ def _shared(work: Callable[[Tensor], Any], M: Tensor) -> list[Any]:
 
 
 def eigenvector(M: Tensor, value: Tensor) -> Tensor:
-    """A unit eigenvector of each matrix for a known eigenvalue, by inverse iteration. ``(b, m, m), (b,) -> (b, m)``.
+    """A unit eigenvector of each matrix for a known eigenvalue, by inverse iteration.
 
-    One factorisation instead of all eigenvectors, batched on any device. NaN where it breaks down.
+    One factorisation instead of all eigenvectors, batched on any device.
+
+    Args:
+        M: ``(b, m, m)``, the matrices.
+        value: ``(b,)`` complex, one eigenvalue of each.
+
+    Returns:
+        ``(b, m)`` complex, NaN where the iteration breaks down.
     """
     return _iterated(*_factored(M, value), value.dtype)
 
 
 def eigenvectors(M: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """The same, and the eigenvalue's condition number ``1/|yᴴx|``, y the unit left eigenvector, ``(b,)``: a change of M
-    by ε moves a simple eigenvalue by that many ε, to first order.
+    """The result of `eigenvector`, and the eigenvalue's condition number ``1/|yᴴx|``, y the unit left eigenvector.
+
+    A change of M by ε moves a simple eigenvalue by its condition number times ε, to first order.
     """
     factors, pivots = _factored(M, value)
     right = _iterated(factors, pivots, value.dtype)
@@ -165,8 +180,8 @@ def _factored(M: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     M = M.to(value.dtype)
     scale = torch.linalg.matrix_norm(M)
     scale = torch.where(scale == 0, 1.0, scale)
-    # Off the eigenvalue by a few units in the last place, and off the real axis: near enough to converge in a step, and
-    # not exactly singular.
+    # Off the eigenvalue by a few units in the last place, and off the real axis: near enough to converge in one step,
+    # and not exactly singular.
     shift = value + (4 + 2j) * torch.finfo(M.real.dtype).eps * scale
     shifted = M - shift[:, None, None] * torch.eye(m, dtype=M.dtype, device=M.device)
     factors, pivots, _ = torch.linalg.lu_factor_ex(shifted)
@@ -183,7 +198,7 @@ def _iterated(factors: Tensor, pivots: Tensor, dtype: torch.dtype, *, adjoint: b
 
 
 def eigenvalue_error(M: Tensor, value: Tensor, eps: float) -> Tensor:
-    """About how far rounding to ε of M's norm moves a known eigenvalue of each matrix, ``(b, m, m), (b,) -> (b,)``.
+    """An estimate of how far rounding to ε of M's norm moves an eigenvalue, ``(b, m, m), (b,) -> (b,)``.
 
     ε ‖M‖ times its condition number: ε^(1/p) for a Jordan block of size p.
     """
@@ -192,9 +207,9 @@ def eigenvalue_error(M: Tensor, value: Tensor, eps: float) -> Tensor:
 
 
 def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """All eigenvalues of each matrix, ``(..., m)``, and about how far rounding to ε of M's norm moves each.
+    """All eigenvalues of each matrix, ``(..., m)``, and estimates of how far rounding to ε of M's norm moves each.
 
-    Of all, since an ill-conditioned one that does not count as computed may count in truth.
+    Estimated for all, since an ill-conditioned eigenvalue that seems not to matter may in truth be the largest.
     """
     values, vectors = eigenpairs(M)
     lengths = torch.linalg.vector_norm(torch.linalg.inv_ex(vectors).inverse, dim=-1)
@@ -203,4 +218,5 @@ def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def complex_of(dtype: torch.dtype) -> torch.dtype:
+    """The complex dtype of the same precision."""
     return torch.complex128 if dtype == torch.float64 else torch.complex64

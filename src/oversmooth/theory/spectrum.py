@@ -18,7 +18,7 @@ from oversmooth.theory.small_matrices import complex_of, eigenpairs, eigenvalues
 
 Method = Literal["auto", "dense", "arnoldi"]
 DENSE_TOKENS = 64
-"""Up to here all eigenvalues are computed; above, the extremal ones, unless asked otherwise."""
+"""Up to this many tokens all eigenvalues are computed; above, the extremal ones, unless asked otherwise."""
 DEFAULT_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Residual below which a Ritz pair has converged."""
 _MATERIALISE = 1 << 26  # entries: up to here forming A once is cheaper than repeating q kᵀ at every step
@@ -29,30 +29,31 @@ class AttentionSpectrum:
     """Eigenvalues of A without its eigenvalue 1 (one of them, if it is repeated)."""
 
     values: Tensor
-    """``(..., m)`` complex; NaN in the place of tokens that the mask hides."""
+    """``(..., m)`` complex, padded with NaN for tokens that the mask hides."""
     residuals: Tensor
-    """``(..., m)``: ‖A x − t x‖ of each pair on centred vectors, zero where the method is direct."""
+    """``(..., m)``, ‖A x − t x‖ of each pair on centred vectors; zero where the method is direct."""
     method: Literal["dense", "causal", "arnoldi"]
+    """How the values were computed."""
     tolerance: float
-    """The residual that the extremal values (in 16 directions of the plane) were asked to reach. The error of a value
-    is at most about its residual times its condition number, which is 1 for symmetric attention.
+    """The residual required of the extremal values (in 16 directions of the plane). The error of a value is at most
+    about its residual times its condition number, which is 1 for symmetric attention.
     """
 
     @property
     def complete(self) -> bool:
-        """Whether all eigenvalues are here, or only the extremal ones."""
+        """Whether these are all eigenvalues, not only the extremal ones."""
         return self.method != "arnoldi"
 
     @property
     def radius(self) -> Tensor:
-        """The largest modulus, ``(...)``; zero where no eigenvalue competes with 1."""
+        """``(...)``, the largest modulus; zero where no eigenvalue competes with 1."""
         if self.values.shape[-1] == 0:
             return self.values.real.sum(-1)
         return self.values.abs().nan_to_num(nan=0.0).amax(-1)
 
 
 class CentredAttention:
-    """Attention on centred vectors, one head an item: the `LinearSystem` whose eigenvalues are A's without the 1."""
+    """Attention on centred vectors, one item per head: the `LinearSystem` whose eigenvalues are A's without the 1."""
 
     def __init__(self, flat: AttentionOperator) -> None:
         self.operator = flat
@@ -81,12 +82,18 @@ def attention_spectrum(
     steps: int = 128,
     seed: int = 0,
 ) -> AttentionSpectrum:
-    """The eigenvalues of A other than 1. A ``(..., n, n)`` or an operator.
+    """The eigenvalues of A other than 1.
 
-    Causal attention: its diagonal without the first entry, exact. Otherwise all n − 1 of them up to 64 tokens (or
-    method="dense"), and above that, or with method="arnoldi", the extremal ones: at most `steps` Arnoldi steps on
-    centred vectors, fewer if the outermost Ritz values in 16 directions reach the tolerance before. The vertices of
-    the spectrum's convex hull are what decides about smoothing, and these are what Arnoldi finds first.
+    For causal attention the diagonal without its first entry, exact. Otherwise all n − 1 of them up to 64 tokens, or
+    with method="dense"; above that, or with method="arnoldi", the extremal ones, by Arnoldi on centred vectors. The
+    vertices of the spectrum's convex hull decide about smoothing, and Arnoldi finds these first.
+
+    Args:
+        A: ``(..., n, n)``, attention, or an operator of that shape.
+        method: "dense", "arnoldi" or "auto".
+        tolerance: residual at which the outermost Ritz values in 16 directions have converged.
+        steps: Arnoldi steps at most.
+        seed: of the random start of Arnoldi.
 
     >>> A = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
     >>> attention_spectrum(A).values
@@ -113,12 +120,12 @@ def attention_spectrum(
 
 def _extremal_values(system: CentredAttention, tolerance: float, most: int, seed: int) -> tuple[Tensor, Tensor]:
     if bool((system.rank != system.rank[0]).any()):
-        # Tokens are hidden, from some more than from others: each by itself, with NaN where one has fewer values.
+        # Items hide different numbers of tokens: each is computed alone, padded with NaN where it has fewer values.
         each = [system.select(torch.tensor([i], device=system.device)) for i in range(system.items)]
-        found = [_extremal_values(one, tolerance, most, seed) for one in each]
-        width = max(values.shape[-1] for values, _ in found)
-        padded = [pad(v, (0, width - v.shape[-1]), value=torch.nan) for v, _ in found]
-        return torch.cat(padded), torch.cat([pad(r, (0, width - r.shape[-1])) for _, r in found])
+        per_item = [_extremal_values(one, tolerance, most, seed) for one in each]
+        width = max(values.shape[-1] for values, _ in per_item)
+        padded = [pad(v, (0, width - v.shape[-1]), value=torch.nan) for v, _ in per_item]
+        return torch.cat(padded), torch.cat([pad(r, (0, width - r.shape[-1])) for _, r in per_item])
     rank = int(system.rank[0])
     if rank == 0:
         empty = torch.zeros(system.items, 0, dtype=system.dtype, device=system.device)
@@ -139,10 +146,17 @@ def _extremal_values(system: CentredAttention, tolerance: float, most: int, seed
 
 
 def flip_threshold(A: Tensor | AttentionOperator) -> Tensor:
-    """The negative λ below which a real eigenvalue of H smooths again: ``−max_t 2 (1 − Re t)/(1 − |t|²)``, ``(...)``.
+    """The negative λ below which a real eigenvalue of H smooths again, ``−max_t 2 (1 − Re t)/(1 − |t|²)``.
 
-    −2/(1 + a) for a real spectrum with smallest eigenvalue a; t runs over the eigenvalues other than 1 (THEORY §3).
-    −∞ where it never does: where 1 is repeated, as for several closed components, or nothing competes with it.
+    t runs over the eigenvalues of A other than 1 (THEORY §3). For a real spectrum with smallest eigenvalue a this is
+    −2/(1 + a).
+
+    Args:
+        A: ``(..., n, n)``, attention, or an operator of that shape.
+
+    Returns:
+        ``(...)``, −∞ where no λ does; that is where 1 is repeated, as with several closed components, or where nothing
+        competes with it.
     """
     t = attention_spectrum(A).values
     if not t.shape[-1]:
@@ -154,24 +168,22 @@ def flip_threshold(A: Tensor | AttentionOperator) -> Tensor:
 
 
 def causal_values(A: AttentionOperator) -> Tensor:
-    """The diagonal of causal attention without its first counted entry, which is the 1. ``(..., n − 1)``, NaN if
-    hidden.
-    """
+    """The diagonal of causal attention without its first counted entry, the 1, ``(..., n − 1)``; NaN if hidden."""
     diagonal = A.diagonal()
     if A.mask is None:
         return diagonal[..., 1:]
     counted = torch.where(A.mask, diagonal, torch.nan)
-    # The first counted token goes to the front and out; a stable sort keeps the order of the others.
+    # The first counted token is moved to the front and dropped; a stable sort keeps the order of the others.
     is_first = A.mask & (A.mask.cumsum(-1) == 1)
     order = torch.argsort((~is_first).to(torch.int8), dim=-1, stable=True)
     return counted.gather(-1, order)[..., 1:]
 
 
 def dense_values(flat: AttentionOperator, parts: Reducible | None = None) -> Tensor:
-    """All eigenvalues but the 1, ``(items, n − 1)``; NaN in the place of hidden tokens.
+    """All eigenvalues but the 1, ``(items, n − 1)``; NaN for hidden tokens.
 
-    Of A itself, whose rows and columns LAPACK balances: centring would mix entries of very different size. Its
-    eigenvalue 1 is well-conditioned, and the nearest to 1 is struck. Attention that falls into several components is
+    Computed from A itself, whose rows and columns LAPACK balances: centring would mix entries of very different size.
+    Its eigenvalue 1 is well-conditioned, and the one nearest to 1 is removed. Attention with several components is
     taken block by block.
     """
     A = flat.dense().A
@@ -180,26 +192,27 @@ def dense_values(flat: AttentionOperator, parts: Reducible | None = None) -> Ten
     order = torch.argsort((values - 1).abs(), dim=-1, stable=True)
     values = values.gather(-1, order)[..., 1:]
     if flat.mask is not None:
-        # Each hidden token adds a zero that is not A's. Zeros that are A's are as good: strike the smallest ones.
+        # Each hidden token adds a zero that is not A's. It does not matter which zeros go: remove the smallest values.
         hidden = flat.tokens - flat.counted()
-        place = values.abs().argsort(-1).argsort(-1)
-        values = torch.where(place < hidden[:, None], torch.nan, values)
+        rank = values.abs().argsort(-1).argsort(-1)
+        values = torch.where(rank < hidden[:, None], torch.nan, values)
     for item in parts.which.nonzero()[:, 0].tolist():
         values[item] = parts.values(item).to(values)
     return values
 
 
 def materialise_if_small(A: AttentionOperator) -> AttentionOperator:
-    """As a matrix where that is small: an operator repeats q kᵀ at every product."""
+    """A as a matrix where that is small, since an operator repeats q kᵀ at every product."""
     return A.dense() if A.shape.numel() <= _MATERIALISE else A
 
 
 def check_method(method: str) -> None:
+    """Refuse a method that is not known."""
     arguments.choice(method, "method", ("auto", "dense", "arnoldi"))
 
 
 def check_tolerance(tolerance: float | None, dtype: torch.dtype) -> float:
-    """The residual at which an eigenvalue has converged: what is given, or the default of this precision."""
+    """The residual at which an eigenvalue has converged, as given, or by default that of this precision."""
     if tolerance is None:
         return DEFAULT_TOLERANCE[dtype]
     return arguments.fraction(tolerance, "tolerance")

@@ -1,6 +1,6 @@
 """Which eigenvalue dominates when a whole stack of different layers is repeated (THEORY §3, depth).
 
-Each layer keeps constant arrays constant and carries the centred part to the centred part, so their product does, and
+Each layer keeps constant arrays constant and maps the centred part to the centred part, so their product does too, and
 the multi-head theorem holds for it: the radius of ``Π_l (I + W_V^l W_O^l)`` against that of the product of the T_P's.
 
 Constants that layers add to every token make a pass affine, ``X ↦ T(X) + 1c`` with ``c = Σ_l c_l Π_{j>l} (I + W_j)``:
@@ -8,8 +8,8 @@ one more smooth mode, of eigenvalue 1. For generic X₀ and c tokens converge if
 max(1, ρ_smooth) < ρ_rough: the constant part then grows no faster than the centred part that feeds it.
 
 Products of layers are far from normal, so a small residual alone says little: an eigenvalue may be off by its residual
-times its condition number ‖y‖‖x‖/|yᴴx|, y and x its left and right vectors. Both are computed, and where that error is
-larger than the margin the verdict is "undecided". Causal layers are block triangular over tokens, and so is their
+times its condition number ‖y‖‖x‖/|yᴴx|, y and x its left and right vectors. Both are computed, and where that error
+exceeds the margin the verdict is "undecided". Causal layers are block triangular over tokens, and so is their
 product: its spectrum is that of its diagonal blocks, ``Π_l (I + Σ_h A_h^l[i, i] W_V^h W_O^h)`` for token i, which are
 small and far better conditioned.
 """
@@ -40,50 +40,53 @@ _STEPS, _RESTARTS = 48, 12
 # Up to this many entries attention of all layers is kept as matrices (half a GiB): products are then several times
 # faster than from queries and keys.
 _DENSE = 1 << 26
-# Relative residual of a left vector that is good enough for a condition number: what it still has of other left vectors
-# is orthogonal to the right one.
+# Relative residual of a left vector that is good enough for a condition number: its parts along other left vectors are
+# orthogonal to the right one.
 _LEFT = 1e-3
-# Power steps for the norm of the product, which is needed to its order of magnitude.
+# Power steps for the norm of the product, of which only the order of magnitude is needed.
 _NORM_STEPS = 4
 
 
 @dataclass(frozen=True)
 class StackDominance:
-    """Logarithms of the radii of one pass through the stack: products of many layers overflow otherwise."""
+    """The radii of one pass through the stack, as logarithms, since products of many layers overflow."""
 
     log_rho_smooth: float
+    """Of the radius on constant arrays."""
     log_rho_rough: float
+    """Of the radius on centred arrays."""
     residual: float
     """Of the Ritz pair behind rho_rough, relative to the modulus of its eigenvalue."""
     layers: int
+    """In one pass."""
     tolerance: float
-    """Margins below this are no verdict: the larger of what counts as a tie and of `error`."""
+    """Margins below this give no verdict: the larger of the margin that counts as a tie and `error`."""
     smooth_floor: float = -math.inf
     """0 with biases: a constant offset is a smooth mode of eigenvalue 1."""
     condition: float = 1.0
     """Of that eigenvalue, ‖y‖‖x‖/|yᴴx|; infinite where its left vector did not converge."""
     error: float = 0.0
-    """How far off the margin may be: residual and rounding, times the condition number; as a logarithm."""
+    """How far off the margin may be: residual and rounding, times the condition number, as a logarithm."""
     converged: bool = True
-    """Whether no other Ritz value may still turn out larger."""
+    """Whether no other Ritz value can still turn out larger."""
 
     @property
     def margin(self) -> float:
-        """Of the logarithms. Positive: smoothing dominates."""
+        """Of the logarithms; positive where smoothing dominates."""
         return max(self.log_rho_smooth, self.smooth_floor) - self.log_rho_rough
 
     @property
     def verdict(self) -> Verdict:
-        """A "tie" is known to be one; "undecided" are radii that are nearer than they are known."""
+        """What dominates; a "tie" is known to be one, "undecided" are radii that differ by less than their error."""
         if self.margin < -self.tolerance:
-            return "rough"  # whatever else may be hidden is larger still
+            return "rough"  # a hidden Ritz value could only be larger
         if self.margin > self.tolerance:
             return "smooth" if self.converged else "undecided"
         return "tie" if self.error < self.tolerance and self.converged else "undecided"
 
     @property
     def reason(self) -> str:
-        """Why it is undecided, in words; empty where it is not."""
+        """Why the verdict is undecided, in words; empty where it is decided."""
         if self.verdict != "undecided":
             return ""
         if self.margin > self.tolerance or self.error < self.tolerance:
@@ -97,7 +100,7 @@ class StackDominance:
 
     @property
     def rate(self) -> float:
-        """Factor on HFC/LFC a layer, in the end, where smoothing dominates; 1 where it does not."""
+        """The asymptotic factor on HFC/LFC per layer where smoothing dominates; 1 where it does not."""
         return math.exp(-max(0.0, self.margin) / self.layers)
 
 
@@ -122,7 +125,7 @@ class _Product:
         return _Product([layer.select(index) for layer in self.layers], self.scale)
 
     def transposed(self) -> _Product:
-        """Its right vectors are the left ones of this."""
+        """The transposed product, whose right vectors are the left ones of this."""
         return _Product([_transposed(layer) for layer in reversed(self.layers)], self.scale)
 
 
@@ -143,10 +146,19 @@ def stack_dominance(
     tolerance: float | None = None,
     seed: int = 0,
 ) -> StackDominance:
-    """The stack ``X ← X + Σ_h A_h X W_V^h W_O^h``, layer after layer, repeated. A ``(heads, n, n)`` each.
+    """Compare the smoothing eigenvalue with all others for a stack of layers that is repeated.
 
-    bias: what is added to every token, or a list of that, as in `simulate`. Unless all are zero, such a mode keeps its
-    size, so that smoothing counts with a radius of at least 1.
+    Args:
+        A: ``(heads, n, n)`` each, attention, or operators of that shape, one per layer.
+        W_V: ``(heads, d, k)`` each, value weights, one per layer.
+        W_O: ``(heads, k, d)`` each, output weights, one per layer.
+        bias: ``(d,)``, what is added to every token, or a list of that, one per layer, as in `simulate`. Unless all are
+            zero, smoothing counts with a radius of at least 1.
+        tolerance: relative residual at which an eigenvalue has converged.
+        seed: of the random start of Arnoldi.
+
+    Raises:
+        InputError: lists of different lengths, or shapes that do not fit.
 
     >>> A = torch.tensor([[[0.5, 0.5], [0.25, 0.75]]])
     >>> W = torch.eye(2)[None]
@@ -162,7 +174,7 @@ def stack_dominance(
     biased = any(is_biased(b) for b in biases)
     seed = arguments.seed(seed)
     tolerance = check_tolerance(tolerance, torch.float64)
-    # A product of layers is far from normal, so that its eigenvalues need all the precision there is.
+    # A product of layers is far from normal, so its eigenvalues need all the precision there is.
     operators = [as_operator(a).to(torch.float64) for a in A]
     dtype = operators[0].dtype
     checked = [check_weights(v, o) for v, o in zip(W_V, W_O, strict=True)]
@@ -219,7 +231,7 @@ def _smooth(weights: list[tuple[Tensor, Tensor]]) -> tuple[float, float]:
 
 
 def _systems(operators: list[AttentionOperator], weights: list[tuple[Tensor, Tensor]]) -> list[LinearSystem]:
-    """The layers without their identity, on what is not constant; none where nothing is."""
+    """The layers without their identity, on centred arrays; empty with fewer than two tokens."""
     first = operators[0]
     counted = torch.ones(1, first.tokens, dtype=torch.bool, device=first.device)
     counted = counted if first.mask is None else first.mask[:, 0]
@@ -236,7 +248,7 @@ def _systems(operators: list[AttentionOperator], weights: list[tuple[Tensor, Ten
 
 @dataclass(frozen=True)
 class _Rough:
-    """The radius of the product on centred arrays, as a logarithm, and how much it may be above or below that."""
+    """The radius of the product on centred arrays, as a logarithm, and how far the true one may be above or below."""
 
     log_radius: float
     above: float = 0.0
@@ -252,19 +264,19 @@ def _rough(systems: list[LinearSystem], log_smooth: float, tolerance: float, see
     # Residuals are relative to 1 or more, so the product is brought to about that size first.
     log_scale = max(log_smooth, 0.0) / layers
     product = _Product(systems, math.exp(log_scale))
-    found = extremal(product, modulus(0.0), tolerance=tolerance, **how)  # type: ignore[arg-type]
-    assert found.vector is not None
-    # Of causal blocks the one that dominates.
-    place = found.score.argmax(keepdim=True)
-    radius, value, x = float(found.score[place]), found.value[place], found.vector[place]
+    ritz = extremal(product, modulus(0.0), tolerance=tolerance, **how)  # type: ignore[arg-type]
+    assert ritz.vector is not None
+    # Causal: the token whose block dominates; otherwise there is only one item.
+    item = ritz.score.argmax(keepdim=True)
+    radius, value, x = float(ritz.score[item]), ritz.value[item], ritz.vector[item]
     log_radius = layers * log_scale + _log(radius)
-    converged = bool(found.converged.all())
+    converged = bool(ritz.converged.all())
     if radius == 0:
         return _Rough(log_radius, converged=converged)
-    product = product.select(place)
+    product = product.select(item)
     x, norm = x / torch.linalg.vector_norm(x), _norm(product, seed)
-    # Arnoldi's own word for its residual leaves out rounding. Where it used all dimensions nothing but that is left.
-    residual = float(found.residual[place])
+    # Arnoldi's own residual leaves out rounding; where it used all dimensions, only rounding is left.
+    residual = float(ritz.residual[item])
     if residual > 0:
         rest = real_and_imaginary(product.apply, x) - value[:, None] * x
         residual = max(float(torch.linalg.vector_norm(rest)), residual)
@@ -291,7 +303,7 @@ def _rough(systems: list[LinearSystem], log_smooth: float, tolerance: float, see
 
 
 def _near(target: Tensor) -> Score:
-    """The score that is highest beside a known eigenvalue."""
+    """The score that is highest at a known eigenvalue."""
 
     def score(theta: Tensor, reach: Tensor, _: Tensor) -> Tensor:
         return reach - (theta - target[:, None]).abs()
@@ -300,7 +312,7 @@ def _near(target: Tensor) -> Score:
 
 
 def _norm(product: _Product, seed: int) -> float:
-    """About the spectral norm, by power steps."""
+    """An estimate of the spectral norm, by power steps."""
     generator = torch.Generator(device=product.device).manual_seed(seed)
     v = torch.randn(1, product.size, dtype=product.dtype, device=product.device, generator=generator)
     v, turned, size = product.project(v), product.transposed(), 0.0

@@ -15,15 +15,17 @@ from oversmooth.theory.weights import stack_heads
 
 
 class JoinedHeads:
-    """``Z ↦ P Σ_h (A_h − s_h) Z W_V^h W_O^h`` on centred n by d arrays, flattened (THEORY §3, multi-head
-    theorem).
+    """``Z ↦ P Σ_h (A_h − s_h) Z W_V^h W_O^h`` on centred n by d arrays, flattened (THEORY §3, multi-head theorem).
+
+    Args:
+        A: ``(items, heads, n, n)``, attention.
+        W_V: ``(heads, d, k)``, value weights.
+        W_O: ``(heads, k, d)``, output weights.
+        shift: ``(heads,)``, s.
+        centred: False to act on all arrays, for a part of a larger A whose rows sum to less than one.
     """
 
     def __init__(self, A: AttentionOperator, W_V: Tensor, W_O: Tensor, shift: Tensor, *, centred: bool = True) -> None:
-        """A ``(items, heads, n, n)``, W_V ``(heads, d, k)``, W_O ``(heads, k, d)``, shift ``(heads,)``.
-
-        centred: False for attention whose rows sum to less than one, and all arrays: a part of a larger one.
-        """
         self.centred = centred
         self.A, self.W_V, self.W_O, self.shift = A, W_V, W_O, shift
         self.V, self.O = stack_heads(W_V, W_O)
@@ -56,7 +58,7 @@ class JoinedHeads:
 
 
 class TransposedHeads(JoinedHeads):
-    """``Z ↦ P Σ_h (A_h − s_h)ᵀ Z (W_V^h W_O^h)ᵀ`` on centred arrays: its right vectors are the other's left ones."""
+    """``Z ↦ P Σ_h (A_h − s_h)ᵀ Z (W_V^h W_O^h)ᵀ`` on centred arrays, whose right vectors are the layer's left ones."""
 
     def __init__(self, layer: JoinedHeads) -> None:
         super().__init__(layer.A, layer.W_O.mT, layer.W_V.mT, layer.shift, centred=layer.centred)
@@ -64,7 +66,7 @@ class TransposedHeads(JoinedHeads):
 
     def mix(self, Z: Tensor) -> Tensor:
         values = (Z @ self.V).view(-1, self.n, self.heads, self.k).transpose(1, 2)
-        # Attention as queries and keys has no product with its transpose: one layer at a time becomes a matrix.
+        # Attention as queries and keys has no product with its transpose: each layer in turn is formed as a matrix.
         mixed = self.A.dense().A.mT @ values
         if self.shift.any():
             mixed = mixed - self.shift[:, None, None] * values
@@ -75,13 +77,17 @@ class TransposedHeads(JoinedHeads):
 
 
 class CausalBlocks:
-    """``x ↦ Σ_h (a_h − s_h) x W_V^h W_O^h`` on d features, one item a token: the diagonal blocks of causal attention.
+    """``x ↦ Σ_h (a_h − s_h) x W_V^h W_O^h`` on d features, one item per token: the diagonal blocks of causal attention.
 
     With A lower triangular the update is block triangular over tokens, so these blocks have its whole spectrum.
+
+    Args:
+        diagonal: ``(items, heads)``, A_h[i, i] − s_h.
+        W_V: ``(heads, d, k)``, value weights.
+        W_O: ``(heads, k, d)``, output weights.
     """
 
     def __init__(self, diagonal: Tensor, W_V: Tensor, W_O: Tensor) -> None:
-        """diagonal ``(items, heads)``: A_h[i, i] − s_h."""
         self.diagonal, self.W_V, self.W_O = diagonal, W_V, W_O
         self.V, self.O = stack_heads(W_V, W_O)
         self.items, self.heads = diagonal.shape

@@ -1,4 +1,4 @@
-"""Masks of tokens, means over the tokens that count, and what attention over them must be."""
+"""Masks of tokens, means over the tokens that count, and checks of attention over them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def centre_tokens(v: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor | None:
-    """A mask of the tokens that count, expanded to shape ``(..., n)``; the head axis may be left out."""
+    """A mask of the tokens that count, checked and expanded to shape ``(..., n)``; the head axis may be left out."""
     if mask is None:
         return None
     mask = arguments.mask(mask, device)
@@ -35,7 +35,7 @@ def broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device)
         mask = mask.expand(shape)
     except RuntimeError:
         raise InputError(
-            f"mask {given}; attention over {shape[-1]} tokens needs one boolean a token, "
+            f"mask {given}; attention over {shape[-1]} tokens needs one boolean per token, "
             f"{tuple(shape)} or without the head axis"
         ) from None
     empty = ~mask.any(-1)
@@ -46,7 +46,7 @@ def broadcast_mask(mask: Tensor | None, shape: torch.Size, device: torch.device)
 
 
 def check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
-    """Refuse what is not row-stochastic over the tokens that count."""
+    """Refuse attention that is not row-stochastic over the tokens that count."""
     if not A.isfinite().all():
         raise InputError(f"attention has {count_nonfinite(A)} that are NaN or infinite; fix the scores first")
     if A.min() < -tolerance:
@@ -69,10 +69,11 @@ def check_rows(A: Tensor, mask: Tensor | None, tolerance: float) -> None:
 
 
 def check_product(n: int, v: Tensor) -> None:
-    """Refuse what attention over n tokens cannot be applied to."""
+    """Refuse arrays that attention over n tokens cannot be applied to."""
     if v.ndim < 2 or v.shape[-2] != n:
         raise InputError(f"attention over {n} tokens cannot take what {arguments.described(v)}; give (..., {n}, c)")
 
 
 def count_nonfinite(x: Tensor) -> str:
+    """How many entries are NaN or infinite, in words."""
     return f"{int((~x.isfinite()).sum()):,} of {x.numel():,} entries"

@@ -1,7 +1,7 @@
-"""Small random transformers whose fate the theory predicts, and the presets that `oversmooth simulate` shows.
+"""Small random transformers whose behaviour the theory predicts, and the presets that `oversmooth simulate` shows.
 
-A case draws attention and weights whose H has eigenvalues in a given range, predicts from spectra what depth does,
-and then applies the layers to see.
+A case draws attention and weights whose H has eigenvalues in a given range, predicts from spectra what depth does, and
+then applies the layers to compare.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.theory import Dominance, Simulation, centre_features, dominance, flip_threshold, fold_norm, simulate
 from oversmooth.theory.simulate import MOST_LAYERS, Norm
 
-# The flip: this many times the threshold is where its eigenvalues begin and end.
+# The flip: the ends of its range of eigenvalues, in multiples of the threshold.
 _BEYOND_FLIP = (1.6, 1.2)
 # With a norm the ratio cannot be followed below the rounding of float64.
 _ALL_BUT_ZERO = 1e-10
@@ -28,7 +28,7 @@ _MOST_WIDTH = 8192  # a d by d matrix is made orthogonal, which takes d³
 
 @dataclass(frozen=True)
 class ToyModel:
-    """One setting of the toy model; `run` draws it, predicts and applies it."""
+    """One setting of the toy model; `run` draws it, predicts what depth does, and applies it."""
 
     name: str
     tokens: int = 32
@@ -78,7 +78,11 @@ class ToyModel:
             raise InputError(f"gamma is {self.gamma} but there is no norm to take it; give --norm pre or post as well")
 
     def run(self, progress: Callable[[int], None] | None = None) -> ToyOutcome:
-        """Draw, predict, apply; progress is called with the number of layers done."""
+        """Draw, predict and apply.
+
+        Args:
+            progress: called with the number of layers done.
+        """
         X, A, W_V, W_O = self._draw()
         prediction = self._predict(A, W_V, W_O)
         observed = simulate(
@@ -97,7 +101,7 @@ class ToyModel:
         return ToyOutcome(self, prediction, observed)
 
     def _draw(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """X ``(draws, n, d)``, A ``(draws, heads, n, n)``, W_V and W_O ``(draws, heads, d, k)`` and ``(.., k, d)``."""
+        """X ``(draws, n, d)``, A ``(draws, heads, n, n)``, W_V ``(draws, heads, d, k)``, W_O with d and k swapped."""
         generator = torch.Generator().manual_seed(self.seed)
 
         def normal(*shape: int) -> Tensor:
@@ -115,8 +119,7 @@ class ToyModel:
         if not math.isfinite(low):
             raise InputError("this attention never flips back to smoothing; draw another with --seed, or more --tokens")
         share = torch.rand(self.draws, d, dtype=torch.float64, generator=generator)
-        # H = V Λ Vᵀ with heads on slices of one orthogonal V: so Λ has the eigenvalues of every head and of all of
-        # them.
+        # H = V Λ Vᵀ with heads on slices of one orthogonal V: Λ has the eigenvalues of each head and of all together.
         W_V = V.unflatten(-1, (heads, k)).movedim(-2, -3)
         W_O = W_V.mT * (low + (high - low) * share).reshape(self.draws, heads, k, 1)
         return normal(n, d), A, W_V, W_O
@@ -139,9 +142,9 @@ class ToyOutcome:
 
     @property
     def predicted(self) -> list[str]:
-        """ "smooth", "rough", "tie", "undecided", or "open" where the spectra have no say.
+        """The verdict: "smooth", "rough", "tie", "undecided", or "open" where the spectra do not decide.
 
-        That is NeuTRENO under a norm: the norm keeps X from outgrowing V⁰, which the linear update does not know.
+        That is NeuTRENO under a norm: the norm keeps X from outgrowing V⁰, which the linear update does not model.
         """
         if self.case.norm != "none" and self.case.neutreno:
             return ["open"] * self.case.draws
@@ -149,10 +152,10 @@ class ToyOutcome:
 
     @property
     def happened(self) -> list[str]:
-        """What the curve of HFC/LFC shows: "smooth" where it ends below its start and still falls or is all but zero.
+        """What HFC/LFC shows: "smooth" where it ends below its start and still falls or is all but zero, else "rough".
 
-        Falling is judged by the highest value in the last quarter against that in the quarter before, so that turning
-        does not count.
+        It falls if its highest value in the last quarter is below that in the quarter before, so that turning does not
+        count.
         """
         ratio = self.observed.log_hfc_lfc
         quarter = max(1, len(ratio) // 4)
@@ -162,14 +165,16 @@ class ToyOutcome:
 
     @property
     def agrees(self) -> list[bool | None]:
-        """Whether the two are the same; None where nothing was predicted."""
+        """Whether what happened was predicted; None where nothing was predicted."""
         pairs = zip(self.predicted, self.happened, strict=True)
-        return [None if said in ("tie", "undecided", "open") else said == seen for said, seen in pairs]
+        return [None if verdict in ("tie", "undecided", "open") else verdict == seen for verdict, seen in pairs]
 
     @property
     def notions(self) -> dict[str, list[str]]:
-        """What the spectra say of the three notions. With a norm, rank and angle are open where the rough part wins:
-        the limit of the linear update is not that of the normed one.
+        """What the spectra say about the three notions.
+
+        With a norm, rank and angle are open where the rough part wins: the limit of the linear update is not that of
+        the normed one.
         """
         notions = self.prediction.notions
         if self.case.norm == "none":
@@ -182,7 +187,7 @@ class ToyOutcome:
 
     @property
     def predicted_rate(self) -> Tensor | None:
-        """Factor a layer by which HFC/LFC falls where smoothing wins; None with a norm, or where there is a tie."""
+        """The factor per layer by which HFC/LFC falls where smoothing wins; None with a norm or a tie."""
         p = self.prediction
         if self.case.norm != "none" or {"tie", "undecided"} & set(self.predicted):
             return None
@@ -190,7 +195,7 @@ class ToyOutcome:
 
     @property
     def seen_rate(self) -> Tensor | None:
-        """The factor that was seen; None where the ratio has reached the rounding of float64, as it can with a norm."""
+        """The observed factor; None where the ratio has reached the rounding of float64, as it can with a norm."""
         floor = math.log(_ALL_BUT_ZERO) if self.case.norm != "none" else -math.inf
         return None if bool((self.observed.log_hfc_lfc[-1] < floor).any()) else self.observed.rate
 
@@ -219,7 +224,7 @@ PRESETS: dict[str, list[ToyModel]] = {
 
 
 def with_options(cases: list[ToyModel], **options: object) -> list[ToyModel]:
-    """The same cases with these settings, where they are not None."""
+    """The same cases with these settings; those that are None are ignored."""
     given = {name: value for name, value in options.items() if value is not None}
     # A preset whose substance was changed is no longer what it is called.
     if {"eigenvalues", "residual", "norm", "gamma", "neutreno"} & set(given):

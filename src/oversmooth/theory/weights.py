@@ -14,11 +14,11 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
 from oversmooth.theory.small_matrices import eigenvalues
 
-_WORTH_ASKING = 1 << 27  # entries from which on it is asked whether they fit into memory
+_WORTH_ASKING = 1 << 27  # above this many entries it is checked whether they fit in memory
 
 
 def check_weights(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in float32 or better, after looking at shapes and at NaN."""
+    """Both in float32 or better, checked for shape and for entries that are not finite."""
     W_V = arguments.tensor(W_V, "W_V", "(..., heads, d, k)", least=3)
     W_O = arguments.tensor(W_O, "W_O", "(..., heads, k, d)", least=3)
     fits = W_V.shape[-3:] == (W_O.shape[-3], W_O.shape[-1], W_O.shape[-2])
@@ -38,14 +38,20 @@ def check_weights(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def all_finite(W: Tensor) -> bool:
-    """Whether no entry is NaN or infinite. Their sum tells in one quick pass, unless it overflows by itself."""
+    """Whether no entry is NaN or infinite; the sum shows it in one quick pass, unless it overflows."""
     return bool(W.sum().isfinite()) or bool(W.isfinite().all())
 
 
 def one_per_head(value: Tensor | float, like: Tensor, name: str) -> Tensor:
-    """One number for all heads or one a head, as ``(heads,)`` beside weights ``(..., heads, d, k)``."""
+    """One number for all heads, or one per head, as ``(heads,)``.
+
+    Args:
+        value: ``()``, ``(1,)`` or ``(heads,)``, the numbers.
+        like: ``(..., heads, d, k)``, weights whose heads, dtype and device they take.
+        name: of the argument, for messages.
+    """
     heads = like.shape[-3]
-    remedy = f"give one finite number, or {heads}, one a head"
+    remedy = f"give one finite number, or {heads}, one per head"
     if isinstance(value, str):
         raise InputError(f"{name} is {arguments.shown(value)}; {remedy}")
     numbers = arguments.numbers(value, name, remedy, dtype=like.dtype, device=like.device)
@@ -55,24 +61,38 @@ def one_per_head(value: Tensor | float, like: Tensor, name: str) -> Tensor:
 
 
 def head_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
-    """The k eigenvalues of each head's H that can differ from zero, ``(..., heads, k)``, complex.
+    """The eigenvalues of each head's H that can differ from zero.
 
-    ``W_V W_O`` is d by d of rank k; its nonzero eigenvalues are those of the k by k matrix ``W_O W_V``.
-    The other d − k are zero. For d < k the d by d product is the smaller one and is used instead.
+    ``W_V W_O`` is d by d of rank k; its nonzero eigenvalues are those of the k by k matrix ``W_O W_V``, and the other
+    d − k are zero. For d < k the d by d product is the smaller one and is used instead.
+
+    Args:
+        W_V: ``(..., heads, d, k)``, value weights.
+        W_O: ``(..., heads, k, d)``, output weights.
+
+    Returns:
+        ``(..., heads, min(d, k))`` complex.
     """
     W_V, W_O = check_weights(W_V, W_O)
     return eigenvalues(smaller_product(W_V, W_O))
 
 
 def smaller_product(V: Tensor, O: Tensor) -> Tensor:  # noqa: E741
-    """``O V`` or ``V O``, whichever is smaller: both have the same nonzero eigenvalues."""
+    """``O V`` or ``V O``, whichever is smaller; both have the same nonzero eigenvalues."""
     return V @ O if V.shape[-2] < V.shape[-1] else O @ V
 
 
 def joined_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
-    """Eigenvalues of all heads together, ``W = Σ_h W_V^h W_O^h``: ``(..., min(d, heads·k))``, complex.
+    """The eigenvalues of all heads together, ``W = Σ_h W_V^h W_O^h``.
 
     If heads·k < d the remaining d − heads·k eigenvalues are zero.
+
+    Args:
+        W_V: ``(..., heads, d, k)``, value weights.
+        W_O: ``(..., heads, k, d)``, output weights.
+
+    Returns:
+        ``(..., min(d, heads·k))`` complex.
     """
     W_V, W_O = check_weights(W_V, W_O)
     return eigenvalues(smaller_product(*stack_heads(W_V, W_O)))
@@ -87,8 +107,14 @@ def stack_heads(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def repeat_shared_heads(W_V: Tensor, heads: int) -> Tensor:
-    """Grouped queries: one slice a query head, ``(..., kv_heads, d, k) -> (..., heads, d, k)``, each shared one
-    repeated.
+    """Value weights with one slice per query head, for grouped queries: shared slices are repeated.
+
+    Args:
+        W_V: ``(..., kv_heads, d, k)``, one slice per value head.
+        heads: the number of query heads, a multiple of kv_heads.
+
+    Returns:
+        ``(..., heads, d, k)``, one slice per query head.
     """
     if not isinstance(W_V, Tensor) or W_V.layout is not torch.strided or W_V.ndim < 3:
         W_V = arguments.tensor(W_V, "W_V", "(..., kv_heads, d, k)", least=3)
@@ -102,9 +128,16 @@ def repeat_shared_heads(W_V: Tensor, heads: int) -> Tensor:
 
 
 def centre_features(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights seen by a stream whose tokens have zero mean over features, as after a LayerNorm: d − 1 features.
+    """The weights on tokens of zero mean over features, as after a LayerNorm, for Post-LN.
 
-    For Post-LN: with ``Bᵀ`` the map to an orthonormal basis of such tokens, ``Bᵀ W_V`` and ``W_O B`` (THEORY §4).
+    ``Bᵀ W_V`` and ``W_O B``, the columns of B an orthonormal basis of such tokens (THEORY §4).
+
+    Args:
+        W_V: ``(..., heads, d, k)``, value weights.
+        W_O: ``(..., heads, k, d)``, output weights.
+
+    Returns:
+        ``(..., heads, d − 1, k)`` and ``(..., heads, k, d − 1)``, W_V and W_O.
     """
     W_V, W_O = check_weights(W_V, W_O)
     d = W_V.shape[-2]
@@ -122,23 +155,31 @@ def fold_norm(
     kind: Literal["layer", "rms"] = "layer",
     inverse_sigma: float = 1.0,
 ) -> Tensor:
-    """W_V with the norm before it folded in: ``C diag(γ) W_V / σ`` (THEORY §4). Same shape.
+    """W_V with the norm before it folded in, ``C diag(γ) W_V / σ`` (THEORY §4).
 
-    LayerNorm also removes the mean over features, ``C = I − 11ᵀ/d``; RMSNorm does not. inverse_sigma is the mean 1/σ
-    of the tokens, where it was observed. β does not enter: with the value bias it is a constant offset, `dominance`'s
-    ``bias``.
+    LayerNorm also removes the mean over features, ``C = I − 11ᵀ/d``; RMSNorm does not. β does not enter: with the value
+    bias it is a constant offset, `dominance`'s ``bias``.
+
+    Args:
+        W_V: ``(..., heads, d, k)``, value weights.
+        gamma: ``()``, ``(d,)`` or ``(..., d)``, γ, the same for all heads.
+        kind: LayerNorm or RMSNorm.
+        inverse_sigma: the mean of 1/σ over tokens, where it was observed.
+
+    Returns:
+        ``(..., heads, d, k)``, like W_V.
     """
     W_V = arguments.tensor(W_V, "W_V", "(..., heads, d, k)")
     d = W_V.shape[-2]
-    remedy = f"give one number, or {d}, one a feature"
+    remedy = f"give one number, or {d}, one per feature"
     gamma = arguments.numbers(gamma, "γ", remedy, dtype=W_V.dtype, device=W_V.device)
     inverse_sigma = arguments.number(inverse_sigma, "1/σ")
     arguments.choice(kind, "norm kind", ("layer", "rms"))
     if gamma.ndim and gamma.shape[-1] not in (1, d):
-        raise InputError(f"γ has {gamma.shape[-1]} entries but W_V takes {d} features; give one, or one a feature")
+        raise InputError(f"γ has {gamma.shape[-1]} entries but W_V takes {d} features; give one, or one per feature")
     if not gamma.isfinite().all():
         raise InputError("γ has NaN or infinite entries; fix the norm first")
-    if gamma.ndim:  # one a feature, and the same for all heads of a layer
+    if gamma.ndim:  # one per feature, and the same for all heads of a layer
         gamma = gamma[:, None] if gamma.ndim == 1 else gamma[..., None, :, None]
     arguments.check_broadcast(W_V=W_V.shape, γ=gamma.shape)
     folded = W_V * gamma * inverse_sigma

@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 Words: TypeAlias = Any
-"""A str for one case, lists of them for a batch: which of the two only the shape of the arguments tells."""
+"""A str for one case, nested lists of them for a batch; which of the two depends on the shape of the arguments."""
 
 
 def nested(words: Sequence[str], shape: Sequence[int]) -> Words:
-    """The words of a batch of this shape, given in the order of its flattened entries.
+    """The words of a batch, nested by its shape.
+
+    Args:
+        words: one per entry of the batch, in the order of its flattened entries.
+        shape: of the batch.
 
     >>> nested(["rough", "smooth"], (2, 1)), nested(["tie"], ())
     ([['rough'], ['smooth']], 'tie')
