@@ -30,7 +30,7 @@ class Reducible:
             return cls(torch.empty(0), None, none, None)
         A, mask = flat.A, flat.mask
         if mask is None:
-            has_zeros = A.amin((-2, -1)) == 0
+            has_zeros = A.amin((-2, -1)) <= 0  # rounding may have left entries below
         else:
             has_zeros = ((A == 0) & mask[:, None, :] & mask[:, :, None]).any(-1).any(-1)
         if not bool(has_zeros.any()):
