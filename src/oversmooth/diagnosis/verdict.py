@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from oversmooth.anatomy.steered import FOLDED
 from oversmooth.diagnosis.result import SPECIAL_COUNTED, Diagnosis, Extrapolation, Layer, Number
 
 _ROUNDING = 1e-6  # of the largest eigenvalue: what is nearer to zero is zero, computed
@@ -67,8 +68,11 @@ def _steered(diagnosis: Diagnosis) -> str:
         said += f", {min(rooms):.2g} from where sharpening could turn into smoothing"
     elif low >= 0:
         said += ", none below zero, so none sharpens"
-    if verified["doubts"]:
-        said += f"; with norms and layer scales folded in, {len(verified['doubts'])} of them have others too"
+    others = sum(FOLDED in doubt for doubt in verified["doubts"])
+    if others:
+        said += f"; with norms and layer scales folded in, {others} of them have others too"
+    if still := len(verified["doubts"]) - others:
+        said += f"; {still} of them have some that are 0, which neither smooths nor sharpens"
     return said + "."
 
 
