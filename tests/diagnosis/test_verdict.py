@@ -4,8 +4,11 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
+import torch
+from support.conformance_methods import make
 from support.report_example import example
 
+from oversmooth.anatomy.steered import FOLDED
 from oversmooth.diagnosis.result import (
     SPECIAL_COUNTED,
     Accuracy,
@@ -19,6 +22,7 @@ from oversmooth.diagnosis.result import (
     Spectrum,
 )
 from oversmooth.diagnosis.verdict import agreement, sentences
+from oversmooth.steering import Spectral, steer, steering_of, verify
 from oversmooth.theory.stack import Verdict
 
 WORDS = ("smooth", "rough", "tie", "undecided")
@@ -95,8 +99,8 @@ def test_what_is_unknown_at_either_end_is_not_measured(metric):
 def test_all_that_is_measured_is_one_sentence():
     first, last = ({"hfc_lfc": 2.0 * x, "cos": x, "effective_rank": 10 * x} for x in (0.25, 0.5))
     assert sentences(diagnosis(block(last), first=first)) == [
-        "Measured: from the first block to the last HFC/LFC goes from 0.5 to 1 (× 2: relative to their mean, tokens end "
-        "further from one another), the mean cosine from 0.25 to 0.50, the effective rank from 2.5 to 5."
+        "Measured: from the first block to the last HFC/LFC goes from 0.5 to 1 (× 2: relative to their mean, tokens "
+        "end further from one another), the mean cosine from 0.25 to 0.50, the effective rank from 2.5 to 5."
     ]
 
 
@@ -143,8 +147,8 @@ def massive(ratio, *positions):
 def test_massive_tokens_where_they_are_largest():
     blocks = [block(massive=massive(12.0, "0")), block(massive=massive(41.26, "0", "57")), block()]
     assert sentences(diagnosis(*blocks)) == [
-        "Massive tokens (norm over 10 times the median): at 2 of 4 depths; the largest at depth 2, position 0, 57, 41.3 "
-        "times the median."
+        "Massive tokens (norm over 10 times the median): at 2 of 4 depths; the largest at depth 2, position 0, 57, "
+        "41.3 times the median."
     ]
 
 
@@ -160,8 +164,8 @@ def test_massive_tokens_where_they_are_largest():
 def test_what_massive_tokens_do_to_the_ratio(tokens, without, effect):
     found = diagnosis(block(tokens, massive=massive(20.0, "3"), without_massive=without))
     assert sentences(found) == [
-        f"Massive tokens (norm over 10 times the median): at 1 of 2 depths; the largest at depth 1, position 3, 20 times "
-        f"the median{effect}."
+        f"Massive tokens (norm over 10 times the median): at 1 of 2 depths; the largest at depth 1, position 3, 20 "
+        f"times the median{effect}."
     ]
 
 
@@ -191,8 +195,8 @@ def test_a_promise_that_does_not_hold_says_how():
 def test_sharpening_says_how_far_it_is_from_smoothing():
     said = steered_as((-0.9, -0.2), (-0.95, -0.1), rooms=(0.25, 0.125))
     assert said == [
-        "Steered as promised: the eigenvalues of H lie from -0.95 to -0.1 in 2 layers, 0.12 from where sharpening could "
-        "turn into smoothing."
+        "Steered as promised: the eigenvalues of H lie from -0.95 to -0.1 in 2 layers, 0.12 from where sharpening "
+        "could turn into smoothing."
     ]
 
 
@@ -205,8 +209,8 @@ def test_where_no_layer_knows_its_room_none_is_said():
 @pytest.mark.parametrize("least", [0.0, 0.25, -3.86e-18])  # the last is zero but for rounding
 def test_smoothing_sharpens_nowhere(least):
     assert steered_as((least, 0.886), rooms=(1.0,)) == [
-        f"Steered as promised: the eigenvalues of H lie from {max(least, 0):.3g} to 0.886 in 1 layers, none below zero, "
-        "so none sharpens."
+        f"Steered as promised: the eigenvalues of H lie from {max(least, 0):.3g} to 0.886 in 1 layers, none below "
+        "zero, so none sharpens."
     ]
 
 
@@ -216,6 +220,32 @@ def test_what_is_more_than_a_rounding_error_below_zero_sharpens():
         "Steered as promised: the eigenvalues of H lie from -1.1e-06 to 1 in 1 layers."
     ]
     assert "from -0.9 to 0 in 1 layers" in steered_as((-0.9, 2e-19))[0]
+
+
+def test_doubts_are_told_apart():
+    folded = f"layer 0 (a): {FOLDED} from -1 to 1"
+    still = "layer 1 (b): 2 eigenvalues are 0, which neither smooths nor sharpens"
+    held = "Steered as promised: the eigenvalues of H lie from -0.5 to 0.5 in 2 layers"
+    with_norms = "; with norms and layer scales folded in, 1 of them have others too"
+    with_zeros = "; 1 of them have some that are 0, which neither smooths nor sharpens"
+    for doubts, said in (
+        ([], ""),
+        ([folded], with_norms),
+        ([still], with_zeros),
+        ([folded, still], with_norms + with_zeros),
+    ):
+        assert steered_as((-0.5, 0.5), (-0.5, 0.5), doubts=doubts) == [f"{held}{said}."]
+
+
+def test_doubts_of_a_steered_model_are_counted_by_kind():
+    model = steer(make("ViT", torch.float64), Spectral("sharpen"))
+    with torch.no_grad():
+        for layer in steering_of(model).reparametrized:
+            layer.psi.clamp_(-0.7, 0.7)  # so that the promise holds
+        layer.psi.view(-1)[0] = 0.0
+    (said,) = sentences(diagnosis(block(), steering={"verified": verify(model).summary()}))
+    assert said.endswith("; 1 of them have some that are 0, which neither smooths nor sharpens.")
+    assert "folded in" not in said
 
 
 # Spectra.
@@ -293,8 +323,8 @@ def test_all_heads_together(joined, said):
 def test_all_that_spectra_say_is_one_sentence():
     one = dominance(["smooth", "rough"], ["smooth"])
     assert sentences(diagnosis(block(spectrum=spectrum(0.25, 4), dominance=one))) == [
-        "Spectra: 25% of the eigenvalues of H have a negative real part, head by head the smoothing eigenvalue dominates "
-        "in 50.0% of 2 cases, with all heads together in 1 of 1."
+        "Spectra: 25% of the eigenvalues of H have a negative real part, head by head the smoothing eigenvalue "
+        "dominates in 50.0% of 2 cases, with all heads together in 1 of 1."
     ]
 
 
@@ -348,8 +378,8 @@ def test_depths_in_a_row_are_joined(apart, said):
     ]
     assert (
         sentences(diagnosis(*blocks))[-1]
-        == f"Prediction and measurement: in {8 - len(apart)} of 8 blocks one pass of attention {SIDE}; they part at depth "
-        f"{said}."
+        == f"Prediction and measurement: in {8 - len(apart)} of 8 blocks one pass of attention {SIDE}; they part at "
+        f"depth {said}."
     )
 
 
