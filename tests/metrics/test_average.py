@@ -74,7 +74,7 @@ def test_two_processes_with_uneven_data_agree_with_one(shares):
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_process, args=(f"{folder}/store", shares, results), nprocs=2)
     for _ in range(2):
-        _, mean, spread, count = results.get(timeout=60)
+        _, mean, spread, count = results.get(timeout=600)
         assert mean == pytest.approx(values.mean())
         assert spread == pytest.approx(values.std(ddof=1))
         assert count == 10

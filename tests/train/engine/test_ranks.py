@@ -95,7 +95,7 @@ def both(tmp_path_factory):
         port = str(free.getsockname()[1])
     code = _PROCESSES.format(tests=str(TESTS), folder=str(folder), port=port)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, env=environment)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, env=environment)
     assert done.returncode == 0, done.stderr
     return folder
 
