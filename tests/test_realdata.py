@@ -39,7 +39,7 @@ def stories():
 @pytest.fixture(scope="module")
 def seen(deit):
     """Six images, with everything that is expensive."""
-    return diagnose(deit.model, deit.inputs(IMAGES, count=6), ranks=6, joined=2, depth=0)
+    return diagnose(deit.model, deit.inputs(IMAGES, count=6), ranks=6, joined=1, depth=0)
 
 
 @pytest.fixture(scope="module")

@@ -165,7 +165,7 @@ def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(vits, "images", lambda: few)
     monkeypatch.setattr(vits, "_INPUTS", 1)
     for place in (demo, vits):
-        monkeypatch.setattr(place, "diagnose", functools.partial(place.diagnose, depth=2))
+        monkeypatch.setattr(place, "diagnose", functools.partial(place.diagnose, depth=0, joined=0))
     assert run(monkeypatch, "demo", "-o", tmp_path / "demo.html") == 0
     text = capsys.readouterr().out
     assert "ALBERT, one layer 12 times (random)" in text
