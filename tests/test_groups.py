@@ -19,4 +19,4 @@ def shared():
 
 @pytest.mark.usefixtures("shared")
 def test_a_module_with_a_fixture_of_its_own_is_a_group(request):
-    assert request.node.get_closest_marker("xdist_group").args == ("test_groups.py",)
+    assert request.node.get_closest_marker("xdist_group").args == ("tests/test_groups.py",)

@@ -7,6 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
+from support.nightly import few
 from support.oracles import apply_layer, attention, layer_matrix, normal, weights, with_spectrum
 
 from oversmooth.metrics import cosine, hfc, input_convergence, sigma_ratio
@@ -248,7 +249,7 @@ def test_depth_is_the_product_of_the_centred_operators(heads, n, d, causal, seed
     torch.testing.assert_close(hfc(X), Z)
 
 
-@settings(max_examples=6)  # thousands of layers each
+@settings(max_examples=few(3))  # thousands of layers each
 @given(st.integers(2, 3), st.integers(3, 6), st.integers(2, 4), st.booleans(), seeds)
 def test_multi_head_verdict_against_simulated_layers(heads, n, d, causal, seed):
     A, (W_V, W_O) = attention(heads, n, n, causal=causal, seed=seed), weights(heads, d, 2, scale=0.7, seed=seed)
@@ -392,7 +393,7 @@ def test_post_norm_does_not_see_the_sign_of_a_uniform_gamma(n, d, seed):
     assert torch.equal(plus.abs_cos, minus.abs_cos)
 
 
-@settings(max_examples=6)  # hundreds of layers each
+@settings(max_examples=few(4))  # hundreds of layers each
 @given(st.integers(1, 3), st.integers(2, 6), st.integers(1, 4), st.floats(0.05, 1.0), seeds)
 def test_neutreno_shifts_attention_and_needs_more_than_one_to_smooth(heads, n, d, strength, seed):
     """ρ_smooth is the radius of I + (1 − λ̃) W_V W_O, and input convergence needs it above max(1, ρ_rough)."""
