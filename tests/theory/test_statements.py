@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
 from support.nightly import few
@@ -251,6 +251,7 @@ def test_depth_is_the_product_of_the_centred_operators(heads, n, d, causal, seed
 
 @settings(max_examples=few(3))  # thousands of layers each
 @given(st.integers(2, 3), st.integers(3, 6), st.integers(2, 4), st.booleans(), seeds)
+@example(3, 3, 2, False, 561)  # it turns, once in 185 layers: within a turn the ratio moves by a factor of 20 and more
 def test_multi_head_verdict_against_simulated_layers(heads, n, d, causal, seed):
     A, (W_V, W_O) = attention(heads, n, n, causal=causal, seed=seed), weights(heads, d, 2, scale=0.7, seed=seed)
     found = dominance(A, W_V, W_O)
@@ -262,11 +263,17 @@ def test_multi_head_verdict_against_simulated_layers(heads, n, d, causal, seed):
         assert fall == pytest.approx(math.log(found.rho_rough / found.rho_smooth), abs=2e-3)
     else:
         assert run.log_hfc_lfc[-1] > -15
-        assert abs(fall) < 2e-3
-        if not found.array.turns and not causal:
-            gap = torch.linalg.eigvals(layer_matrix(A, W_V, W_O)).abs().sort().values
-            if gap[-2] < 0.99 * gap[-1]:
-                assert run.sigma_ratio[-1].item() == pytest.approx(found.array.sigma_ratio[0].item(), abs=1e-5)
+        turns = bool(found.array.turns)
+        if not turns:
+            assert abs(fall) < 2e-3
+        sizes = torch.linalg.eigvals(layer_matrix(A, W_V, W_O)).abs().sort().values
+        if causal or sizes[-3 if turns else -2] > 0.99 * sizes[-1]:
+            return  # the limit is not there yet
+        if turns:  # there is no one limit: the ratio is within what a whole turn has
+            low, high = found.array.hfc_lfc
+            assert low * (1 - 1e-3) < run.hfc_lfc[-1] < high * (1 + 1e-3)
+        else:
+            assert run.sigma_ratio[-1].item() == pytest.approx(found.array.sigma_ratio[0].item(), abs=1e-5)
 
 
 def test_the_rough_limit_of_several_heads_is_not_rank_one():
