@@ -42,7 +42,7 @@ def test_eigenvalues_lie_in_the_range_for_every_head_and_for_all():
 
 
 def test_rates_are_predicted():
-    for case in with_options(PRESETS["cases"], layers=1200):
+    for case in with_options(PRESETS["cases"], layers=500):
         outcome = case.run()
         assert outcome.predicted_rate.item() == pytest.approx(outcome.observed.rate().item(), abs=2e-3)
 
