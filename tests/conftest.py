@@ -33,16 +33,59 @@ def _same_numbers():
     torch.manual_seed(0)
 
 
+BY_MODULE = ("test_realdata.py", "test_trained_figures.py", "test_page.py", "test_demo.py")
+BY_FAMILY = ("test_families.py", "test_models_table.py", "test_conformance.py")
+
+
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # the order is ours
+    config.pluginmanager.register(Groups())
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """What tests share is made once: those of one family, and those of some modules, run in one process."""
-    by_family = ("test_families.py", "test_models_table.py", "test_conformance.py")
-    by_module = ("test_realdata.py", "test_trained_figures.py", "test_page.py", "test_demo.py")
+    """What tests share is made once: those of one family, and those of a module with a fixture of its own, run in one
+    process. What takes longest is begun first, so that no process is left alone with it in the end.
+    """
     for item in items:
-        if item.path.name in by_module:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
-        elif item.path.name in by_family and "name" in getattr(item, "fixturenames", ()):
+        if item.path.name in BY_FAMILY and "name" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(item.callspec.params["name"]))
+        elif item.path.name in BY_MODULE or (item.get_closest_marker("xdist_group") is None and _shares(item)):
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.name}"))
+    items.sort(key=lambda item: _PLACE.get(item.path.name, len(LONGEST)))
+
+
+# What has long tests among few others, the longest first.
+LONGEST = (
+    "test_kills.py", "test_realdata.py", "test_corpus.py", "test_commands.py", "test_train_commands.py",
+    "test_hub_ids.py", "test_statements.py", "test_training.py", "test_libraries.py", "test_ranks.py", "test_loop.py",
+    "test_demo.py", "test_tables.py", "test_trained_figures.py", "test_average.py", "test_page.py", "test_together.py",
+    "test_soak.py", "test_toy.py", "test_simulate.py", "test_hard_cases.py", "test_dominance.py", "test_stack.py",
+    "test_operators.py",
+)  # fmt: skip
+_PLACE = {name: place for place, name in enumerate(LONGEST)}
+
+
+def _shares(item):
+    """Whether it uses what is made once for its module."""
+    fixtures = getattr(item, "_fixtureinfo", None)
+    return fixtures is not None and any(
+        fixture.scope == "module" for found in fixtures.name2fixturedefs.values() for fixture in found
+    )
+
+
+class Groups:
+    """What pytest-xdist 3.8 does not on pytest 9.2 (its issue 1386): it tells groups by the end of a test's name."""
+
+    @staticmethod
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(config, items):
+        if not getattr(config.option, "loadgroup", False):
+            return
+        for item in items:
+            marker = item.get_closest_marker("xdist_group")
+            if marker is not None and not item.nodeid.endswith(end := f"@{marker.args[0]}"):
+                item._id = type(item._id).parse(item.nodeid + end)
 
 
 @pytest.fixture(scope="session")

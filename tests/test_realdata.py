@@ -39,7 +39,7 @@ def stories():
 @pytest.fixture(scope="module")
 def seen(deit):
     """Six images, with everything that is expensive."""
-    return diagnose(deit.model, deit.inputs(IMAGES, count=6), ranks=6, joined=2, depth=0)
+    return diagnose(deit.model, deit.inputs(IMAGES, count=6), ranks=6, joined=1, depth=0)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +136,7 @@ def test_every_figure_by_a_slow_route(which):
     assert found.smoothing_share == pytest.approx(smooth / total, abs=1e-4)
 
 
+@nightly  # by day tests/diagnosis/test_extrapolate.py has a small stack
 def test_the_frozen_stack_repeated():
     """Twelve layers eight times over on the first image: log HFC/LFC ends at +0.527; without their constants at −0.875.
 

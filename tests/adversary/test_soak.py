@@ -10,7 +10,9 @@ from adversary import soak
 def test_diagnoses_leave_nothing_behind():
     found = soak.soak(8, depth=0)
     first, last = found[2], found[-1]
-    assert (last.threads, last.files, last.hooks) == (first.threads, first.files, 0)
+    assert last.hooks == 0
+    assert last.threads <= first.threads  # one that an earlier test left may end meanwhile
+    assert last.files <= first.files
     # A model that stayed would weigh more than this; the slope over 200 is for the script.
     assert last.memory - first.memory < 16 * 2**20
 

@@ -1,5 +1,6 @@
 """diagnose, spectrum, reproduce and demo as a user meets them, on small checkpoints of our own."""
 
+import functools
 import os
 import shutil
 from dataclasses import replace
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.commands import run
+from support.nightly import some
 
 from oversmooth import Diagnosis
 from oversmooth.anatomy import locate
@@ -156,12 +158,16 @@ def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
     from oversmooth.demo import language as demo
     from oversmooth.demo import vits
 
-    monkeypatch.setattr(demo, "_TEXTS", 2)
-    monkeypatch.setattr(demo, "_TOKENS", 24)
+    # What is diagnosed, and how deep, proves nothing here: that all of it is drawn does.
+    monkeypatch.setattr(demo, "_TEXTS", 1)
+    monkeypatch.setattr(demo, "_TOKENS", 12)
     every = vits.images()
-    few = replace(every, images=every.images[:30], labels=every.labels[:30])
+    few = replace(every, images=every.images[:15], labels=every.labels[:15])
     monkeypatch.setattr(vits, "images", lambda: few)
-    monkeypatch.setattr(vits, "_INPUTS", 2)
+    monkeypatch.setattr(vits, "_INPUTS", 1)
+    monkeypatch.setattr(demo, "models", functools.partial(some, demo.models()[::-1], 2))  # ALBERT, and at night all
+    for place in (demo, vits):
+        monkeypatch.setattr(place, "diagnose", functools.partial(place.diagnose, depth=0, joined=0))
     assert run(monkeypatch, "demo", "-o", tmp_path / "demo.html") == 0
     text = capsys.readouterr().out
     assert "ALBERT, one layer 12 times (random)" in text

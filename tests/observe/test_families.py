@@ -4,7 +4,7 @@ import pytest
 import torch
 from support import family_checks as checks
 from support.families import FAMILIES, run, usable
-from support.nightly import some
+from support.nightly import NIGHTLY, some
 from torch import nn
 
 from oversmooth.anatomy import locate
@@ -14,8 +14,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
     pytest.mark.filterwarnings("ignore:mkldnn_matmul"),  # processors without bfloat16
 ]
-EVERY = pytest.mark.parametrize("name", some(usable(), 2))
-SOME = pytest.mark.parametrize("name", some(usable(), 6))
+
+
+def sampled(names, every):
+    """ALBERT runs its one layer twelve times: by day it is stood for by the one that runs two of them twice."""
+    return [name if NIGHTLY or name != "ALBERT" else "ALBERT (2 groups)" for name in some(names, every)]
+
+
+EVERY = pytest.mark.parametrize("name", sampled(usable(), 2))
+SOME = pytest.mark.parametrize("name", sampled(usable(), 6))
 
 
 @EVERY
@@ -81,7 +88,7 @@ def test_nothing_is_left_behind_by_a_model_that_fails(name):
         )
 
 
-@pytest.mark.parametrize("name", some([n for n in usable() if FAMILIES[n].library != "toy"], 6))
+@pytest.mark.parametrize("name", sampled([n for n in usable() if FAMILIES[n].library != "toy"], 6))
 def test_gradients_stay_as_they_are(name):
     family = FAMILIES[name]
     mask = family.mask()

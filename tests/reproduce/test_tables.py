@@ -88,34 +88,43 @@ def test_a_new_table_is_one_file(monkeypatch, tmp_path, cifar):
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "widths.py").write_text(WIDTHS)
 
-    def run(*arguments):
-        code = f"""
+    kept_in = ("--results", tmp_path / "results")
+    given = ("widths", "--quick", "--heads", 1, "--data", cifar, "--device", "cpu", *kept_in)
+    commands = [
+        ("--help",),
+        ("widths", "--help"),
+        ("widths", "--quick", "--show", *kept_in),
+        (*given, "-o", tmp_path / "widths.md", "-o", tmp_path / "widths.svg"),
+        ("status", *kept_in),
+    ]
+    # In a process of its own, since which tables there are is found out once.
+    code = f"""
 import sys
 from oversmooth.reproduce import tables
 tables.__path__.append({str(tmp_path / "tables")!r})
-sys.argv = ["oversmooth", "reproduce", *{[str(argument) for argument in arguments]!r}]
 from oversmooth.cli import main
-main()
+for arguments in {[list(map(str, command)) for command in commands]!r}:
+    sys.argv = ["oversmooth", "reproduce", *arguments]
+    try:
+        main()
+    except SystemExit as left:
+        assert not left.code, arguments
+    print("NEXT")
 """
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert not done.returncode, done.stderr
-        return " ".join(done.stdout.split())
-
-    kept_in = ("--results", tmp_path / "results")
-    assert "widths Accuracy of narrow models." in run("--help")
-    offered = run("widths", "--help")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    listed, offered, empty, shown, status, _ = (" ".join(said.split()) for said in done.stdout.split("NEXT"))
+    assert "widths Accuracy of narrow models." in listed
     for word in ("--heads", "Attention heads of each model. [default: 2]", "--at-once", "--quick", "--output"):
         assert word in offered
-    assert "8 – ours" in run("widths", "--quick", "--show", *kept_in)
-    given = ("widths", "--quick", "--heads", 1, "--data", cifar, "--device", "cpu", *kept_in)
-    shown = run(*given, "-o", tmp_path / "widths.md", "-o", tmp_path / "widths.svg")
+    assert "8 – ours" in empty
     kept = list((tmp_path / "results" / "widths-quick").iterdir())
     assert len(kept) == 2
     assert {f"{100 * cells.read(path)['accuracy']:.2f} (1)" in shown for path in kept} == {True}
     assert {cells.read(path)["recipe"]["shape"]["heads"] for path in kept} == {1}
     assert "Made up." in (tmp_path / "widths.md").read_text()
     assert (tmp_path / "widths.svg").is_file()
-    assert run("status", *kept_in).count("widths-quick") == 2
+    assert status.count("widths-quick") == 2
 
 
 def test_options_of_train_are_those_of_the_recipe():

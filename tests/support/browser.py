@@ -15,7 +15,7 @@ from typing import Any
 import websocket
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds; a loaded machine is slow, and nothing waits longer than it has to."""
 
 
@@ -140,7 +140,7 @@ def browser(folder: Path) -> Iterator[Browser]:
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

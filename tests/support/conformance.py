@@ -617,7 +617,7 @@ def check_threads(name: str, method: str) -> None:
     for given in givens:
         with torch.no_grad():
             expected.append(outputs(model, family, given))
-    barrier, seen = threading.Barrier(2, timeout=20), threading.local()
+    barrier, seen = threading.Barrier(2, timeout=300), threading.local()
     last = model.get_submodule(family.block.format(places(family)[-1]))
 
     def wait(*_: Any) -> None:

@@ -31,7 +31,7 @@ def between_processes(name: str, methods: list[str]) -> dict[str, str]:
             subprocess.Popen([*command[:4], str(rank), *command[4:]], env=env, stderr=subprocess.PIPE, text=True)
             for rank in range(WORLD)
         ]
-        said = [worker.communicate(timeout=300)[1] for worker in workers]
+        said = [worker.communicate(timeout=900)[1] for worker in workers]
         for worker, text in zip(workers, said, strict=True):
             assert worker.returncode == 0, text[-2000:]
         return json.loads((Path(folder) / "wrong.json").read_text())

@@ -13,6 +13,11 @@ T = TypeVar("T")
 nightly = pytest.mark.skipif(not NIGHTLY, reason="takes long; runs in make nightly")
 
 
+def few(examples: int) -> int:
+    """So many examples of a property that takes long, and ten times as many at night."""
+    return 10 * examples if NIGHTLY else examples
+
+
 def some(items: Iterable[T], every: int) -> list[T]:
     """One in so many, and all of them at night."""
     return list(items)[:: 1 if NIGHTLY else every]

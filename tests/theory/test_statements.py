@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
+from support.nightly import few
 from support.oracles import apply_layer, attention, layer_matrix, normal, weights, with_spectrum
 
 from oversmooth.metrics import cosine, hfc, input_convergence, sigma_ratio
@@ -148,7 +149,7 @@ def test_causal_sharpening_leaves_tokens_at_zero_and_the_others_parallel():
     assert (array[first:] > 1e-12).all()
     assert found.array.abs_cos[0] > 1 - 1e-9  # over the tokens that are not zero
     # The mode with the smallest diagonal entry outlives all others.
-    run = simulate(normal(7, 3), A, *one_head(H), 12_000, every=6_000)
+    run = simulate(normal(7, 3), A, *one_head(H), 2_000, every=1_000)
     assert run.X[:first].norm() < 1e-6
     assert run.abs_cos[-1] > 0.999
 
@@ -184,7 +185,7 @@ def test_complex_pairs_of_both_give_rank_two_and_turn():
         tried += 1
         assert found.array.turns
         assert found.notions["rank_collapse"] == "fails"
-        run = simulate(normal(6, 2), A, *one_head(0.9 * turn), 3000, every=7)
+        run = simulate(normal(6, 2), A, *one_head(0.9 * turn), 1000, every=7)
         assert run.sigma_ratio[-30:].max() > 1e-3
         low, high = (end.item() for end in found.array.hfc_lfc)
         assert low * 0.98 < run.hfc_lfc[-1].item() < high * 1.02
@@ -248,8 +249,9 @@ def test_depth_is_the_product_of_the_centred_operators(heads, n, d, causal, seed
     torch.testing.assert_close(hfc(X), Z)
 
 
-@settings(max_examples=6)  # thousands of layers each
+@settings(max_examples=few(3))  # thousands of layers each
 @given(st.integers(2, 3), st.integers(3, 6), st.integers(2, 4), st.booleans(), seeds)
+@example(3, 3, 2, False, 561)  # it turns, once in 185 layers: within a turn the ratio moves by a factor of 20 and more
 def test_multi_head_verdict_against_simulated_layers(heads, n, d, causal, seed):
     A, (W_V, W_O) = attention(heads, n, n, causal=causal, seed=seed), weights(heads, d, 2, scale=0.7, seed=seed)
     found = dominance(A, W_V, W_O)
@@ -261,11 +263,17 @@ def test_multi_head_verdict_against_simulated_layers(heads, n, d, causal, seed):
         assert fall == pytest.approx(math.log(found.rho_rough / found.rho_smooth), abs=2e-3)
     else:
         assert run.log_hfc_lfc[-1] > -15
-        assert abs(fall) < 2e-3
-        if not found.array.turns and not causal:
-            gap = torch.linalg.eigvals(layer_matrix(A, W_V, W_O)).abs().sort().values
-            if gap[-2] < 0.99 * gap[-1]:
-                assert run.sigma_ratio[-1].item() == pytest.approx(found.array.sigma_ratio[0].item(), abs=1e-5)
+        turns = bool(found.array.turns)
+        if not turns:
+            assert abs(fall) < 2e-3
+        sizes = torch.linalg.eigvals(layer_matrix(A, W_V, W_O)).abs().sort().values
+        if causal or sizes[-3 if turns else -2] > 0.99 * sizes[-1]:
+            return  # the limit is not there yet
+        if turns:  # there is no one limit: the ratio is within what a whole turn has
+            low, high = found.array.hfc_lfc
+            assert low * (1 - 1e-3) < run.hfc_lfc[-1] < high * (1 + 1e-3)
+        else:
+            assert run.sigma_ratio[-1].item() == pytest.approx(found.array.sigma_ratio[0].item(), abs=1e-5)
 
 
 def test_the_rough_limit_of_several_heads_is_not_rank_one():
@@ -362,14 +370,14 @@ def test_bias_is_a_smooth_mode_of_eigenvalue_one():
     assert dominance(A, *one_head(H)).verdict == "rough"
     X, bias = normal(5, 2), torch.tensor([0.3, -0.1]).double()
     assert dominance(A, *one_head(H), bias=bias).verdict == "smooth"
-    assert simulate(X, A, *one_head(H), 3000, every=1000).hfc_lfc[-1] > 0.1
-    assert simulate(X, A, *one_head(H), 3000, every=1000, bias=bias).hfc_lfc[-1] < 1e-6
+    assert simulate(X, A, *one_head(H), 300, every=100).hfc_lfc[-1] > 0.1
+    assert simulate(X, A, *one_head(H), 300, every=100, bias=bias).hfc_lfc[-1] < 1e-6
     # And it does not help where the rough part grows.
     B = attention(1, 5, 5, seed=2)
     H = with_spectrum(torch.tensor([-1.0, -0.9]))
     if dominance(B, *one_head(H)).rho_rough > 1.01:
         assert dominance(B, *one_head(H), bias=bias).verdict == "rough"
-        assert simulate(X, B, *one_head(H), 3000, every=1000, bias=bias).hfc_lfc[-1] > 0.1
+        assert simulate(X, B, *one_head(H), 300, every=100, bias=bias).hfc_lfc[-1] > 0.1
 
 
 def test_layer_norm_gamma_swaps_smoothing_and_sharpening_only_where_eigenvalues_are_small():
@@ -392,7 +400,7 @@ def test_post_norm_does_not_see_the_sign_of_a_uniform_gamma(n, d, seed):
     assert torch.equal(plus.abs_cos, minus.abs_cos)
 
 
-@settings(max_examples=6)  # hundreds of layers each
+@settings(max_examples=few(4))  # hundreds of layers each
 @given(st.integers(1, 3), st.integers(2, 6), st.integers(1, 4), st.floats(0.05, 1.0), seeds)
 def test_neutreno_shifts_attention_and_needs_more_than_one_to_smooth(heads, n, d, strength, seed):
     """ρ_smooth is the radius of I + (1 − λ̃) W_V W_O, and input convergence needs it above max(1, ρ_rough)."""
@@ -402,7 +410,7 @@ def test_neutreno_shifts_attention_and_needs_more_than_one_to_smooth(heads, n, d
     assert found.rho_smooth.item() == pytest.approx(torch.linalg.eigvals(joined).abs().max().item(), abs=1e-8)
     margin = found.rho_smooth - found.rho_rough.clamp(min=1)
     torch.testing.assert_close(found.margin, margin)
-    assume(margin.abs() > 0.02)
+    assume(margin.abs() > 0.02 * found.rho_smooth.clamp(min=1))  # a share: e⁻¹⁶ after 800 layers
     run = simulate(normal(n, d, seed=seed), A, W_V, W_O, 800, neutreno=strength, every=100)
     if found.verdict == "smooth":
         assert run.log_hfc_lfc[-1] < -10

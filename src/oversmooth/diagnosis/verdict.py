@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from oversmooth.anatomy.steered import FOLDED
 from oversmooth.diagnosis.facts import Number
 from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation, Layer
 from oversmooth.diagnosis.result import Diagnosis
@@ -70,8 +71,11 @@ def _steered(diagnosis: Diagnosis) -> str:
         sentence += f", {min(rooms):.2g} from where sharpening could turn into smoothing"
     elif low >= 0:
         sentence += ", none below zero, so none sharpens"
-    if verified["doubts"]:
-        sentence += f"; with norms and layer scales folded in, {len(verified['doubts'])} of them have others too"
+    others = sum(FOLDED in doubt for doubt in verified["doubts"])
+    if others:
+        sentence += f"; with norms and layer scales folded in, {others} of them have others too"
+    if still := len(verified["doubts"]) - others:
+        sentence += f"; {still} of them have some that are 0, which neither smooths nor sharpens"
     return sentence + "."
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.anatomy.steered import FOLDED
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.methods.spectral import CONDITION_LIMIT
 from oversmooth.steering.reparametrized import ReparametrizedLayer
@@ -73,8 +74,7 @@ class Verification:
     def doubts(self) -> list[str]:
         """Where H keeps its promise, but not as the stream meets it, or does nothing."""
         folded = [
-            f"layer {c.index} ({c.name}): with its norm and layer scale H has eigenvalues from {c.folded[0]:.3g} to "
-            f"{c.folded[1]:.3g}"
+            f"layer {c.index} ({c.name}): {FOLDED} from {c.folded[0]:.3g} to {c.folded[1]:.3g}"
             for c in self.layers
             if c.folded and (c.folded[0] < c.promised[0] - _SIGN or c.folded[1] > c.promised[1] + _SIGN)
         ]

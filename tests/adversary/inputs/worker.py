@@ -29,7 +29,7 @@ from typing import NoReturn
 
 from adversary.inputs.case import MOST_MEMORY, Case, Outcome, Place, contents
 
-SECONDS = 10.0
+SECONDS = 30.0
 START_UP = 20.0
 """Seconds a new interpreter may take on top, to import torch."""
 _STEP = 0.1

@@ -861,7 +861,7 @@ def test_the_first_pass_is_compiled(whole, method, how):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", [AttnScale(0.4), FeatScale(0.3, 0.2)], ids=str)
+@pytest.mark.parametrize("method", some([FeatScale(0.3, 0.2), AttnScale(0.4)], 2), ids=str)
 def test_a_compiled_model_of_transformers(method):
     torch._dynamo.reset()
     given = text()

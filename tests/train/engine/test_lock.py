@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -117,7 +118,7 @@ def test_elsewhere_a_sign_of_life_decides(tmp_path, monkeypatch):
     with lock.held(tmp_path, on_message=on_message.append):
         pass
     assert "on node7" in on_message[0]
-    assert "gave no sign of life for 13" in on_message[0]
+    assert re.search(r"gave no sign of life for 1[3-9]\d s", on_message[0])
     path = left(tmp_path, space=OTHER, host="node7")
     old(path, 30)
     monkeypatch.setattr(lock.time, "sleep", lambda _seconds: old(path, 20))  # it is touched meanwhile
