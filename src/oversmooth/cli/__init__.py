@@ -7,13 +7,25 @@ import sys
 
 # Each adds its command, and help lists them in this order.
 from oversmooth.cli import diagnose, train  # isort: skip
-from oversmooth.cli import demo, reproduce, simulate, spectrum, steer, tables
+from oversmooth.cli import demo, neutreno, reproduce, simulate, spectrum, steer, tables
 from oversmooth.cli.app import app
 from oversmooth.cli.streams import err, standard_streams
 from oversmooth.safety import signals
 from oversmooth.safety.errors import InputError
 
-__all__ = ["app", "demo", "diagnose", "main", "reproduce", "simulate", "spectrum", "steer", "tables", "train"]
+__all__ = [
+    "app",
+    "demo",
+    "diagnose",
+    "main",
+    "neutreno",
+    "reproduce",
+    "simulate",
+    "spectrum",
+    "steer",
+    "tables",
+    "train",
+]
 
 
 _NEEDED = ("numpy", "safetensors", "torch", "rich")

@@ -5,6 +5,7 @@ Pure functions of arrays and operators; they know nothing of models. docs/theory
 
 from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.dominance import Dominance, dominance
+from oversmooth.theory.kernels import KernelOfAttention, attention_kernel, gradient_step
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import (
     AttentionOperator,
@@ -25,15 +26,18 @@ __all__ = [
     "AttentionSpectrum",
     "DenseAttention",
     "Dominance",
+    "KernelOfAttention",
     "LimitArray",
     "Simulation",
     "SoftmaxAttention",
     "StackDominance",
+    "attention_kernel",
     "attention_spectrum",
     "centre_features",
     "dominance",
     "flip_threshold",
     "fold_norm",
+    "gradient_step",
     "head_spectrum",
     "head_verdicts",
     "is_causal",

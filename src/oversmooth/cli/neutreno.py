@@ -1,0 +1,49 @@
+"""`oversmooth reproduce neutreno`: what the second paper shows, and what its readers ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oversmooth.cli.app import Commands, out, progress_bar
+from oversmooth.cli.diagnose import Count, Data, Device, Length
+from oversmooth.cli.reproduce import reproduce
+
+neutreno = Commands(help="The second paper, NeuTRENO: ours beside the published figures.", no_args_is_help=True)
+reproduce.add_typer(neutreno, name="neutreno")
+
+
+@neutreno.command()
+def kernel(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="As oversmooth diagnose takes them.")],
+    data: Data = None,
+    inputs: Count = None,
+    length: Length = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    device: Device = None,
+) -> None:
+    """How symmetric, and how positive, the attention kernels of a model are: what the paper's derivation assumes."""
+    from oversmooth.models import DEFAULT_COUNT, load
+    from oversmooth.reproduce import table_text
+    from oversmooth.reproduce.neutreno import kernel as recipe
+    from oversmooth.safety import files
+
+    if output is not None:
+        files.check_writable(output, (".md",))
+    # What can be refused is, of all of them, before the first takes its time.
+    prepared = []
+    for name in models:
+        loaded = load(name, device=device)
+        prepared.append((loaded, loaded.inputs(data, count=inputs or DEFAULT_COUNT, length=length, batch=1)))
+    layers = []
+    with progress_bar("inputs") as bars:
+        for loaded, given in prepared:
+            task = bars.add_task(loaded.name, total=given.count)
+            layers += recipe.kernels(loaded, given, lambda done, task=task: bars.update(task, completed=done))  # type: ignore[misc]
+    out.print(table_text.terminal(recipe.HEAD, [layer.row for layer in layers]))
+    if output is not None:
+        with files.whole_file(output) as temporary:
+            temporary.write_text(recipe.markdown(layers), encoding="utf-8")
+        out.print(f"wrote {output}", highlight=False, markup=False)

@@ -1,0 +1,1 @@
+"""The second paper, "Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals" (NeuTRENO)."""

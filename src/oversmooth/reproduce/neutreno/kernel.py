@@ -1,0 +1,108 @@
+"""P2 derives attention as a gradient step for a symmetric kernel. How far from that are the kernels of real models?
+
+    oversmooth reproduce neutreno kernel MODEL... --data DATA
+
+Per layer, over inputs and heads:
+
+* asymmetry: of the flow ``π_i A_ij``, π the stationary distribution: 0 where a symmetric kernel makes the attention;
+* least eigenvalue: of the flow's symmetric part; below 0 the kernel is not positive semi-definite;
+* the step: ``‖A − A'‖/‖A‖`` in the Frobenius norm, A' what P2's gradient step does for this kernel.
+
+Causal attention is left out: a token's kernel with a later one is 0 and not the other way round, so it is never
+symmetric. The paper reports none of these figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy import locate
+from oversmooth.inputs import Inputs
+from oversmooth.models import Loaded
+from oversmooth.observe import SeenBlock, study
+from oversmooth.observe.feed import Runner
+from oversmooth.reproduce import table_text
+from oversmooth.safety.errors import InputError
+from oversmooth.theory import SoftmaxAttention, attention_kernel, gradient_step
+
+HEAD = ("model", "layer", "asymmetry", "least eigenvalue", "eigenvalues below 0", "step off by", "cases")
+CAUSAL = "causal: never symmetric"
+
+
+@dataclass(frozen=True)
+class LayerKernel:
+    """Of one layer, means over inputs and heads; None where no symmetric kernel is thinkable."""
+
+    model: str
+    layer: str
+    cases: int
+    """Inputs times heads."""
+    asymmetry: float | None = None
+    least: float | None = None
+    negative_share: float | None = None
+    step: float | None = None
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        if self.asymmetry is None or self.least is None or self.negative_share is None:
+            return (self.model, self.layer, CAUSAL, "–", "–", "–", str(self.cases))
+        step = "–" if self.step is None else f"{self.step:.3f}"
+        shares = f"{self.asymmetry:.3f}", f"{self.least:.3f}", f"{self.negative_share:.1%}"
+        return (self.model, self.layer, *shares, step, str(self.cases))
+
+
+@torch.no_grad()
+def kernels(loaded: Loaded, inputs: Inputs, progress: Callable[[int], None] | None = None) -> list[LayerKernel]:
+    """The kernels of a model's layers on inputs, one input at a time."""
+    anatomy = locate(loaded.model)
+    run = Runner(loaded.model, anatomy)
+    per_layer: list[list[tuple[Tensor, ...] | int]] = []
+    names: list[str] = []
+    for done, batch in enumerate(run.batches(inputs), 1):
+        one = run.first_input(batch)
+        blocks = study(loaded.model, anatomy, lambda one=one: run(one), run.mask(one))
+        names = [block.layer.name for block in blocks]
+        per_layer = per_layer or [[] for _ in blocks]
+        for measured, block in zip(per_layer, blocks, strict=True):
+            measured.append(_measured(block))
+        if progress is not None:
+            progress(done)
+    if not per_layer:
+        raise InputError("there are no inputs; give at least one")
+    return [_mean(loaded.name, name, measured) for name, measured in zip(names, per_layer, strict=True)]
+
+
+def _measured(block: SeenBlock) -> tuple[Tensor, ...] | int:
+    """Per head: asymmetry, least eigenvalue, negative share, step; of causal attention the number of heads."""
+    A = block.A
+    if not isinstance(A, SoftmaxAttention):
+        raise InputError(f"{block.layer.name}: its attention is not seen as queries and keys; choose another model")
+    if A.causal:
+        return A.shape[-3]
+    counted = slice(None) if A.mask is None else A.mask[0, 0]
+    scores = (A.q[0] @ A.k[0].mT).double() * A.scale
+    scores = (scores if A.bias is None else scores + A.bias[0].double())[:, counted][:, :, counted]
+    attention = scores.softmax(-1)
+    kernel = attention_kernel(attention)
+    identity = torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device).expand_as(scores)
+    step = gradient_step(scores, identity)
+    off = torch.linalg.matrix_norm(step - attention) / torch.linalg.matrix_norm(attention)
+    return kernel.asymmetry, kernel.least, kernel.negative_share, off
+
+
+def _mean(model: str, layer: str, measured: Sequence[tuple[Tensor, ...] | int]) -> LayerKernel:
+    causal = [heads for heads in measured if isinstance(heads, int)]
+    if causal:
+        return LayerKernel(model, layer, sum(causal))
+    columns = [torch.cat(column) for column in zip(*(m for m in measured if not isinstance(m, int)), strict=True)]
+    means = [float(column.mean()) for column in columns]
+    return LayerKernel(model, layer, len(columns[0]), *means)
+
+
+def markdown(layers: Sequence[LayerKernel]) -> str:
+    """The table as a file."""
+    return table_text.markdown(HEAD, [layer.row for layer in layers])
