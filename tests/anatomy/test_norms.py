@@ -211,9 +211,9 @@ def test_the_command_says_and_takes_it(unknown, tmp_path, monkeypatch):
     monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
     said = " ".join(CliRunner().invoke(app, ["spectrum", str(unknown)]).output.split())
     assert "the position of the norm is not known from these files" in said
-    on_message = CliRunner().invoke(app, ["spectrum", str(unknown), "--norm", "pre"])
-    assert on_message.exit_code == 0
-    assert "not known" not in on_message.output
+    named = CliRunner().invoke(app, ["spectrum", str(unknown), "--norm", "pre"])
+    assert named.exit_code == 0
+    assert "not known" not in named.output
 
 
 def test_norms_stored_with_old_names(tmp_path):

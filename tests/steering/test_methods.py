@@ -438,7 +438,7 @@ def test_a_steered_model_remembers_the_heads_it_was_told():
     model, x = nn.Sequential(Block(), Block()).eval(), torch.randn(2, 5, 8)
     with pytest.raises(InputError, match="give heads="):
         oversmooth.diagnose(model, x)
-    on_message = oversmooth.diagnose(steer(model, Laplacian(0.5), heads=2), x, heads=2)
+    explicit = oversmooth.diagnose(steer(model, Laplacian(0.5), heads=2), x, heads=2)
     found = oversmooth.diagnose(model, x)
     assert found.model["heads"] == 2
-    assert [layer.dominance for layer in found.layers] == [layer.dominance for layer in on_message.layers]
+    assert [layer.dominance for layer in found.layers] == [layer.dominance for layer in explicit.layers]

@@ -100,14 +100,14 @@ def _anatomy(
     from oversmooth.diagnosis.weights import Memory
     from oversmooth.train.model_file import trained_file
 
-    on_message = norm_position(norm)
+    position = norm_position(norm)
     path = Path(name)
     if not path.exists():
         from oversmooth import models
 
         if models.is_timm_name(name):
             loaded = models.load(name)
-            return loaded.name, locate(loaded.model, stack=stack, heads=heads, norm=on_message), None
+            return loaded.name, locate(loaded.model, stack=stack, heads=heads, norm=position), None
         path = models.fetch(name)
         title = name
     else:
@@ -118,9 +118,9 @@ def _anatomy(
         from oversmooth import models
 
         loaded = models.load(str(path))
-        return loaded.name if ours else title, locate(loaded.model, stack=stack, heads=heads, norm=on_message), None
+        return loaded.name if ours else title, locate(loaded.model, stack=stack, heads=heads, norm=position), None
     memory = Memory.of(checkpoint.files, joined, heads, stack, norm, sorted(checkpoint.config.items(), key=str))
-    return title, find(checkpoint, stack=stack, heads=heads, norm=on_message), memory
+    return title, find(checkpoint, stack=stack, heads=heads, norm=position), memory
 
 
 def _show(diagnoses: list[Diagnosis]) -> None:

@@ -7,18 +7,18 @@ from torch import Tensor
 
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.bounds import CERTIFY_TOKENS, ROUNDINGS, SAFETY, SUSPICIOUS, Region, certified, moved, rounding
+from oversmooth.theory.eigenarrays import feature_vector, scaled_apart, token_vector
 from oversmooth.theory.krylov import extremal
-from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
-from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
+from oversmooth.theory.operators import AttentionOperator, DenseAttention
+from oversmooth.theory.radii import Radii, Search, Update
 from oversmooth.theory.reducible import Reducible, centred_block, long_ways
-from oversmooth.theory.small_matrices import complex_of, eigenvalues_and_errors, eigenvector, eigenvectors
+from oversmooth.theory.small_matrices import complex_of, eigenvalues_and_errors, eigenvectors
 from oversmooth.theory.spectrum import (
     DENSE_TOKENS,
     CentredAttention,
     causal_values,
     dense_values,
 )
-from oversmooth.theory.tokens import token_mean
 from oversmooth.theory.weights import smaller_product
 
 # Up to this many tokens, what Arnoldi leaves unconverged is computed directly. On a CPU it then stops after a third as
@@ -89,13 +89,13 @@ def radii(
 
     array = None
     if A.tokens > 1 and (search.limit or (search.limit is None and A.tokens <= _LIMIT_TOKENS)):
-        features = _feature_vector(W_V, update.centred(W_O), lam_rough.reshape(batch)).reshape(-1, 1, d)
+        features = feature_vector(W_V, update.centred(W_O), lam_rough.reshape(batch)).reshape(-1, 1, d)
         if update.constant_gain is None:
-            array = _token_vector(flat, rough.t, shift + constant)[..., None] * features
+            array = token_vector(flat, rough.t, shift + constant)[..., None] * features
         else:
             mu = _mu(rough.t[:, None], lam_rough[:, None], shift, update.base)[:, 0, 0]
             W = (W_V @ (W_O * update.constant_gain)).expand(*batch, d, d).reshape(-1, d, d)
-            array = _scaled_apart(flat, rough.t, features, mu - update.base, W, constant)
+            array = scaled_apart(flat, rough.t, features, mu - update.base, W, constant)
         # Where frozen there are as many arrays as H has zeros, and none of them is the limit.
         array = torch.where((lam_rough == 0)[:, None, None], torch.nan, array)
     flat_radii = Radii(
@@ -353,78 +353,3 @@ class _Rough:
         self.radius[index], self.t[index], self.which[index] = ritz.score, ritz.value, which[:, 0]
         self.residual[index] = score(ritz.value[:, None], ritz.residual[:, None], parts)[:, 0] - ritz.score
         self.converged[index], self.condition[index] = ritz.converged, ritz.condition
-
-
-def _token_vector(flat: AttentionOperator, t: Tensor, one: Tensor) -> Tensor:
-    """The eigenvector of changed attention for each item's eigenvalue t ≠ 1 of A, centred and constant part together.
-
-    Args:
-        flat: attention, one item per head.
-        t: ``(items,)``, the eigenvalues.
-        one: ``(items,)``, the eigenvalue on constant arrays before shifting: 1, or less where J is subtracted from A.
-
-    Returns:
-        ``(items, n)`` complex, one vector per item.
-    """
-    if flat.causal:
-        z = _causal_token_vector(flat, t)
-        if bool((one == 1).all()):
-            return z
-        z = real_and_imaginary(flat.centre, z[..., None])[..., 0]
-    else:
-        y = eigenvector(centred_matrix(flat), t)
-        v = reflector(flat)[..., 0].to(y.dtype)
-        z = torch.nn.functional.pad(y, (1, 0))
-        z = z - v * (v * z).sum(-1, keepdim=True)
-    mean = token_mean(real_and_imaginary(lambda x: flat @ x, z[..., None]), flat.mask)[:, 0, 0]
-    gap = t - one  # A' (z + c 1) = t z + (mean + c · one) 1, so c = mean / (t − one)
-    constant = torch.where(gap.abs() > 0, mean / torch.where(gap == 0, 1.0, gap), 0.0)
-    x = z + constant[:, None]
-    return x if flat.mask is None else x * flat.mask
-
-
-def _scaled_apart(
-    flat: AttentionOperator, t: Tensor, features: Tensor, theta: Tensor, W: Tensor, constant: Tensor
-) -> Tensor:
-    """The eigenarray ``z r + 1 w`` where constant arrays have weights W of their own.
-
-    It is no product of a token and a feature vector: ``w (θ − c W) = mean(A z) r W``, θ = μ − base, c the eigenvalue of
-    attention on constant arrays. W ``(items, d, d)``.
-    """
-    W = W.to(theta.dtype)
-    z = real_and_imaginary(flat.centre, _token_vector(flat, t, torch.ones_like(constant))[..., None])
-    mean = token_mean(real_and_imaginary(lambda x: flat @ x, z), flat.mask)
-    eye = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-    matrix = theta[:, None, None] * eye - constant[:, None, None] * W
-    w = torch.linalg.solve_ex(matrix, mean * (features @ W), left=False).result
-    array = z * features + w
-    return array if flat.mask is None else array * flat.mask[..., None]
-
-
-def _causal_token_vector(flat: AttentionOperator, t: Tensor) -> Tensor:
-    """`_token_vector` for lower triangular A by forward substitution: 0 before the last token with diagonal entry t.
-
-    Inverse iteration fails here from some 60 tokens on: A is too far from normal.
-    """
-    A, n = flat.dense().A, flat.tokens
-    diagonal = A.diagonal(dim1=-2, dim2=-1)
-    counted = torch.ones_like(diagonal, dtype=torch.bool) if flat.mask is None else flat.mask
-    is_first = counted & (counted.cumsum(-1) == 1)
-    distance = torch.where(counted & ~is_first, (diagonal - t.real[:, None]).abs(), torch.inf)
-    nearest = distance.amin(-1, keepdim=True)
-    start = n - 1 - (distance <= nearest).flip(-1).int().argmax(-1)
-    x = torch.zeros_like(diagonal)
-    for i in range(n):
-        later = torch.where(counted[:, i], (A[:, i, :i] * x[:, :i]).sum(-1) / (t.real - diagonal[:, i]), 0.0)
-        x[:, i] = torch.where(start < i, later, (start == i).to(x.dtype))
-        x = x / x.abs().amax(-1, keepdim=True).clamp(min=1)  # entries can grow geometrically
-    return x.to(t.dtype)
-
-
-def _feature_vector(W_V: Tensor, W_O: Tensor, lam: Tensor) -> Tensor:
-    """A row r with ``r W_V W_O = λ r``, ``(..., d)`` complex; λ ``(...)`` over batch and heads."""
-    d, k = W_V.shape[-2:]
-    small = smaller_product(W_V, W_O)
-    small = small.expand(*lam.shape, *small.shape[-2:]).reshape(-1, *small.shape[-2:])
-    y = eigenvector(small.mT, lam.reshape(-1)).reshape(*lam.shape, -1)
-    return y if d < k else (y[..., None, :] @ W_O.to(y.dtype))[..., 0, :]

@@ -442,20 +442,20 @@ TOLD = [(look, True) for look in (*PADDED, with_padding_both_ways_added)]
 
 
 @by_method
-@pytest.mark.parametrize(("look", "on_message"), [*TOLD, *((look, False) for look in PADDED)])
-def test_padding_is_fine(look, on_message, method, monkeypatch):
+@pytest.mark.parametrize(("look", "declared"), [*TOLD, *((look, False) for look in PADDED)])
+def test_padding_is_fine(look, declared, method, monkeypatch):
     for left in (False, True):
         model, hidden, x = model_of(look, look), padding(left), tokens(batch=3)
-        model = Padded(*model.blocks) if on_message else model
+        model = Padded(*model.blocks) if declared else model
         check_same_as_unlooked(model, method, lambda m, x=x, h=hidden: m(x, h)[~h], monkeypatch)
 
 
 @by_method
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-@pytest.mark.parametrize("on_message", [True, False], ids=["on_message", "untold"])
-def test_causal_with_padding_is_not(on_message, left, method):
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "not declared"])
+def test_causal_with_padding_is_not(declared, left, method):
     model, hidden = model_of(causal_with_padding), padding(left)
-    check_refused(Padded(*model.blocks) if on_message else model, method, tokens(batch=3), hidden)
+    check_refused(Padded(*model.blocks) if declared else model, method, tokens(batch=3), hidden)
 
 
 # Masks and switches that are handed over: they can be others in the next pass

@@ -231,13 +231,13 @@ def test_a_causal_mask_added_by_hand(hidden):
     n = 120
     q, k = normal(1, 1, n, 16, seed=1).float(), normal(1, 1, n, 16, seed=2).float()
     bias = torch.full((n, n), hidden).triu(1)[None, None]
-    by_hand, on_message = SoftmaxAttention(q, k, bias=bias), SoftmaxAttention(q, k, causal=True)
+    by_hand, by_flag = SoftmaxAttention(q, k, bias=bias), SoftmaxAttention(q, k, causal=True)
     for factor in (-2.05, -1.1, 0.3):
-        one, other = (dominance(A, *one_head([complex(factor)]), per_head=True) for A in (by_hand, on_message))
+        one, other = (dominance(A, *one_head([complex(factor)]), per_head=True) for A in (by_hand, by_flag))
         torch.testing.assert_close(one.rho_rough, other.rho_rough, rtol=1e-5, atol=1e-6)
         assert one.verdict == other.verdict
     W_V, W_O = weights(1, 6, 3)
-    one, other = (dominance(A, W_V, W_O, limit=False) for A in (by_hand, on_message))
+    one, other = (dominance(A, W_V, W_O, limit=False) for A in (by_hand, by_flag))
     torch.testing.assert_close(one.rho_rough, other.rho_rough, rtol=1e-5, atol=1e-6)
 
 

@@ -117,10 +117,10 @@ def case(name: str, command: Any, option: str, parameter: Any, label: str, value
 
     says = (option.strip("-"), option.strip("-").replace("-", " "), option.strip("-").replace("-", "_"), parameter.name)
     shown = value.decode("latin-1") if isinstance(value, bytes) else value
-    on_message = tuple(word for word in (shown[:12], "red", "zebra", "евил") if word and word in shown)
-    on_message += (f"{int(shown):,}",) if shown.isascii() and shown.isdigit() else ()
-    on_message += ("xff", "udcff") if isinstance(value, bytes) else ()
-    return Case(f"options/{name} {option} {label}", build, "either", (*says, *on_message))
+    quoted = tuple(word for word in (shown[:12], "red", "zebra", "евил") if word and word in shown)
+    quoted += (f"{int(shown):,}",) if shown.isascii() and shown.isdigit() else ()
+    quoted += ("xff", "udcff") if isinstance(value, bytes) else ()
+    return Case(f"options/{name} {option} {label}", build, "either", (*says, *quoted))
 
 
 def cases() -> Iterator[Case]:

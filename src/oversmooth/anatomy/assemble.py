@@ -1,0 +1,225 @@
+"""One attention layer, put together from the names and shapes around it: heads, block, norm, scale, factors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from oversmooth.anatomy import layouts
+from oversmooth.anatomy.layer import GATE, SINKS, AttentionLayer, Norm, NormPosition
+from oversmooth.anatomy.layouts import Layout
+from oversmooth.anatomy.source import Source, joined_name, model_type
+from oversmooth.safety.errors import InputError
+
+
+def layer_of(
+    source: Source, prefix: str, layout: Layout, heads: int | None, norm: NormPosition | None
+) -> AttentionLayer:
+    """The attention module of this name, its weights laid out like this.
+
+    Args:
+        source: where it lives.
+        prefix: its name.
+        layout: of its weights.
+        heads: how many; None: as the source says.
+        norm: where its norm stands; None: as the source says.
+    """
+    value = source.shapes[joined_name(prefix, layout.value)]
+    output = source.shapes[joined_name(prefix, layout.output)]
+    rows, width = reversed(value) if layout.transposed else value
+    inner, back = output if layout.transposed else reversed(output)
+    head_dim = 0
+    if heads is None:
+        heads, head_dim = _heads(source, prefix, inner)
+    head_dim = head_dim or inner // heads
+    if heads < 1 or head_dim < 1 or head_dim * heads != inner:
+        raise InputError(
+            f"{prefix}: the output weight takes {inner} features, which {heads} heads cannot share evenly; "
+            "give the right number of heads"
+        )
+    if layout.packing == "latent":
+        kv_heads = heads
+        explained = source.shapes[joined_name(prefix, layout.expand)][0] % heads == 0
+    elif layout.packing == "separate":
+        kv_heads = rows // head_dim
+        explained = kv_heads * head_dim == rows
+    else:
+        kv_heads = (rows // head_dim - heads) // 2
+        explained = (heads + 2 * kv_heads) * head_dim == rows
+    if kv_heads < 1 or not explained or heads % kv_heads or back != width or width < 1:
+        raise InputError(
+            f"{prefix}: the value weight has shape {value} and the output weight {output}, which {heads} heads of "
+            f"{head_dim} features do not explain; give heads=, or register the layout"
+        )
+    block = _block(source, prefix)
+    position, norm_name = _norm(source, prefix, block, width, norm)
+    return AttentionLayer(
+        name=prefix,
+        block=block,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        width=width,
+        causal=_causal(source, prefix),
+        norm_position=position,
+        norm=None if norm_name is None else _norm_of(source, prefix, norm_name),
+        layer_scale=_named(source, prefix, block, layouts.LAYER_SCALE, (width,)),
+        layout=layout,
+        weights=source,
+        window=source.window(prefix),
+        factor=_factor(source, prefix, block),
+        keep=_number(source, prefix, "keep"),
+        feed=_number(source, prefix, "feed"),
+        values_normed=layout.packing == "latent",
+        modules_idle=source.config.get("model_type") in layouts.WEIGHTS_IN_A_FUNCTION,
+        leak=_leak(source, prefix, heads, inner),
+    )
+
+
+def _number(source: Source, prefix: str, role: layouts.Role) -> float:
+    """The product of the configuration's factors in this role."""
+    product = 1.0
+    for key, its_role in layouts.FACTORS.items():
+        value = source.setting(prefix, key)
+        if its_role == role and _is_number(value):
+            product *= value
+    return product
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _factor(source: Source, prefix: str, block: str) -> float | Tensor | None:
+    factor: float | Tensor = _number(source, prefix, "factor")
+    depth = source.setting(prefix, "num_hidden_layers")
+    for key in layouts.FACTORS_BY_DEPTH:
+        value = source.setting(prefix, key)
+        if _is_number(value) and _is_number(depth):
+            factor = factor * value / math.sqrt(depth)
+    gate = _named(source, prefix, block, layouts.TANH_GATE, (1,))
+    if gate is not None:
+        factor = factor * source.read(gate).tanh().reshape(())
+    return factor if isinstance(factor, Tensor) or factor != 1 else None
+
+
+def _leak(source: Source, prefix: str, heads: int, inner: int) -> str | None:
+    if any(joined_name(prefix, name) in source.shapes for name in layouts.SINKS):
+        return SINKS
+    queries = source.shapes.get(joined_name(prefix, "q_proj.weight"))
+    twice = queries is not None and len(queries) == 2 and queries[0] == 2 * inner  # Qwen3-Next: a gate beside q
+    gates = [source.shapes.get(joined_name(prefix, f"{name}.weight"), ()) for name in layouts.OUTPUT_GATE]
+    gated = any(gate[:1] in ((heads,), (inner,)) for gate in gates)  # per head or per feature; an MLP's is wider
+    return GATE if twice or gated else None
+
+
+def _heads(source: Source, prefix: str, inner: int) -> tuple[int, int]:
+    """The number of heads and the size of each; the size is 0 where it follows from the number."""
+    wanted: tuple[str, ...] = layouts.HEADS
+    if "encoder" in prefix or "decoder" in prefix:
+        wanted = ((layouts.DECODER_HEADS if "decoder" in prefix else layouts.ENCODER_HEADS), *wanted)
+    size = source.attribute(prefix, layouts.HEAD_DIM)
+    if isinstance(size, int) and size > 0 and inner % size == 0:
+        return inner // size, size
+    heads = source.attribute(prefix, wanted)
+    if isinstance(heads, int) and heads > 0:
+        return heads, 0
+    raise InputError(
+        f"{source.what} does not say how many heads {prefix or 'its attention'} has; give heads= (--heads)"
+    )
+
+
+def _block(source: Source, prefix: str) -> str:
+    """The innermost numbered module around it that also has an MLP; without any MLP the innermost numbered one."""
+    parts = prefix.split(".")
+    numbered = [".".join(parts[: i + 1]) for i in range(len(parts) - 1, -1, -1) if parts[i].isdigit()]
+    inside = prefix + "."
+    for candidate in numbered:
+        if any(
+            len(shape) == 2 and name.startswith(candidate + ".") and not name.startswith(inside)
+            for name, shape in source.shapes.items()
+        ):
+            return candidate
+    if numbered:
+        return numbered[0]
+    return ".".join(parts[:-1])  # a single block
+
+
+def _around(prefix: str, block: str) -> list[str]:
+    """The names of the attention module and of the modules between it and its block, nearest first."""
+    out, here = [prefix], prefix
+    while here != block and here:
+        here = here.rpartition(".")[0]
+        out.append(here)
+    return out
+
+
+def _named(source: Source, prefix: str, block: str, names: tuple[str, ...], shape: tuple[int, ...]) -> str | None:
+    for module_name in _around(prefix, block):
+        for name in names:
+            full = joined_name(module_name, name)
+            if source.shapes.get(full) == shape:
+                return full
+    return None
+
+
+def _norm(
+    source: Source, prefix: str, block: str, width: int, given: NormPosition | None
+) -> tuple[NormPosition, str | None]:
+    def named(names: tuple[str, ...]) -> str | None:
+        weight = _named(source, prefix, block, tuple(f"{name}.weight" for name in names), (width,))
+        return None if weight is None else weight.removesuffix(".weight")
+
+    before, after = named(layouts.NORM_BEFORE), named(layouts.NORM_AFTER)
+    model = model_type(source, prefix)
+    position = given or _position(source, prefix, before, after)
+    if position == "post" and model in layouts.POST_NORM_MODELS:
+        return position, after or named(layouts.NORM_NEXT) or before
+    if position in ("none", "unknown"):
+        return position, None
+    name = before or after
+    if name is None:
+        missing = given is None and not source.runs and model not in layouts.FIRST_UNNORMED_MODELS
+        return ("unknown" if missing else "none"), None
+    return position, (after or before) if position == "post" else name
+
+
+def _position(source: Source, prefix: str, before: str | None, after: str | None) -> NormPosition:
+    model = model_type(source, prefix)
+    if model in layouts.POST_NORM_MODELS:
+        return "post"
+    if model in layouts.PRE_NORM_MODELS:
+        return "pre"
+    if model in layouts.NO_NORM_MODELS:
+        return "none"
+    first = source.attribute(prefix, layouts.NORM_FIRST)
+    if isinstance(first, bool) and (source.runs or model is None or model in layouts.NORM_FIRST_MODELS):
+        return "pre" if first else "post"
+    if after is not None and (source.runs or after.endswith(layouts.NORM_AFTER_BY_NAME)):
+        return "post"
+    if not source.runs:
+        return "unknown"
+    return "none" if before is None else "pre"
+
+
+def _norm_of(source: Source, prefix: str, name: str) -> Norm:
+    seen = source.norm_form(name)
+    if seen is not None:
+        return Norm(name, *seen, source)
+    model = model_type(source, prefix)
+    layer = f"{name}.bias" in source.shapes or model in layouts.BIASLESS_LAYER_NORM_MODELS
+    return Norm(name, "layer" if layer else "rms", float(model in layouts.OFFSET_NORM_MODELS), source)
+
+
+def _causal(source: Source, prefix: str) -> bool | None:
+    is_causal = source.attribute(prefix, ("is_causal",))
+    if isinstance(is_causal, bool):
+        return is_causal
+    if not source.config:
+        return None
+    model = model_type(source, prefix)
+    if model in layouts.CAUSAL_MODELS or "decoder" in prefix:
+        return True
+    return False if model in layouts.BIDIRECTIONAL_MODELS else None
