@@ -19,13 +19,15 @@ from oversmooth.theory.tokens import check_rows
 
 @dataclass(frozen=True)
 class KernelOfAttention:
-    """What the flow ``π_i A_ij`` says, ``(...)`` each."""
+    """What ``B = Π^½ A Π^−½`` says, symmetric where a symmetric kernel makes A; ``(...)`` each."""
 
     asymmetry: Tensor
-    """``‖F − Fᵀ‖/‖F + Fᵀ‖`` of the flow F: 0 for a symmetric kernel, 1 where nothing flows back."""
+    """``‖B − Bᵀ‖/‖B + Bᵀ‖`` in the Frobenius norm: 0 for a symmetric kernel, 1 where nothing flows back. The flow
+    itself would show little but the tokens that all others look at.
+    """
     least: Tensor
-    """The least eigenvalue of the symmetric part of the flow, as a share of the greatest, 1; negative where it is not
-    positive semi-definite.
+    """The least eigenvalue of the symmetric part of B, whose greatest is 1; negative where it is not positive
+    semi-definite.
     """
     negative_share: Tensor
     """Of the eigenvalues of that, those below zero."""
@@ -57,15 +59,28 @@ def attention_kernel(A: Tensor) -> KernelOfAttention:
         )
     n = A.shape[-1]
     A = A / A.sum(-1, keepdim=True)
-    eye, ones = torch.eye(n, dtype=A.dtype, device=A.device), torch.ones(n, 1, dtype=A.dtype, device=A.device)
-    # (I − A)ᵀ π = 0 and Σ π = 1, as one system that is not singular.
-    pi = torch.linalg.solve((eye - A).mT + 1, ones.expand(*A.shape[:-2], n, 1))
-    flow = pi * A
-    asymmetry = torch.linalg.matrix_norm(flow - flow.mT) / torch.linalg.matrix_norm(flow + flow.mT)
-    root = pi.clamp(min=torch.finfo(A.dtype).tiny).rsqrt()
-    values = torch.linalg.eigvalsh(root * (flow + flow.mT) / 2 * root.mT)
+    root = _stationary(A)[..., None].sqrt()
+    B = root * A / root.mT  # at most √A_ij, since π_j ≥ π_i A_ij
+    asymmetry = torch.linalg.matrix_norm(B - B.mT) / torch.linalg.matrix_norm(B + B.mT)
+    values = torch.linalg.eigvalsh((B + B.mT) / 2)
     rounding = n * torch.finfo(A.dtype).eps
     return KernelOfAttention(asymmetry, values[..., 0], (values < -rounding).double().mean(-1))
+
+
+def _stationary(A: Tensor) -> Tensor:
+    """π with ``π A = π``, ``(..., n)``: each entry to full relative precision, since nothing is subtracted (Grassmann,
+    Taksar and Heyman's elimination).
+    """
+    A, n = A.clone(), A.shape[-1]
+    for last in range(n - 1, 0, -1):
+        leaves = A[..., last, :last]
+        A[..., :last, last] /= leaves.sum(-1, keepdim=True)
+        A[..., :last, :last] += A[..., :last, last, None] * leaves[..., None, :]
+    pi = torch.zeros(A.shape[:-1], dtype=A.dtype, device=A.device)
+    pi[..., 0] = 1.0
+    for token in range(1, n):
+        pi[..., token] = (pi[..., :token] * A[..., :token, token]).sum(-1)
+    return pi / pi.sum(-1, keepdim=True)
 
 
 @torch.no_grad()

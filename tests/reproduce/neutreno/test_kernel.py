@@ -41,8 +41,8 @@ def test_against_attention_by_hand(vit):
             both = (K + K.T) / (K + K.T).sum(-1, keepdim=True)
             steps.append(float((both - A).norm() / A.norm()))
             pi = torch.linalg.matrix_power(A, 2**12)[0]
-            flow = pi[:, None] * A
-            asymmetries.append(float((flow - flow.T).norm() / (flow + flow.T).norm()))
+            flow, size = pi[:, None] * A, (pi[:, None] * pi).sqrt()
+            asymmetries.append(float(((flow - flow.T) / size).norm() / ((flow + flow.T) / size).norm()))
     first = kernels(loaded, inputs)[0]
     assert first.step == pytest.approx(sum(steps) / len(steps), rel=1e-4)
     assert first.asymmetry == pytest.approx(sum(asymmetries) / len(asymmetries), rel=1e-3)
@@ -56,7 +56,7 @@ def test_the_command_writes_its_table(vit, tmp_path, monkeypatch, capsys):
         run(monkeypatch, "reproduce", "neutreno", "kernel", vit, gpt, "--inputs", 1, "-o", tmp_path / "kernel.md") == 0
     )
     lines = (tmp_path / "kernel.md").read_text().splitlines()
-    assert lines[0].startswith("| model | layer | asymmetry |")
+    assert lines[0].startswith("| model | block | asymmetry |")
     assert len(lines) == 2 + 2 + 2
     assert CAUSAL in lines[-1]
     assert "asymmetry" in capsys.readouterr().out

@@ -4,8 +4,8 @@
 
 Per layer, over inputs and heads:
 
-* asymmetry: of the flow ``π_i A_ij``, π the stationary distribution: 0 where a symmetric kernel makes the attention;
-* least eigenvalue: of the flow's symmetric part; below 0 the kernel is not positive semi-definite;
+* asymmetry: of ``Π^½ A Π^−½``, π the stationary distribution: 0 where a symmetric kernel makes the attention;
+* least eigenvalue: of its symmetric part, whose greatest is 1; below 0 the kernel is not positive semi-definite;
 * the step: ``‖A − A'‖/‖A‖`` in the Frobenius norm, A' what P2's gradient step does for this kernel.
 
 Causal attention is left out: a token's kernel with a later one is 0 and not the other way round, so it is never
@@ -25,11 +25,12 @@ from oversmooth.inputs import Inputs
 from oversmooth.models import Loaded
 from oversmooth.observe import SeenBlock, study
 from oversmooth.observe.feed import Runner
+from oversmooth.report.style import fixed, percent
 from oversmooth.reproduce import table_text
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import SoftmaxAttention, attention_kernel, gradient_step
 
-HEAD = ("model", "layer", "asymmetry", "least eigenvalue", "eigenvalues below 0", "step off by", "cases")
+HEAD = ("model", "block", "asymmetry", "least eigenvalue", "eigenvalues below 0", "step off by", "cases")
 CAUSAL = "causal: never symmetric"
 
 
@@ -38,7 +39,8 @@ class LayerKernel:
     """Of one layer, means over inputs and heads; None where no symmetric kernel is thinkable."""
 
     model: str
-    layer: str
+    depth: int
+    """Which block, from 1."""
     cases: int
     """Inputs times heads."""
     asymmetry: float | None = None
@@ -49,10 +51,9 @@ class LayerKernel:
     @property
     def row(self) -> tuple[str, ...]:
         if self.asymmetry is None or self.least is None or self.negative_share is None:
-            return (self.model, self.layer, CAUSAL, "–", "–", "–", str(self.cases))
-        step = "–" if self.step is None else f"{self.step:.3f}"
-        shares = f"{self.asymmetry:.3f}", f"{self.least:.3f}", f"{self.negative_share:.1%}"
-        return (self.model, self.layer, *shares, step, str(self.cases))
+            return (self.model, str(self.depth), CAUSAL, "–", "–", "–", str(self.cases))
+        numbers = fixed(self.asymmetry, 3), fixed(self.least, 3), percent(self.negative_share), fixed(self.step, 3)
+        return (self.model, str(self.depth), *numbers, str(self.cases))
 
 
 @torch.no_grad()
@@ -61,11 +62,9 @@ def kernels(loaded: Loaded, inputs: Inputs, progress: Callable[[int], None] | No
     anatomy = locate(loaded.model)
     run = Runner(loaded.model, anatomy)
     per_layer: list[list[tuple[Tensor, ...] | int]] = []
-    names: list[str] = []
     for done, batch in enumerate(run.batches(inputs), 1):
         one = run.first_input(batch)
         blocks = study(loaded.model, anatomy, lambda one=one: run(one), run.mask(one))
-        names = [block.layer.name for block in blocks]
         per_layer = per_layer or [[] for _ in blocks]
         for measured, block in zip(per_layer, blocks, strict=True):
             measured.append(_measured(block))
@@ -73,7 +72,7 @@ def kernels(loaded: Loaded, inputs: Inputs, progress: Callable[[int], None] | No
             progress(done)
     if not per_layer:
         raise InputError("there are no inputs; give at least one")
-    return [_mean(loaded.name, name, measured) for name, measured in zip(names, per_layer, strict=True)]
+    return [_mean(loaded.name, depth, measured) for depth, measured in enumerate(per_layer, 1)]
 
 
 def _measured(block: SeenBlock) -> tuple[Tensor, ...] | int:
@@ -94,13 +93,13 @@ def _measured(block: SeenBlock) -> tuple[Tensor, ...] | int:
     return kernel.asymmetry, kernel.least, kernel.negative_share, off
 
 
-def _mean(model: str, layer: str, measured: Sequence[tuple[Tensor, ...] | int]) -> LayerKernel:
+def _mean(model: str, depth: int, measured: Sequence[tuple[Tensor, ...] | int]) -> LayerKernel:
     causal = [heads for heads in measured if isinstance(heads, int)]
     if causal:
-        return LayerKernel(model, layer, sum(causal))
+        return LayerKernel(model, depth, sum(causal))
     columns = [torch.cat(column) for column in zip(*(m for m in measured if not isinstance(m, int)), strict=True)]
     means = [float(column.mean()) for column in columns]
-    return LayerKernel(model, layer, len(columns[0]), *means)
+    return LayerKernel(model, depth, len(columns[0]), *means)
 
 
 def markdown(layers: Sequence[LayerKernel]) -> str:
