@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(item.callspec.params["name"]))
         elif item.path.name in BY_MODULE or (item.get_closest_marker("xdist_group") is None and _shares(item)):
             item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.name}"))
-    items.sort(key=lambda item: _PLACE.get(item.path.name, len(LONGEST)))
+    items.sort(key=lambda item: _ORDER.get(item.path.name, len(LONGEST)))
 
 
 # What has long tests among few others, the longest first.
@@ -63,14 +63,16 @@ LONGEST = (
     "test_soak.py", "test_toy.py", "test_simulate.py", "test_hard_cases.py", "test_dominance.py", "test_stack.py",
     "test_operators.py",
 )  # fmt: skip
-_PLACE = {name: place for place, name in enumerate(LONGEST)}
+_ORDER = {name: index for index, name in enumerate(LONGEST)}
 
 
 def _shares(item):
     """Whether it uses what is made once for its module."""
     fixtures = getattr(item, "_fixtureinfo", None)
     return fixtures is not None and any(
-        fixture.scope == "module" for found in fixtures.name2fixturedefs.values() for fixture in found
+        fixture.scope == "module"
+        for fixtures_of_name in fixtures.name2fixturedefs.values()
+        for fixture in fixtures_of_name
     )
 
 
@@ -83,6 +85,8 @@ class Groups:
         if not getattr(config.option, "loadgroup", False):
             return
         for item in items:
+            if not hasattr(item, "_id"):  # before pytest 9.2
+                return
             marker = item.get_closest_marker("xdist_group")
             if marker is not None and not item.nodeid.endswith(end := f"@{marker.args[0]}"):
                 item._id = type(item._id).parse(item.nodeid + end)

@@ -65,7 +65,9 @@ def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
     data = [diagnosis.to_dict() for diagnosis in diagnoses]
     thinned = _thin(data)
     models = charts.shown(diagnoses, PAGE)
-    drawn = {name: found for name, chart in charts.CHARTS.items() if chart.in_page and (found := _drawn(chart, models))}
+    drawn = {
+        name: drawing for name, chart in charts.CHARTS.items() if chart.in_page and (drawing := _drawn(chart, models))
+    }
     labels = [model.label for model in models]
     scripts = [_library(), _text("page.js")]
     environment = jinja2.Environment(
@@ -213,7 +215,7 @@ def _thin(data: list[dict[str, Any]]) -> list[str]:
             allowed = min(allowed, fair)
             break
         left -= size
-    said = []
+    sentences = []
     for entry, of_model in zip(data, plots, strict=True):
         before = sum(_size(plot) for plot in of_model)
         for plot in of_model:
@@ -222,12 +224,12 @@ def _thin(data: list[dict[str, Any]]) -> list[str]:
                 e["real"], e["imag"] = ([plain(e[part][i], 4) for i in kept] for part in ("real", "imag"))
         after = sum(_size(plot) for plot in of_model)
         if after < before:
-            said.append(
+            sentences.append(
                 f"{entry['model']['name']}: this page keeps {after:,} of {before:,} eigenvalues, to four digits: "
                 "those with the largest |1\u00a0+\u00a0λ| and an even sample of the rest. Shares, means and radii are "
                 "of all; the JSON that the diagnosis itself saves has them all."
             )
-    return said
+    return sentences
 
 
 def _plots(spectrum: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -297,16 +299,16 @@ def _total(diagnosis: Diagnosis, part: str) -> Number:
 
 def _tested(labels: list[str], diagnoses: list[Diagnosis]) -> dict[str, Any] | None:
     """The table of accuracies, clean first; None where nothing was tested."""
-    found = [(label, d.accuracy) for label, d in zip(labels, diagnoses, strict=True) if d.accuracy is not None]
-    if not found:
+    tested = [(label, d.accuracy) for label, d in zip(labels, diagnoses, strict=True) if d.accuracy is not None]
+    if not tested:
         return None
-    most = max(len(a.corrupted) for _, a in found)
+    most = max(len(a.corrupted) for _, a in tested)
     return {
-        "how": "; ".join(dict.fromkeys(f"{a.images} images, {a.how}" for _, a in found)),
+        "how": "; ".join(dict.fromkeys(f"{a.images} images, {a.how}" for _, a in tested)),
         "intensities": list(range(1, most + 1)),
         "rows": [
             (label, [fixed(100 * v, 1) for v in (a.clean, *a.corrupted)] + [UNKNOWN] * (most - len(a.corrupted)))
-            for label, a in found
+            for label, a in tested
         ],
     }
 

@@ -92,16 +92,18 @@ def _limit(outcome: ToyOutcome, metric: str) -> str:
 
 def remarks(outcomes: list[ToyOutcome]) -> list[str]:
     """What a reader of these cases should know beside the numbers."""
-    said = []
+    sentences = []
     if any(outcome.case.norm == "post" and not outcome.case.neutreno for outcome in outcomes):
-        said.append("Post-LN with β = 0: the sign of a uniform γ has exactly no effect, since the update is odd in X.")
+        sentences.append(
+            "Post-LN with β = 0: the sign of a uniform γ has exactly no effect, since the update is odd in X."
+        )
     if any(outcome.case.norm == "pre" for outcome in outcomes):
-        said.append(
+        sentences.append(
             "Pre-LN: X grows with depth and the layer's share shrinks, so where HFC/LFC falls it follows a power."
         )
     if any(outcome.case.neutreno for outcome in outcomes):
-        said.append("NeuTRENO: V⁰ keeps tokens apart. Without a norm, smoothing has to beat 1 as well as ρ rough.")
-    return said
+        sentences.append("NeuTRENO: V⁰ keeps tokens apart. Without a norm, smoothing has to beat 1 as well as ρ rough.")
+    return sentences
 
 
 def check(path: Path) -> None:
@@ -157,7 +159,7 @@ def chart(outcomes: list[ToyOutcome], title: str) -> Any:
     # With Post-LN the two signs of γ give one curve: dots over a line show both.
     dashes = [[2, 3] if outcome.case.norm != "none" and outcome.case.gamma < 0 else [1, 0] for outcome in outcomes]
     dash = alt.StrokeDash("case:N", sort=names, scale=alt.Scale(domain=names, range=dashes), legend=legend)
-    panels, said = [], False
+    panels, has_predictions = [], False
     for metric, label, notion in _PANELS:
         rows = [row for outcome in outcomes for row in _curve(outcome, metric)]
         expected = [row for outcome in outcomes for row in _expected(outcome, metric)]
@@ -171,13 +173,13 @@ def chart(outcomes: list[ToyOutcome], title: str) -> Any:
         points = curves.mark_point(opacity=0, size=60).encode(x, y, colour, tooltip=tooltip)
         layers = [solid, points]
         if expected:
-            said = True
+            has_predictions = True
             dashed = alt.Chart(alt.Data(values=expected)).mark_line(clip=True, strokeDash=[5, 4], opacity=0.75)
             layers.insert(0, dashed.encode(x, y, colour, detail="case:N"))
         panels.append(alt.layer(*layers).properties(width=270, height=240, title=notion))
     subtitle = (
         ["solid: what happened · dashed: the slope or level that the spectra of A and H give for the end"]
-        if said
+        if has_predictions
         else []
     )
     subtitle += ["dotted: γ negative"] if [2, 3] in dashes else []

@@ -52,8 +52,8 @@ def accuracies(diagnoses: Sequence[Diagnosis]) -> Table:
     tested = [(d.name, d.accuracy) for d in diagnoses if d.accuracy is not None]
     most = max((len(a.corrupted) for _, a in tested), default=0)
     table = _table("model", "accuracy\nclean", *(f"intensity\n{i + 1}" for i in range(most)))
-    for name, found in tested:
-        values = [found.clean, *found.corrupted]
+    for name, accuracy in tested:
+        values = [accuracy.clean, *accuracy.corrupted]
         table.add_row(name, *(percent(v) for v in values), *[UNKNOWN] * (most + 1 - len(values)))
     return table
 

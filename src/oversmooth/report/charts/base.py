@@ -114,10 +114,10 @@ def shown(diagnoses: list[Diagnosis], look: Look) -> list[Shown]:
     names = [d.name if look.in_page else visible(plain_signs(d.name)) for d in diagnoses]
     modes = [str(d.model.get("mode") or (d.model.get("recipe") or {}).get("variant")) for d in diagnoses]
     by_mode = len(set(modes)) == len(modes) and set(modes) <= set(MODES)
-    colours = [MODES[mode] if by_mode else model_colour(place) for place, mode in enumerate(modes)]
+    colours = [MODES[mode] if by_mode else model_colour(index) for index, mode in enumerate(modes)]
     labels = distinct(names)
     named = enumerate(zip(labels, colours, diagnoses, strict=True))
-    return [Shown(label, colour, place if look.in_page else label, d) for place, (label, colour, d) in named]
+    return [Shown(label, colour, index if look.in_page else label, d) for index, (label, colour, d) in named]
 
 
 def figure(of: Chart, diagnoses: list[Diagnosis]) -> Spec | None:
