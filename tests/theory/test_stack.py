@@ -111,7 +111,8 @@ def test_the_verdict_is_what_a_long_run_shows(layers, heads, n, d, k, causal, se
         if math.isfinite(end):
             assert (end - late) / (300 * layers) == pytest.approx(math.log(found.rate), rel=0.1, abs=1e-2)
     else:
-        assert end > late - 0.5
+        # A limit that turns lets the ratio come back again and again: its highest values stay.
+        assert run.log_hfc_lfc[300:].max() > run.log_hfc_lfc[100:201].max() - 0.5
         assert found.rate == 1
 
 
