@@ -41,7 +41,7 @@ def attention_kernel(A: Tensor) -> KernelOfAttention:
         A: ``(..., n, n)``: every entry positive, as softmax without a mask makes them.
 
     Raises:
-        InputError: an entry is zero, as in causal attention, whose kernel is never symmetric.
+        InputError: an entry is zero, as in causal attention (whose kernel is never symmetric) or in windows.
 
     >>> K = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
     >>> found = attention_kernel(K / K.sum(-1, keepdim=True))
@@ -51,15 +51,21 @@ def attention_kernel(A: Tensor) -> KernelOfAttention:
     A = arguments.tensor(A, "attention", "(..., n, n)").double()
     if A.shape[-1] != A.shape[-2]:
         raise InputError(f"attention has shape {tuple(A.shape)}; give (..., n, n)")
+    if not A.numel():
+        raise InputError(f"attention has shape {tuple(A.shape)}, which is empty; give at least one head and one token")
     check_rows(A, None, tolerance=1e-3)
     if not bool((A > 0).all()):
         hidden = float((A <= 0).double().mean())
         raise InputError(
-            f"{hidden:.1%} of attention is 0, so no symmetric kernel makes it; give attention that hides nothing"
+            f"{hidden:.1%} of attention is 0; the kernel is known where none is: give attention without a mask"
         )
     n = A.shape[-1]
     A = A / A.sum(-1, keepdim=True)
     root = _stationary(A)[..., None].sqrt()
+    if not bool((root > 0).all() and root.isfinite().all()):
+        raise InputError(
+            "some tokens are looked at less than 1e-300 of the time, which no number holds; scale the scores down"
+        )
     B = root * A / root.mT  # at most √A_ij, since π_j ≥ π_i A_ij
     asymmetry = torch.linalg.matrix_norm(B - B.mT) / torch.linalg.matrix_norm(B + B.mT)
     values = torch.linalg.eigvalsh((B + B.mT) / 2)
