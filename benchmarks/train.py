@@ -23,14 +23,16 @@ import torch
 from torch import nn
 
 from oversmooth.train.cuda_graphs import captured
+from oversmooth.train.engine.smoothing import Monitor
 from oversmooth.train.engine.step import Step
 from oversmooth.train.tasks.images.build import model_of
 from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES, corrupt
 from oversmooth.train.tasks.images.data import Images
+from oversmooth.train.tasks.images.data.splits import Splits
 from oversmooth.train.tasks.images.evaluate import Evaluator
 from oversmooth.train.tasks.images.recipe import PAPER, Recipe
 from oversmooth.train.tasks.images.settings import Shape
-from oversmooth.train.tasks.images.smoothing import Monitor
+from oversmooth.train.tasks.images.task import ImagesTask
 
 PARTS = ("step", "steered", "augmentation", "monitoring", "corruptions")
 REACH = {
@@ -45,8 +47,8 @@ REACH = {
 
 def settings(device: torch.device) -> Recipe:
     if device.type == "cuda":
-        return PAPER
-    return replace(PAPER, shape=Shape(patch=4, width=64, depth=4, heads=2), batch=8)
+        return replace(PAPER, data="noise")
+    return replace(PAPER, data="noise", shape=Shape(patch=4, width=64, depth=4, heads=2), batch=8)
 
 
 def pictures(count: int, device: torch.device) -> Images:
@@ -57,7 +59,8 @@ def pictures(count: int, device: torch.device) -> Images:
 
 
 def our_step(recipe: Recipe, device: torch.device) -> Step:
-    step = Step(recipe, model_of(recipe).to(device), pictures(max(5000, 2 * recipe.batch), device), device)
+    images = pictures(max(5000, 2 * recipe.batch), device)
+    step = Step(ImagesTask(recipe, Splits(images, images)), model_of(recipe).to(device), device)
     step.begin_epoch()
     return step
 
@@ -193,12 +196,12 @@ def main() -> None:
         replay = captured(augmentation) if on_gpu else augmentation
 
         def alone() -> None:
-            plain.draws.refill(plain.generator)
+            plain.feed.draw(plain.generator)
             replay()
 
         work["augmentation"] = alone
     if "monitoring" in options.only:
-        monitor = Monitor(recipe, plain.model, pictures(8, device).images, device)
+        monitor = Monitor(recipe, plain.model, plain.task.probe(plain.model, device), device)
         work["monitoring"] = monitor.measure
     milliseconds = interleaved(work, rounds, repeats)
     note("milliseconds", {name: round(value, 4) for name, value in milliseconds.items()})

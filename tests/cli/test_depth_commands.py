@@ -15,12 +15,12 @@ from oversmooth.reproduce.tables import depth
 from oversmooth.reproduce.tables.depth import Depth
 from oversmooth.reproduce.tables.table2 import Table2
 from oversmooth.safety.errors import InputError
-from oversmooth.train.engine.result import load_splits
 from oversmooth.train.tasks.images import recipe
-from oversmooth.train.tasks.images import saved_model as saved
 from oversmooth.train.tasks.images.build import augment_of
+from oversmooth.train.tasks.images.data.splits import load_splits
 from oversmooth.train.tasks.images.evaluate import Evaluator
 from oversmooth.train.tasks.images.settings import Shape
+from oversmooth.train.tasks.registry import load_trained
 
 
 def cell(one, accuracy, last):
@@ -116,7 +116,7 @@ def test_the_quick_study_is_run_kept_and_called_quick(monkeypatch, capsys, tmp_p
     text, test = (tmp_path / "d.md").read_text(encoding="utf-8"), load_splits(cifar).test
     for path in kept:
         found = json.loads(path.read_text())
-        model, own = saved.load_model(tmp_path / "r" / "models" / f"{path.stem}.safetensors")
+        model, own = load_trained(tmp_path / "r" / "models" / f"{path.stem}.safetensors")
         assert found["smoothing"][-1]["step"] == 20  # the last
         alone = Evaluator(own, model, torch.device("cpu")).accuracy(test.images[:50], test.labels[:50])
         assert found["accuracy"] == pytest.approx(alone, abs=0.021)  # weights are kept in bf16

@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.commands import run
 from support.nightly import nightly
-from support.train_example import RECIPE, blobs, splits
+from support.train_example import RECIPE, blobs, splits, train
 
 from oversmooth.reproduce import cells, corruption, table_text
 from oversmooth.reproduce.filling import Running, fill
@@ -24,12 +24,12 @@ from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
 from oversmooth.train.engine import checkpoint, lock, loop
 from oversmooth.train.engine.parallel_runs import Job, run_many
-from oversmooth.train.engine.result import first_of_test, load_splits
 from oversmooth.train.tasks.images import recipe
-from oversmooth.train.tasks.images import saved_model as saved
 from oversmooth.train.tasks.images.corruptions import SEVERITIES
+from oversmooth.train.tasks.images.data.splits import first_of_test, load_splits
 from oversmooth.train.tasks.images.evaluate import Evaluator
 from oversmooth.train.tasks.images.settings import Shape
+from oversmooth.train.tasks.registry import load_trained
 
 SMALL = ("--no-augment", "--patch", 8, "--depth", 2, "--width", 16, "--heads", 2, "--batch", 10, "--device", "cpu")
 
@@ -54,7 +54,7 @@ def test_train_stops_goes_on_and_ends(monkeypatch, capsys, tmp_path, cifar):
     assert "seed is 0 there and 1 here" in re.sub(r"\s+", " ", capsys.readouterr().err)
     assert run(monkeypatch, *given, "-o", folder, "--resume") == 0
     assert "accuracy" in capsys.readouterr().out
-    _, found = saved.load_model(folder / loop.MODEL)
+    _, found = load_trained(folder / loop.MODEL)
     assert (found.variant, found.data, found.shape.width) == ("sharpen", "cifar100", 16)
     # The recipe alone makes the same run.
     (tmp_path / "recipe.json").write_text(found.to_json())
@@ -63,7 +63,7 @@ def test_train_stops_goes_on_and_ends(monkeypatch, capsys, tmp_path, cifar):
         run(monkeypatch, "train", "--recipe", tmp_path / "recipe.json", "--data", cifar, "-o", again, "--device", "cpu")
         == 0
     )
-    assert saved.load_model(again / loop.MODEL)[1] == found
+    assert load_trained(again / loop.MODEL)[1] == found
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
     assert run(monkeypatch, *given, "--official", tmp_path) == 2  # not answered with the cells that were made here
     assert "brightness.npy does not exist" in capsys.readouterr().err
     for path in (results / "table3-quick").glob("*.json"):  # one evaluator did for all three
-        model, own = saved.load_model(results / "models" / f"{path.stem}.safetensors")
+        model, own = load_trained(results / "models" / f"{path.stem}.safetensors")
         alone = Evaluator(own, model, torch.device("cpu")).accuracy(test.images, test.labels)
         assert json.loads(path.read_text())["accuracy"] == pytest.approx(alone, abs=0.011)
 
@@ -431,10 +431,10 @@ def test_cells_filled_at_once_are_those_filled_one_by_one(tmp_path, cifar):
     broken = [replace(one, batch=5000) for one in fitted]
     with pytest.raises(InputError, match=r"2 of 2 runs failed; .* less than one batch of 5000"):
         fill(broken, both, tmp_path / "broken", "table2", Running(at_once=2, **given))
-    assert steering_of(saved.load_model(cells.model_path(tmp_path / "at-once", fitted[1]))[0]).methods
+    assert steering_of(load_trained(cells.model_path(tmp_path / "at-once", fitted[1]))[0]).methods
 
 
 def test_test_images_are_those_of_the_recipe():
     with pytest.raises(InputError, match="recipe is for cifar100"):
-        loop.train(replace(RECIPE, data="cifar100"), splits(), device="cpu")
+        train(replace(RECIPE, data="cifar100"), splits(), device="cpu")
     assert blobs(3, 0).name == "blobs"

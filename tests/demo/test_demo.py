@@ -8,10 +8,11 @@ import torch
 
 from oversmooth import InputError
 from oversmooth.demo import vits
+from oversmooth.train.engine.saved_model import notes_of
+from oversmooth.train.tasks.images.build import load_vit
 from oversmooth.train.tasks.images.corruptions import KINDS, corrupt
 from oversmooth.train.tasks.images.data import load
 from oversmooth.train.tasks.images.recipe import VARIANTS, Recipe
-from oversmooth.train.tasks.images.saved_model import load_model, notes_of
 
 
 def few(count):
@@ -24,7 +25,7 @@ def test_each_file_is_small_and_of_the_recipe_beside_it(variant):
     path = vits.file_of(variant)
     assert path.stat().st_size <= 2_000_000
     recipe = Recipe.from_json((vits.FOLDER / "recipe.json").read_text())
-    model, found = load_model(path)
+    model, found = load_vit(path)
     assert found == replace(recipe, variant=variant)
     assert 5e5 < sum(p.numel() for p in model.parameters()) < 7e5
     assert notes_of(path)["accuracy"] > 0.88
@@ -44,7 +45,7 @@ def test_the_images_are_the_first_of_the_test_set():
 
 def test_accuracy_is_that_of_a_plain_loop():
     test = few(count := len(KINDS))  # each is corrupted in another way
-    model, recipe = load_model(vits.file_of("sharpen"))
+    model, recipe = load_vit(vits.file_of("sharpen"))
     found = vits.accuracy(vits.file_of("sharpen"), test)
 
     def by_hand(images):

@@ -10,8 +10,8 @@ from oversmooth import models
 from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.steering import steering_of
+from oversmooth.train.engine.saved_model import save_model
 from oversmooth.train.tasks.images.build import augment_of, model_of
-from oversmooth.train.tasks.images.saved_model import save_model
 
 
 @pytest.fixture(params=["plain", "sharpen"])

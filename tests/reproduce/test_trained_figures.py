@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.commands import run
-from support.train_example import RECIPE, splits
+from support.train_example import RECIPE, splits, train
 
 from oversmooth import models
 from oversmooth.diagnosis.diagnose import diagnose
@@ -18,10 +18,11 @@ from oversmooth.reproduce.tables import table2
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of
 from oversmooth.train.engine import loop
-from oversmooth.train.tasks.images import saved_model as saved
+from oversmooth.train.engine import saved_model as saved
 from oversmooth.train.tasks.images.build import model_of
 from oversmooth.train.tasks.images.recipe import PAPER, VARIANTS
 from oversmooth.train.tasks.images.settings import Shape
+from oversmooth.train.tasks.registry import load_trained
 
 TINY = replace(PAPER, shape=Shape(image=16, patch=8, width=16, depth=2, heads=8))
 SEEDS = (0, 3)
@@ -53,7 +54,7 @@ def _tiny(monkeypatch):
 
 
 def test_models_are_found_by_what_they_were_trained_by(kept):
-    found = [saved.load_model(path)[1] for path in trained_models.find(kept, 0.1)]
+    found = [load_trained(path)[1] for path in trained_models.find(kept, 0.1)]
     assert [(r.variant, r.seed, r.wiring) for r in found] == [(v, s, "paper") for v in VARIANTS for s in SEEDS]
     assert [saved.recipe_of(path).seed for path in trained_models.find(kept, 0.1, 3)] == [3, 3, 3]
     with pytest.raises(InputError, match=r"choose 1, 0\.5 or 0\.1"):
@@ -146,7 +147,7 @@ def test_fig3_shows_models_as_they_were_trained_beside_what_they_began_as(kept):
     x = torch.randn(2, 3, 16, 16)
     for case in cases:
         path = next(p for p in paths if saved.recipe_of(Path(p)).variant == (case.mode or "plain"))
-        live, own = saved.load_model(path)
+        live, own = load_trained(path)
         wanted = live if case.state == "trained on 10 % of cifar100" else model_of(own)
         with torch.no_grad():
             assert torch.equal(case.make().model(x), wanted.eval()(x))
@@ -199,8 +200,8 @@ def test_constrained_blocks_without_an_output_bias(tmp_path):
     assert replace(RECIPE, output_bias=True).key == RECIPE.key
     own = replace(RECIPE, variant="sharpen", output_bias=False, initialisation="torch", epochs=1, warmup=1)
     assert own.key != replace(own, output_bias=True).key
-    result = loop.train(own, splits(), device="cpu", folder=tmp_path / "run")
-    model, read = saved.load_model(tmp_path / "run" / loop.MODEL)
+    result = train(own, splits(), device="cpu", folder=tmp_path / "run")
+    model, read = load_trained(tmp_path / "run" / loop.MODEL)
     assert read == own
     for trained_model in (result.model, model):
         assert all(not block.attn.proj.bias.any() for block in trained_model.blocks)

@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import torch
 
-from oversmooth.train.engine.result import Splits
+from oversmooth.train.engine import loop
+from oversmooth.train.engine.step import Step
 from oversmooth.train.tasks.images.data import Images
+from oversmooth.train.tasks.images.data.splits import Splits
 from oversmooth.train.tasks.images.recipe import Recipe
 from oversmooth.train.tasks.images.settings import RandAugment, Shape
+from oversmooth.train.tasks.images.task import ImagesTask
 
 SHAPE = Shape(image=8, patch=4, classes=4, width=16, depth=2, heads=2)
 RECIPE = Recipe(data="blobs", shape=SHAPE, epochs=3, warmup=1, lr=3e-3, batch=8, padding=1, rand_augment=RandAugment())
@@ -26,6 +29,16 @@ def blobs(count: int, seed: int) -> Images:
 
 def splits(count: int = 40) -> Splits:
     return Splits(blobs(count, 0), blobs(24, 1))
+
+
+def train(recipe, data, **settings):
+    """`loop.train` on images."""
+    return loop.train(ImagesTask(recipe, data), **settings)
+
+
+def step_of(recipe, model, images, device, ranks=None, **settings):
+    """The engine's step on these images."""
+    return Step(ImagesTask(recipe, Splits(images, images)), model, device, ranks, **settings)
 
 
 def plain(**changes: object) -> Recipe:

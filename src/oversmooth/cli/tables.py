@@ -23,7 +23,7 @@ from oversmooth.safety.options import option_fields
 
 if TYPE_CHECKING:
     from oversmooth.reproduce.cells import Kept
-    from oversmooth.train.engine.result import Splits
+    from oversmooth.train.tasks.images.data.splits import Splits
     from oversmooth.train.tasks.images.recipe import Recipe
 
 _OF_TRAINING = ("cells", "at_once", "minutes", "on_nan")
@@ -133,7 +133,7 @@ def _fill(
 
 def _fitted(recipes: list[Recipe], splits: Splits, test_images: int) -> tuple[list[Recipe], Splits]:
     """A quick version takes any data set, and tests on a part of it."""
-    from oversmooth.train.engine.result import first_of_test
+    from oversmooth.train.tasks.images.data.splits import first_of_test
 
     return [recipe.fitted(splits.train) for recipe in recipes], first_of_test(splits, test_images)
 
@@ -220,8 +220,8 @@ def status(results: Results = Path("results")) -> None:
         out.print(f"{results} has no cells yet; oversmooth reproduce table2 makes some", highlight=False)
         return
     shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for heading in ("table", "cell", "accuracy", "on", "when"):
-        shown.add_column(heading, justify="right" if heading == "accuracy" else "left")
+    for heading in ("table", "cell", "score", "on", "when"):
+        shown.add_column(heading, justify="right" if heading == "score" else "left")
     for row in rows:
         shown.add_row(*row)
     out.print(shown)

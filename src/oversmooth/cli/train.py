@@ -18,7 +18,8 @@ from oversmooth.train.tasks.images.recipe import PAPER, QUICK, Recipe
 from oversmooth.train.tasks.images.settings import Shape
 
 if TYPE_CHECKING:
-    from oversmooth.train.engine.result import OnNan, Progress, Splits
+    from oversmooth.train.engine.result import OnNan, Progress
+    from oversmooth.train.tasks.images.data.splits import Splits
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _RECIPE, _MODEL, _RUN = "The recipe (defaults: the first paper's)", "The model", "The run"
@@ -126,6 +127,7 @@ def train(
         from oversmooth.safety import files
         from oversmooth.train.engine import loop
         from oversmooth.train.engine.ranks import asked_for
+        from oversmooth.train.tasks.images.task import ImagesTask
 
         begun = QUICK if quick else PAPER if recipe is None else Recipe.read(recipe)
         changed = begun.changed(settings, augment)
@@ -141,8 +143,7 @@ def train(
         out.print(f"{chosen.title}, recipe {chosen.key}", highlight=False, markup=False)
         with progress() as on_progress:
             result = loop.train(
-                chosen,
-                splits,
+                ImagesTask(chosen, splits),
                 device=device,
                 folder=output,
                 resume=resume,
@@ -169,9 +170,9 @@ def train(
             soft_wrap=True,
         )
         leave(result.why)
-    accuracy = 0.0 if result.accuracy is None else result.accuracy  # the first process alone tests
+    scores = chosen.describe(result.scores) if result.scores else "tested by the first process"
     out.print(
-        f"accuracy {accuracy:.2%} on {len(splits.test):,} test images after {chosen.total_epochs} epochs, "
+        f"{scores} on {len(splits.test):,} test images after {chosen.total_epochs} epochs, "
         f"{result.seconds:,.0f} s; wrote {output / loop.MODEL}",
         highlight=False,
         markup=False,
@@ -216,7 +217,7 @@ def on_nan_named(name: str) -> OnNan:
 
 def load(data: str) -> Splits:
     """Both splits, with a bar while images are decoded for the first time."""
-    from oversmooth.train.engine.result import load_splits
+    from oversmooth.train.tasks.images.data.splits import load_splits
 
     with status(f"reading {data}"):
         return load_splits(data)
@@ -243,11 +244,11 @@ class progress:
         return self.show
 
     def show(self, now: Progress) -> None:
-        state = f"{now.images_per_s:,.0f} images/s, {duration(now.seconds_left)} left"
+        state = f"{now.speed:,.0f} {now.unit}/s, {duration(now.seconds_left)} left"
         if now.loss is not None:
             state += f", loss {now.loss:.3f}"
-        if now.accuracy is not None:
-            state += f", accuracy {now.accuracy:.1%}"
+        if now.scores:
+            state += f", {now.scores}"
         title = f"epoch {now.epoch} of {now.epochs}"
         if not err.is_terminal:  # a line now and then, for logs
             if time.monotonic() - self.last_line_at >= SECONDS_BETWEEN_LINES:

@@ -22,10 +22,11 @@ from oversmooth.diagnosis.parts import Accuracy
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.models import load
 from oversmooth.steering import fold, steering_of
+from oversmooth.train.engine.saved_model import notes_of
+from oversmooth.train.tasks.images.build import load_vit
 from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES
 from oversmooth.train.tasks.images.data import Images
 from oversmooth.train.tasks.images.evaluate import Corruptions, Evaluator
-from oversmooth.train.tasks.images.saved_model import load_model, notes_of
 
 FOLDER = Path(__file__).parent / "fashion"
 # In this order the page has smoothing blue and sharpening orange, as everywhere.
@@ -62,7 +63,7 @@ def run(variant: str, test: Images, seed: int = 0, progress: OnProgress | None =
 
 
 def accuracy(path: Path, test: Images) -> Accuracy:
-    model, recipe = load_model(path)
+    model, recipe = load_vit(path)
     if steering_of(model) is not None:
         fold(model)  # the same function, and faster
     evaluator = Evaluator(recipe, model, _CPU)

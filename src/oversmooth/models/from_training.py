@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.inputs import Preprocessing
 from oversmooth.models.loaded import Loaded, Wanted
+from oversmooth.safety.errors import InputError
 from oversmooth.train.model_file import trained_file
 
 LIBRARY = ""
@@ -18,17 +20,20 @@ def accepts(name: str) -> bool:
 
 
 def load(wanted: Wanted) -> Loaded:
-    from oversmooth.train.tasks.images.build import model_of
-    from oversmooth.train.tasks.images.saved_model import load_model
+    from oversmooth.train.tasks.images.recipe import Recipe
+    from oversmooth.train.tasks.registry import load_trained, untrained_model
 
     path = trained_file(Path(wanted.name))
     assert path is not None, "it was accepted"
-    model, recipe = load_model(path)
+    model, recipe = load_trained(path)
     name, steering = recipe.title, steered_as(model)
     if steering is not None and steering.methods != recipe.methods():
         name += ", steered since"
     if wanted.random:
-        model = model_of(dataclasses.replace(recipe, seed=wanted.seed))
+        seed: dict[str, Any] = {"seed": wanted.seed}
+        model = untrained_model(dataclasses.replace(recipe, **seed))
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"{path} was trained for {recipe.task_name}; give a model of images")
     side = (recipe.shape.image, recipe.shape.image)
     preprocessing = Preprocessing(size=side, mean=recipe.mean, std=recipe.std)
     return Loaded(model, name, "vision", preprocessing=preprocessing, argument="images", recipe=recipe)

@@ -36,7 +36,7 @@ def save(loaded: Loaded, path: Path) -> None:
     with whole_folder(path) as temporary:
         write = getattr(loaded.model, "save_pretrained", None)
         if loaded.recipe is not None:
-            from oversmooth.train.tasks.images.saved_model import save_model
+            from oversmooth.train.engine.saved_model import save_model
 
             save_model(loaded.model, loaded.recipe, temporary / "model.safetensors", dtype=torch.float32)
         elif write is not None:

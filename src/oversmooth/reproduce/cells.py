@@ -15,13 +15,14 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import read_json, whole_file
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.typed import typed
+from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
 from oversmooth.train.tasks.images.recipe import Recipe
 
-Folder = str | Callable[[Recipe], str]
+Folder = str | Callable[[Any], str]
 """The folder of the results that keeps cells: one for all, or one that the recipe decides, where tables share cells."""
 Cell = dict[str, Any]
-Kept = dict[Recipe, Cell]
-"""The cells that are there, in the order of their table's recipes."""
+Kept = dict[Any, Cell]
+"""The cells that are there by their recipe, in the order of their table's recipes."""
 
 
 class _Look(TypedDict):
@@ -31,7 +32,6 @@ class _Look(TypedDict):
 
 class _Always(TypedDict):
     title: str
-    accuracy: float
     hardware: str
     day: str
     recipe: dict[str, Any]
@@ -40,24 +40,25 @@ class _Always(TypedDict):
 class _Cell(_Always, total=False):
     """What is taken from a cell; its file may hold more."""
 
+    accuracy: float
     smoothing: list[_Look]
     mean: list[float]
     """Of table 3: by intensity of corruption."""
 
 
-def cell_path(results: Path, folder: Folder, recipe: Recipe) -> Path:
+def cell_path(results: Path, folder: Folder, recipe: BaseRecipe) -> Path:
     return results / folder_name(folder, recipe) / f"{recipe.key}.json"
 
 
-def folder_name(folder: Folder, recipe: Recipe) -> str:
+def folder_name(folder: Folder, recipe: BaseRecipe) -> str:
     return folder if isinstance(folder, str) else folder(recipe)
 
 
-def model_path(results: Path, recipe: Recipe) -> Path:
+def model_path(results: Path, recipe: BaseRecipe) -> Path:
     return results / "models" / f"{recipe.key}.safetensors"
 
 
-def work_folder(results: Path, recipe: Recipe) -> Path:
+def work_folder(results: Path, recipe: BaseRecipe) -> Path:
     return results / "work" / recipe.key
 
 
@@ -69,9 +70,13 @@ def read(path: Path) -> Cell | None:
     content = read_json(path, remedy)
     try:
         cell: Cell = typed(_Cell, content)
-        recipe = Recipe.from_dict(cell["recipe"], "its recipe")
-        if not 0 <= cell["accuracy"] <= 1:
+        recipe = read_recipe(cell["recipe"], "its recipe")
+        if not 0 <= cell.get("accuracy", 0) <= 1:
             raise ValueError(f"accuracy is {cell['accuracy']:g}, not a share")
+        try:
+            recipe.describe(cell)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"it has no score {error}") from error
         if not all(look["hfc_lfc"] and look["abs_cos"] for look in cell.get("smoothing", [])):
             raise ValueError("smoothing has a look without numbers")
     except ValueError as error:
@@ -92,22 +97,22 @@ def read_folder(folder: Path) -> list[Cell]:
     return [cell for cell in cells if cell is not None]
 
 
-def read_kept(recipes: Iterable[Recipe], results: Path, folder: Folder) -> Kept:
+def read_kept(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> Kept:
     kept = {recipe: read(cell_path(results, folder, recipe)) for recipe in recipes}
     return {recipe: cell for recipe, cell in kept.items() if cell is not None}
 
 
-def missing(recipes: Iterable[Recipe], results: Path, folder: Folder) -> list[Recipe]:
+def missing(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> list[Any]:
     return [recipe for recipe in recipes if read(cell_path(results, folder, recipe)) is None]
 
 
-def chosen(recipes: Sequence[Recipe], words: Sequence[str]) -> list[Recipe]:
+def chosen(recipes: Sequence[Any], words: Sequence[str]) -> list[Any]:
     """Those that the words name: a variant (plain), a share (10%), a depth (depth24), or several of them
     (plain:10%); all if there are no words.
     """
     if not words:
         return list(recipes)
-    wanted: list[Recipe] = []
+    wanted: list[Any] = []
     for word in (part for text in words for part in text.replace(",", " ").split()):
         fits = [recipe for recipe in recipes if _fits(recipe, word)]
         if not fits:
@@ -122,18 +127,18 @@ def chosen(recipes: Sequence[Recipe], words: Sequence[str]) -> list[Recipe]:
     return wanted
 
 
-def _fits(recipe: Recipe, word: str) -> bool:
+def _fits(recipe: Any, word: str) -> bool:
     share = f"{100 * recipe.share:g}"
     names = (recipe.variant, share, f"{share}%", f"depth{recipe.shape.depth}")
     return all(part in names for part in word.split(":"))
 
 
-def fitted_to_kept(recipes: Sequence[Recipe], results: Path, folder: Folder) -> list[Recipe]:
+def fitted_to_kept(recipes: Sequence[Any], results: Path, folder: Folder) -> list[Any]:
     """Quick recipes fitted to the data set of the cells that are there: without its images, only they know it."""
     kept = read_folder(results / folder_name(folder, recipes[0]))
     if not kept:
         return list(recipes)
-    like = Recipe.from_dict(kept[0]["recipe"])
+    like = Recipe.from_dict(kept[0]["recipe"])  # quick versions of the tables of images alone take any data
     sizes = {name: getattr(like.shape, name) for name in ("image", "channels", "classes")}
     return [
         dataclasses.replace(
@@ -143,7 +148,7 @@ def fitted_to_kept(recipes: Sequence[Recipe], results: Path, folder: Folder) -> 
     ]
 
 
-def with_unknowns(recipes: Sequence[Recipe], **changes: Any) -> list[Recipe]:
+def with_unknowns(recipes: Sequence[Any], **changes: Any) -> list[Any]:
     """The same with what the paper leaves open settled: wiring, initialisation; None leaves one as it is."""
     given = {name: value for name, value in changes.items() if value is not None}
     return [dataclasses.replace(recipe, **given) for recipe in recipes]

@@ -12,11 +12,11 @@ from oversmooth.reproduce.filling import Filled, Running, one_writer, provenance
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of
 from oversmooth.train.engine.loop import device_named
+from oversmooth.train.tasks.images.build import load_vit
 from oversmooth.train.tasks.images.corruptions import KINDS
 from oversmooth.train.tasks.images.data import Images
 from oversmooth.train.tasks.images.evaluate import Corruptions, Evaluator, by_severity, under_corruption
 from oversmooth.train.tasks.images.recipe import Recipe
-from oversmooth.train.tasks.images.saved_model import load_model
 
 
 def find_model(recipe: Recipe, results: Path, models: Path | None = None) -> Path | None:
@@ -75,7 +75,7 @@ def corrupt_and_test(
 
 def _evaluator(recipe: Recipe, path: Path, device: torch.device, before: Evaluator | None) -> Evaluator:
     """Of the model in this file. before: of another; folded, all are one function, and need compiling once."""
-    model, trained = load_model(path)
+    model, trained = load_vit(path)
     if (differs := trained.difference(recipe)) is not None:
         raise InputError(f"{path} is of another recipe: {differs}; name the folder with the models of this table")
     steering = steering_of(model)

@@ -27,8 +27,8 @@ from oversmooth.inputs import Inputs, Preprocessing
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import Spectral, steer
+from oversmooth.train.engine.saved_model import recipe_of
 from oversmooth.train.tasks.images.recipe import Recipe, percent
-from oversmooth.train.tasks.images.saved_model import recipe_of
 
 FIGURE = "steered"
 """The figure of `report.figures` that it is."""
@@ -72,8 +72,8 @@ def _trained_so(models: Sequence[str], device: str | None) -> list[SteeredCase]:
     by_mode: dict[Mode | None, tuple[str, Recipe]] = {}
     for model in models:
         recipe = recipe_of(Path(model))
-        if recipe is None:
-            raise InputError(f"{model} was not written by oversmooth train; give one model, or three that were")
+        if not isinstance(recipe, Recipe):
+            raise InputError(f"{model} is no ViT that oversmooth train wrote; give one model, or three that are")
         if recipe.variant not in ("plain", *get_args(Mode)):
             raise InputError(f"{model} is of the variant {recipe.variant!r}; give one each of plain, smooth, sharpen")
         mode: Mode | None = None if recipe.variant == "plain" else recipe.variant  # type: ignore[assignment]

@@ -25,8 +25,9 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_file
 from oversmooth.train.engine import lock, loop
 from oversmooth.train.engine.parallel_runs import Job, run_many
-from oversmooth.train.engine.result import OnNan, Splits, WatchSettings
-from oversmooth.train.tasks.images.recipe import Recipe
+from oversmooth.train.engine.recipe import BaseRecipe
+from oversmooth.train.engine.result import OnNan, WatchSettings
+from oversmooth.train.tasks.registry import task_of
 
 _LOOKS = 20  # times that smoothing was looked at, kept of all
 
@@ -59,20 +60,19 @@ class Filled:
         return self.why == "finished"
 
 
-def fill(recipes: Sequence[Recipe], splits: Splits, results: Path, folder: Folder, running: Running) -> Filled:
+def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder, running: Running) -> Filled:
     """Run the cells that are missing; whether all are there now, or why not."""
     end = None if running.minutes is None else time.monotonic() + 60 * running.minutes
     with one_writer(results, running):
         _tidy(recipes, results, folder)
         jobs = [Job(recipe, work_folder(results, recipe)) for recipe in missing(recipes, results, folder)]
         if running.at_once > 1 and len(jobs) > 1:
-            return _fill_at_once(jobs, splits, results, folder, running)
+            return _fill_at_once(jobs, data, results, folder, running)
         for job in jobs:
             title = job.recipe.title
             running.on_message(f"{title}: begins")
             result = loop.train(
-                job.recipe,
-                splits,
+                task_of(job.recipe, data),
                 device=running.device,
                 folder=job.folder,
                 resume=True,
@@ -89,12 +89,12 @@ def fill(recipes: Sequence[Recipe], splits: Splits, results: Path, folder: Folde
             if not result.finished:
                 running.on_message(f"{title}: {result.why} after {result.step:,} of {result.steps:,} steps")
                 return Filled(result.why)
-            _keep(job, splits, results, folder, running.device)
-            running.on_message(f"{title}: accuracy {result.accuracy:.2%}")
+            _keep(job, data, results, folder, running.device)
+            running.on_message(f"{title}: {job.recipe.describe(result.scores)}")
     return Filled("finished")
 
 
-def _fill_at_once(jobs: Sequence[Job], splits: Splits, results: Path, folder: Folder, running: Running) -> Filled:
+def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder, running: Running) -> Filled:
     outcomes = run_many(
         jobs,
         running.data,
@@ -107,7 +107,7 @@ def _fill_at_once(jobs: Sequence[Job], splits: Splits, results: Path, folder: Fo
     )
     for outcome in outcomes:
         if outcome.job.finished:
-            _keep(outcome.job, splits, results, folder, running.device)
+            _keep(outcome.job, data, results, folder, running.device)
     if failed := [outcome for outcome in outcomes if outcome.failed]:
         first = failed[0]
         raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.said}")
@@ -122,7 +122,7 @@ def one_writer(results: Path, running: Running) -> Iterator[None]:
         yield
 
 
-def _tidy(recipes: Iterable[Recipe], results: Path, folder: Folder) -> None:
+def _tidy(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> None:
     """Remove what a killed process left: of the files it was writing, and runs whose cells are there."""
     for recipe in recipes:
         cell = cell_path(results, folder, recipe)
@@ -133,26 +133,28 @@ def _tidy(recipes: Iterable[Recipe], results: Path, folder: Folder) -> None:
             shutil.rmtree(work_folder(results, recipe), ignore_errors=True)
 
 
-def _keep(job: Job, splits: Splits, results: Path, folder: Folder, device: str | None) -> None:
+def _keep(job: Job, data: Any, results: Path, folder: Folder, device: str | None) -> None:
     """The finished run as a cell and a model, and no run any more."""
-    result = loop.train(job.recipe, splits, folder=job.folder, device=device, resume=True)  # over: read from its files
+    task = task_of(job.recipe, data)
+    result = loop.train(task, folder=job.folder, device=device, resume=True)  # over: read from its files
     model = model_path(results, job.recipe)
     with whole_file(model) as temporary:
         shutil.copyfile(job.folder / loop.MODEL, temporary)
-    speeds = [row["images_per_s"] for row in result.epochs]
+    per_s = f"{job.recipe.unit}_per_s"
+    speeds = [row[per_s] for row in result.epochs if per_s in row]
     step = max(1, math.ceil(len(result.smoothing) / _LOOKS))
     cell = {
         "table": folder_name(folder, job.recipe),
         "title": job.recipe.title,
-        "accuracy": result.accuracy,
+        **result.scores,
         "seed": job.recipe.seed,
-        "test_images": len(splits.test),
+        **task.facts(),
         "seconds": round(result.seconds, 1),
-        "images_per_s": round(statistics.median(speeds), 1) if speeds else None,
+        per_s: round(statistics.median(speeds), 1) if speeds else None,
         "recipe": job.recipe.to_dict(),
         **provenance(device),
         **({"retries": result.retries} if result.retries else {}),
-        "epochs": [{k: row[k] for k in ("epoch", "loss", "lr", "accuracy") if k in row} for row in result.epochs],
+        "epochs": [{k: row[k] for k in ("epoch", "loss", "lr", *result.scores) if k in row} for row in result.epochs],
         "smoothing": result.smoothing[::-1][::step][::-1],
     }
     write(cell_path(results, folder, job.recipe), cell)

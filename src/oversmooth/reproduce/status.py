@@ -9,15 +9,16 @@ from oversmooth.reproduce.cells import read_folder
 from oversmooth.reproduce.tables.registry import all_tables
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine import checkpoint
+from oversmooth.train.engine.recipe import read_recipe
 
 
 def status(results: Path) -> list[tuple[str, str, str, str, str]]:
-    """Rows of table, cell, accuracy, where it was run, when; runs on their way last."""
+    """Rows of table, cell, scores, where it was run, when; runs on their way last."""
     rows = []
     for folder in _folders(results):
         for cell in sorted(read_folder(folder), key=lambda cell: (cell["title"], cell["recipe"]["seed"])):
-            accuracy = f"{100 * cell['accuracy']:.2f} %"
-            rows.append((folder.name, cell["title"], accuracy, cell["hardware"], cell["day"]))
+            scores = read_recipe(cell["recipe"]).describe(cell)
+            rows.append((folder.name, cell["title"], scores, cell["hardware"], cell["day"]))
     for folder in sorted(path for path in (results / "work").glob("*") if path.is_dir()):
         try:
             recipe = checkpoint.recipe_of(folder)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from oversmooth.reproduce.tables.table2 import Table2
 from oversmooth.safety.errors import InputError
+from oversmooth.train.engine.saved_model import recipe_of
 from oversmooth.train.tasks.images.recipe import Recipe, percent
-from oversmooth.train.tasks.images.saved_model import recipe_of
 
 
 def find(results: Path, share: float, seed: int | None = None) -> list[Path]:
@@ -27,8 +27,10 @@ def find(results: Path, share: float, seed: int | None = None) -> list[Path]:
     paths: dict[tuple[str, int], Path] = {}
     for path in sorted((results / "models").glob("*")):
         recipe = recipe_of(path)
-        wanted = None if recipe is None else column.get(recipe.variant)
-        if recipe is not None and wanted is not None and recipe == replace(wanted, seed=recipe.seed):
+        if not isinstance(recipe, Recipe):
+            continue
+        wanted = column.get(recipe.variant)
+        if wanted is not None and recipe == replace(wanted, seed=recipe.seed):
             paths[recipe.variant, recipe.seed] = path
     models = []
     for variant, wanted in column.items():

@@ -1,1 +1,3 @@
-"""Training from scratch: `engine` runs it, whatever it is; `tasks` say what is trained on what."""
+"""Training: an engine that knows steps, checkpoints and processes, and the tasks that it trains for."""
+
+from oversmooth.train import tasks as tasks  # whose recipes files may hold

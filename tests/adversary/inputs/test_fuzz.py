@@ -34,10 +34,11 @@ from oversmooth.inputs import Preprocessing, image_inputs, text_inputs
 from oversmooth.reproduce import cells
 from oversmooth.steering import NeuTRENO, save_steered, steer
 from oversmooth.train.engine import checkpoint, logs
-from oversmooth.train.tasks.images import saved_model as saved
+from oversmooth.train.engine import saved_model as saved
 from oversmooth.train.tasks.images.data import load
 from oversmooth.train.tasks.images.recipe import Recipe
 from oversmooth.train.tasks.images.vit import ViT
+from oversmooth.train.tasks.registry import load_trained
 
 EXAMPLES = int(os.environ.get("OVERSMOOTH_FUZZ", "0"))
 pytestmark = [
@@ -327,7 +328,7 @@ def test_metadata_of_trained_models(place, data):
     key = data.draw(st.sampled_from(list(entries)))
     content = data.draw(any_json(entries[key])).decode("utf-8", "replace")
     save_file(model.state_dict(), path, {name: json.dumps(value) for name, value in entries.items()} | {key: content})
-    for read in (saved.load_model, saved.recipe_of, saved.notes_of):
+    for read in (load_trained, saved.recipe_of, saved.notes_of):
         held(read, path)
 
 

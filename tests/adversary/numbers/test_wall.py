@@ -9,14 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.oracles import normal
-from support.train_example import RECIPE, plain, splits
+from support.train_example import RECIPE, plain, splits, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import Spectral, steer, steering_of, verify
 from oversmooth.steering.methods import orthogonal
 from oversmooth.train.engine import failure
 from oversmooth.train.engine import training_run as run
-from oversmooth.train.engine.loop import WatchSettings, train
+from oversmooth.train.engine.loop import WatchSettings
 
 BOUND = 1e-6
 

@@ -13,18 +13,18 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from support.train_example import RECIPE, blobs, plain, splits
+from support.train_example import RECIPE, blobs, plain, splits, step_of, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth.train import cuda_graphs
 from oversmooth.train.engine import loop
-from oversmooth.train.engine import training_run as run
-from oversmooth.train.engine.step import Step
-from oversmooth.train.tasks.images import data
+from oversmooth.train.engine.smoothing import Monitor
+from oversmooth.train.tasks.images import data, task
 from oversmooth.train.tasks.images.build import augment_of, model_of
+from oversmooth.train.tasks.images.data.splits import Splits
 from oversmooth.train.tasks.images.evaluate import Evaluator
 from oversmooth.train.tasks.images.recipe import PAPER
-from oversmooth.train.tasks.images.smoothing import Monitor
+from oversmooth.train.tasks.images.task import ImagesTask
 
 CPU = torch.device("cpu")
 EXACT = replace(RECIPE, precision="float32")
@@ -35,7 +35,7 @@ def gpu():
 
 
 def made(recipe, compiled=False):
-    return Step(recipe, model_of(recipe).to(gpu()), blobs(40, 0).to(gpu()), gpu(), compiled=compiled)
+    return step_of(recipe, model_of(recipe).to(gpu()), blobs(40, 0).to(gpu()), gpu(), compiled=compiled)
 
 
 def close(ours, theirs, tolerance=1e-4):
@@ -136,8 +136,9 @@ def check_evaluation_and_monitoring_are_those_of_a_cpu():
     ours = Evaluator(recipe, moved, gpu(), batch=128, compiled=False).predicted(images.to(gpu())).cpu()
     theirs = Evaluator(recipe, model, CPU, batch=128).predicted(images)
     assert (ours == theirs).float().mean() > 0.97
-    here = Monitor(recipe, moved, images, gpu()).measure()
-    there = Monitor(recipe, model, images, CPU).measure()
+    watched = ImagesTask(recipe, Splits(blobs(40, 0), blobs(24, 1)))
+    here = Monitor(recipe, moved, watched.probe(moved, gpu()), gpu()).measure()
+    there = Monitor(recipe, model, watched.probe(model, CPU), CPU).measure()
     for name, values in here.items():
         assert all(abs(a - b) < 2e-3 for a, b in zip(values, there[name], strict=True)), (name, values, there[name])
 
@@ -149,7 +150,7 @@ def check_a_run_is_cut_and_goes_on():
         while True:
             watch = loop.WatchSettings(evaluate=1, monitor=3, save=0)
             minutes = 0 if pieces < 2 else None
-            result = loop.train(
+            result = train(
                 RECIPE,
                 splits(),
                 device="cuda",
@@ -168,7 +169,7 @@ def check_a_run_is_cut_and_goes_on():
 
 
 def check_a_loss_that_is_not_finite_names_its_layer():
-    made_before = run.model_of
+    made_before = task.model_of
 
     def huge(recipe):
         model = made_before(recipe)
@@ -176,11 +177,11 @@ def check_a_loss_that_is_not_finite_names_its_layer():
             model.blocks[1].mlp.fc1.weight.fill_(1e38)
         return model
 
-    run.model_of = huge
+    task.model_of = huge
     try:
-        said = refusal(lambda: loop.train(replace(EXACT, warmup=0), splits(), device="cuda", compiled=False))
+        said = refusal(lambda: train(replace(EXACT, warmup=0), splits(), device="cuda", compiled=False))
     finally:
-        run.model_of = made_before
+        task.model_of = made_before
     assert "step 1 " in said, said
     assert "blocks.1.mlp.fc1" in said, said
 
@@ -194,7 +195,7 @@ def check_a_full_gpu_says_what_would_fit():
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(min(1.0, 6 * 2**30 / total))
     try:
-        said = refusal(lambda: loop.train(recipe, loop.Splits(noise, noise), device="cuda", compiled=False))
+        said = refusal(lambda: train(recipe, Splits(noise, noise), device="cuda", compiled=False))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     print("  ", said)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.train_example import RECIPE, splits
+from support.train_example import RECIPE, splits, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine import checkpoint, loop
-from oversmooth.train.engine.loop import WatchSettings, train
-from oversmooth.train.tasks.images import saved_model as saved
+from oversmooth.train.engine import saved_model as saved
+from oversmooth.train.engine.loop import WatchSettings
 
 SMALL = 20_000
 

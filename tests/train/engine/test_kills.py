@@ -22,9 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 import torch._dynamo  # what the first step would import, in every child
-from support.train_example import RECIPE, splits
+from support.train_example import RECIPE, splits, train
 from oversmooth.reproduce.filling import Running, fill
-from oversmooth.train.engine.loop import WatchSettings, train
+from oversmooth.train.engine.loop import WatchSettings
 
 home = Path({folder!r})
 RECIPES = [RECIPE, replace(RECIPE, variant="sharpen")]
@@ -125,7 +125,7 @@ from dataclasses import replace
 from pathlib import Path
 from oversmooth.reproduce.filling import Running, fill
 from oversmooth.train.tasks.images.recipe import QUICK
-from oversmooth.train.engine.result import load_splits
+from oversmooth.train.tasks.images.data.splits import load_splits
 from oversmooth.train.tasks.images.settings import Shape
 from support.commands import make_cifar
 

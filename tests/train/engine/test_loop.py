@@ -10,14 +10,17 @@ from dataclasses import replace
 import pytest
 import torch
 from support.places import TESTS
-from support.train_example import RECIPE, plain, splits
+from support.train_example import RECIPE, plain, splits, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
 from oversmooth.train.engine import checkpoint, failure, loop
+from oversmooth.train.engine import saved_model as saved
 from oversmooth.train.engine import training_run as run
-from oversmooth.train.engine.loop import WatchSettings, load_splits, train
-from oversmooth.train.tasks.images import saved_model as saved
+from oversmooth.train.engine.loop import WatchSettings
+from oversmooth.train.tasks.images import task
+from oversmooth.train.tasks.images.data.splits import load_splits
+from oversmooth.train.tasks.registry import load_trained
 
 EVERY_EPOCH = WatchSettings(evaluate=1, monitor=3, save=0)
 
@@ -95,8 +98,8 @@ _RUN = """
 import sys
 sys.path.insert(0, {tests!r})
 import torch._dynamo  # what the first step would import, in every child
-from oversmooth.train.engine.loop import WatchSettings, train
-from support.train_example import RECIPE, splits
+from oversmooth.train.engine.loop import WatchSettings
+from support.train_example import RECIPE, splits, train
 
 def run():
     watch = WatchSettings(evaluate=1, monitor=3, save=0)
@@ -292,7 +295,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, mo
 def test_an_overflow_is_found_in_the_layer_that_makes_it(monkeypatch):
     """Every weight is finite, but a product is not."""
     recipe = plain(warmup=0)
-    made = run.model_of
+    made = task.model_of
 
     def huge(recipe):
         model = made(recipe)
@@ -300,7 +303,7 @@ def test_an_overflow_is_found_in_the_layer_that_makes_it(monkeypatch):
             model.blocks[1].mlp.fc1.weight.fill_(1e38)
         return model
 
-    monkeypatch.setattr(run, "model_of", huge)
+    monkeypatch.setattr(task, "model_of", huge)
     with pytest.raises(failure.Diverged, match=r"step 1 .*blocks\.1\.mlp\.fc1 is the first layer whose output"):
         train(recipe, splits(), device="cpu")
 
@@ -341,7 +344,7 @@ def test_bad_devices_and_folders_are_refused(tmp_path):
 def test_a_saved_model_comes_back(tmp_path, variant):
     recipe = replace(RECIPE, variant=variant, epochs=1)
     result = train(recipe, splits(), device="cpu", folder=tmp_path)
-    model, found = saved.load_model(tmp_path / loop.MODEL)
+    model, found = load_trained(tmp_path / loop.MODEL)
     assert found == recipe
     assert (steering_of(model) is None) == (variant == "plain")
     x = torch.randn(3, 3, 8, 8)

@@ -23,14 +23,13 @@ import torch.distributed as dist
 from oversmooth.train.engine import loop
 from oversmooth.train.tasks.images.build import model_of
 from oversmooth.train.engine.ranks import Ranks, joined
-from oversmooth.train.engine.step import Step
-from support.train_example import RECIPE, blobs, splits
+from support.train_example import RECIPE, blobs, splits, step_of, train
 
 folder, cpu = Path({folder!r}), torch.device("cpu")
 
 def gradients(variant, ranks):
     recipe = replace(RECIPE, variant=variant, warmup=0, mixup=1.0, cutmix=0.8)
-    step = Step(recipe, model_of(recipe), blobs(40, 0), cpu, ranks)
+    step = step_of(recipe, model_of(recipe), blobs(40, 0), cpu, ranks)
     found = []
     update = step._update
     def kept(bad):
@@ -45,7 +44,7 @@ def gradients(variant, ranks):
 def work(ranks, name):
     torch.save({{v: gradients(v, ranks) for v in ("plain", "sharpen")}}, folder / f"{{name}}.pt")
     watch = loop.WatchSettings(evaluate=2, save=0)
-    loop.train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=watch)
+    train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=watch)
 
 def asked_to_leave(rank):
     # The second process alone hears a signal, in the middle of an epoch.
@@ -55,11 +54,11 @@ def asked_to_leave(rank):
         if rank == 1 and self.step.done == 7:
             os.kill(os.getpid(), signal.SIGTERM)
     loop.Run._one = heard
-    result = loop.train(RECIPE, splits(), device="cpu", folder=folder / "asked", watch=loop.WatchSettings(evaluate=2))
+    result = train(RECIPE, splits(), device="cpu", folder=folder / "asked", watch=loop.WatchSettings(evaluate=2))
     (folder / f"asked{{rank}}.txt").write_text(f"{{result.why}} {{result.step}}")
     loop.Run._one = step
     watch = loop.WatchSettings(evaluate=2)
-    loop.train(RECIPE, splits(), device="cpu", folder=folder / "asked", resume=True, watch=watch)
+    train(RECIPE, splits(), device="cpu", folder=folder / "asked", resume=True, watch=watch)
 
 os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT={port!r}, GLOO_SOCKET_IFNAME="lo")
 children = []

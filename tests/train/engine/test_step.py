@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from support.train_example import RECIPE, blobs, plain
+from support.train_example import RECIPE, blobs, plain, step_of
 
-from oversmooth.train.engine.step import Step
 from oversmooth.train.tasks.images.build import augment_of, model_of
 
 CPU = torch.device("cpu")
@@ -40,7 +39,7 @@ def test_three_steps_are_those_of_a_plain_loop(recipe, variant):
     recipe, images = replace(recipe, variant=variant, seed=3), blobs(40, 0)
     expected, losses = by_hand(recipe, images, 3)
     model = model_of(recipe)
-    step = Step(recipe, model, images, CPU)
+    step = step_of(recipe, model, images, CPU)
     step.begin_epoch()
     for _ in range(3):
         step.run()
@@ -51,11 +50,11 @@ def test_three_steps_are_those_of_a_plain_loop(recipe, variant):
 
 def test_the_state_is_all_there_is_to_a_step():
     recipe, images = RECIPE, blobs(40, 0)
-    one = Step(recipe, model_of(recipe), images, CPU)
+    one = step_of(recipe, model_of(recipe), images, CPU)
     one.begin_epoch()
     for _ in range(3):
         one.run()
-    other = Step(recipe, model_of(replace(recipe, seed=9)), images, CPU)
+    other = step_of(recipe, model_of(replace(recipe, seed=9)), images, CPU)
     other.load(one.state())
     for step in (one, other):
         step.run()
@@ -72,7 +71,7 @@ def test_the_first_step_of_the_warm_up_has_rate_zero_and_changes_nothing():
     recipe = plain()
     model = model_of(recipe)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    step = Step(recipe, model, blobs(40, 0), CPU)
+    step = step_of(recipe, model, blobs(40, 0), CPU)
     step.begin_epoch()
     step.run()
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
@@ -81,7 +80,7 @@ def test_the_first_step_of_the_warm_up_has_rate_zero_and_changes_nothing():
 def test_a_step_that_is_not_finite_changes_no_weight_nor_do_those_after_it():
     recipe = plain(warmup=0)
     model = model_of(recipe)
-    step = Step(recipe, model, blobs(40, 0), CPU)
+    step = step_of(recipe, model, blobs(40, 0), CPU)
     step.begin_epoch()
     step.run()
     with torch.no_grad():
@@ -114,4 +113,4 @@ def test_fewer_images_than_a_batch_are_refused():
     from oversmooth.safety.errors import InputError
 
     with pytest.raises(InputError, match="less than one batch of 8"):
-        Step(RECIPE, model_of(RECIPE), blobs(7, 0), CPU)
+        step_of(RECIPE, model_of(RECIPE), blobs(7, 0), CPU)

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.train_example import RECIPE, splits
+from support.train_example import RECIPE, splits, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine import checkpoint, failure, lock, logs, loop
 from oversmooth.train.engine import disk_space as room
+from oversmooth.train.engine import saved_model as saved
 from oversmooth.train.engine import training_run as run
-from oversmooth.train.engine.loop import WatchSettings, train
-from oversmooth.train.tasks.images import saved_model as saved
+from oversmooth.train.engine.loop import WatchSettings
 
 QUIET = WatchSettings(monitor=0)
 

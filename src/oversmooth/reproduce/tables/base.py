@@ -18,7 +18,7 @@ from oversmooth.train.tasks.images.recipe import Recipe, variant_title
 
 if TYPE_CHECKING:
     from oversmooth.reproduce.filling import Filled, Running
-    from oversmooth.train.engine.result import Splits
+    from oversmooth.train.tasks.images.data.splits import Splits
 
 Rows = tuple[Sequence[str], list[list[str]]]
 """The heading, and under it the rows; the last column says whose figures they are."""

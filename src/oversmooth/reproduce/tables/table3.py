@@ -30,7 +30,7 @@ from oversmooth.train.tasks.images.recipe import VARIANTS, Recipe, percent
 
 if TYPE_CHECKING:
     from oversmooth.reproduce.filling import Filled, Running
-    from oversmooth.train.engine.result import Splits
+    from oversmooth.train.tasks.images.data.splits import Splits
 
 INTENSITIES = (0, 1, 2, 3, 4, 5)
 """Of corruption; 0 is the clean test set."""

@@ -30,7 +30,7 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import parse_json, read_json, whole_folder
 from oversmooth.safety.machine import check_fits
 from oversmooth.safety.typed import typed
-from oversmooth.train.tasks.images.recipe import Recipe
+from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
 
 FOLDER, MANIFEST = "checkpoint", "manifest.json"
 SINGLE = "checkpoint.safetensors"
@@ -61,6 +61,8 @@ class Facts(TypedDict, total=False):
     seconds: float
     epoch_seconds: float
     accuracy: float | None
+    """As earlier versions wrote it."""
+    scores: dict[str, float]
     logs: dict[str, int]
     """Bytes of each log that belong to it."""
     retries: list[Retry]
@@ -85,14 +87,14 @@ class Checkpoint:
     """What a run goes on from."""
 
     path: Path
-    recipe: Recipe
+    recipe: BaseRecipe
     arrays: dict[str, Tensor] = field(repr=False)
     facts: Facts
     damaged: tuple[str, ...] = ()
     """What is wrong with those that were written after it."""
 
 
-def save(folder: Path, recipe: Recipe, arrays: dict[str, Tensor], facts: Facts, piece: int = PIECE) -> Path:
+def save(folder: Path, recipe: BaseRecipe, arrays: dict[str, Tensor], facts: Facts, piece: int = PIECE) -> Path:
     """Write the run's next checkpoint; those before stay until it is whole, and the last of them after that too."""
     arrays = {**arrays, "generator.torch": torch.get_rng_state()}
     data = memoryview(safetensors.torch.save(arrays))
@@ -122,7 +124,7 @@ def save(folder: Path, recipe: Recipe, arrays: dict[str, Tensor], facts: Facts, 
     return path
 
 
-def load(folder: Path, recipe: Recipe) -> Checkpoint | None:
+def load(folder: Path, recipe: BaseRecipe) -> Checkpoint | None:
     """The newest whole checkpoint of the run in this folder, if it has any; one of another recipe is refused."""
     damaged: list[str] = []
     for path in _all(folder):
@@ -151,7 +153,7 @@ def newest(folder: Path) -> Path | None:
     return next(iter(_all(folder)), None)
 
 
-def recipe_of(folder: Path) -> Recipe | None:
+def recipe_of(folder: Path) -> BaseRecipe | None:
     """The recipe of the run in this folder, if it has a checkpoint."""
     outline = _outline(folder)
     return None if outline is None else outline[0]
@@ -204,7 +206,7 @@ def _none_is_whole(damaged: list[str]) -> InputError:
     return InputError(f"{damaged[0]}{others}; copy the run again, or remove its checkpoints to start over")
 
 
-def _outline(folder: Path) -> tuple[Recipe, int] | None:
+def _outline(folder: Path) -> tuple[BaseRecipe, int] | None:
     """Recipe and whole epochs of the newest checkpoint whose outline can be read, without its arrays."""
     damaged: list[str] = []
     for path in _all(folder):
@@ -282,9 +284,9 @@ def _read_single(path: Path) -> Checkpoint:
     return Checkpoint(path, _recipe(path, recipe), _checked(path, arrays), checked)
 
 
-def _recipe(path: Path, fields: Any) -> Recipe:
+def _recipe(path: Path, fields: Any) -> BaseRecipe:
     try:
-        return Recipe.from_dict(fields, "its recipe")
+        return read_recipe(fields, "its recipe")
     except InputError as error:
         raise _Damaged(f"{path} is damaged: {str(error).partition(';')[0]}") from error
 

@@ -7,13 +7,11 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine.step import Step
-from oversmooth.train.tasks.images.build import model_of
-from oversmooth.train.tasks.images.recipe import Recipe
+from oversmooth.train.engine.task import Task
 
 
 class Diverged(InputError):
@@ -43,7 +41,7 @@ def not_finite(step: Step, mark: tuple[int, Tensor], saved: str) -> Diverged:
     before, state = mark
     step.generator.set_state(state)
     for _ in range(failed - before + 1):
-        step.draws.refill(step.generator)
+        step.feed.draw(step.generator)
     step.position.fill_(failed)
     try:
         loss, layer = _first(step)
@@ -77,8 +75,7 @@ def _first(step: Step) -> tuple[str, str]:
         if name:
             handles.append(module.register_forward_hook(look(name)))
     try:
-        x, targets = step.batch()
-        loss = step.loss(x, targets, step.model)
+        loss = step.loss(step.batch(), step.model)
         if not problems:
             # Not into .grad: a graph that goes on after a retry writes there.
             grads = torch.autograd.grad(loss, list(step.named.values()), allow_unused=True)
@@ -100,23 +97,23 @@ def _bad(x: Tensor) -> int:
     return int((~x.detach().isfinite()).sum()) if x.is_floating_point() else 0
 
 
-def too_large(recipe: Recipe, device: torch.device) -> InputError:
+def too_large(task: Task, device: torch.device) -> InputError:
     """What to say when a batch does not fit: the largest half, quarter, ... of it that does."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    batch = recipe.batch // 2
-    while batch and not _fits(recipe, batch, device):
+    batch = task.recipe.batch // 2
+    while batch and not _fits(task, batch, device):
         batch //= 2
     where = f"{device}" if device.type != "cuda" else torch.cuda.get_device_name(device)
     if not batch:
-        return InputError(f"{where} has no memory for one image of this model; free some, or give a smaller model")
-    return InputError(f"a batch of {recipe.batch} does not fit into the memory of {where}; one of {batch} would")
+        return InputError(f"{where} has no memory for a batch of one of this model; free some, or give a smaller model")
+    return InputError(f"a batch of {task.recipe.batch} does not fit into the memory of {where}; one of {batch} would")
 
 
-def _fits(recipe: Recipe, batch: int, device: torch.device) -> bool:
+def _fits(task: Task, batch: int, device: torch.device) -> bool:
     try:
-        _try(recipe, batch, device)
+        _try(task, batch, device)
     except torch.OutOfMemoryError:
         return False
     finally:
@@ -126,13 +123,11 @@ def _fits(recipe: Recipe, batch: int, device: torch.device) -> bool:
     return True
 
 
-def _try(recipe: Recipe, batch: int, device: torch.device) -> None:
-    """Forward and backward for so many images, with room taken for AdamW's moments."""
-    shape = recipe.shape
-    model = model_of(recipe).to(device)
+def _try(task: Task, batch: int, device: torch.device) -> None:
+    """Forward and backward for so many examples, with room taken for the optimiser's moments."""
+    model = task.model().to(device)
     moments = [torch.zeros_like(p) for p in model.parameters() for _ in range(2)]
-    x = torch.zeros(batch, shape.channels, shape.image, shape.image, device=device)
-    with torch.autocast(device.type, torch.bfloat16, enabled=recipe.autocasts(device.type)):
-        loss = F.cross_entropy(model(x), torch.zeros(batch, dtype=torch.int64, device=device))
+    with torch.autocast(device.type, torch.bfloat16, enabled=task.recipe.autocasts(device.type)):
+        loss = task.loss(model, task.blank(batch, device))
     loss.backward()
     del moments

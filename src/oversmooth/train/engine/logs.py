@@ -25,7 +25,6 @@ class _Epoch(TypedDict):
 
     epoch: int
     step: int
-    images_per_s: float
 
 
 class Log:

@@ -1,4 +1,4 @@
-"""``train(recipe, data)``: a run on a device, in a folder.
+"""``train(task)``: a run on a device, in a folder.
 
 One process on a CPU or a GPU, or many under torchrun. The result is that of the last epoch, never of the best one.
 """
@@ -17,17 +17,16 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder
 from oversmooth.train.engine import checkpoint, lock, logs
 from oversmooth.train.engine.ranks import Ranks, joined, number
-from oversmooth.train.engine.result import ON_NAN, OnNan, Progress, Result, Splits, WatchSettings, load_splits
+from oversmooth.train.engine.result import ON_NAN, OnNan, Progress, Result, WatchSettings
+from oversmooth.train.engine.saved_model import load_model, notes_of, recipe_of
+from oversmooth.train.engine.task import Task
 from oversmooth.train.engine.training_run import MODEL, Run
-from oversmooth.train.tasks.images.recipe import Recipe
-from oversmooth.train.tasks.images.saved_model import load_model, notes_of
 
-__all__ = ["MODEL", "Progress", "Result", "Run", "Splits", "WatchSettings", "load_splits", "train"]
+__all__ = ["MODEL", "Progress", "Result", "Run", "WatchSettings", "train"]
 
 
 def train(
-    recipe: Recipe,
-    splits: Splits,
+    task: Task,
     *,
     device: str | torch.device | None = None,
     folder: str | Path | None = None,
@@ -40,7 +39,9 @@ def train(
     force: bool = False,
     on_message: Callable[[str], None] | None = None,
 ) -> Result:
-    """Train as the recipe says. folder: for logs, checkpoints and the model; without one nothing is written.
+    """Train as the task's recipe says.
+
+    folder: for logs, checkpoints and the model; without one nothing is written.
 
     resume: go on where the checkpoint in the folder is, or begin if there is none. minutes: stop at a checkpoint after
     so long. Ctrl-C does the same; pressed again, it stops at once. So do SIGTERM and SIGUSR2, by which batch systems
@@ -63,18 +64,14 @@ def train(
     where = None if folder is None else Path(folder)
     if where is not None:
         check_folder(where)
-        if (finished := finished_run(recipe, where, resume)) is not None:
+        if (finished := finished_run(task, where, resume)) is not None:
             return finished
-    for images in (splits.train, splits.test):
-        recipe.check_fits(images)
     end = None if minutes is None else begin + 60 * minutes
     with joined(device) as ranks, float32_products(device), _held(where, ranks, force, on_message) as mine:
         # Whoever wrote there until now may have finished.
-        if where is not None and (finished := finished_run(recipe, where, resume)) is not None:
+        if where is not None and (finished := finished_run(task, where, resume)) is not None:
             return finished
-        run = Run(
-            recipe, splits, device, where, ranks, watch or WatchSettings(), progress, compiled, on_nan, on_message, mine
-        )
+        run = Run(task, device, where, ranks, watch or WatchSettings(), progress, compiled, on_nan, on_message, mine)
         return run.go(end)
 
 
@@ -95,8 +92,9 @@ def _held(
         yield mine
 
 
-def finished_run(recipe: Recipe, folder: Path, resume: bool) -> Result | None:
+def finished_run(task: Task, folder: Path, resume: bool) -> Result | None:
     """The run in this folder if it is over; one that must not be overwritten is refused."""
+    recipe = task.recipe
     if not resume and (recorded := checkpoint.recipe_of(folder)) is not None:
         raise InputError(
             f"{folder} holds a run of {recorded.title}, not finished; go on with --resume, or name another directory"
@@ -104,11 +102,14 @@ def finished_run(recipe: Recipe, folder: Path, resume: bool) -> Result | None:
     path = folder / MODEL
     if checkpoint.is_there(folder) or not path.is_file():
         return None
-    model, recorded = load_model(path)
+    recorded = recipe_of(path)
+    if recorded is None:
+        raise InputError(f"{path} is no model that oversmooth train wrote; name another directory")
     if not resume:
         raise InputError(f"{folder} holds a finished run of {recorded.title}; name another directory")
     if (differs := recorded.difference(recipe)) is not None:
         raise InputError(f"{folder} holds a finished run of another recipe: {differs}; name another directory")
+    model, _ = load_model(path, lambda _recipe: task.plain_model())
     notes, lines = notes_of(path), logs.read(folder / logs.EPOCHS)
     rows = [line for line in lines if "epoch" in line]
     return Result(
@@ -117,10 +118,10 @@ def finished_run(recipe: Recipe, folder: Path, resume: bool) -> Result | None:
         why="finished",
         step=rows[-1]["step"] if rows else 0,
         steps=rows[-1]["step"] if rows else 0,
-        accuracy=notes.get("accuracy"),
+        scores={name: value for name, value in notes.items() if name != "seconds" and value is not None},
         epochs=rows,
         smoothing=logs.read(folder / logs.SMOOTHING),
-        seconds=float(notes.get("seconds", 0)),
+        seconds=float(notes.get("seconds") or 0),
         folder=folder,
         model=model,
         retries=[line for line in lines if "retry" in line],

@@ -20,9 +20,9 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_file
 from oversmooth.train.engine import checkpoint, parent
 from oversmooth.train.engine.loop import MODEL
+from oversmooth.train.engine.recipe import BaseRecipe
 from oversmooth.train.engine.result import OnNan
 from oversmooth.train.engine.stopping import EXIT_CODES, interruptible, reason
-from oversmooth.train.tasks.images.recipe import Recipe
 
 OUTPUT = "output.txt"
 """What a run's process printed, in its folder."""
@@ -37,7 +37,7 @@ _GRACE = 60.0  # seconds after the end, or SIGTERM, in which a process may still
 class Job:
     """A run and where it lives."""
 
-    recipe: Recipe
+    recipe: BaseRecipe
     folder: Path
 
     @property

@@ -1,29 +1,18 @@
-"""What goes into a training run and what comes out of it: the data, how it is watched, where it is, what it came to."""
+"""How a training run is watched, where it is, and what it came to."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from oversmooth.train.tasks.images import data
-from oversmooth.train.tasks.images.data import Images
-from oversmooth.train.tasks.images.data.parquet import OnRows
-from oversmooth.train.tasks.images.recipe import Recipe
+from oversmooth.train.engine.recipe import BaseRecipe, Scores
 
 OnNan = Literal["stop", "retry"]
 """What to do when a step is not finite: stop with a sentence, or go back to the last checkpoint with other draws."""
 ON_NAN: tuple[OnNan, ...] = ("stop", "retry")
-
-
-@dataclass(frozen=True, eq=False)
-class Splits:
-    """Images to train on, whole (the recipe says which share is used), and to test on."""
-
-    train: Images
-    test: Images
 
 
 @dataclass(frozen=True)
@@ -47,24 +36,27 @@ class Progress:
     steps: int
     epoch: int
     epochs: int
-    images_per_s: float
+    speed: float
+    """Units per second."""
+    unit: str
     seconds_left: float
     loss: float | None
-    accuracy: float | None
+    scores: str
+    """Of the last evaluation, in words."""
 
 
 @dataclass
 class Result:
     """What a run came to."""
 
-    recipe: Recipe
+    recipe: BaseRecipe
     finished: bool
     why: str
     """finished, interrupted, preempted, or out of time."""
     step: int
     steps: int
-    accuracy: float | None
-    """On the test images after the last epoch, a share."""
+    scores: Scores
+    """After the last epoch, never of the best one; empty before."""
     epochs: list[dict[str, Any]] = field(repr=False)
     """The log's lines."""
     smoothing: list[dict[str, Any]] = field(repr=False)
@@ -75,14 +67,7 @@ class Result:
     retries: list[dict[str, Any]] = field(default_factory=list, repr=False)
     """Each time it went back to a checkpoint: from which step, to which, and why."""
 
-
-def load_splits(what: str | Path, on_message: OnRows | None = None, folder: Path | None = None) -> Splits:
-    """Both splits of a data set, by name or from its folder."""
-    train, test = (data.load(what, split, progress=on_message, folder=folder) for split in ("train", "test"))
-    return Splits(train, test)
-
-
-def first_of_test(splits: Splits, count: int) -> Splits:
-    """To test on fewer images, where figures may be rough."""
-    test = splits.test
-    return Splits(splits.train, replace(test, images=test.images[:count], labels=test.labels[:count]))
+    @property
+    def accuracy(self) -> float | None:
+        """On the test set, a share, where that is what the task measures."""
+        return self.scores.get("accuracy")

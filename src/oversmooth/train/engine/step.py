@@ -1,31 +1,27 @@
-"""One training step: augment, forward, backward, clip, AdamW at the schedule's learning rate.
+"""One training step: batch, forward, backward, clip, the optimiser at the schedule's learning rate.
 
-On a GPU the model and the augmentation are compiled and the step is one CUDA graph, which takes everything it needs
-from tensors that stay where they are: its number, the epoch's order, the random numbers. On a CPU, and with many
-processes, the same lines run eagerly.
+On a GPU the model is compiled and the step is one CUDA graph, which takes everything it needs from tensors that stay
+where they are: its number, the epoch's order, the random numbers. On a CPU, and with many processes, the same lines run
+eagerly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
 from oversmooth.train import cuda_graphs
 from oversmooth.train.engine.ranks import Ranks
-from oversmooth.train.engine.schedule import learning_rates
-from oversmooth.train.tasks.images import mixing
-from oversmooth.train.tasks.images.augment import AugmentDraws
-from oversmooth.train.tasks.images.build import augment_of
-from oversmooth.train.tasks.images.data import Images
-from oversmooth.train.tasks.images.recipe import Recipe
+from oversmooth.train.engine.recipe import BaseRecipe
+from oversmooth.train.engine.task import Batch, Forward, Task
 
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq", "step"), "sgd": ("momentum_buffer",)}
 _A_STEP = 64  # bytes of its learning rate, in all the forms it is kept in
 
 
@@ -34,34 +30,33 @@ class Step:
 
     def __init__(
         self,
-        recipe: Recipe,
+        task: Task,
         model: nn.Module,
-        images: Images,
         device: torch.device,
         ranks: Ranks | None = None,
         *,
         compiled: bool | None = None,
     ) -> None:
-        """model and images are on the device; compiled: by default on a GPU."""
-        self.recipe, self.model, self.device = recipe, model, device
+        """model is on the device; compiled: by default on a GPU."""
+        recipe = task.recipe
+        on_gpu = device.type == "cuda"
+        self.compiled = on_gpu if compiled is None else compiled
+        self.task, self.recipe, self.model, self.device = task, recipe, model, device
         self.ranks = ranks or Ranks()
-        self.steps = len(images) // recipe.batch
+        self.feed = task.feed(device, self.ranks, compiled=self.compiled)
+        self.steps = self.feed.examples // recipe.batch
         if not self.steps:
             raise InputError(
-                f"{len(images):,} images are less than one batch of {recipe.batch}; give a smaller batch or more images"
+                f"{self.feed.examples:,} {task.examples_are} are less than one batch of {recipe.batch}; "
+                f"give a smaller batch or more {task.examples_are}"
             )
         steps = recipe.total_epochs * self.steps
-        named = f"warmup {recipe.warmup:,} and epochs {recipe.epochs:,}"
-        check_fits(_A_STEP * steps, f"the schedule of {named}, {steps:,} steps,", "give fewer epochs")
-        self.images, self.labels = images.images, images.labels
-        self.places = self.ranks.places(recipe.batch).to(device)
-        self.augment = augment_of(recipe).to(device)
+        check_fits(_A_STEP * steps, f"the schedule of {recipe.total_epochs:,} epochs, {steps:,} steps,", "give fewer")
+        self.attempt = 0
         self.order_generator, self.generator = (torch.Generator(device).manual_seed(seed) for seed in _seeds(recipe))
         self.order_state = self.order_generator.get_state()
         """Of the order's generator before this epoch's order was drawn."""
-        self.draws = self.augment.draw(recipe.batch, torch.Generator(device).manual_seed(0))
-        self.order = torch.zeros(len(images), dtype=torch.int64, device=device)
-        rates = learning_rates(recipe.lr, recipe.warmup * self.steps, recipe.epochs * self.steps)
+        rates = recipe.learning_rates(self.steps)
         self.total = len(rates)
         self.rates, self._rates = rates.tolist(), rates.float().to(device)
         self.done = 0
@@ -74,49 +69,68 @@ class Step:
 
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters = list(self.named.values())
-        on_gpu = device.type == "cuda"
         self.lr = torch.zeros((), device=device)
-        settings: dict[str, Any] = dict(fused=True, capturable=True) if on_gpu else {}
-        self.optimiser = torch.optim.AdamW(
-            self.parameters, lr=self.lr if on_gpu else recipe.lr, weight_decay=recipe.weight_decay, **settings
-        )
-        compiled = on_gpu if compiled is None else compiled
-        self.compiled = compiled
-        self._transform: Callable[..., tuple[Tensor, Tensor]] = (
-            cuda_graphs.compiled(self._transformed) if compiled else self._transformed
-        )
+        self.optimiser = self._optimiser()
         run: nn.Module = model
         if self.ranks.world > 1:
             run = nn.parallel.DistributedDataParallel(model)
-        self._forward: Callable[[Tensor], Tensor] = cuda_graphs.compiled(run) if compiled else run
+        self._forward: Forward = cuda_graphs.compiled(run) if self.compiled else run
         self._replay: Callable[[], None] | None = None
         if on_gpu and self.ranks.world == 1:
             before = self.state()
             self._replay = cuda_graphs.captured(self._body)
             self.load(before)  # capturing ran some steps
 
+    def _optimiser(self) -> torch.optim.Optimizer:
+        recipe, on_gpu = self.recipe, self.device.type == "cuda"
+        settings: dict[str, Any] = dict(lr=self.lr if on_gpu else recipe.lr, weight_decay=recipe.weight_decay)
+        if on_gpu:
+            settings["fused"] = True
+        if recipe.optimiser == "sgd":
+            return torch.optim.SGD(self.parameters, momentum=recipe.momentum, **settings)
+        return torch.optim.AdamW(self.parameters, capturable=on_gpu, **settings)
+
     def begin_epoch(self) -> None:
-        """A new order of the images, from its generator."""
+        """A new order of the data, from its generator."""
         self.order_state = self.order_generator.get_state()
-        self.order.copy_(torch.randperm(len(self.order), generator=self.order_generator, device=self.device))
+        self.feed.reorder(self.order_generator)
 
     def run(self) -> None:
         """The next step of the epoch."""
-        # Outside the graph, as two small kernels, so that the generator's state is an ordinary one, to be saved.
-        self.draws.refill(self.generator)
-        if self._replay is not None:
-            self._replay()
-        else:
-            self._body()
+        # Outside the graph, as small kernels, so that the generator's state is an ordinary one, to be saved.
+        self.feed.draw(self.generator)
+        with self._seeded():
+            if self._replay is not None:
+                self._replay()
+            else:
+                self._body()
         self.done += 1
 
+    @contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """What the model itself draws is decided by the seed, the step and the process: there is no state to save."""
+        if not self.recipe.draws_in_forward:
+            yield
+            return
+        first = _seeds(self.recipe, self.attempt)[1]
+        seed = (first * 1_000_003 + self.done * 1_009 + self.ranks.rank) % (1 << 63)
+        if self.device.type == "cuda":
+            before = torch.cuda.get_rng_state(self.device)
+            torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
+            yield
+            torch.cuda.set_rng_state(before, self.device)
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            yield
+
     def _body(self) -> None:
-        x, targets = self.batch()
+        batch = self.batch()
         if self.device.type == "cuda":
             self.lr.copy_(self._rates.index_select(0, self.position.clamp(max=self.total - 1))[0])
         else:
             self.optimiser.param_groups[0]["lr"] = self.rates[self.done]
-        loss = self.loss(x, targets, self._forward)
+        loss = self.loss(batch, self._forward)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip or float("inf"))
         self._update(~(loss.detach().isfinite() & norm.isfinite()))
@@ -124,7 +138,7 @@ class Step:
         self.position.add_(1)
 
     def _update(self, bad: Tensor) -> None:
-        """AdamW, unless something is not finite now or was before."""
+        """The optimiser's step, unless something is not finite now or was before."""
         self.failed.copy_(torch.where(bad & (self.failed < 0), self.position, self.failed))
         if self.device.type == "cuda":
             # What fused optimisers look at for gradient scaling: 1 leaves weights and moments as they are.
@@ -136,28 +150,20 @@ class Step:
                 self.optimiser.step()
             self.optimiser.zero_grad()
 
-    def batch(self) -> tuple[Tensor, Tensor]:
-        """This process's part of the batch at `position`, augmented with `draws`: images and soft targets."""
-        rows = self.order.index_select(0, self.position % self.steps * self.recipe.batch + self.places)
-        uniform, normal = self.draws.uniform, self.draws.normal
-        if self.ranks.world > 1:
-            own = uniform[: -mixing.UNIFORMS].view(self.recipe.batch, -1)[self.places]
-            uniform, normal = torch.cat([own.flatten(), uniform[-mixing.UNIFORMS :]]), normal[self.places]
-        return self._transform(self.images.index_select(0, rows), self.labels.index_select(0, rows), uniform, normal)
+    def batch(self) -> Batch:
+        """This process's part of the batch at `position`."""
+        return self.feed.batch(self.position % self.steps)
 
-    def _transformed(self, images: Tensor, labels: Tensor, uniform: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-        return self.augment.transform(images, labels, AugmentDraws(uniform, normal))
-
-    def loss(self, x: Tensor, targets: Tensor, forward: Callable[[Tensor], Tensor]) -> Tensor:
+    def loss(self, batch: Batch, forward: Forward) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
-            return F.cross_entropy(forward(x), targets)
+            return self.task.loss(forward, batch)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that decides the steps to come, as copies on the CPU."""
         arrays = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         for name, parameter in self.named.items():
-            moments = self.optimiser.state.get(parameter) or _no_moments(parameter)
-            arrays |= {f"{kind}.{name}": moments[kind] for kind in _MOMENTS}
+            moments = self._moments(parameter)
+            arrays |= {f"{kind}.{name}": moments[kind] for kind in _MOMENTS[self.recipe.optimiser]}
         arrays |= {
             "position": self.position,
             "losses": self.losses,
@@ -174,10 +180,9 @@ class Step:
         for name, value in self.model.state_dict().items():
             value.copy_(arrays[f"model.{name}"])
         for name, parameter in self.named.items():
-            moments = self.optimiser.state[parameter]
-            if not moments:
-                moments.update(_no_moments(parameter, self.device if self.device.type == "cuda" else None))
-            for kind in _MOMENTS:
+            moments = self._moments(parameter)
+            self.optimiser.state[parameter].update(moments)
+            for kind in _MOMENTS[self.recipe.optimiser]:
                 moments[kind].copy_(arrays[f"{kind}.{name}"])
         for parameter in self.parameters:
             if parameter.grad is not None:
@@ -193,8 +198,17 @@ class Step:
             self.order_state = self.order_generator.get_state()
         self.generator.set_state(arrays["generator.augment"])
 
+    def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """The optimiser's, or those it would begin with."""
+        moments = self.optimiser.state.get(parameter) or {}
+        if self.recipe.optimiser == "sgd":  # which keeps None until its first step
+            buffer = moments.get("momentum_buffer")
+            return {"momentum_buffer": torch.zeros_like(parameter) if buffer is None else buffer}
+        return moments or _no_moments(parameter, self.device if self.device.type == "cuda" else None)
+
     def draw_anew(self, attempt: int) -> None:
-        """Go on from here with other random numbers: another order of the images and other augmentation."""
+        """Go on from here with other random numbers: another order of the data and other draws."""
+        self.attempt = attempt
         for generator, seed in zip((self.order_generator, self.generator), _seeds(self.recipe, attempt), strict=True):
             generator.manual_seed(seed)
         self.order_state = self.order_generator.get_state()
@@ -202,8 +216,8 @@ class Step:
             self.begin_epoch()
 
 
-def _seeds(recipe: Recipe, attempt: int = 0) -> tuple[int, int]:
-    """Of the order of the data and of its augmentation: apart, so that they do not repeat each other's numbers.
+def _seeds(recipe: BaseRecipe, attempt: int = 0) -> tuple[int, int]:
+    """Of the order of the data and of what a step draws: apart, so that they do not repeat each other's numbers.
 
     attempt: above 0 for other numbers than a run of this or any likely seed has.
     """

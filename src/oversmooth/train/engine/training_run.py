@@ -21,15 +21,13 @@ from oversmooth.train.engine import checkpoint, failure, logs
 from oversmooth.train.engine import disk_space as room
 from oversmooth.train.engine.lock import Lock
 from oversmooth.train.engine.ranks import Ranks
-from oversmooth.train.engine.result import OnNan, Progress, Result, Splits, WatchSettings
+from oversmooth.train.engine.recipe import Scores
+from oversmooth.train.engine.result import OnNan, Progress, Result, WatchSettings
+from oversmooth.train.engine.saved_model import save_model
+from oversmooth.train.engine.smoothing import Monitor
 from oversmooth.train.engine.step import Step
 from oversmooth.train.engine.stopping import REASONS, interruptible, reason
-from oversmooth.train.tasks.images import data
-from oversmooth.train.tasks.images.build import model_of
-from oversmooth.train.tasks.images.evaluate import Evaluator
-from oversmooth.train.tasks.images.recipe import Recipe
-from oversmooth.train.tasks.images.saved_model import save_model
-from oversmooth.train.tasks.images.smoothing import Monitor
+from oversmooth.train.engine.task import Task
 
 MODEL = "model.safetensors"
 _RETRIES = 3
@@ -41,8 +39,7 @@ class Run:
 
     def __init__(
         self,
-        recipe: Recipe,
-        splits: Splits,
+        task: Task,
         device: torch.device,
         folder: Path | None,
         ranks: Ranks,
@@ -54,17 +51,19 @@ class Run:
         lock: Lock | None = None,
     ) -> None:
         """on_message: sentences that a user should see. lock: of the folder, where this process writes."""
-        self.recipe, self.device, self.folder, self.ranks, self.watch = recipe, device, folder, ranks, watch
+        self.task, self.recipe = task, task.recipe
+        self.device, self.folder, self.ranks, self.watch = device, folder, ranks, watch
         self.progress = progress if ranks.first else None
         self.on_message = on_message if on_message is not None and ranks.first else lambda _line: None
         self.lock = lock
         self.heard: list[int] = []
         if folder is not None and ranks.first:
             checkpoint.tidy(folder)
-        saved = None if folder is None else checkpoint.load(folder, recipe)
-        self._build(splits, compiled)
+        saved = None if folder is None else checkpoint.load(folder, self.recipe)
+        self._build(compiled)
         facts: checkpoint.Facts = {} if saved is None else self._resume(saved)
-        self.seconds, self.accuracy = float(facts.get("seconds", 0)), facts.get("accuracy")
+        self.scores: Scores
+        self.seconds, self.scores = float(facts.get("seconds", 0)), _scores(facts)
         self.epoch_seconds = float(facts.get("epoch_seconds", 0))
         lengths = facts.get("logs", {})
         self.log, self.smoothing = (
@@ -74,6 +73,7 @@ class Run:
         self.rows: list[dict[str, Any]] = [] if self.log is None else [r for r in self.log.rows if "epoch" in r]
         self.looks: list[dict[str, Any]] = [] if self.smoothing is None else list(self.smoothing.rows)
         self.retries: list[checkpoint.Retry] = list(facts.get("retries", []))
+        self.step.attempt = len(self.retries)
         if saved is not None:
             self._tell_damaged(saved)
         wanted = watch.tensorboard and folder is not None and ranks.first
@@ -89,32 +89,29 @@ class Run:
         self.kept = (self.step.state(), self._facts()) if on_nan == "retry" else None
         """The last checkpoint, or the beginning, to go back to."""
 
-    def _build(self, splits: Splits, compiled: bool | None) -> None:
-        recipe, device = self.recipe, self.device
-        part = data.share(splits.train, recipe.share, recipe.share_seed).to(device)
-        # Weights, gradients and two moments; on a CPU what a step leaves for its way back too, by a low estimate.
-        shape, batch = recipe.shape, min(recipe.batch, len(part))
-        activations = 8 * 4 * batch * shape.tokens * shape.width * shape.depth
-        shape.check_fits(4, activations if device.type == "cpu" else 0)
-        self.test = splits.test.to(device)
-        self.model: torch.nn.Module = model_of(recipe).to(device)
+    def _build(self, compiled: bool | None) -> None:
+        task, device = self.task, self.device
+        task.check_memory(device)
+        self.model: torch.nn.Module = task.model().to(device)
         full = False
         try:
-            self.step = Step(recipe, self.model, part, device, self.ranks, compiled=compiled)
-            self.evaluator = Evaluator(recipe, self.model, device, compiled=compiled)
-            self.monitor = Monitor(recipe, self.model, self.test.images, device) if self.watch.monitor else None
+            self.step = Step(task, self.model, device, self.ranks, compiled=compiled)
+            self.evaluation = task.evaluation(self.model, device, compiled=compiled)
+            self.monitor = None
+            if self.watch.monitor:
+                self.monitor = Monitor(self.recipe, self.model, task.probe(self.model, device), device)
         except torch.OutOfMemoryError:
             full = True
         if full:  # not inside the handler, where the error still holds all that was allocated
-            self.model = self.step = self.evaluator = None  # type: ignore[assignment]
-            raise failure.too_large(recipe, device)
+            self.model = self.step = self.evaluation = None  # type: ignore[assignment]
+            raise failure.too_large(task, device)
 
     def _resume(self, saved: checkpoint.Checkpoint) -> checkpoint.Facts:
         arrays, path = saved.arrays, saved.path
         if len(arrays["losses"]) != self.step.steps:
             raise InputError(
-                f"{self.folder} was trained with {len(arrays['losses'])} steps per epoch and these images give "
-                f"{self.step.steps}; give the images it began with"
+                f"{self.folder} was trained with {len(arrays['losses'])} steps per epoch and these data give "
+                f"{self.step.steps}; give the data it began with"
             )
         if arrays["generator.augment"].shape != self.step.generator.get_state().shape:
             here, there = ("a GPU", "a CPU") if self.device.type == "cuda" else ("a CPU", "a GPU")
@@ -166,7 +163,7 @@ class Run:
             why=why,
             step=step.done,
             steps=step.total,
-            accuracy=self.accuracy if why == "finished" else None,
+            scores=self.scores if why == "finished" else {},
             epochs=self.rows,
             smoothing=self.looks,
             seconds=self.seconds,
@@ -211,14 +208,14 @@ class Run:
 
     def _steps_a_second(self) -> float:
         """As the first process knows it, whose word all take."""
-        return self._images_a_second() / self.recipe.batch if self.ranks.first else 0.0
+        return self._units_a_second() / self.step.feed.units_per_step if self.ranks.first else 0.0
 
-    def _images_a_second(self) -> float:
+    def _units_a_second(self) -> float:
         """In the epoch before, or so far in the first."""
         if self.speed:
             return self.speed
         inside = (self.step.done - 1) % self.step.steps + 1
-        return inside * self.recipe.batch / max(1e-9, self.epoch_seconds + time.monotonic() - self.since)
+        return inside * self.step.feed.units_per_step / max(1e-9, self.epoch_seconds + time.monotonic() - self.since)
 
     def _go_back(self, error: failure.Diverged) -> None:
         """To the last checkpoint, to go on with other random numbers; raises the error where that is not wanted, or has
@@ -237,7 +234,7 @@ class Run:
         self.step.load(arrays)
         self.step.draw_anew(len(self.retries))
         self._clock(training=False)  # what was in vain took time, and is no part of an epoch's speed
-        self.accuracy, self.epoch_seconds = facts["accuracy"], facts["epoch_seconds"]
+        self.scores, self.epoch_seconds = _scores(facts), facts["epoch_seconds"]
         for log in (self.log, self.smoothing):
             if log is not None:
                 log.cut(facts["logs"][log.path.name])
@@ -259,8 +256,8 @@ class Run:
         except SingularError as error:  # a graph cannot say so, and gives NaN
             raise failure.Diverged(f"step {self.step.done + 1:,}: {error}") from None
         if full:
-            self.model = self.step = self.evaluator = self.monitor = None  # type: ignore[assignment]
-            raise failure.too_large(self.recipe, self.device)
+            self.model = self.step = self.evaluation = self.monitor = None  # type: ignore[assignment]
+            raise failure.too_large(self.task, self.device)
         done = self.step.done
         if self.device.type == "cpu":
             self._check()  # on a GPU once an epoch: asking makes it wait
@@ -289,19 +286,19 @@ class Run:
         losses = self.ranks.mean(step.losses).tolist()  # waits for the epoch's end
         epoch = step.done // step.steps
         spent = self._clock()
-        self.speed = step.steps * recipe.batch / max(self.epoch_seconds, 1e-9)
+        self.speed = step.steps * step.feed.units_per_step / max(self.epoch_seconds, 1e-9)
         row: dict[str, Any] = {
             "epoch": epoch,
             "step": step.done,
             "loss": sum(losses) / len(losses),
             "lr": step.rates[step.done - 1],
-            "images_per_s": round(self.speed, 1),
+            f"{recipe.unit}_per_s": round(self.speed, 1),
             "seconds": round(spent, 3),
         }
         self.epoch_seconds = 0.0
         if self.ranks.first and self._is_due(epoch):
-            self.accuracy = self.evaluator.accuracy(self.test.images, self.test.labels)
-            row["accuracy"] = self.accuracy
+            self.scores = dict(self.evaluation.scores(final=epoch == recipe.total_epochs))
+            row |= self.scores
             self._clock(training=False)
         if self.log is not None:
             self._write(self.log, row)
@@ -329,12 +326,13 @@ class Run:
         if self.progress is None or (not force and now - self.told_at < 0.2):
             return
         self.told_at = now
-        step, speed = self.step, self._images_a_second()
-        left = (step.total - step.done) * self.recipe.batch / max(1e-9, speed)
+        step, speed = self.step, self._units_a_second()
+        left = (step.total - step.done) * step.feed.units_per_step / max(1e-9, speed)
         loss = self.rows[-1]["loss"] if loss is None and self.rows else loss
         epoch = min(self.recipe.total_epochs, step.done // step.steps + 1)
+        recipe, scores = self.recipe, self.recipe.describe(self.scores) if self.scores else ""
         self.progress(
-            Progress(step.done, step.total, epoch, self.recipe.total_epochs, speed, left, loss, self.accuracy)
+            Progress(step.done, step.total, epoch, recipe.total_epochs, speed, recipe.unit, left, loss, scores)
         )
 
     def save(self) -> None:
@@ -378,7 +376,7 @@ class Run:
         return {
             "seconds": self.seconds,
             "epoch_seconds": self.epoch_seconds,
-            "accuracy": self.accuracy,
+            "scores": dict(self.scores),
             "logs": {log.path.name: log.length for log in (self.log, self.smoothing) if log is not None},
             "retries": list(self.retries),
         }
@@ -388,8 +386,14 @@ class Run:
         if self.folder is not None and self.ranks.first:
             if self.lock is not None:
                 self.lock.check()
-            notes = {"accuracy": self.accuracy, "seconds": round(self.seconds, 1)}
+            notes = {**self.scores, "seconds": round(self.seconds, 1)}
             path = self.folder / MODEL
             self._patiently(lambda: save_model(self.model, self.recipe, path, notes=notes))
             checkpoint.remove(self.folder)
         self.ranks.wait()
+
+
+def _scores(facts: checkpoint.Facts) -> Scores:
+    """Of the last evaluation; earlier versions knew accuracies alone."""
+    accuracy = facts.get("accuracy")
+    return facts.get("scores", {} if accuracy is None else {"accuracy": accuracy})

@@ -347,7 +347,7 @@ def _fill(cache: Any, line: tuple[str, ...], memory: Any) -> None:
         memory.add(layer.name, layer_spectrum(layer))
         del locate
     else:
-        from oversmooth.train.engine.result import load_splits
+        from oversmooth.train.tasks.images.data.splits import load_splits
 
         load_splits(CIFAR)
 

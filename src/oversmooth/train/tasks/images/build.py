@@ -1,11 +1,16 @@
-"""From a recipe to its parts: the model, steered as the variant says, and the augmentation."""
+"""From a recipe to its parts: the model, steered as the variant says, and the augmentation; and from a file to both."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import steer
+from oversmooth.train.engine.recipe import BaseRecipe
+from oversmooth.train.engine.saved_model import load_model
 from oversmooth.train.tasks.images.augment import Augment
 from oversmooth.train.tasks.images.recipe import Recipe
 from oversmooth.train.tasks.images.vit import Attention, ViT
@@ -43,3 +48,17 @@ def augment_of(recipe: Recipe) -> Augment:
         mean=recipe.mean,
         std=recipe.std,
     )
+
+
+def load_vit(path: str | Path) -> tuple[ViT, Recipe]:
+    """A trained model, steered as it was, in float32 on the CPU and ready to evaluate; and its recipe."""
+
+    def build(recipe: BaseRecipe) -> ViT:
+        if not isinstance(recipe, Recipe):
+            raise InputError(f"{path} was trained for {recipe.task_name}; give a model of images")
+        return ViT(recipe.shape)
+
+    model, recipe = load_model(path, build)
+    assert isinstance(model, ViT)  # it was built so
+    assert isinstance(recipe, Recipe)
+    return model, recipe

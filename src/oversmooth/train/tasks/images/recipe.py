@@ -1,36 +1,28 @@
-"""Everything that decides a training run, in one frozen object: saved beside what it made, and the name of a cell.
-
-Not for how a run is watched or stopped (how often to evaluate, to save, to look at smoothing): that changes no weight.
-"""
+"""Everything that decides how a ViT is trained on images, in one frozen object."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import parse_json, read_json
+from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth.safety.typed import typed
+from oversmooth.train.engine.recipe import BaseRecipe, Scores, methods_of
 from oversmooth.train.tasks.images.settings import CIFAR100_MEAN, CIFAR100_STD, RandAugment, Shape
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from oversmooth.steering import Method
     from oversmooth.train.tasks.images.data import Images
 
 VARIANTS = ("plain", "smooth", "sharpen")
 """ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of the first paper."""
-_BETWEEN_METHODS = " + "
-_HIGHEST = 1e15  # of a rate: tensors take neither whole numbers of more than 64 bits nor floats beyond float32's
-_SEEDS = 2**62  # torch's generators take 64 bits, and a run needs two seeds
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(BaseRecipe):
     """The defaults are the recovered recipe of the first paper's tables 2 and 3, at 100 % of the data.
 
     ``epochs`` of cosine follow ``warmup`` epochs, both of ``len(data) // batch`` steps: the last incomplete batch is
@@ -38,6 +30,9 @@ class Recipe:
     such as ``neutreno:strength=0.6``, several joined by ``" + "``. Weight decay acts on all parameters. What `option`
     makes is an option of `oversmooth train`, with these words as its help.
     """
+
+    task_name: ClassVar[str] = "images"
+    unit: ClassVar[str] = "images"
 
     data: str = "cifar100"
     share: float = option(1.0, "Share of the training images, above 0 and up to 1.")
@@ -81,31 +76,17 @@ class Recipe:
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise InputError(f"share is {self.share:g}; give a fraction above 0 and at most 1")
-        for name in ("epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
-        for name in ("warmup", "seed", "share_seed", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name} is {getattr(self, name)}; give 0 or more")
-        for name in ("lr", "weight_decay", "clip", "mixup", "cutmix"):
-            if (getattr(self, name) or 0) > _HIGHEST:
-                raise InputError(f"{name} is {getattr(self, name):g}; give at most {_HIGHEST:g}")
-        for name in ("seed", "share_seed"):
-            if getattr(self, name) >= _SEEDS:
-                raise InputError(f"{name} is {getattr(self, name):,}; give less than {_SEEDS:,}")
-        if not self.lr > 0:
-            raise InputError(f"lr is {self.lr:g}; give a number above 0")
-        if self.clip is not None and not self.clip > 0:
-            raise InputError(f"clip is {self.clip:g}; give a gradient norm above 0, or none")
-        choices = {
-            "wiring": ("paper", "code"),
-            "start": ("cold", "warm"),
-            "initialisation": ("truncated", "torch"),
-            "precision": ("bf16", "float32"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(allowed)}")
+        self.check_numbers(
+            at_least_1=("epochs", "batch"),
+            at_least_0=("warmup", "seed", "share_seed", "weight_decay"),
+            bounded=("lr", "weight_decay", "clip", "mixup", "cutmix"),
+        )
+        self.check_choices(
+            wiring=("paper", "code"),
+            start=("cold", "warm"),
+            initialisation=("truncated", "torch"),
+            precision=("bf16", "float32"),
+        )
         object.__setattr__(self, "mean", tuple(self.mean))
         object.__setattr__(self, "std", tuple(self.std))
         self.methods()  # refuses words that name none
@@ -114,42 +95,29 @@ class Recipe:
     def total_epochs(self) -> int:
         return self.warmup + self.epochs
 
-    @property
-    def key(self) -> str:
-        """Twelve digits that name the recipe, seed included: of what differs from PAPER.
+    def learning_rates(self, steps_per_epoch: int) -> Tensor:
+        from oversmooth.train.engine.schedule import learning_rates
 
-        So a field that is added later, with the default that stands for what was done before, renames no cell.
-        """
-        return hashlib.sha256(json.dumps(_leaves_that_differ(self), sort_keys=True).encode()).hexdigest()[:12]
-
-    @property
-    def title(self) -> str:
-        """For people: ``ViT-Ti⁻, 10 % of cifar100, seed 2``; another depth than 12 is said."""
-        return f"{self.label}, seed {self.seed}"
+        return learning_rates(self.lr, self.warmup * steps_per_epoch, self.epochs * steps_per_epoch)
 
     @property
     def label(self) -> str:
-        """The title without the seed."""
+        """``ViT-Ti⁻, 10 % of cifar100``; another depth than 12 is named."""
         name = variant_title(self.variant)
         if self.shape.width != PAPER.shape.width:
             name = name.replace("ViT-Ti", "ViT")
         depth = "" if self.shape.depth == PAPER.shape.depth else f", depth {self.shape.depth}"
         return f"{name}{depth}, {percent(self.share)} of {self.data}"
 
-    def autocasts(self, device: str) -> bool:
-        """Whether steps run in bfloat16 on a device of this type."""
-        return self.precision == "bf16" and device == "cuda"
+    @property
+    def parameters(self) -> int:
+        return self.shape.parameters
+
+    def describe(self, scores: Scores) -> str:
+        return f"accuracy {100 * scores['accuracy']:.2f} %"
 
     def methods(self) -> list[Method]:
-        """What steers the model; none for plain."""
-        if self.variant == "plain":  # before torch is needed: PAPER is made for help texts too
-            return []
-        from oversmooth.steering import Spectral
-        from oversmooth.steering.methods.registry import method_named
-
-        if self.variant in ("smooth", "sharpen"):
-            return [Spectral(mode=self.variant, wiring=self.wiring, start=self.start, seed=self.seed)]  # type: ignore[arg-type]
-        return [method_named(words.strip()) for words in self.variant.split(_BETWEEN_METHODS)]
+        return methods_of(self.variant, wiring=self.wiring, start=self.start, seed=self.seed)
 
     def changed(self, settings: dict[str, Any], augment: bool | None = None) -> Recipe:
         """With these settings, its own or the shape's, and all of augmentation or none; None leaves one as it is."""
@@ -187,55 +155,6 @@ class Recipe:
             raise InputError(
                 f"the recipe is for {self.data} and the images are {images.name}; give those of the recipe"
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any], where: str = "the recipe") -> Recipe:
-        """What `to_dict` gave; fields that are missing have their defaults."""
-        try:
-            return typed(cls, fields)
-        except InputError:
-            raise
-        except ValueError as error:
-            raise InputError(f"{where} cannot be read ({reason(error)}); write it again with Recipe.to_json") from error
-
-    @classmethod
-    def from_json(cls, text: str, where: str = "the recipe") -> Recipe:
-        return cls.from_dict(parse_json(text, f"{where} is no JSON", "write it again with Recipe.to_json"), where)
-
-    @classmethod
-    def read(cls, path: Path) -> Recipe:
-        """From a file."""
-        return cls.from_dict(read_json(path, "give a recipe in JSON, as Recipe.to_json writes it"), str(path))
-
-    def difference(self, other: Recipe) -> str | None:
-        """The first field that differs, with both values, in words; None if none does."""
-        mine, theirs = _leaves(self.to_dict()), _leaves(other.to_dict())
-        for name in dict.fromkeys([*mine, *theirs]):
-            if mine.get(name) != theirs.get(name):
-                return f"{name} is {mine.get(name)!r} there and {theirs.get(name)!r} here"
-        return None
-
-
-def _leaves(fields: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Settings by dotted name, lists as JSON has them."""
-    flat: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            flat |= _leaves(value, f"{before}{name}.")
-        else:
-            flat[before + name] = list(value) if isinstance(value, tuple) else value
-    return flat
-
-
-def _leaves_that_differ(recipe: Recipe) -> dict[str, Any]:
-    usual = _leaves(Recipe().to_dict())
-    return {name: value for name, value in _leaves(recipe.to_dict()).items() if usual.get(name, ...) != value}
 
 
 def variant_title(variant: str) -> str:

@@ -1,14 +1,16 @@
 """Trained models on disk: safetensors in bf16 with the recipe, and the steering's settings where it is steered.
 
-A steered file follows the conventions of `steering.save_steered`: `oversmooth.load_steered(path, ViT(shape))` reads it.
+A steered file follows the conventions of `steering.save_steered`: `oversmooth.load_steered(path, model)` reads it into
+the plain model of its recipe.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -18,22 +20,16 @@ from torch import Tensor, nn
 from oversmooth.anatomy.live import unwrapped
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import whole_file
+from oversmooth.safety.files import parse_json, whole_file
 from oversmooth.safety.typed import typed
 from oversmooth.steering.saving import KEY, read_file, read_settings, restore_into
+from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
 from oversmooth.train.model_file import RECIPE, trained_file
-from oversmooth.train.tasks.images.recipe import Recipe
-from oversmooth.train.tasks.images.vit import ViT
-
-
-class _Notes(TypedDict, total=False):
-    accuracy: float | None
-    seconds: float
 
 
 def save_model(
     model: nn.Module,
-    recipe: Recipe,
+    recipe: BaseRecipe,
     path: Path,
     *,
     dtype: torch.dtype = torch.bfloat16,
@@ -68,17 +64,20 @@ def write_arrays(path: Path, arrays: dict[str, Tensor], metadata: dict[str, str]
         ) from cause
 
 
-def load_model(path: str | Path) -> tuple[ViT, Recipe]:
-    """A trained model, steered as it was, in float32 on the CPU and ready to evaluate; and its recipe."""
+def load_model(path: str | Path, build: Callable[[BaseRecipe], nn.Module]) -> tuple[nn.Module, BaseRecipe]:
+    """A trained model, steered as it was, in float32 on the CPU and ready to evaluate; and its recipe.
+
+    build: the plain model of a recipe, with any weights.
+    """
     path = Path(path)
     arrays, metadata = read_file(path)
     if RECIPE not in metadata:
         raise InputError(f"{path} has no recipe in its metadata; give a model that oversmooth train wrote")
-    recipe = Recipe.from_json(metadata[RECIPE], f"the recipe of {path}")
-    held, wanted = sum(value.numel() for value in arrays.values()), recipe.shape.parameters
+    recipe = _recipe(metadata[RECIPE], path)
+    held, wanted = sum(value.numel() for value in arrays.values()), recipe.parameters
     if wanted > 2 * held:  # before they are made; steering may store a weight in another form
         raise InputError(f"{path} has {held:,} weights and its recipe is of {wanted:,}; it is damaged: train it again")
-    model = ViT(recipe.shape)
+    model = build(recipe)
     arrays = {name: value.float() for name, value in arrays.items()}
     if KEY in metadata:
         restore_into(model, read_settings(metadata[KEY], path), arrays, path)
@@ -95,13 +94,18 @@ def load_model(path: str | Path) -> tuple[ViT, Recipe]:
     return model.eval(), recipe
 
 
-def recipe_of(path: Path) -> Recipe | None:
+def _recipe(text: str, path: Path) -> BaseRecipe:
+    where = f"the recipe of {path}"
+    return read_recipe(parse_json(text, f"{where} is no JSON", "write it again with Recipe.to_json"), where)
+
+
+def recipe_of(path: Path) -> BaseRecipe | None:
     """Of a model that `save_model` wrote, without reading its arrays; None for any other file."""
     file = trained_file(path)
     if file is None:
         return None
     with safe_open(file, framework="pt") as opened:
-        return Recipe.from_json(opened.metadata()[RECIPE], f"the recipe of {file}")
+        return _recipe(opened.metadata()[RECIPE], file)
 
 
 def notes_of(path: str | Path) -> dict[str, Any]:
@@ -109,6 +113,6 @@ def notes_of(path: str | Path) -> dict[str, Any]:
     with safe_open(path, framework="pt") as opened:
         notes = read_settings((opened.metadata() or {}).get("notes", "{}"), Path(path))
     try:
-        return typed(_Notes, notes)
+        return typed(dict[str, float | None], notes)
     except ValueError as error:
         raise InputError(f"{path}: the notes in its metadata are damaged ({error}); train it again") from error

@@ -1,0 +1,223 @@
+"""What every recipe has, whatever its task: a name that is its settings, and what the engine asks of it.
+
+A recipe is a frozen dataclass that decides a run: its model, its data, its steps. It is saved beside what it made, and
+its key names the cell of a table. How a run is watched or stopped changes no weight and is not in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import parse_json, read_json
+from oversmooth.safety.typed import typed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from oversmooth.steering import Method
+
+Scores = Mapping[str, float]
+"""What a model came to, by name: accuracy, perplexity, mean intersection over union."""
+TASK = "task"
+FIRST_TASK = "images"
+"""The one whose recipes do not name it: they were there before there were others."""
+_BETWEEN_METHODS = " + "
+_HIGHEST = 1e15  # of a rate: tensors take neither whole numbers of more than 64 bits nor floats beyond float32's
+_RECIPES: dict[str, type[BaseRecipe]] = {}
+_SEEDS = 2**62  # torch's generators take 64 bits, and a run needs two seeds
+
+
+@dataclasses.dataclass(frozen=True)
+class BaseRecipe(ABC):
+    """Subclasses are frozen dataclasses whose defaults are the published recipe."""
+
+    task_name: ClassVar[str]
+    unit: ClassVar[str]
+    """What speed is counted in: images, tokens."""
+    optimiser: ClassVar[Literal["adamw", "sgd"]] = "adamw"
+    momentum: ClassVar[float] = 0.9
+    """Of sgd."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Make a task's recipe known by the task's name, for files that hold one."""
+        super().__init_subclass__(**more)
+        _RECIPES[cls.task_name] = cls
+
+    if TYPE_CHECKING:
+
+        @property
+        def seed(self) -> int: ...
+        @property
+        def variant(self) -> str: ...
+        @property
+        def batch(self) -> int: ...
+        @property
+        def lr(self) -> float: ...
+        @property
+        def weight_decay(self) -> float: ...
+        @property
+        def clip(self) -> float | None: ...
+        @property
+        def precision(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def total_epochs(self) -> int:
+        """The warm-up's too."""
+
+    @abstractmethod
+    def learning_rates(self, steps_per_epoch: int) -> Tensor:
+        """``(total_epochs * steps_per_epoch,)``: of every step."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """For people, without the seed."""
+
+    @abstractmethod
+    def methods(self) -> list[Method]:
+        """What steers the model; none for plain."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> int:
+        """Of the plain model, counted before it is made."""
+
+    @abstractmethod
+    def describe(self, scores: Scores) -> str:
+        """A model's scores in words: ``accuracy 33.35 %``."""
+
+    @property
+    def draws_in_forward(self) -> bool:
+        """Whether the model itself draws random numbers in training, as dropout does."""
+        return False
+
+    @property
+    def title(self) -> str:
+        """For people: ``ViT-Ti⁻, 10 % of cifar100, seed 2``."""
+        return f"{self.label}, seed {self.seed}"
+
+    @property
+    def key(self) -> str:
+        """Twelve digits that name the recipe, seed included: of what differs from its defaults.
+
+        So a field that is added later, with the default that stands for what was done before, renames no cell.
+        """
+        usual = _leaves(type(self)().to_dict())
+        differs = {name: value for name, value in _leaves(self.to_dict()).items() if usual.get(name, ...) != value}
+        if self.task_name != FIRST_TASK:
+            differs[TASK] = self.task_name
+        return hashlib.sha256(json.dumps(differs, sort_keys=True).encode()).hexdigest()[:12]
+
+    def autocasts(self, device: str) -> bool:
+        """Whether steps run in bfloat16 on a device of this type."""
+        return self.precision == "bf16" and device == "cuda"
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = dataclasses.asdict(self)
+        return fields if self.task_name == FIRST_TASK else {TASK: self.task_name, **fields}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any], where: str = "the recipe") -> Self:
+        """What `to_dict` gave; fields that are missing have their defaults."""
+        try:
+            named = typed(dict[str, Any], fields)
+            own = {name: value for name, value in named.items() if name != TASK}
+            if (task := named.get(TASK, FIRST_TASK)) != cls.task_name:
+                raise ValueError(f"it is for the task {task!r}, not {cls.task_name}")
+            recipe: Self = typed(cls, own)
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"{where} cannot be read ({reason(error)}); write it again with Recipe.to_json") from error
+        return recipe
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "the recipe") -> Self:
+        return cls.from_dict(parse_json(text, f"{where} is no JSON", "write it again with Recipe.to_json"), where)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """From a file."""
+        return cls.from_dict(read_json(path, "give a recipe in JSON, as Recipe.to_json writes it"), str(path))
+
+    def difference(self, other: BaseRecipe) -> str | None:
+        """The first field that differs, with both values, in words; None if none does."""
+        mine, theirs = _leaves(self.to_dict()), _leaves(other.to_dict())
+        for name in dict.fromkeys([*mine, *theirs]):
+            if mine.get(name) != theirs.get(name):
+                return f"{name} is {mine.get(name)!r} there and {theirs.get(name)!r} here"
+        return None
+
+    def check_numbers(
+        self, *, at_least_1: tuple[str, ...], at_least_0: tuple[str, ...], bounded: tuple[str, ...]
+    ) -> None:
+        """Refuse counts and rates that no run can have; rates and clipping are looked at always."""
+        for name in at_least_1:
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
+        for name in at_least_0:
+            if not getattr(self, name) >= 0:
+                raise InputError(f"{name} is {getattr(self, name)}; give 0 or more")
+        for name in bounded:
+            if (getattr(self, name) or 0) > _HIGHEST:
+                raise InputError(f"{name} is {getattr(self, name):g}; give at most {_HIGHEST:g}")
+        for name in ("seed", "share_seed"):
+            if getattr(self, name, 0) >= _SEEDS:
+                raise InputError(f"{name} is {getattr(self, name):,}; give less than {_SEEDS:,}")
+        if not self.lr > 0:
+            raise InputError(f"lr is {self.lr:g}; give a number above 0")
+        if self.clip is not None and not self.clip > 0:
+            raise InputError(f"clip is {self.clip:g}; give a gradient norm above 0, or none")
+
+    def check_choices(self, **choices: tuple[str, ...]) -> None:
+        """Refuse words that are none of the field's."""
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(allowed)}")
+
+
+def read_recipe(fields: Any, where: str = "the recipe") -> BaseRecipe:
+    """What `BaseRecipe.to_dict` gave, of whichever task it names."""
+    task = fields.get(TASK, FIRST_TASK) if isinstance(fields, dict) else FIRST_TASK
+    if not isinstance(task, str) or task not in _RECIPES:
+        raise InputError(f"{where} is for the task {task!r}; those that are known are {', '.join(sorted(_RECIPES))}")
+    return _RECIPES[task].from_dict(fields, where)
+
+
+def methods_of(variant: str, **spectral: Any) -> list[Method]:
+    """The steering that a variant names: plain, smooth, sharpen, or methods in words, joined by ``" + "``.
+
+    spectral: further settings of smooth and sharpen, as `steering.Spectral` takes them.
+    """
+    if variant == "plain":  # before torch is needed: recipes are made for help texts too
+        return []
+    from oversmooth.steering import Spectral
+    from oversmooth.steering.methods.registry import method_named
+
+    if variant == "smooth":
+        return [Spectral(mode="smooth", **spectral)]
+    if variant == "sharpen":
+        return [Spectral(mode="sharpen", **spectral)]
+    return [method_named(words.strip()) for words in variant.split(_BETWEEN_METHODS)]
+
+
+def _leaves(fields: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Settings by dotted name, lists as JSON has them."""
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            flat |= _leaves(value, f"{before}{name}.")
+        else:
+            flat[before + name] = list(value) if isinstance(value, tuple) else value
+    return flat

@@ -1,0 +1,105 @@
+"""What the engine asks of a task: batches, a loss, an evaluation, and something to watch smoothing on.
+
+The engine knows nothing else of what is trained. A task is a recipe with its data; `Feed` is the part of it that lives
+on the device and that a CUDA graph reads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.train.engine.ranks import Ranks
+from oversmooth.train.engine.recipe import BaseRecipe, Scores
+
+Batch = tuple[Tensor, ...]
+Forward = Callable[..., Any]
+"""The model, compiled or not."""
+
+
+class Feed(Protocol):
+    """Training data on the device, one batch per step.
+
+    All that changes from step to step is written into tensors that stay where they are.
+    """
+
+    examples: int
+    """Of an epoch, whole batches or not."""
+    units_per_step: int
+    """For speed: images, tokens."""
+
+    def reorder(self, generator: torch.Generator) -> None:
+        """A new epoch's order."""
+
+    def draw(self, generator: torch.Generator) -> None:
+        """A new step's random numbers, in place; outside the graph, so that the generator's state can be saved."""
+
+    def batch(self, step: Tensor) -> Batch:
+        """This process's part of a step's batch. step ``(1,)``: its number within the epoch."""
+
+
+class Evaluation(Protocol):
+    """``evaluation.scores(final=True)``: how good the model is, as it is now."""
+
+    def scores(self, *, final: bool) -> Scores:
+        """final: after the last epoch, where what takes longer is measured too."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Fixed inputs on which smoothing is watched, and the blocks between which tokens are taken."""
+
+    inputs: tuple[Any, ...]
+    """The model's arguments, on the device."""
+    blocks: Sequence[nn.Module]
+
+
+class Task(ABC):
+    """A recipe with its data."""
+
+    recipe: BaseRecipe
+    examples_are: ClassVar[str]
+    """What a batch is counted in: images, windows."""
+
+    @abstractmethod
+    def plain_model(self) -> nn.Module:
+        """As files are read into it: unsteered, on the CPU, with any weights."""
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """As training begins, steered as the variant says, on the CPU, with the weights that the seed gives on any
+        machine; the caller's random state is left alone.
+        """
+
+    @abstractmethod
+    def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> Feed:
+        """The training data, moved to the device."""
+
+    @abstractmethod
+    def loss(self, forward: Forward, batch: Batch) -> Tensor:
+        """Of one batch of the feed: a scalar, the mean over this process's part."""
+
+    @abstractmethod
+    def blank(self, batch: int, device: torch.device) -> Batch:
+        """As many empty examples, to see whether a batch of that size fits into memory."""
+
+    @abstractmethod
+    def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> Evaluation:
+        """compiled: None for what suits the device."""
+
+    @abstractmethod
+    def probe(self, model: nn.Module, device: torch.device) -> Probe:
+        """The same at every look of a run, and in every run on these data."""
+
+    @abstractmethod
+    def check_memory(self, device: torch.device) -> None:
+        """Refuse what the machine cannot hold, before it is made."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What a cell says of the data beside the recipe, such as how many test images there were."""
