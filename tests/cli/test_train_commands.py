@@ -88,8 +88,8 @@ def test_train_stops_goes_on_and_ends(monkeypatch, capsys, tmp_path, cifar):
         (("--share-seed", 2**63 - 1), "share_seed is 9,223,372,036,854,775,807; give less than"),
         (("--width", 1000000), "a ViT of depth 2 and width 1,000,000 has 24,0"),
         (("--depth", 10**9), "a ViT of depth 1,000,000,000 and width 16 has"),
-        (("--epochs", 10**12), "warmup 5 and epochs 1,000,000,000,000, 20,000,000,000,100 steps"),
-        (("--warmup", 10**12), "warmup 1,000,000,000,000 and epochs 300"),
+        (("--epochs", 10**12), "the schedule of 1,000,000,000,005 epochs, 20,000,000,000,100 steps"),
+        (("--warmup", 10**12), "the schedule of 1,000,000,000,300 epochs"),
         (("--batch", 10**9), "less than one batch of 1000000000"),
         (("--lr", 1e40), "lr is 1e+40"),
         (("--weight-decay", 1e40), "weight_decay is 1e+40"),
@@ -281,7 +281,7 @@ def test_an_interrupted_cell_goes_on(tmp_path):
     assert status(tmp_path)[0][:3] == ("on its way", one.title, "epoch 0 of 3")
     assert fill([one], splits(), tmp_path, "table2", Running(device="cpu", on_message=on_message.append))
     kept = cells.read(cells.cell_path(tmp_path, "table2", one))
-    assert [row[:3] for row in status(tmp_path)] == [("table2", one.title, f"{100 * kept['accuracy']:.2f} %")]
+    assert [row[:3] for row in status(tmp_path)] == [("table2", one.title, f"accuracy {100 * kept['accuracy']:.2f} %")]
     assert "out of time" in on_message[1]
 
 

@@ -186,7 +186,7 @@ def test_fig3_refuses_models_that_do_not_compare(tmp_path, kept):
         ([plain, smooth], "2 models were given, of plain, smooth; give one each"),
         ([plain, smooth, smooth], "3 models were given, of plain, smooth; give one each"),
         ([plain, smooth, sharpen, sharpen], "4 models were given"),
-        ([plain, smooth, "gpt2"], "gpt2 was not written by oversmooth train"),
+        ([plain, smooth, "gpt2"], "gpt2 is no ViT that oversmooth train wrote"),
     ):
         with pytest.raises(InputError, match=said):
             fig3.cases(given)

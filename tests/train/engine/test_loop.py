@@ -325,7 +325,7 @@ def test_a_batch_that_does_not_fit_says_which_would(monkeypatch):
         train(RECIPE, splits(), device="cpu")
     assert tried == [4, 2]
     monkeypatch.undo()
-    assert failure._fits(RECIPE, 2, torch.device("cpu"))
+    assert failure._fits(task.ImagesTask(RECIPE, splits()), 2, torch.device("cpu"))
 
 
 def test_bad_devices_and_folders_are_refused(tmp_path):

@@ -51,7 +51,8 @@ class Step:
                 f"give a smaller batch or more {task.examples_are}"
             )
         steps = recipe.total_epochs * self.steps
-        check_fits(_A_STEP * steps, f"the schedule of {recipe.total_epochs:,} epochs, {steps:,} steps,", "give fewer")
+        schedule = f"the schedule of {recipe.total_epochs:,} epochs, {steps:,} steps,"
+        check_fits(_A_STEP * steps, schedule, "give fewer epochs")
         self.attempt = 0
         self.order_generator, self.generator = (torch.Generator(device).manual_seed(seed) for seed in _seeds(recipe))
         self.order_state = self.order_generator.get_state()
