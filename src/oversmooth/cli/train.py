@@ -1,8 +1,9 @@
-"""`oversmooth train`: a ViT on small images, plain or steered, by the papers' recipe or another."""
+"""`oversmooth train`: a model for one of the tasks, plain or steered, by the papers' recipes or another."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shlex
 import sys
 import time
@@ -14,27 +15,37 @@ import typer
 
 from oversmooth.cli.app import SECONDS_BETWEEN_LINES, app, duration, err, out, status
 from oversmooth.cli.options import changing_option, parameters_of, take
-from oversmooth.train.tasks.images.recipe import PAPER, QUICK, Recipe
-from oversmooth.train.tasks.images.settings import Shape
+from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
+from oversmooth.train.tasks.images import recipe as images
+from oversmooth.train.tasks.images.settings import Shape as ImagesShape
+from oversmooth.train.tasks.language import recipe as language
+from oversmooth.train.tasks.language.settings import Shape as LanguageShape
 
 if TYPE_CHECKING:
     from oversmooth.train.engine.result import OnNan, Progress
-    from oversmooth.train.tasks.images.data.splits import Splits
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_RECIPE, _MODEL, _RUN = "The recipe (defaults: the first paper's)", "The model", "The run"
-Data = Annotated[
-    str, typer.Option(help="cifar100, cifar10, fashion-mnist or mnist, wherever it lies; or the folder that holds one.")
-]
+_RECIPE, _MODEL, _RUN = "The recipe (defaults: those of --task images)", "The model", "The run"
+_LANGUAGE = "Of --task language"
+TASKS: dict[str, tuple[BaseRecipe, BaseRecipe]] = {
+    "images": (images.PAPER, images.QUICK),
+    "language": (language.WIKITEXT2, language.QUICK),
+}
+"""The recipe that a task begins from, and its quick version."""
+_IMAGES = "cifar100, cifar10, fashion-mnist or mnist, wherever it lies; or the folder that holds one."
+_DATA = f"Images: {_IMAGES} Language: wikitext-2, wikitext-103, prose, a text file, or a folder of them."
+Data = Annotated[str, typer.Option(help=_IMAGES)]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
 Force = Annotated[bool, typer.Option("--force", help="Write there even if another process does.")]
 _SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
-    (None, Recipe, ("variant", "share", "seed")),
-    (_RECIPE, Recipe, ("epochs", "warmup", "lr", "batch", "weight_decay", "share_seed")),
-    (_MODEL, Shape, ("patch", "depth", "width", "heads")),
-    (_MODEL, Recipe, ("wiring", "start", "initialisation", "output_bias", "precision")),
+    (None, images.Recipe, ("variant", "share", "seed")),
+    (_RECIPE, images.Recipe, ("epochs", "warmup", "lr", "batch", "weight_decay", "share_seed")),
+    (_MODEL, ImagesShape, ("patch", "depth", "width", "heads")),
+    (_MODEL, images.Recipe, ("wiring", "start", "initialisation", "output_bias", "precision")),
+    (_LANGUAGE, language.Recipe, ("tokenizer", "vocabulary", "masked")),
+    (_LANGUAGE, LanguageShape, ("length", "hidden", "activation", "norm", "positions", "causal", "dropout")),
 ]
-"""Settings of the recipe and of its model's shape that are options, by panel of the help."""
+"""Settings of the recipes and of their models' shapes that are options, by panel of the help."""
 
 
 def _with_settings(command: _Function) -> _Function:
@@ -54,7 +65,8 @@ def train(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Directory for the log, the checkpoint and the model.")
     ],
-    data: Data = "cifar100",
+    task: Annotated[str | None, typer.Option(help="images or language.", show_default="images")] = None,
+    data: Annotated[str | None, typer.Option(help=_DATA, show_default="the recipe's")] = None,
     augment: Annotated[
         bool | None,
         typer.Option(
@@ -110,7 +122,7 @@ def train(
     ] = False,
     **settings: Any,
 ) -> None:
-    """Train a small ViT, by default as the first paper did, and keep it with its log.
+    """Train a model, by default a small ViT as the first paper did, and keep it with its log.
 
     Ctrl-C, or the end of --minutes, leaves a checkpoint; --resume goes on from it. So do SIGTERM and SIGUSR2, with exit
     code 75: start it again.
@@ -127,23 +139,23 @@ def train(
         from oversmooth.safety import files
         from oversmooth.train.engine import loop
         from oversmooth.train.engine.ranks import asked_for
-        from oversmooth.train.tasks.images.task import ImagesTask
+        from oversmooth.train.tasks.registry import fitted, task_of
 
-        begun = QUICK if quick else PAPER if recipe is None else Recipe.read(recipe)
-        changed = begun.changed(settings, augment)
+        changed = _changed(_begun(task, quick, recipe), settings, augment)
         when_nan = on_nan_named(on_nan)
         if asked_for()[0]:  # of the processes that torchrun started, one speaks
             out.quiet = err.quiet = True
         files.check_folder(output)  # before the data is read, which takes a while
         began = time.monotonic()
-        splits = load(data)
+        what = data or changed.data
+        loaded = load(what, changed)
         if minutes is not None:
             minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
-        chosen = changed.fitted(splits.train)
+        chosen = fitted(changed, loaded)
         out.print(f"{chosen.title}, recipe {chosen.key}", highlight=False, markup=False)
         with progress() as on_progress:
             result = loop.train(
-                ImagesTask(chosen, splits),
+                task_of(chosen, loaded),
                 device=device,
                 folder=output,
                 resume=resume,
@@ -172,8 +184,7 @@ def train(
         leave(result.why)
     scores = chosen.describe(result.scores) if result.scores else "tested by the first process"
     out.print(
-        f"{scores} on {len(splits.test):,} test images after {chosen.total_epochs} epochs, "
-        f"{result.seconds:,.0f} s; wrote {output / loop.MODEL}",
+        f"{scores} after {chosen.total_epochs} epochs, {result.seconds:,.0f} s; wrote {output / loop.MODEL}",
         highlight=False,
         markup=False,
         soft_wrap=True,
@@ -215,12 +226,40 @@ def on_nan_named(name: str) -> OnNan:
     raise InputError(f"--on-nan is {name!r}; choose stop or retry")
 
 
-def load(data: str) -> Splits:
-    """Both splits, with a bar while images are decoded for the first time."""
-    from oversmooth.train.tasks.images.data.splits import load_splits
+def load(data: str, recipe: BaseRecipe = images.PAPER) -> Any:
+    """What the recipe's task trains on, with a sign of life while it is decoded for the first time."""
+    from oversmooth.train.tasks.registry import load_data
 
     with status(f"reading {data}"):
-        return load_splits(data)
+        return load_data(recipe, data)
+
+
+def _begun(task: str | None, quick: bool, path: Path | None) -> BaseRecipe:
+    """The recipe that options change: one from a file, or the task's own."""
+    from oversmooth.safety.errors import InputError
+    from oversmooth.safety.files import read_json
+
+    if task is not None and task not in TASKS:
+        raise InputError(f"--task is {task!r}; choose {' or '.join(TASKS)}")
+    if path is None or quick:
+        return TASKS[task or images.Recipe.task_name][quick]
+    recipe = read_recipe(read_json(path, "give a recipe in JSON, as Recipe.to_json writes it"), str(path))
+    if task not in (None, recipe.task_name):
+        raise InputError(f"{path} is a recipe for {recipe.task_name} and --task is {task}; leave one of them out")
+    return recipe
+
+
+def _changed(recipe: BaseRecipe, settings: dict[str, Any], augment: bool | None) -> BaseRecipe:
+    from oversmooth.safety.errors import InputError
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    own = {field.name for of in (type(recipe), type(recipe.shape)) for field in dataclasses.fields(of)}
+    options = [f"--{name.replace('_', '-')}" for name in given if name not in own]
+    if augment is not None and not isinstance(recipe, images.Recipe):
+        options.append("--augment" if augment else "--no-augment")
+    if options:
+        raise InputError(f"{options[0]} is no setting of --task {recipe.task_name}; leave it out")
+    return recipe.changed(given, augment) if isinstance(recipe, images.Recipe) else recipe.changed(given)
 
 
 class progress:

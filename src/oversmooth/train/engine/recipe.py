@@ -57,6 +57,10 @@ class BaseRecipe(ABC):
         @property
         def variant(self) -> str: ...
         @property
+        def data(self) -> str: ...
+        @property
+        def shape(self) -> Any: ...
+        @property
         def batch(self) -> int: ...
         @property
         def lr(self) -> float: ...
@@ -89,6 +93,10 @@ class BaseRecipe(ABC):
     @abstractmethod
     def parameters(self) -> int:
         """Of the plain model, counted before it is made."""
+
+    @abstractmethod
+    def changed(self, settings: dict[str, Any]) -> BaseRecipe:
+        """With these settings, its own or the shape's; None leaves one as it is."""
 
     @abstractmethod
     def describe(self, scores: Scores) -> str:

@@ -34,11 +34,15 @@ def save_model(
     *,
     dtype: torch.dtype = torch.bfloat16,
     notes: dict[str, Any] | None = None,
+    more: dict[str, str] | None = None,
 ) -> None:
-    """All weights, ViT-Ti's 5.4 million in 11 MB. notes: what else to write beside the recipe, such as its accuracy."""
+    """All weights, ViT-Ti's 5.4 million in 11 MB.
+
+    notes: what else to write beside the recipe, such as its accuracy. more: further texts by name, such as a tokenizer.
+    """
     inside = unwrapped(model)
     arrays = {name: value.detach().to("cpu", dtype).contiguous() for name, value in inside.state_dict().items()}
-    metadata = {"format": "pt", RECIPE: json.dumps(recipe.to_dict()), "aliases": "{}"}
+    metadata = {**(more or {}), "format": "pt", RECIPE: json.dumps(recipe.to_dict()), "aliases": "{}"}
     steering = steered_as(inside)
     if steering is not None:
         metadata[KEY] = json.dumps(steering.settings())

@@ -100,6 +100,10 @@ class Task(ABC):
     def check_memory(self, device: torch.device) -> None:
         """Refuse what the machine cannot hold, before it is made."""
 
+    def metadata(self) -> dict[str, str]:
+        """What a model's file says beside its recipe, such as its tokenizer."""
+        return {}
+
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What a cell says of the data beside the recipe, such as how many test images there were."""

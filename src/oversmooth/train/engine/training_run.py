@@ -388,7 +388,7 @@ class Run:
                 self.lock.check()
             notes = {**self.scores, "seconds": round(self.seconds, 1)}
             path = self.folder / MODEL
-            self._patiently(lambda: save_model(self.model, self.recipe, path, notes=notes))
+            self._patiently(lambda: save_model(self.model, self.recipe, path, notes=notes, more=self.task.metadata()))
             checkpoint.remove(self.folder)
         self.ranks.wait()
 

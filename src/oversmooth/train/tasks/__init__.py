@@ -1,6 +1,7 @@
-"""What can be trained. A new task is a folder here with a recipe, and a line below that makes it known."""
+"""What can be trained. A new task is a folder here, a line below that makes its recipe known, and one in `registry`."""
 
 from oversmooth.train.tasks.images import recipe as _images
+from oversmooth.train.tasks.language import recipe as _language
 
 __all__: list[str] = []
-_ = (_images,)
+_ = (_images, _language)

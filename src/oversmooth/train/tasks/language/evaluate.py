@@ -1,0 +1,116 @@
+"""Perplexity: of windows side by side, or of windows that slide, where every token but the first sees a full context.
+
+The second paper's windows slide by one token, and only the last prediction of each counts (all of the first window's):
+``stride=1``. Side by side, ``stride=length``, is what is looked at on the way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oversmooth.train import cuda_graphs
+from oversmooth.train.engine.recipe import Scores
+from oversmooth.train.tasks.language.masking import hide
+from oversmooth.train.tasks.language.model import IGNORED
+from oversmooth.train.tasks.language.recipe import Recipe
+
+_AT_ONCE = {"cuda": 64, "cpu": 8}
+_MASKS = 20_250  # the seed of the tokens that are hidden in a test, the same for every model
+
+
+class Perplexity:
+    """``perplexity(tokens, stride)``: exp of the mean cross-entropy of all predictions, each counted once."""
+
+    def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device, *, compiled: bool | None = None) -> None:
+        self.recipe, self.model, self.device = recipe, model, device
+        on_gpu = device.type == "cuda"
+        self.batch = _AT_ONCE.get(device.type, 8)
+        self._forward: Callable[..., Tensor] = (
+            cuda_graphs.compiled(model) if (on_gpu if compiled is None else compiled) else model
+        )
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor, stride: int) -> float:
+        """tokens ``(n,)``; stride: by how much windows slide, at most their length."""
+        length, predictions = self.recipe.shape.length, len(tokens) - 1
+        training = self.model.training
+        self.model.eval()
+        tokens = tokens.to(self.device, torch.int64)
+        first = min(length, predictions)
+        total = self._losses(tokens[None, : first + 1], first).sum()
+        ends = torch.arange(first + stride, predictions + 1, stride, device=self.device)
+        for some in ends.split(self.batch):
+            rows = some[:, None] + torch.arange(-length, 1, device=self.device)
+            filled = F.pad(rows, (0, 0, 0, self.batch - len(some)), value=0)  # one shape for all
+            total += self._losses(tokens[filled], stride)[: len(some)].sum()
+        done = first + stride * len(ends)
+        if left := predictions - done:  # less than a stride
+            total += self._losses(tokens[None, -length - 1 :], left).sum()
+        self.model.train(training)
+        return math.exp(min(float(total) / predictions, 700.0))
+
+    def _losses(self, rows: Tensor, last: int) -> Tensor:
+        """``(b, last)`` float64: of the last predictions of each row of tokens."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
+            logits = self._forward(rows[:, :-1], last=last)
+        return F.cross_entropy(logits.float().mT, rows[:, -last:], reduction="none").double()
+
+
+class CausalEvaluation:
+    """Validation on the way; at the end test too, and windows that slide on a GPU or where they are few."""
+
+    def __init__(self, perplexity: Perplexity, valid: Tensor, test: Tensor) -> None:
+        self.perplexity, self.valid, self.test = perplexity, valid, test
+
+    def scores(self, *, final: bool) -> Scores:
+        length = self.perplexity.recipe.shape.length
+        scores = {"valid_perplexity": self.perplexity(self.valid, length)}
+        if final:
+            scores["test_perplexity"] = self.perplexity(self.test, length)
+            if self.perplexity.device.type == "cuda" or len(self.valid) + len(self.test) < 4096:
+                scores["valid_perplexity_sliding"] = self.perplexity(self.valid, 1)
+                scores["test_perplexity_sliding"] = self.perplexity(self.test, 1)
+        return scores
+
+
+class MaskedEvaluation:
+    """exp of the mean cross-entropy of hidden tokens; the same tokens are hidden for every model."""
+
+    def __init__(
+        self, recipe: Recipe, model: nn.Module, device: torch.device, mask: int, valid: Tensor, test: Tensor
+    ) -> None:
+        self.recipe, self.model, self.device, self.mask = recipe, model, device, mask
+        self.valid, self.test = valid, test
+        self.batch = _AT_ONCE.get(device.type, 8)
+
+    def scores(self, *, final: bool) -> Scores:
+        scores = {"valid_perplexity": self._perplexity(self.valid)}
+        if final:
+            scores["test_perplexity"] = self._perplexity(self.test)
+        return scores
+
+    @torch.no_grad()
+    def _perplexity(self, tokens: Tensor) -> float:
+        shape, training = self.recipe.shape, self.model.training
+        self.model.eval()
+        length = min(shape.length, len(tokens))
+        rows = tokens[: len(tokens) // length * length].view(-1, length).to(torch.int64)
+        generator = torch.Generator().manual_seed(_MASKS)
+        kinds, fillers = torch.rand((2, *rows.shape), generator=generator)
+        ids, targets = hide(rows, kinds, fillers, self.recipe.masked, self.mask, shape.vocabulary)
+        total, count = 0.0, int((targets != IGNORED).sum())
+        for some, wanted in zip(ids.split(self.batch), targets.split(self.batch), strict=True):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
+                logits = self.model(some.to(self.device))
+            total += float(
+                F.cross_entropy(logits.float().mT, wanted.to(self.device), ignore_index=IGNORED, reduction="none")
+                .double()
+                .sum()
+            )
+        self.model.train(training)
+        return math.exp(min(total / max(1, count), 700.0))

@@ -1,0 +1,124 @@
+"""Predicting tokens: the text lies on the device, and every step takes windows of it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.safety.errors import InputError
+from oversmooth.steering import steer
+from oversmooth.train.engine.ranks import Ranks
+from oversmooth.train.engine.task import Batch, Evaluation, Forward, Probe, Task
+from oversmooth.train.tasks.language.data import Text
+from oversmooth.train.tasks.language.evaluate import CausalEvaluation, MaskedEvaluation, Perplexity
+from oversmooth.train.tasks.language.masking import hide
+from oversmooth.train.tasks.language.model import LanguageModel
+from oversmooth.train.tasks.language.recipe import Recipe
+
+WATCHED = 8
+"""Windows of the validation text on which smoothing is watched."""
+
+
+def model_of(recipe: Recipe) -> LanguageModel:
+    """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        model = LanguageModel(recipe.shape)
+        if methods := recipe.methods():
+            steer(model, methods)
+    return model
+
+
+class LanguageTask(Task):
+    """``loss`` is the mean cross-entropy, the score the perplexity."""
+
+    examples_are: ClassVar[str] = "windows"
+
+    def __init__(self, recipe: Recipe, text: Text) -> None:
+        recipe.check_fits(text)
+        if min(len(text.valid), len(text.test)) < 2:
+            raise InputError(f"{text.name} has less than 2 tokens to validate or to test with; give a longer text")
+        self.recipe: Recipe = recipe
+        self.text = text
+
+    def plain_model(self) -> LanguageModel:
+        return LanguageModel(self.recipe.shape)
+
+    def model(self) -> LanguageModel:
+        return model_of(self.recipe)
+
+    def check_memory(self, device: torch.device) -> None:
+        # Weights, gradients and two moments; on a CPU what a step leaves for its way back too, by a low estimate.
+        shape, batch = self.recipe.shape, self.recipe.batch
+        activations = 4 * batch * shape.length * (8 * shape.width * shape.depth + 3 * shape.vocabulary)
+        shape.check_fits(4, activations if device.type == "cpu" else 0)
+
+    def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> LanguageFeed:  # noqa: ARG002 (no kernels)
+        return LanguageFeed(self.recipe, self.text, device, ranks)
+
+    def loss(self, forward: Forward, batch: Batch) -> Tensor:
+        ids, targets = batch
+        loss: Tensor = forward(ids, targets)
+        return loss
+
+    def blank(self, batch: int, device: torch.device) -> Batch:
+        ids = torch.zeros(batch, self.recipe.shape.length, dtype=torch.int64, device=device)
+        return ids, ids
+
+    def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> Evaluation:
+        text = self.text
+        if self.recipe.shape.causal:
+            perplexity = Perplexity(self.recipe, model, device, compiled=compiled)
+            return CausalEvaluation(perplexity, text.valid, text.test)
+        return MaskedEvaluation(self.recipe, model, device, text.tokenizer.mask, text.valid, text.test)
+
+    def probe(self, model: nn.Module, device: torch.device) -> Probe:
+        length = min(self.recipe.shape.length, len(self.text.valid))
+        count = min(WATCHED, len(self.text.valid) // length)
+        ids = self.text.valid[: count * length].view(count, length)
+        return Probe((ids.to(device, torch.int64),), list(model.blocks))  # type: ignore[arg-type]
+
+    def metadata(self) -> dict[str, str]:
+        return {"tokenizer": self.text.tokenizer.to_text()}
+
+    def facts(self) -> dict[str, Any]:
+        text = self.text
+        return {"train_tokens": len(text.train), "valid_tokens": len(text.valid), "test_tokens": len(text.test)}
+
+
+class LanguageFeed:
+    """Windows of one long text, cut at a random offset and taken in random order, both new in every epoch."""
+
+    def __init__(self, recipe: Recipe, text: Text, device: torch.device, ranks: Ranks) -> None:
+        shape = recipe.shape
+        self.recipe, self.device, self.mask = recipe, device, 0 if shape.causal else text.tokenizer.mask
+        self.tokens = text.train.to(device, torch.int64)
+        # One window less than there are, so that any offset below a window leaves as many.
+        self.examples = max(0, (len(text.train) - 1) // shape.length - 1)
+        self.units_per_step = recipe.batch * shape.length
+        self.places = ranks.places(recipe.batch).to(device)
+        self.order = torch.zeros(self.examples, dtype=torch.int64, device=device)
+        self.offset = torch.zeros(1, dtype=torch.int64, device=device)
+        self.within = torch.arange(shape.length, device=device)
+        self.draws = torch.zeros(2, recipe.batch, shape.length, device=device)
+
+    def reorder(self, generator: torch.Generator) -> None:
+        self.order.copy_(torch.randperm(self.examples, generator=generator, device=self.device))
+        self.offset.random_(0, self.recipe.shape.length, generator=generator)
+
+    def draw(self, generator: torch.Generator) -> None:
+        if not self.recipe.shape.causal:
+            self.draws.uniform_(generator=generator)
+
+    def batch(self, step: Tensor) -> Batch:
+        """Tokens and targets, ``(b, n)`` each: the next tokens, or those that are hidden."""
+        shape = self.recipe.shape
+        window = self.order.index_select(0, step * self.recipe.batch + self.places)
+        rows = (window * shape.length + self.offset)[:, None] + self.within
+        ids = self.tokens[rows]
+        if shape.causal:
+            return ids, self.tokens[rows + 1]
+        kinds, fillers = self.draws[:, self.places]
+        return hide(ids, kinds, fillers, self.recipe.masked, self.mask, shape.vocabulary)

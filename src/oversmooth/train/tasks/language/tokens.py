@@ -1,0 +1,140 @@
+"""From text to numbers: words between spaces, pairs of bytes (BPE), or bytes; kept as one text in tokenizers' format.
+
+Words and bytes need no library; BPE is learned and applied by `tokenizers`. A line's end is a token of its own in the
+word-level layouts, ``<eos>``, as in the published files of WikiText.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.libraries import import_library
+
+Kind = Literal["word", "bpe", "bytes"]
+UNKNOWN, END, MASK = "<unk>", "<eos>", "<mask>"
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """``encode(text)`` and ``decode(ids)``; ``size`` kinds of tokens, the mask among them where it is ``masked``."""
+
+    kind: Kind
+    masked: bool = False
+    vocabulary: dict[str, int] = field(default_factory=dict, repr=False)
+    json: str = field(default="", repr=False)
+    """In the format of `tokenizers`, which transformers reads."""
+
+    @property
+    def size(self) -> int:
+        return 256 + self.masked if self.kind == "bytes" else len(self.vocabulary)
+
+    @property
+    def mask(self) -> int:
+        """The token that stands for a hidden one."""
+        return 256 if self.kind == "bytes" else self.vocabulary[MASK]
+
+    def encode(self, text: str) -> Tensor:
+        """``(n,) int32``."""
+        if self.kind == "bytes":
+            return torch.from_numpy(np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32))
+        if self.kind == "word":
+            unknown = self.vocabulary[UNKNOWN]
+            return torch.tensor([self.vocabulary.get(word, unknown) for word in _words(text)], dtype=torch.int32)
+        lines = [line for line in text.splitlines(keepends=True) if line.strip()]
+        encodings = _library().Tokenizer.from_str(self.json).encode_batch_fast(lines)
+        ids = [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
+        return torch.from_numpy(np.concatenate(ids) if ids else np.zeros(0, dtype=np.int32))
+
+    def decode(self, ids: Tensor) -> str:
+        """The text again; of words, one space between them."""
+        if self.kind == "bytes":
+            return bytes(number for number in ids.tolist() if number < 256).decode(errors="replace")
+        if self.kind == "word":
+            names = list(self.vocabulary)
+            return " ".join(names[number] for number in ids.tolist()).replace(f" {END}", "\n")
+        return str(_library().Tokenizer.from_str(self.json).decode(ids.tolist()))
+
+    def to_text(self) -> str:
+        """For a file's metadata."""
+        return json.dumps({"kind": self.kind, "masked": self.masked, "tokenizer": self.json})
+
+    @classmethod
+    def from_text(cls, text: str) -> Tokenizer:
+        """What `to_text` gave."""
+        fields = json.loads(text)
+        if fields["kind"] == "bytes":
+            return cls("bytes", fields["masked"])
+        inside = json.loads(fields["tokenizer"])
+        added = {token["content"]: token["id"] for token in inside.get("added_tokens", [])}
+        return cls(fields["kind"], fields["masked"], inside["model"]["vocab"] | added, fields["tokenizer"])
+
+
+def tokenizer_of(text: str, kind: Kind, size: int, *, masked: bool) -> Tokenizer:
+    """Made from the training text. size: of bpe."""
+    if kind == "bytes":
+        return Tokenizer("bytes", masked)
+    return _words_of(text, masked) if kind == "word" else _pairs_of(text, size, masked)
+
+
+def _words_of(text: str, masked: bool) -> Tokenizer:
+    """Every word of the text, the most frequent first."""
+    counts = Counter(_words(text))
+    words = [word for word, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
+    names = dict.fromkeys([UNKNOWN, END, *words, *([MASK] if masked else [])])
+    vocabulary = {word: number for number, word in enumerate(names)}
+    return Tokenizer("word", masked, vocabulary, json.dumps(_word_level(vocabulary, masked), ensure_ascii=False))
+
+
+def _pairs_of(text: str, size: int, masked: bool) -> Tokenizer:
+    """Pairs of bytes that are frequent in the text."""
+    library = _library()
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[END, *([MASK] if masked else [])],
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    return Tokenizer("bpe", masked, dict(tokenizer.get_vocab()), tokenizer.to_str())
+
+
+def _words(text: str) -> Iterable[str]:
+    """Between spaces, with a mark at the end of every line."""
+    for line in text.splitlines():
+        yield from line.split()
+        yield END
+
+
+def _word_level(vocabulary: dict[str, int], masked: bool) -> dict[str, Any]:
+    special = [
+        {"id": vocabulary[name], "content": name, "special": True}
+        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        for name in (UNKNOWN, END, *([MASK] if masked else []))
+    ]
+    return {
+        "version": "1.0",
+        "added_tokens": special,
+        "normalizer": {"type": "Replace", "pattern": {"String": "\n"}, "content": f" {END} "},
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": UNKNOWN},
+    }
+
+
+def _library() -> Any:
+    library = import_library("tokenizers", "BPE")
+    for part in ("models", "pre_tokenizers", "decoders", "trainers"):
+        if not hasattr(library, part):
+            raise InputError(f"this tokenizers has no {part}; install a newer one with: pip install -U tokenizers")
+    return library
