@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from support.families import HEADS, LAYERS, WIDTH, randomise, run
+from support.torch_attention import with_weights_of_heads
 from torch import Tensor, nn
 
 PROOF = 1e-9
@@ -403,7 +404,7 @@ def _weights_of_attention(
     original = F.multi_head_attention_forward
 
     def all_heads(*args: Any, **kwargs: Any) -> Any:
-        out, A = original(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
+        out, A = with_weights_of_heads(original, *args, **kwargs)
         weights.append(A)
         return out, A.mean(1)
 
