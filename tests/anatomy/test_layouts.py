@@ -15,6 +15,7 @@ import torch
 import transformers
 from support import family_checks as checks
 from support.families import HEADS, WIDTH, randomise, text
+from support.torch_attention import with_weights_of_heads
 from torch import Tensor, nn
 
 from oversmooth import InputError
@@ -300,13 +301,15 @@ def attend_aloud(monkeypatch: pytest.MonkeyPatch, name: str, model: nn.Module) -
         attend = nn.functional.multi_head_attention_forward
 
         def every_head(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-            out, A = attend(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
+            out, A = with_weights_of_heads(attend, *args, **kwargs)
             said.append(A)
             return out, A.mean(1)
 
         monkeypatch.setattr(nn.functional, "multi_head_attention_forward", every_head)
-    if name == "Mllama (vision)":
-        for layer in model.global_transformer.layers:
+    # transformers 5.10 returns every other layer of MiniMax as cross-attention.
+    stacks = {"Mllama (vision)": "global_transformer.layers", "MiniMax": "layers"}
+    if name in stacks:
+        for layer in model.get_submodule(stacks[name]):
             layer.self_attn.register_forward_hook(lambda _, _args, out: said.append(out[1]))
     return said
 

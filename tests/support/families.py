@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -247,8 +249,6 @@ def _hf(model: str, config: str, **settings: Any) -> Callable[[], nn.Module]:
 def _timm(module: str, model: str, **settings: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         timm_models.timm()
-        import importlib
-
         sizes = dict(img_size=12, patch_size=4, embed_dim=WIDTH, depth=LAYERS, num_heads=HEADS, num_classes=5)
         return getattr(importlib.import_module(f"timm.models.{module}"), model)(**sizes, **settings)
 
@@ -264,10 +264,20 @@ def _renamed(new: str, old: str) -> str:
     return new if TRANSFORMERS > 4 else old
 
 
+def _has_class(file: str, name: str) -> bool:
+    """Whether a file of transformers defines this class: read, since importing it would take seconds."""
+    spec = importlib.util.find_spec("transformers")
+    assert spec is not None
+    assert spec.origin is not None
+    return f"\nclass {name}(" in (Path(spec.origin).parent / file).read_text(encoding="utf-8")
+
+
 _VIT_BLOCK = _renamed("layers.{}", "encoder.layer.{}")
 _VIT_VALUE = _renamed(".attention.v_proj", ".attention.attention.value")
 _VIT_OUTPUT = _renamed(".attention.o_proj", ".attention.output.dense")
 _VIT = dict(block=_VIT_BLOCK, value=_VIT_BLOCK + _VIT_VALUE, output=_VIT_BLOCK + _VIT_OUTPUT, given=pixels)
+# Its attention got ViT's names within version 5.
+_DINOV2_NESTED = _has_class("models/dinov2/modeling_dinov2.py", "Dinov2SelfAttention")
 _CLIP_BLOCK = _renamed("encoder.layers.{}", "vision_model.encoder.layers.{}")
 _BERT = dict(
     block="encoder.layer.{}",
@@ -354,8 +364,8 @@ _ALL = [
         _hf("Dinov2Model", "Dinov2Config", **_without(_SIZES, "intermediate_size"), **_PICTURE, drop_path_rate=0.3),
         given=pixels,
         block="encoder.layer.{}",
-        value="encoder.layer.{}" + _VIT_VALUE,
-        output="encoder.layer.{}" + _VIT_OUTPUT,
+        value="encoder.layer.{}.attention." + ("attention.value" if _DINOV2_NESTED else "v_proj"),
+        output="encoder.layer.{}.attention." + ("output.dense" if _DINOV2_NESTED else "o_proj"),
         branch="encoder.layer.{}.layer_scale1",
     ),
     Family(

@@ -14,7 +14,7 @@ from oversmooth.theory import (
     dominance,
     fold_norm,
     krylov,
-    several_heads,
+    shared_weights,
 )
 from oversmooth.theory.systems import CausalBlocks
 
@@ -83,14 +83,14 @@ def test_causal_blocks_by_arnoldi(layer):
     A, W_V, W_O = draw(*layer[:4], True, layer[5])
     smooth, rough = dense_radii(A, W_V, W_O)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(several_heads, "_DENSE_BLOCK", 0)
-        patch.setattr(several_heads, "_DENSE_WEIGHTS", 0)
+        patch.setattr(shared_weights, "_DENSE_BLOCK", 0)
+        patch.setattr(shared_weights, "_DENSE_WEIGHTS", 0)
         check(dominance(A, W_V, W_O), smooth, rough)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_medium_sizes_by_arnoldi_with_restarts(causal, monkeypatch):
-    monkeypatch.setattr(several_heads, "_STEPS", 24)
+    monkeypatch.setattr(shared_weights, "_STEPS", 24)
     for seed in range(3):
         A, W_V, W_O = draw(3, 14, 12, 4, causal, seed, scale=0.4)
         smooth, rough = dense_radii(A, W_V, W_O)

@@ -128,6 +128,13 @@ class DiagonalBlock:
         return values
 
 
+def union_of_heads(A: AttentionOperator) -> AttentionOperator:
+    """The largest over heads: zero where every head is."""
+    assert isinstance(A, DenseAttention)
+    mask = None if A.mask is None else A.mask[:, 0]
+    return DenseAttention.trusted(A.A.amax(1), mask, A.causal, A.rounding)
+
+
 def long_ways(flat: AttentionOperator) -> Tensor:
     """Whether some token does not see some other within two steps over links of more than 1e-6, ``(items,)``.
 

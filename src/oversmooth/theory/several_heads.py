@@ -7,26 +7,10 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from oversmooth.theory.bounds import SAFETY, moved, rounding
-from oversmooth.theory.krylov import Extremal, LinearSystem, extremal, modulus
-from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
-from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
-from oversmooth.theory.reducible import Reducible, long_ways
-from oversmooth.theory.small_matrices import complex_of, eigenvalues, eigenvalues_and_errors, eigenvector, eigenvectors
-from oversmooth.theory.systems import CausalBlocks, JoinedHeads, TransposedHeads
-from oversmooth.theory.tokens import centre_tokens, token_mean
-from oversmooth.theory.weights import smaller_product, stack_heads
-
-# Up to this size, (n − 1)·d, the whole matrix of T_P is formed.
-_DENSE_SIZE = 256
-# Up to this width the diagonal blocks of causal attention, and the product of the weights, are decomposed directly.
-_DENSE_BLOCK, _DENSE_WEIGHTS = 64, 1024
-# Up to this many multiplications, n·d³, the limit array of causal attention is solved for, row by row.
-_CAUSAL_LIMIT = 1 << 30
-# Relative difference below which two moduli are a tie.
-_EQUAL = 1e-6
-# Arnoldi: basis vectors before the first restart, and restarts at most of what has not converged by then.
-_STEPS, _RESTARTS = 64, 80
+from oversmooth.theory.operators import AttentionOperator, DenseAttention
+from oversmooth.theory.radii import Radii, Search, Update
+from oversmooth.theory.reducible import Reducible, union_of_heads
+from oversmooth.theory.shared_weights import SharedWeights
 
 
 def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
@@ -57,13 +41,13 @@ def radii(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search
 
 def _shared(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, search: Search) -> Radii:
     """All items under the same weights; one whose graph, the union over heads, falls apart is taken part by part."""
-    apart = Reducible.of(_union(A)) if search.method != "arnoldi" and isinstance(A, DenseAttention) else None
+    apart = Reducible.of(union_of_heads(A)) if search.method != "arnoldi" and isinstance(A, DenseAttention) else None
     if apart is None or not bool(apart.which.any()):
-        return _SharedWeights(A, W_V, W_O, update, search).radii()
+        return SharedWeights(A, W_V, W_O, update, search).radii()
     pieces, indices = [], []
     whole = (~apart.which).nonzero()[:, 0]
     if len(whole):
-        pieces.append(_SharedWeights(A.select(whole), W_V, W_O, update, search).radii())
+        pieces.append(SharedWeights(A.select(whole), W_V, W_O, update, search).radii())
         indices.append(whole)
     for item in apart.which.nonzero()[:, 0].tolist():
         index = torch.tensor([item], device=A.device)
@@ -71,13 +55,6 @@ def _shared(A: AttentionOperator, W_V: Tensor, W_O: Tensor, update: Update, sear
         indices.append(index)
     back = torch.argsort(torch.cat(indices))
     return Radii.cat(pieces).map(lambda x: x[back])
-
-
-def _union(A: AttentionOperator) -> AttentionOperator:
-    """The largest over heads: zero where every head is."""
-    assert isinstance(A, DenseAttention)
-    mask = None if A.mask is None else A.mask[:, 0]
-    return DenseAttention.trusted(A.A.amax(1), mask, A.causal, A.rounding)
 
 
 def _in_parts(
@@ -89,11 +66,11 @@ def _in_parts(
         order = parts.order(item)
         mask = None if A.mask is None else A.mask[..., order]
         lower = DenseAttention.trusted(A.A[..., order, :][..., order], mask, True, A.rounding)
-        radii = _SharedWeights(lower, W_V, W_O, update, search).radii()
+        radii = SharedWeights(lower, W_V, W_O, update, search).radii()
         if radii.array is None:
             return radii
         return dataclasses.replace(radii, array=radii.array[..., torch.argsort(order), :])
-    whole = _SharedWeights(A, W_V, W_O, update, search)
+    whole = SharedWeights(A, W_V, W_O, update, search)
     smooth = whole.smooth_radius()
     struck, singles = False, []
     worst: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -107,7 +84,7 @@ def _in_parts(
             struck = struck or closed
             continue
         block = DenseAttention.trusted(A.A[..., tokens, :][..., tokens], None, False, A.rounding)
-        worst.append(_SharedWeights(block, W_V, W_O, update, search, centred=closed).largest())
+        worst.append(SharedWeights(block, W_V, W_O, update, search, centred=closed).largest())
         struck = struck or closed
     if singles:
         worst.append(whole.largest_of_blocks(A.diagonal()[0][:, singles].mT - update.shift))
@@ -118,325 +95,3 @@ def _in_parts(
     whole.error = torch.maximum((sizes + errors).max() - sizes[best], errors[best]).reshape(1)
     whole.repeated |= True  # what X tends to is not looked for
     return whole.result(smooth.expand(1))
-
-
-def _has_equal(theta: Tensor, best: Tensor, base: float) -> Tensor:
-    """Whether an eigenvalue other than best and its conjugate has the same modulus, ``(b, m), (b,) -> (b,)``."""
-    size = (base + best).abs()[:, None]
-    equal = (base + theta).abs() >= size - _EQUAL * size.clamp(min=1)
-    return equal.sum(-1) > torch.where(best.imag == 0, 1, 2)
-
-
-def _tokens(A: AttentionOperator) -> Tensor | None:
-    """The tokens that count, ``(items, n)``: the same for all heads."""
-    return None if A.mask is None else A.mask[:, 0]
-
-
-def _norms(W_V: Tensor, W_O: Tensor) -> Tensor:
-    """An estimate of the spectral norm of each head's ``W_V W_O``, ``(heads,)``, by a few steps of the power method."""
-    x = torch.ones(len(W_V), 1, W_V.shape[-2], dtype=W_V.dtype, device=W_V.device)
-    size = torch.ones(len(W_V), dtype=W_V.dtype, device=W_V.device)
-    for _ in range(6):
-        x = ((x @ W_V) @ W_O @ W_O.mT) @ W_V.mT
-        size = torch.linalg.vector_norm(x, dim=-1)[:, 0]
-        x = x / torch.where(size == 0, 1.0, size)[:, None, None]
-    return size.sqrt()
-
-
-class _SharedWeights:
-    """A batch of attention arrays under the same weights.
-
-    Args:
-        A: ``(items, heads, n, n)``, attention.
-        W_V: ``(heads, d, k)``, value weights.
-        W_O: ``(heads, k, d)``, output weights.
-        update: what is applied.
-        search: how to look for eigenvalues.
-        centred: False to act on all arrays, for a part of a larger A whose rows sum to less than one.
-    """
-
-    def __init__(
-        self,
-        A: AttentionOperator,
-        W_V: Tensor,
-        W_O: Tensor,
-        update: Update,
-        search: Search,
-        *,
-        centred: bool = True,
-    ) -> None:
-        self.A, self.W_V, self.update, self.how, self.centred = A, W_V, update, search, centred
-        self.W_O = update.centred(W_O)
-        self.constant_W_O = W_O if update.constant_gain is None else W_O * update.constant_gain
-        self.d = W_V.shape[-2]
-        self.system = JoinedHeads(A, W_V, self.W_O, update.shift, centred=centred)
-        self.mu = torch.zeros(self.system.items, dtype=complex_of(A.dtype), device=A.device)
-        self.residual = torch.zeros_like(self.mu.real)
-        # Whether other eigenvalues are as large as the dominating one; what X tends to is then not known.
-        self.repeated = torch.zeros_like(self.residual, dtype=torch.bool)
-        self.error = torch.zeros_like(self.residual)
-        self.weights_error = torch.zeros((), dtype=A.dtype, device=A.device)
-        self.array: Tensor | None = None
-
-    def radii(self) -> Radii:
-        """Both radii of every item."""
-        if self.A.tokens > 1:
-            self._search()
-        return self.result(self.smooth_radius().expand(len(self.mu)))
-
-    def result(self, smooth: Tensor) -> Radii:
-        """The radii, given the one on constant arrays ``(items,)``."""
-        alone = self.A.counted()[:, 0] < 2
-        rough, base = torch.where(alone, 0.0, self.mu.abs()), self.update.base
-        # Features that no head writes to stay as they are: eigenvalue `base` on both sides.
-        left_out = self.W_V.shape[-3] * self.W_V.shape[-1] < self.d
-        frozen = torch.zeros_like(self.repeated)
-        if left_out:
-            shrinks = smooth + self.weights_error < base
-            frozen = shrinks & ~alone & (rough <= base + SAFETY * self.error)
-            smooth = smooth.clamp(min=base)
-            rough = torch.where(alone, 0.0, rough.clamp(min=base))
-        known = ~self.repeated if self.array is not None else torch.zeros_like(self.repeated)
-        level = smooth.clamp(min=self.how.smooth_floor)
-        gap = (level - rough.clamp(min=self.how.rough_floor)).abs()
-        doubted = ~alone & (gap <= SAFETY * self.error) & (self.error > 0) & ~frozen
-        array = self.array
-        if array is None and self.how.limit is not False and self.A.tokens > 1 and bool(self.repeated.all()):
-            array = torch.full((len(self.mu), self.A.tokens, self.d), torch.nan, dtype=self.mu.dtype).to(self.mu.device)
-        return Radii(
-            rho_smooth=smooth,
-            rho_rough=rough,
-            residual=self.residual,
-            mu=self.mu,
-            mixed=torch.zeros_like(self.repeated),
-            rank_known=known,
-            weights_error=self.weights_error.expand(len(self.mu)),
-            error=self.error,
-            certified=alone,
-            doubted=doubted,
-            frozen=frozen,
-            array=array,
-        )
-
-    def largest(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The eigenvalue of largest modulus of the only item, its residual and its error."""
-        self._search()
-        return self.mu[0], self.residual[0], self.error[0]
-
-    def _search(self) -> None:
-        if self.A.causal and self.how.method == "auto":
-            self._by_causal_blocks()
-        elif self._is_small():
-            self._directly()
-        else:
-            self._by_arnoldi()
-
-    def _error(self, condition: Tensor, residual: Tensor, blur: Tensor) -> Tensor:
-        """How far an eigenvalue may be off: its condition number times residual and rounding of A in the update."""
-        sizes = _norms(self.W_V, self.W_O)
-        return moved(condition, residual + (blur * sizes).sum(-1), sizes.sum(), self.A.tokens * self.d)
-
-    def _is_small(self) -> bool:
-        size = int(self.system.rank.max())
-        return self.how.method == "dense" or size < 2 or (self.how.method == "auto" and size <= _DENSE_SIZE)
-
-    def smooth_radius(self) -> Tensor:
-        """The radius of ``base + Σ_h c_h W_V^h W_O^h``, c_h the eigenvalue of attention on constant arrays.
-
-        Without the zeros of features that no head writes to.
-        """
-        V, O = stack_heads(self.W_V * self.update.constant[:, None, None], self.constant_W_O)  # noqa: E741
-        base = self.update.base
-        small = smaller_product(V, O)
-        if len(small) > _DENSE_WEIGHTS:
-            # Attention of ones on the diagonal: the block of a token that sees only itself.
-            ritz = self._extremal(CausalBlocks(self.update.constant[None], self.W_V, self.constant_W_O))
-            self.weights_error = (ritz.condition * ritz.residual)[0]
-            return ritz.score[0]
-        small = small.double()
-        values, errors = eigenvalues_and_errors(small, torch.finfo(V.dtype).eps)
-        size = (base + values).abs()
-        self.weights_error = ((size + errors).max() - size.max()).to(self.residual)
-        return size.max().to(self.residual)
-
-    def _extremal(self, system: LinearSystem, vectors: bool = False) -> Extremal:
-        how = self.how
-        return extremal(
-            system,
-            modulus(self.update.base),
-            tolerance=how.tolerance,
-            first=how.steps or 16,
-            most=how.steps or _STEPS,
-            restarts=0 if how.steps else _RESTARTS,
-            vectors=vectors,
-            seed=how.seed,
-        )
-
-    def _by_arnoldi(self) -> None:
-        # A single token has no centred arrays.
-        index = (self.system.rank > 0).nonzero()[:, 0]
-        far = long_ways(_union(self.A))[index] if isinstance(self.A, DenseAttention) else torch.zeros_like(index) > 0
-        wanted = self.how.limit is not False
-        ritz = self._extremal(self.system.select(index), vectors=wanted or bool(far.any()))
-        self.mu[index] = self.update.base + ritz.value
-        self.residual[index] = ritz.residual
-        self.error[index] = self._error(ritz.condition, ritz.residual, rounding(self.A)[index])
-        if bool(far.any()):
-            self._check_from_the_left(index[far], ritz, far)
-        if not wanted:
-            ritz.vector = None
-        if ritz.vector is not None:
-            arrays = torch.zeros(len(self.mu), self.A.tokens, self.d, dtype=self.mu.dtype, device=self.A.device)
-            arrays[index] = ritz.vector.view(-1, self.A.tokens, self.d)
-            self.array = self._with_constant_part(arrays)
-
-    def _check_from_the_left(self, index: Tensor, right: Extremal, which: Tensor) -> None:
-        """The same eigenvalue from the transposed update: another start, and the condition number in all dimensions.
-
-        Where the two do not agree, the error is infinite.
-        """
-        assert right.vector is not None
-        left = self._extremal(TransposedHeads(self.system.select(index)), vectors=True)
-        assert left.vector is not None
-        theta, x, y = right.value[which], right.vector[which], left.vector
-        mirrored = (left.value - theta.conj()).abs() < (left.value - theta).abs()
-        y = torch.where(mirrored[:, None], y.conj(), y)
-        apart = torch.minimum((left.value - theta).abs(), (left.value - theta.conj()).abs())
-        overlap = (y * x).sum(-1).abs().clamp(min=torch.finfo(x.real.dtype).tiny)
-        error = self._error(1 / overlap, right.residual[which] + left.residual, rounding(self.A)[index])
-        met = apart <= SAFETY * error + 1e-3 * theta.abs().clamp(min=1)
-        self.error[index] = torch.where(met, torch.maximum(self.error[index], error), torch.inf)
-
-    def _directly(self) -> None:
-        """All eigenvalues of T_P, item by item, over the tokens that count."""
-        A = self.A.dense()
-        arrays = torch.zeros(len(self.mu), A.tokens, self.d, dtype=self.mu.dtype, device=A.device)
-        for i in range(len(self.mu)):
-            keep = torch.ones_like(A.A[0, 0, 0], dtype=torch.bool) if A.mask is None else A.mask[i, 0]
-            if keep.sum() < 2:
-                continue
-            counted = DenseAttention.trusted(A.A[i][:, keep][:, :, keep], None, A.causal, A.rounding)
-            heads = centred_matrix(counted) if self.centred else counted.A
-            heads = heads - self.update.shift[:, None, None] * torch.eye(heads.shape[-1]).to(heads)
-            # Σ_h B_h ⊗ W_hᵀ, acting on the rows of an array laid end to end.
-            matrix = torch.einsum("hij,hdk,hke->iejd", heads, self.W_V, self.W_O).flatten(2).flatten(0, 1)
-            theta = eigenvalues(matrix)
-            best = theta[(self.update.base + theta).abs().argmax()]
-            self.repeated[i] = _has_equal(theta[None], best[None], self.update.base)[0]
-            self.mu[i] = self.update.base + best
-            vector, condition = eigenvectors(matrix[None], best[None])
-            blur = rounding(counted) + torch.finfo(A.dtype).eps  # and that of the eigenvalue itself
-            self.error[i] = self._error(condition, torch.zeros_like(condition), blur[None])[0]
-            if self.how.limit is not False and self.centred:
-                y = vector.view(-1, self.d)
-                v = reflector(counted)[0].to(y.dtype)
-                Z = torch.cat([torch.zeros_like(y[:1]), y])
-                arrays[i, keep] = Z - v @ (v.mT @ Z)
-        if self.how.limit is not False and self.centred:
-            self.array = self._with_constant_part(arrays)
-
-    def _with_constant_part(self, Z: Tensor) -> Tensor:
-        """The eigenarray ``Z + 1 w`` of T from that of T_P: ``w (μ − base − Σ_h c_h W_V^h W_O^h) = mean T(Z)``."""
-        tokens = None if self.A.mask is None else self.A.mask[:, 0]
-        plain = JoinedHeads(self.A, self.W_V, self.constant_W_O, self.update.shift)
-        mean = token_mean(real_and_imaginary(plain.mix, Z), tokens)
-        W = torch.einsum("h,hdk,hke->de", self.update.constant, self.W_V, self.constant_W_O).to(Z.dtype)
-        eye = torch.eye(self.d, dtype=Z.dtype, device=Z.device)
-        matrix = (self.mu - self.update.base)[:, None, None] * eye - W
-        w = torch.linalg.solve_ex(matrix, mean, left=False).result
-        return Z + w if tokens is None else (Z + w) * tokens[..., None]
-
-    def _by_causal_blocks(self) -> None:
-        """The first token sees only itself and has the smooth spectrum; the others' blocks have the rest."""
-        A, base = self.A, self.update.base
-        diagonal = A.diagonal().mT - self.update.shift  # (items, n, heads)
-        counted = torch.ones_like(diagonal[..., 0], dtype=torch.bool) if A.mask is None else A.mask[:, 0]
-        rest = counted & (counted.cumsum(-1) > 1)
-        blocks = CausalBlocks(diagonal[rest], self.W_V, self.W_O)
-        if blocks.items == 0:
-            return
-        value, residual, ties = self._of_blocks(blocks)
-
-        def spread(x: Tensor, elsewhere: float) -> Tensor:
-            """From the counted tokens to all, ``(items, n)``."""
-            out = torch.full(rest.shape, elsewhere, dtype=x.dtype, device=A.device)
-            out[rest] = x
-            return out
-
-        score = spread((base + value).abs(), -1.0)
-        token = score.argmax(-1, keepdim=True)
-        highest = score.gather(1, token)
-        self.repeated = (score >= highest - _EQUAL * highest.clamp(min=1)).sum(-1) > 1
-        self.repeated |= spread(ties, 0.0).gather(1, token)[:, 0]
-        self.mu = base + spread(value, 0.0).gather(1, token)[:, 0]
-        self.residual = spread(residual, 0.0).gather(1, token)[:, 0]
-        chosen = CausalBlocks(
-            diagonal.gather(1, token[..., None].expand(-1, -1, diagonal.shape[-1]))[:, 0], self.W_V, self.W_O
-        )
-        self.error = self._block_error(chosen, self.mu - base, self.residual)
-        cheap = A.tokens * self.d**3 * len(self.mu) <= _CAUSAL_LIMIT
-        if self.how.limit or (self.how.limit is None and cheap):
-            X = self._by_forward_substitution(diagonal, token[:, 0])
-            if self._changes_means():
-                # Substitution solves for A; where constant arrays are changed or scaled apart, so is the constant part.
-                X = self._with_constant_part(real_and_imaginary(lambda x: centre_tokens(x, _tokens(A)), X))
-            self.array = X
-
-    def _changes_means(self) -> bool:
-        update = self.update
-        return update.constant_gain is not None or not torch.allclose(update.constant, 1 - update.shift)
-
-    def largest_of_blocks(self, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The eigenvalue of largest modulus of single tokens, its residual and its error.
-
-        Args:
-            diagonal: ``(tokens, heads)``, A_h[i, i] − s_h.
-        """
-        blocks = CausalBlocks(diagonal, self.W_V, self.W_O)
-        values, residual = self._of_blocks(blocks)[:2]
-        mu = self.update.base + values
-        best = mu.abs().argmax()
-        one = torch.tensor([int(best)], device=diagonal.device)
-        error = self._block_error(blocks.select(one), values[one], residual[one])
-        return mu[best], residual[best], error[0]
-
-    def _of_blocks(self, blocks: CausalBlocks) -> tuple[Tensor, Tensor, Tensor]:
-        """The θ of each block with the largest |base + θ|, its residual, and whether another one ties with it."""
-        base = self.update.base
-        if self.d <= _DENSE_BLOCK:
-            theta = eigenvalues(blocks.matrices())
-            best = (base + theta).abs().argmax(-1, keepdim=True)
-            value = theta.gather(1, best)[:, 0]
-            return value, torch.zeros_like(theta.real[:, 0]), _has_equal(theta, value, base)
-        ritz = self._extremal(blocks)
-        return ritz.value, ritz.residual, torch.zeros_like(ritz.residual, dtype=torch.bool)
-
-    def _block_error(self, blocks: CausalBlocks, theta: Tensor, residual: Tensor) -> Tensor:
-        """How far θ may be off: only the rounding of A's diagonal enters."""
-        if self.d > _DENSE_WEIGHTS:
-            return residual
-        _, condition = eigenvectors(blocks.matrices(), theta)
-        return self._error(condition, residual, self.A.rounding * blocks.diagonal.abs())
-
-    def _by_forward_substitution(self, diagonal: Tensor, first: Tensor) -> Tensor:
-        """The eigenarray that starts at token `first` with its block's eigenvector and continues causally."""
-        A = self.A.dense().A
-        theta = self.mu - self.update.base
-        X = torch.zeros(len(A), A.shape[-1], self.d, dtype=theta.dtype, device=A.device)
-        eye = torch.eye(self.d, dtype=theta.dtype, device=A.device)
-        W_V, W_O = self.W_V.to(theta.dtype), self.W_O.to(theta.dtype)
-        for i in range(A.shape[-1]):
-            block = torch.einsum("bh,hdk,hke->bde", diagonal[:, i].to(theta.dtype), W_V, W_O)
-            start = first == i
-            if start.any():
-                X[start, i] = eigenvector(block[start].mT, theta[start])
-            later = first < i
-            if later.any():
-                seen = torch.einsum("bhj,bjd->bhd", A[later, :, i, :i].to(theta.dtype), X[later, :i])
-                inflow = torch.einsum("bhd,hdk,hke->be", seen, W_V, W_O)
-                matrix = theta[later][:, None, None] * eye - block[later]
-                X[later, i] = torch.linalg.solve_ex(matrix, inflow[:, None], left=False).result[:, 0]
-                X = X / X.abs().amax((1, 2), keepdim=True).clamp(min=1)  # rows can grow geometrically
-        if self.A.mask is not None:
-            X = X * self.A.mask[:, 0, :, None]
-        return X

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,9 +20,11 @@ from oversmooth import metrics
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.dominance import check_residual
-from oversmooth.theory.operators import AttentionOperator, as_operator
+from oversmooth.theory.log_scaled import TokenParts, no_scale, scaled, split, summed
+from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.simulated_layers import Layer, one_per_feature, stack_of_layers
 from oversmooth.theory.tokens import centre_tokens, token_mean
-from oversmooth.theory.weights import check_weights, one_per_head
+from oversmooth.theory.weights import one_per_head
 
 Norm = Literal["none", "pre", "post"]
 MOST_LAYERS = 10**8
@@ -85,33 +87,6 @@ class Simulation:
         return (rise / (self.depth[-1] - self.depth[half])).exp()
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """One layer of the stack."""
-
-    A: AttentionOperator
-    W_V: Tensor
-    W_O: Tensor
-    bias: Tensor | None
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return torch.broadcast_shapes(self.A.shape[:-3], self.W_V.shape[:-3], self.W_O.shape[:-3])
-
-    @property
-    def tokens(self) -> Tensor | None:
-        """The tokens that count, ``(..., n)``: the same for all heads."""
-        return None if self.A.mask is None else self.A.mask[..., 0, :]
-
-    def mix(self, X: Tensor, source: Tensor | None, strength: Tensor) -> Tensor:
-        """``Σ_h (A_h V_h + λ̃ (V⁰_h − V_h)) W_O^h`` for ``V_h = X W_V^h``; without source, V⁰, that term is left out."""
-        V = X[..., None, :, :] @ self.W_V
-        U = self.A @ V
-        if source is not None:
-            U = U + strength[:, None, None] * (source - V)
-        return (U @ self.W_O).sum(-3)
-
-
 def simulate(
     X: Tensor,
     A: Tensor | AttentionOperator | Sequence[Tensor | AttentionOperator],
@@ -156,7 +131,7 @@ def simulate(
         InputError: shapes that do not fit, entries that are not finite, or masks that differ between layers or heads.
     """
     X = arguments.tensor(X, "tokens", "(..., n, d)")
-    stack = _stack(X, A, W_V, W_O, bias)
+    stack = stack_of_layers(X, A, W_V, W_O, bias)
     first = stack[0]
     layers, every = (
         arguments.whole(layers, "layers", least=1, most=MOST_LAYERS),
@@ -168,7 +143,7 @@ def simulate(
     if not X.isfinite().all():
         raise InputError("the tokens have NaN or infinite entries; start from finite ones")
     X = X.to(first.A.dtype).expand(*torch.broadcast_shapes(X.shape[:-2], first.batch_shape), *X.shape[-2:])
-    weight, offset = _one_per_feature(gamma, X, "gamma"), _one_per_feature(beta, X, "beta")
+    weight, offset = one_per_feature(gamma, X, "gamma"), one_per_feature(beta, X, "beta")
     strength = one_per_head(neutreno, first.W_V, "neutreno")
     if strength.any() and any(layer.W_V.shape[-3:] != first.W_V.shape[-3:] for layer in stack):
         raise InputError("NeuTRENO adds the first layer's values to every layer's; give all layers heads of one shape")
@@ -185,21 +160,11 @@ def simulate(
     return _measure(states, layers, every, progress, first.tokens, bands_only)
 
 
-@dataclass(frozen=True)
-class _State:
-    """X as constant part and centred part, each with its scale in float64: ``X = e^s (1 m) + e^z Z``."""
-
-    m: Tensor  # (..., 1, d)
-    s: Tensor  # (..., 1, 1)
-    Z: Tensor  # (..., n, d)
-    z: Tensor  # (..., 1, 1)
-
-
-def _linear(X: Tensor, stack: list[_Layer], keeps: list[float], strength: Tensor) -> Iterator[_State]:
+def _linear(X: Tensor, stack: list[Layer], keeps: list[float], strength: Tensor) -> Iterator[TokenParts]:
     """The states of the linear update, the input first, without end."""
     tokens = stack[0].tokens
-    zero = _no_scale(X)
-    state = _parts(X, tokens)
+    zero = no_scale(X)
+    state = split(X, tokens)
     V0 = X[..., None, :, :] @ stack[0].W_V
     steer = bool(strength.any())
     # On constant arrays a layer is a product with these; what V⁰ adds is the same at every pass.
@@ -225,20 +190,20 @@ def _linear(X: Tensor, stack: list[_Layer], keeps: list[float], strength: Tensor
         bias = stack[at].bias
         if bias is not None:
             constant.append((bias.expand_as(m), zero))
-        state = _State(*_summed(constant), *_summed(centred))
+        state = TokenParts(*summed(constant), *summed(centred))
         depth += 1
 
 
 def _normed(
     X: Tensor,
-    stack: list[_Layer],
+    stack: list[Layer],
     keeps: list[float],
     strength: Tensor,
     norm: Norm,
     gamma: Tensor,
     beta: Tensor,
     eps: float,
-) -> Iterator[_State]:
+) -> Iterator[TokenParts]:
     """The states with LayerNorm, which keeps X in range (Post-LN) or makes it grow linearly (Pre-LN)."""
     tokens = stack[0].tokens
     source, depth = None, 0
@@ -248,7 +213,7 @@ def _normed(
         return X if tokens is None else X * tokens[..., None]
 
     while True:
-        yield _parts(X, tokens)
+        yield split(X, tokens)
         layer = stack[depth % len(stack)]
         inner = layer_norm(X) if norm == "pre" else X
         if depth == 0:
@@ -261,7 +226,7 @@ def _normed(
 
 
 def _measure(
-    states: Iterator[_State],
+    states: Iterator[TokenParts],
     layers: int,
     every: int,
     progress: Callable[[int], None] | None,
@@ -278,7 +243,7 @@ def _measure(
             norms.append(torch.logaddexp(2 * log_high, 2 * log_low)[..., 0, 0] / 2)
             top = torch.maximum(state.s, state.z)
             top = torch.where(top.isfinite(), top, 0.0)
-            X = _scaled(state.m, state.s - top) + _scaled(state.Z, state.z - top)
+            X = scaled(state.m, state.s - top) + scaled(state.Z, state.z - top)
             X = X if tokens is None else X * tokens[..., None]
             # A token that cancels between the two parts is known only up to rounding; its direction is noise.
             size = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
@@ -313,98 +278,3 @@ def _metrics(X: Tensor, tokens: Tensor | None) -> dict[str, Tensor]:
         "abs_cos": metrics.cosine(X, absolute=True, mask=mask),
         **{name: getattr(metrics, name)(X, mask=mask) for name in _METRICS[2:]},
     }
-
-
-def _rescaled(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """x of unit norm, and the scale that compensates for it, ``-inf`` for zero."""
-    # The logarithm is that of the same number that x is divided by, so that nothing is lost between the two.
-    size = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True, dtype=torch.float64).to(x.dtype)
-    return x / torch.where(size == 0, 1.0, size), scale + size.double().log()
-
-
-def _scaled(x: Tensor, scale: Tensor) -> Tensor:
-    """``e^scale · x`` in the precision of x."""
-    return x * torch.exp(scale).to(x.dtype)
-
-
-def _summed(terms: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """``Σ e^scale · x`` of unit norm, and its own scale, however far apart the scales are."""
-    scaled = [_rescaled(x, scale) for x, scale in terms]
-    if len(scaled) == 1:
-        return scaled[0]
-    top = torch.stack([scale for _, scale in scaled]).amax(0)
-    top = torch.where(top.isneginf(), 0.0, top)
-    total = torch.stack([_scaled(x, scale - top) for x, scale in scaled]).sum(0)
-    return _rescaled(total, top)
-
-
-def _no_scale(X: Tensor) -> Tensor:
-    """A scale of one, ``(..., 1, 1)``, as a logarithm."""
-    return torch.zeros_like(X[..., :1, :1], dtype=torch.float64)
-
-
-def _parts(X: Tensor, tokens: Tensor | None) -> _State:
-    """X as its constant and centred parts."""
-    zero = _no_scale(X)
-    return _State(*_rescaled(token_mean(X, tokens), zero), *_rescaled(centre_tokens(X, tokens), zero))
-
-
-def _one_per_feature(value: Tensor | float, X: Tensor, name: str) -> Tensor:
-    remedy = f"give finite numbers, one or {X.shape[-1]}, one per feature"
-    numbers = arguments.numbers(value, name, remedy, dtype=X.dtype, device=X.device)
-    if numbers.ndim > 1 or numbers.numel() not in (1, X.shape[-1]):
-        raise InputError(f"{name} has shape {tuple(numbers.shape)}; {remedy}")
-    if not numbers.isfinite().all():
-        raise InputError(f"{name} has NaN or infinite entries; {remedy}")
-    return numbers
-
-
-def _stack(
-    X: Tensor,
-    A: Tensor | AttentionOperator | Sequence[Tensor | AttentionOperator],
-    W_V: Tensor | Sequence[Tensor],
-    W_O: Tensor | Sequence[Tensor],
-    bias: Tensor | Sequence[Tensor | None] | None,
-) -> list[_Layer]:
-    def listed(x: Any) -> list[Any]:
-        return list(x) if isinstance(x, (list, tuple)) else [x]
-
-    given = [listed(x) for x in (A, W_V, W_O, bias)]
-    depth = max(len(x) for x in given)
-    if any(len(x) not in (1, depth) for x in given) or depth == 0:
-        counts = f"{len(given[0])} A, {len(given[1])} W_V and {len(given[2])} W_O"
-        biases = f", and {len(given[3])} biases" if len(given[3]) != 1 else ""
-        raise InputError(f"the stack has {counts}{biases}; give one or as many of each")
-    if isinstance(bias, (list, tuple)) and not all(b is None or isinstance(b, Tensor) for b in bias):
-        raise InputError("bias is a list of numbers; give a tensor, or a list of tensors, one per layer")
-    operators = [as_operator(a) for a in given[0]]
-    dtype = X.dtype
-    for operator in operators:
-        dtype = torch.promote_types(dtype, operator.dtype)
-    mask = operators[0].mask
-    layers = []
-    for i in range(depth):
-        operator = operators[i % len(operators)].to(dtype)
-        v, o, added = (x[i % len(x)] for x in given[1:])
-        v, o = check_weights(v, o)
-        fits = X.ndim > 1 and X.shape[-2:] == (operator.tokens, v.shape[-2]) and operator.shape[-3:-2] == v.shape[-3:-2]
-        if not fits:
-            raise InputError(
-                f"layer {i}: tokens {tuple(X.shape)}, attention {tuple(operator.shape)} and "
-                f"W_V {tuple(v.shape)} do not fit; they must be (..., n, d), (..., heads, n, n) and (heads, d, k)"
-            )
-        arguments.check_broadcast(
-            tokens=X.shape[:-2], attention=operator.shape[:-3], W_V=v.shape[:-3], W_O=o.shape[:-3]
-        )
-        same = (mask is None) == (operator.mask is None) and (
-            mask is None
-            or operator.mask is None
-            or bool((operator.mask == mask[..., :1, :]).all())  # over heads and layers
-        )
-        if not same:
-            raise InputError(f"layer {i}: the mask differs from the first layer's, or between heads; give one for all")
-        if added is not None:
-            name = "bias" if len(given[3]) == 1 else f"bias of layer {i}"
-            added = _one_per_feature(added, X[..., :1, :].to(dtype), name)
-        layers.append(_Layer(operator, v.to(X.device, dtype), o.to(X.device, dtype), added))
-    return layers

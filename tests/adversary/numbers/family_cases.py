@@ -219,6 +219,8 @@ _IN_MINIMAX = _LLAMA | dict(
     base=1,
     factor=lambda _modules, _place: 0.8,
     norm="",  # before attention, and on the stream
+    # The model returns linear layers' states too, and in transformers 5.10 every other layer as cross-attention.
+    weights_of="layers.{}.self_attn",
 )
 _WAV = dict(
     **_SIZES,
@@ -393,7 +395,6 @@ _DESCRIBED = [
         "MiniMax (linear, then full)",
         hf("MiniMaxModel", "MiniMaxConfig", **_MINIMAX, layer_types=["linear_attention", "full_attention"]),
         **_IN_MINIMAX | dict(massive=""),
-        weights_of="layers.{}.self_attn",
         runs=(1,),
     ),
     Case(

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from support.families import HEADS, LAYERS, WIDTH, randomise, run
+from support.torch_attention import with_weights_of_heads
 from torch import Tensor, nn
 
 PROOF = 1e-9
@@ -361,6 +362,8 @@ def passages(name: str, how: str = "padded") -> list[Passage]:
     # In float64 eager attention turns rows that are masked whole, as padding on the left has them, into NaN.
     dtype = torch.float32 if how == "left" else torch.float64
     model = case.make(dtype)
+    if hasattr(model, "_can_set_attn_implementation") and not model._can_set_attn_implementation():
+        model = _made_eager(model).to(dtype)
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # the grouped kernel has no float64
     found = listen(case, model)
@@ -383,6 +386,15 @@ def passages(name: str, how: str = "padded") -> list[Passage]:
     return found
 
 
+def _made_eager(model: nn.Module) -> nn.Module:
+    """The same model where its attention is chosen once, as it is made (Nemotron in transformers 5.10)."""
+    config = copy.deepcopy(model.config)
+    config._attn_implementation = "eager"
+    again = type(model)(config).eval()
+    again.load_state_dict(model.state_dict())
+    return again
+
+
 def _prove_it_is_what_runs(case: Case, how: str, found: list[Passage]) -> None:
     """Eager attention in float64 must give what the model gives as people run it."""
     model, counted = case.make(), case.counted(how)
@@ -403,7 +415,7 @@ def _weights_of_attention(
     original = F.multi_head_attention_forward
 
     def all_heads(*args: Any, **kwargs: Any) -> Any:
-        out, A = original(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
+        out, A = with_weights_of_heads(original, *args, **kwargs)
         weights.append(A)
         return out, A.mean(1)
 
