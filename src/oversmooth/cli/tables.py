@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oversmooth.cli.app import out, progress_bar
+from oversmooth.cli.neutreno import neutreno
 from oversmooth.cli.options import own_option, parameters_of, take
 from oversmooth.cli.reproduce import reproduce
-from oversmooth.cli.train import Data, Device, Force, leave, leaves_when_asked, load, on_nan_named, progress, say
+from oversmooth.cli.train import Device, Force, leave, leaves_when_asked, load, on_nan_named, progress, say
+from oversmooth.reproduce.table_registry import all_tables
 from oversmooth.reproduce.tables.base import Table
-from oversmooth.reproduce.tables.registry import all_tables
 from oversmooth.safety.options import option_fields
 
 if TYPE_CHECKING:
     from oversmooth.reproduce.cells import Kept
-    from oversmooth.train.tasks.images.data.splits import Splits
     from oversmooth.train.tasks.images.recipe import Recipe
 
+_UNKNOWNS = ("wiring", "initialisation", "output_bias")
 _OF_TRAINING = ("cells", "at_once", "minutes", "on_nan")
 """Options that a table which trains nothing does without."""
 Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
@@ -42,7 +43,7 @@ def _reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="A small version, minutes on a CPU; not to be compared.")
     ] = False,
-    data: Data = "cifar100",
+    data: Annotated[str | None, typer.Option("--data")] = None,
     results: Results = Path("results"),
     at_once: Annotated[int, typer.Option(help="Runs at once, each in a process.", min=1, max=256)] = 1,
     minutes: Annotated[float | None, typer.Option(help="Stop at checkpoints after so long.", min=0)] = None,
@@ -85,7 +86,7 @@ def _reproduce(
             recipes,
             cells or [],
             results,
-            data=data,
+            data=data or (quick and asked.quick_data) or asked.default_data,
             at_once=at_once,
             minutes=minutes,
             device=device,
@@ -111,31 +112,34 @@ def _fill(
     """
     from oversmooth.reproduce.cells import chosen
     from oversmooth.safety import files
+    from oversmooth.train.tasks.registry import check_fits
 
     files.check_folder(results)  # what can be refused is, before the data is read, which takes a while
     when_nan = on_nan_named(on_nan)
-    chosen(recipes, words)
+    chosen(recipes, words, table.names_of)
     with leaves_when_asked() if table.trains else contextlib.nullcontext():
-        splits = load(data)
+        loaded = load(data, recipes[0])
         if table.quick:
-            recipes, splits = _fitted(recipes, splits, table.quick_test_images)
+            recipes, loaded = _fitted(recipes, loaded, table.quick_test_images)
             how["at_once"] = 1
-        wanted = chosen(recipes, words)
+        wanted = chosen(recipes, words, table.names_of)
         for recipe in wanted:
-            recipe.check_fits(splits.train)
+            check_fits(recipe, loaded)
         with progress() if table.trains else _parts_done(table.progress_unit) as on_progress:
             from oversmooth.reproduce.filling import Running
 
             running = Running(data=data, on_nan=when_nan, on_message=say, on_progress=on_progress, **how)
-            filled = table.fill(wanted, splits, results, running)
+            filled = table.fill(wanted, loaded, results, running)
     return recipes, filled.why
 
 
-def _fitted(recipes: list[Recipe], splits: Splits, test_images: int) -> tuple[list[Recipe], Splits]:
-    """A quick version takes any data set, and tests on a part of it."""
-    from oversmooth.train.tasks.images.data.splits import first_of_test
+def _fitted(recipes: list[Any], data: Any, test_images: int) -> tuple[list[Any], Any]:
+    """A quick version takes any data set, and tests on a part of it, where that is images."""
+    from oversmooth.train.tasks.images.data.splits import Splits, first_of_test
+    from oversmooth.train.tasks.registry import fitted
 
-    return [recipe.fitted(splits.train) for recipe in recipes], first_of_test(splits, test_images)
+    part = first_of_test(data, test_images) if isinstance(data, Splits) else data
+    return [fitted(recipe, data) for recipe in recipes], part
 
 
 @contextlib.contextmanager
@@ -185,16 +189,19 @@ def _add_command(table: type[Table]) -> None:
 
     command.__doc__ = table.__doc__
     take(command, _parameters(table))
-    reproduce.command(name=table.name)(command)
+    group = {"": reproduce, "neutreno": neutreno}[table.group]
+    group.command(name=table.name)(command)
 
 
 def _parameters(table: type[Table]) -> list[Parameter]:
     """The options that tables share, with the table's own among them."""
-    left_out = ("table", "own", *(() if table.trains else _OF_TRAINING))
+    left_out = ("table", "own", *(() if table.trains else _OF_TRAINING), *(() if table.asks_unknowns else _UNKNOWNS))
     shared = {one.name: one for one in parameters_of(_reproduce) if one.name not in left_out}
     if "cells" in shared:
         which = Annotated[list[str] | None, typer.Option("--cells", help=table.cells_help)]
         shared["cells"] = shared["cells"].replace(annotation=which)
+    what = Annotated[str | None, typer.Option(help=table.data_help, show_default=table.default_data)]
+    shared["data"] = shared["data"].replace(annotation=what)
     parameters = list(shared.values())
     for field in reversed(option_fields(table)):
         names = [parameter.name for parameter in parameters]

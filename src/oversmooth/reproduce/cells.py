@@ -7,7 +7,7 @@ the end. Machines that fill different cells of one table need only put their fil
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -106,7 +106,17 @@ def missing(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> lis
     return [recipe for recipe in recipes if read(cell_path(results, folder, recipe)) is None]
 
 
-def chosen(recipes: Sequence[Any], words: Sequence[str]) -> list[Any]:
+Names = Callable[[Any], Mapping[str, str]]
+"""What a recipe's cell is called, by what the names are of: ``{"variant": "plain", "share": "10%"}``."""
+
+
+def names_of(recipe: Any) -> dict[str, str]:
+    """Of a cell whose model sees images."""
+    depth = {"depth": f"depth{recipe.shape.depth}"}
+    return {"variant": recipe.variant, "share": f"{100 * recipe.share:g}%", **depth}
+
+
+def chosen(recipes: Sequence[Any], words: Sequence[str], names: Names = names_of) -> list[Any]:
     """Those that the words name: a variant (plain), a share (10%), a depth (depth24), or several of them
     (plain:10%); all if there are no words.
     """
@@ -114,23 +124,23 @@ def chosen(recipes: Sequence[Any], words: Sequence[str]) -> list[Any]:
         return list(recipes)
     wanted: list[Any] = []
     for word in (part for text in words for part in text.replace(",", " ").split()):
-        fits = [recipe for recipe in recipes if _fits(recipe, word)]
+        fits = [recipe for recipe in recipes if _fits(names(recipe), word)]
         if not fits:
-            variants, shares = sorted({r.variant for r in recipes}), sorted({f"{100 * r.share:g}%" for r in recipes})
-            depths = [f"depth{depth}" for depth in sorted({r.shape.depth for r in recipes})]
-            more = f", depths ({', '.join(depths)})" if len(depths) > 1 else ""
-            raise InputError(
-                f"no cell is called {word!r}; name variants ({', '.join(variants)}), shares ({', '.join(shares)}){more}"
-                f", or several of them, such as {recipes[0].variant}:{depths[-1] if more else shares[0]}"
-            )
+            kinds: dict[str, list[str]] = {}
+            for recipe in recipes:
+                for kind, name in names(recipe).items():
+                    kinds[kind] = list(dict.fromkeys([*kinds.get(kind, []), name]))
+            open_kinds = {kind: each for kind, each in kinds.items() if len(each) > 1 or kind == "variant"}
+            listed = ", ".join(f"{kind}s ({', '.join(each)})" for kind, each in open_kinds.items())
+            several = ":".join(each[-1] for each in open_kinds.values())
+            raise InputError(f"no cell is called {word!r}; name {listed}, or several of them, such as {several}")
         wanted += [recipe for recipe in fits if recipe not in wanted]
     return wanted
 
 
-def _fits(recipe: Any, word: str) -> bool:
-    share = f"{100 * recipe.share:g}"
-    names = (recipe.variant, share, f"{share}%", f"depth{recipe.shape.depth}")
-    return all(part in names for part in word.split(":"))
+def _fits(names: Mapping[str, str], word: str) -> bool:
+    known = {*names.values(), *(name.removesuffix("%") for name in names.values())}
+    return all(part in known for part in word.split(":"))
 
 
 def fitted_to_kept(recipes: Sequence[Any], results: Path, folder: Folder) -> list[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from oversmooth.reproduce.cells import read_folder
-from oversmooth.reproduce.tables.registry import all_tables
+from oversmooth.reproduce.table_registry import all_tables
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine import checkpoint
 from oversmooth.train.engine.recipe import read_recipe
@@ -18,7 +18,7 @@ def status(results: Path) -> list[tuple[str, str, str, str, str]]:
     for folder in _folders(results):
         for cell in sorted(read_folder(folder), key=lambda cell: (cell["title"], cell["recipe"]["seed"])):
             scores = read_recipe(cell["recipe"]).describe(cell)
-            rows.append((folder.name, cell["title"], scores, cell["hardware"], cell["day"]))
+            rows.append((folder.relative_to(results).as_posix(), cell["title"], scores, cell["hardware"], cell["day"]))
     for folder in sorted(path for path in (results / "work").glob("*") if path.is_dir()):
         try:
             recipe = checkpoint.recipe_of(folder)
@@ -33,5 +33,5 @@ def status(results: Path) -> list[tuple[str, str, str, str, str]]:
 def _folders(results: Path) -> Iterator[Path]:
     """Of each table: its own, and those of its versions, such as table2-quick."""
     for table in all_tables():
-        paths = [results / table.name, *sorted(results.glob(f"{table.name}-*"))]
+        paths = [results / table.home(), *sorted(results.glob(f"{table.home()}-*"))]
         yield from (path for path in paths if path.is_dir())

@@ -45,6 +45,23 @@ def points(panels: list[tuple[str, list[Point]]], label: str) -> Any:
     return alt.hconcat(*drawn, spacing=40).resolve_scale(y="independent")
 
 
+def bars(title: str, rows: list[Point], label: str) -> Any:
+    """A row per model, the best last as given: a point with its error bar, for more models than a panel has room for."""
+    import altair as alt
+
+    rows = _drawable(rows)
+    _check_any(rows)
+    names = [row["model"] for row in rows]
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        alt.Y("model:N", sort=names, title=None, axis=alt.Axis(labelLimit=260, grid=True)),
+        color=alt.value(_COLOURS[0]),
+    )
+    scale = alt.Scale(zero=False, nice=True, padding=8)
+    rules = base.mark_rule(strokeWidth=1.5).encode(alt.X("low:Q", title=label, scale=scale), alt.X2("high:Q"))
+    marks = base.mark_point(size=70, filled=True, opacity=1).encode(alt.X("value:Q", title=label, scale=scale))
+    return alt.layer(rules, marks).properties(width=420, height=24 * len(rows), title=title)
+
+
 def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[str, ...] = ()) -> Any:
     """A panel per title, points and label: a line for each model and source.
 
@@ -61,7 +78,7 @@ def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[s
     for title, rows, label in panels:
         at = sorted({row["x"] for row in rows})
         whose = list(dict.fromkeys(row["whose"] for row in rows))
-        axis = alt.Axis(values=at, format="d", grid=False, labelFlush=False)
+        axis = alt.Axis(values=at, format="~g", grid=False, labelFlush=False)
         base = alt.Chart(alt.Data(values=rows)).encode(
             alt.X("x:Q", title=x, axis=axis, scale=alt.Scale(zero=False, nice=False, padding=14)),
             alt.Color("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=legend),

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from oversmooth.reproduce.cells import Kept
-from oversmooth.train.tasks.images.recipe import Recipe, variant_title
+from oversmooth.reproduce.cells import Kept, names_of
+from oversmooth.train.tasks.images.recipe import variant_title
 
 if TYPE_CHECKING:
     from oversmooth.reproduce.filling import Filled, Running
-    from oversmooth.train.tasks.images.data.splits import Splits
 
 Rows = tuple[Sequence[str], list[list[str]]]
 """The heading, and under it the rows; the last column says whose figures they are."""
@@ -30,6 +29,16 @@ class Table(ABC):
 
     name: ClassVar[str]
     """Of the command and of the folder of cells."""
+    group: ClassVar[str] = ""
+    """Of commands, and of folders, that the table is one of; none for the first paper's."""
+    asks_unknowns: ClassVar[bool] = True
+    """Whether what the first paper leaves open can be chosen: wiring, initialisation, bias."""
+    default_data: ClassVar[str] = "cifar100"
+    quick_data: ClassVar[str] = ""
+    """Of the quick version, where it is another."""
+    data_help: ClassVar[str] = (
+        "cifar100, cifar10, fashion-mnist or mnist, wherever it lies; or the folder that holds one."
+    )
     published: ClassVar[Mapping[str, Any]] = {}
     """The paper's figures by variant, in % with their ±; empty where none were published as numbers."""
     quick_test_images: ClassVar[int] = 1000
@@ -45,7 +54,7 @@ class Table(ABC):
     """A small version for a CPU, whose figures compare with nothing that is published."""
 
     @abstractmethod
-    def recipes(self) -> list[Recipe]:
+    def recipes(self) -> list[Any]:
         """One for each cell, in the order in which they are run."""
 
     @abstractmethod
@@ -68,15 +77,24 @@ class Table(ABC):
         """What is said under the table in the terminal."""
         return ""
 
-    def folder(self, recipe: Recipe) -> str:  # noqa: ARG002 (tables that share cells need it)
+    def folder(self, recipe: Any) -> str:  # noqa: ARG002 (tables that share cells need it)
         """In which folder of the results the cell is kept; tables that share a cell say the same one."""
-        return f"{self.name}-quick" if self.quick else self.name
+        return f"{self.home()}-quick" if self.quick else self.home()
 
-    def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> Filled:
+    @classmethod
+    def home(cls) -> str:
+        """The folder of its cells in the results."""
+        return f"{cls.group}/{cls.name}" if cls.group else cls.name
+
+    def names_of(self, recipe: Any) -> Mapping[str, str]:
+        """What --cells calls a recipe's cell, by what the names are of."""
+        return names_of(recipe)
+
+    def fill(self, recipes: Sequence[Any], data: Any, results: Path, running: Running) -> Filled:
         """Run the cells that are missing."""
         from oversmooth.reproduce.filling import fill
 
-        return fill(recipes, splits, results, self.folder, running)
+        return fill(recipes, data, results, self.folder, running)
 
     def model_name(self, variant: str) -> str:
         """As the paper writes it; the quick version's models are no ViT-Ti."""
@@ -91,5 +109,5 @@ _Table = TypeVar("_Table", bound=type[Table])
 
 def register(table: _Table) -> _Table:
     """Make a table known to the command line by its name: a decorator."""
-    TABLES[table.name] = table
+    TABLES[table.home()] = table
     return table

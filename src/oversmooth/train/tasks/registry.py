@@ -36,6 +36,14 @@ def fitted(recipe: BaseRecipe, data: Any) -> BaseRecipe:
     return recipe.fitted(data.train)
 
 
+def check_fits(recipe: BaseRecipe, data: Any) -> None:
+    """Refuse data of another name or size than the recipe's."""
+    if isinstance(recipe, LanguageRecipe):
+        recipe.check_fits(data)
+    elif isinstance(recipe, ImagesRecipe):
+        recipe.check_fits(data.train)
+
+
 def task_of(recipe: BaseRecipe, data: Any) -> Task:
     """The recipe on these data, which are refused where they do not fit."""
     if isinstance(recipe, LanguageRecipe):

@@ -133,7 +133,7 @@ _OF_SHAPE = set(Shape.__dataclass_fields__) - {"vocabulary"}  # of which bpe's i
 PAPER = Recipe()
 """The second paper's baseline on WikiText-103: published test perplexity 34.29, with NeuTRENO (0.4) 33.70. Not run."""
 
-WIKITEXT2 = Recipe(data="wikitext-2", epochs=60, warmup=200, shape=Shape(dropout=0.3))
+WIKITEXT2 = Recipe(data="wikitext-2", epochs=60, warmup=200, shape=Shape(vocabulary=33_278, dropout=0.3))
 """The same model on WikiText-2, whose epoch has 84 steps: the warm-up is scaled with the run, and dropout is what the
 baseline needs to overfit later. See docs/neutreno.md for what it reached.
 """
@@ -145,6 +145,6 @@ QUICK = Recipe(
     warmup=20,
     lr=2e-3,
     batch=8,
-    shape=Shape(length=64, width=64, depth=4, heads=4, hidden=128, dropout=0.0),
+    shape=Shape(length=64, width=64, depth=4, heads=4, hidden=128, norm="pre", dropout=0.0),
 )
 """A small version for a CPU, on the bytes of the prose that comes with oversmooth: it learns to spell, no more."""
