@@ -46,7 +46,7 @@ def points(panels: list[tuple[str, list[Point]]], label: str) -> Any:
 
 
 def bars(title: str, rows: list[Point], label: str) -> Any:
-    """A row per model, the best last as given: a point with its error bar, for more models than a panel has room for."""
+    """A row per model, a point with its error bar: for more models than a panel has room for."""
     import altair as alt
 
     rows = _drawable(rows)

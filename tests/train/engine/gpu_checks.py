@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from support import language_example as language
 from support.train_example import RECIPE, blobs, plain, splits, step_of, train
 
 from oversmooth.safety.errors import InputError
@@ -127,6 +128,64 @@ def check_a_state_goes_on():
         step.begin_epoch()
         step.run()
     close(one.state(), other.state(), 1e-6)
+
+
+def language_steps(recipe, steps, **settings):
+    step = language.step_of(recipe, gpu(), **settings)
+    step.begin_epoch()
+    for _ in range(steps):
+        step.run()
+    return step
+
+
+def check_the_graph_of_a_language_model_is_its_plain_loop():
+    for base in (language.RECIPE, language.masked_recipe()):
+        for variant in ("plain", "neutreno:strength=0.4", "sharpen"):
+            shape = replace(base.shape, dropout=0.0)
+            recipe = replace(base, variant=variant, precision="float32", shape=shape)
+            graph = language_steps(recipe, 4, compiled=False)
+            eager = language.step_of(recipe, gpu(), compiled=False)
+            eager._replay = None
+            eager.begin_epoch()
+            for _ in range(4):
+                eager.run()
+            close(graph.model.state_dict(), eager.model.state_dict())
+
+
+def check_dropout_in_a_graph_is_decided_by_the_step():
+    """Two runs draw the same; one that goes on from a state draws what the other drew; steps differ."""
+    recipe = replace(language.RECIPE, precision="float32", lr=1e-12, warmup=0)
+    torch.cuda.manual_seed(5)
+    before = torch.rand(2, device="cuda").tolist()
+    torch.cuda.manual_seed(5)
+    for compiled in (False, True):
+        one = language_steps(recipe, 4, compiled=compiled)
+        other = language.step_of(recipe, gpu(), compiled=compiled)
+        other.begin_epoch()
+        other.run()
+        other.run()
+        third = language.step_of(recipe, gpu(), compiled=compiled)
+        third.load(other.state())
+        third.run()
+        third.run()
+        assert torch.allclose(one.losses[:4], third.losses[:4], atol=1e-5), (one.losses, third.losses)
+        again = one.task.feed(gpu(), one.ranks, compiled=False)
+        assert again.examples == one.feed.examples
+        one.load({**one.state(), "position": one.position.cpu() * 0})
+        first = one.losses[0].item()
+        one.recipe = replace(recipe, seed=1)  # the same batch, other dropout
+        one.run()
+        assert abs(one.losses[0].item() - first) > 1e-6
+    assert torch.rand(2, device="cuda").tolist() == before  # the caller's numbers are its own
+
+
+def check_perplexity_is_that_of_a_cpu():
+    recipe = replace(language.RECIPE, precision="float32")
+    task, model = language.task_of(recipe), language.task_of(recipe).model()
+    there = task.evaluation(model, CPU, compiled=False).scores(final=True)
+    here = task.evaluation(model.to(gpu()), gpu(), compiled=True).scores(final=True)
+    for name, value in there.items():
+        assert abs(here[name] - value) < 2e-3 * value, (name, value, here[name])
 
 
 def check_evaluation_and_monitoring_are_those_of_a_cpu():
