@@ -123,7 +123,7 @@ def _fill(
         wanted = chosen(recipes, words)
         for recipe in wanted:
             recipe.check_fits(splits.train)
-        with progress() if table.trains else _parts_done(table.progress_unit) as on_progress:
+        with progress() if table.trains else parts_done(table.progress_unit) as on_progress:
             from oversmooth.reproduce.filling import Running
 
             running = Running(data=data, on_nan=when_nan, on_message=say, on_progress=on_progress, **how)
@@ -139,7 +139,7 @@ def _fitted(recipes: list[Recipe], splits: Splits, test_images: int) -> tuple[li
 
 
 @contextlib.contextmanager
-def _parts_done(unit: str) -> Iterator[Callable[[str, int, int, str], None]]:
+def parts_done(unit: str) -> Iterator[Callable[[str, int, int, str], None]]:
     """A bar for each model that is tested."""
     with progress_bar(unit) as bars:
         tasks: dict[str, Any] = {}
