@@ -260,9 +260,7 @@ def _with_error(share: float, images: int) -> str:
 def notes(settings: Settings) -> list[str]:
     """Paragraphs under the table."""
     severities = ", ".join(map(str, settings.severities))
-    frost = (
-        "made on the spot, with textures of frost of our own" if settings.official is None else "official files"
-    )
+    frost = "made on the spot, with textures of frost of our own" if settings.official is None else "official files"
     quick = "quick: a few images, to see that it runs; nothing to compare. " if settings.quick else ""
     return [
         f"{quick}Accuracy in % on the first images of the test set, ± the binomial standard error; where none is right "

@@ -1,6 +1,7 @@
 """FGSM and PGD: against Foolbox, against closed forms of a linear model in numpy, against finite differences."""
 
 import copy
+import itertools
 import warnings
 
 import numpy as np
@@ -88,9 +89,7 @@ def test_fgsm_is_foolboxs(foolbox, name, epsilon, dtype):
 def test_pgd_is_foolboxs(foolbox, name, epsilon, steps, step, dtype):
     model, (images, labels) = make_vit(name, dtype), make_images(dtype=dtype)
     attack = foolbox.attacks.LinfProjectedGradientDescentAttack(abs_stepsize=step, steps=steps, random_start=False)
-    theirs = attack.run(
-        as_foolbox(foolbox, model), images, foolbox.criteria.Misclassification(labels), epsilon=epsilon
-    )
+    theirs = attack.run(as_foolbox(foolbox, model), images, foolbox.criteria.Misclassification(labels), epsilon=epsilon)
     ours = pgd(model, images, labels, epsilon, steps, step, random_start=False, normalise=normalise)
     assert float((ours - theirs).abs().max()) < 1e-6
 
@@ -155,7 +154,7 @@ def test_a_linear_model_by_hand(seed, classes, epsilon, steps, share):
 
 
 def test_two_classes_have_a_closed_form():
-    """Of two classes the sign never changes: every PGD that can cross the ball ends where FGSM does, which is optimal."""
+    """The sign never changes: every PGD that can cross the ball ends where FGSM does, and no point is worse."""
     draw = np.random.default_rng(3)
     weights, images = draw.normal(size=(2, 12)), draw.uniform(0.2, 0.8, (200, 3, 2, 2))
     margin = images.reshape(200, -1) @ (weights[0] - weights[1])
@@ -237,7 +236,7 @@ def test_more_restarts_never_leave_more_right(name):
         return nn.functional.cross_entropy(logits, labels, reduction="none"), logits.argmax(1) == labels
 
     outcomes = [loss_and_right(restarts) for restarts in (1, 2, 5)]
-    for (loss, right), (more_loss, more_right) in zip(outcomes, outcomes[1:], strict=False):
+    for (loss, right), (more_loss, more_right) in itertools.pairwise(outcomes):
         assert not bool((more_right & ~right).any())
         same = right == more_right
         assert bool((more_loss[same] >= loss[same]).all())
