@@ -4,8 +4,8 @@
 
 One cell per model, results/neutreno/robustness/<recipe key>.json. A cell that is there is kept: only radii that it
 lacks are run and added to it. One that was measured otherwise (other images, steps or weights) is refused, not
-replaced. Attacks compute in float32; corruptions as table 3 tests them. The paper's own figures are of ImageNet models
-and stand nowhere beside these.
+replaced. Attacks compute in float32; corruptions as table 3 tests them. The paper's own figures, of other models and
+data, are not compared with.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ def named(paths: Sequence[Path]) -> list[Trained]:
     """The files, each of a recipe of its own; all are read, so that a damaged one is refused before any is run."""
     models: dict[str, Trained] = {}
     for path in paths:
-        file = trained_file(path) or path
+        file = trained_file(path)
+        if file is None and not path.is_file():  # a file that is none of ours is told apart where it is read
+            raise InputError(f"{path} is no trained model; give a file that oversmooth train wrote, or its folder")
+        file = file or path
         _, recipe = load_model(file)
         if recipe.key in models:
             raise InputError(f"{models[recipe.key].path} and {file} are of one recipe, {recipe.key}; name one of them")

@@ -385,8 +385,18 @@ def test_bad_radii_and_attacks_are_one_sentence():
         under_attack(model, normalise, IMAGES, LABELS, 0.1)
     with pytest.raises(InputError, match="attack is 'cw'; choose 'fgsm' or 'pgd'"):
         under_attack(model, normalise, IMAGES, LABELS, [0.1], "cw")
-    with pytest.raises(InputError, match="batch is -1; give a whole number, 1 or more"):
-        under_attack(model, normalise, IMAGES, LABELS, [0.1], batch=-1)
+    for batch in (0, -1):
+        with pytest.raises(InputError, match=f"batch is {batch}; give a whole number, 1 or more"):
+            under_attack(model, normalise, IMAGES, LABELS, [0.1], batch=batch)
+
+
+def test_radii_may_be_repeated_and_of_any_iterable():
+    model, (images, _) = make_vit(), make_images(5)
+    labels, radii = own_labels(model, images), [0.0, 0.01, 0.0]
+    once = under_attack(model, normalise, images, labels, radii[:2], "fgsm")
+    assert once[0.0] == 1
+    assert once == under_attack(model, normalise, images, labels, radii, "fgsm")
+    assert once == under_attack(model, normalise, images, labels, (radius for radius in radii), "fgsm")
 
 
 def test_weights_that_are_not_finite_are_told():

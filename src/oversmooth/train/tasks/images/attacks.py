@@ -132,15 +132,16 @@ def under_attack(
     """
     arguments.choice(attack, "attack", ATTACKS)
     arguments.seed(seed)
-    if isinstance(epsilons, (str, bytes)) or not isinstance(epsilons, Iterable) or not len(list(epsilons)):
+    if isinstance(epsilons, (str, bytes)) or not isinstance(epsilons, Iterable) or not (given := list(epsilons)):
         raise InputError(f"epsilons is {arguments.shown(epsilons)}; give a list of radii, such as [1 / 255, 4 / 255]")
-    radii = [_radius(epsilon) for epsilon in epsilons]
+    radii = list(dict.fromkeys(_radius(epsilon) for epsilon in given))
     plans = [_checked_steps(radius, steps, step_size, restarts, random_start) for radius in radii]
     if attack == "fgsm":
         plans, restarts, random_start = [dict(steps=1, step_size=radius) for radius in radii], 1, False
     pixels, classes = _checked(images, labels)
     device = _device_of(model, pixels)
-    at_once = arguments.whole(batch or _AT_ONCE.get(device.type, _AT_ONCE_ELSEWHERE), "batch", least=1)
+    usual = _AT_ONCE.get(device.type, _AT_ONCE_ELSEWHERE)
+    at_once = usual if batch is None else arguments.whole(batch, "batch", least=1)
     right = dict.fromkeys(radii, 0)
     for number, (radius, plan) in enumerate(zip(radii, plans, strict=True)):
         for first in range(0, len(pixels), at_once):
@@ -156,7 +157,7 @@ def under_attack(
             if progress is not None:
                 done = number * len(pixels) + min(first + at_once, len(pixels))
                 progress(done, len(radii) * len(pixels), f"ε {shown_radius(radius)}")
-    return {epsilon: right[radius] / len(pixels) for epsilon, radius in zip(epsilons, radii, strict=True)}
+    return {radius: count / len(pixels) for radius, count in right.items()}
 
 
 def shown_radius(epsilon: float) -> str:
