@@ -202,7 +202,7 @@ def test_the_command_writes_cells_and_a_table(tmp_path, monkeypatch, capsys, cif
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--trained", "nowhere.safetensors"), "nowhere.safetensors is no trained model; give a file that oversmooth train"),
+        (("--trained", "nowhere.safetensors"), "nowhere.safetensors is no trained model; give a file"),
         (("--trained", ".."), ".. is no trained model"),
         ((), "--trained"),
         (("--images", 0), "--images"),
