@@ -62,7 +62,7 @@ def robustness(
     data: TrainingData = "cifar100",
     results: Annotated[Path, typer.Option(help="Directory that keeps the cells.")] = Path("results"),
     images: Annotated[
-        int | None, typer.Option(help="Test images, the first ones.", min=1, show_default="1000; 8 with --quick")
+        int | None, typer.Option(help="Test images, the first ones.", min=1, show_default="1000; 12 with --quick")
     ] = None,
     curve: Annotated[bool, typer.Option("--curve", help="ε of 0.5, 1, 2, 4 and 8 over 255, not of 1 and 4.")] = False,
     restarts: Annotated[int, typer.Option(help="Of PGD; the worst counts.", min=1, max=1000)] = 1,

@@ -6,6 +6,9 @@ One cell per model, results/neutreno/robustness/<recipe key>.json. A cell that i
 lacks are run and added to it. One that was measured otherwise (other images, steps or weights) is refused, not
 replaced. Attacks compute in float32; corruptions as table 3 tests them. The paper's own figures, of other models and
 data, are not compared with.
+
+What was reached, for table 2's ViT-Ti of all of the data, seed 0, on 100 test images and a CPU: 72 right as they are,
+18 and 9 under FGSM of 1/255 and 4/255, none under PGD of 4/255. Runs on 1,000 images have not been made.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ class Settings:
         }
 
 
-QUICK = Settings(images=8, steps=5, severities=(3,), quick=True)
+QUICK = Settings(images=12, steps=5, severities=(3,), quick=True)
 """About a minute for a ViT-Ti on two cores; its figures compare with nothing."""
 
 
@@ -182,6 +185,8 @@ def _run(
         return tell
 
     def attacked(attack: str, radii: Sequence[float]) -> dict[float, float]:
+        tell = report(attack.upper())
+        tell(0, len(radii) * len(test), f"ε {shown_radius(radii[0])}")  # the first batch may take minutes
         return under_attack(
             network,
             normalise,
@@ -191,7 +196,7 @@ def _run(
             attack,
             steps=settings.steps,
             restarts=settings.restarts,
-            progress=report(attack.upper()),
+            progress=tell,
         )
 
     if cell is None:
