@@ -26,7 +26,7 @@ import oversmooth
 from oversmooth.cli.streams import err, out
 from oversmooth.safety.errors import InputError
 
-__all__ = ["Commands", "app", "duration", "err", "out", "progress_bar", "status"]
+__all__ = ["Commands", "app", "duration", "err", "out", "parts_done", "progress_bar", "status"]
 
 
 class _Command(typer.core.TyperCommand):
@@ -169,3 +169,17 @@ def duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+@contextlib.contextmanager
+def parts_done(unit: str) -> Iterator[Callable[[str, int, int, str], None]]:
+    """A bar for each model that is tested."""
+    with progress_bar(unit) as bars:
+        tasks: dict[str, Any] = {}
+
+        def on_progress(title: str, done: int, total: int, part: str) -> None:
+            if title not in tasks:
+                tasks[title] = bars.add_task(title, total=total)
+            bars.update(tasks[title], completed=done, description=f"{title}: {part}")
+
+        yield on_progress

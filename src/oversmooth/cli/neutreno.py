@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
-from oversmooth.cli.app import Commands, out, progress_bar
+from oversmooth.cli.app import Commands, out, parts_done, progress_bar, status
 from oversmooth.cli.diagnose import Count, Data, Device, Length
 from oversmooth.cli.reproduce import reproduce
+from oversmooth.cli.train import Data as TrainingData
+from oversmooth.cli.train import Device as TrainingDevice
+from oversmooth.cli.train import Force, say
 
 neutreno = Commands(help="The second paper, NeuTRENO: ours beside the published figures.", no_args_is_help=True)
 reproduce.add_typer(neutreno, name="neutreno")
@@ -46,4 +49,66 @@ def kernel(
     if output is not None:
         with files.whole_file(output) as temporary:
             temporary.write_text(recipe.markdown(layers), encoding="utf-8")
+        out.print(f"wrote {output}", highlight=False, markup=False)
+
+
+@neutreno.command()
+def robustness(
+    trained: Annotated[
+        list[Path],
+        typer.Option("--trained", metavar="FILE", help="A model that oversmooth train wrote; may be repeated."),
+    ],
+    data: TrainingData = "cifar100",
+    results: Annotated[Path, typer.Option(help="Directory that keeps the cells.")] = Path("results"),
+    images: Annotated[
+        int | None, typer.Option(help="Test images, the first ones.", min=1, show_default="1000; 12 with --quick")
+    ] = None,
+    curve: Annotated[bool, typer.Option("--curve", help="ε of 0.5, 1, 2, 4 and 8 over 255, not of 1 and 4.")] = False,
+    restarts: Annotated[int, typer.Option(help="Of PGD; the worst counts.", min=1, max=1000)] = 1,
+    official: Annotated[
+        Path | None, typer.Option(help="Folder of CIFAR-100-C's official files; by default corruptions are made.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few images and steps, a minute on a CPU; not to be compared.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    device: TrainingDevice = None,
+    force: Force = False,
+) -> None:
+    """Accuracy of trained models under FGSM and PGD, and under the 15 corruptions.
+
+    A cell per model is kept in results/neutreno/robustness; what is there is not run again.
+    """
+    from dataclasses import replace
+
+    from oversmooth.reproduce import table_text
+    from oversmooth.reproduce.filling import Running
+    from oversmooth.reproduce.neutreno import robustness as recipe
+    from oversmooth.safety import files
+    from oversmooth.train.tasks.images.data import load
+
+    if output is not None:
+        files.check_writable(output, (".md",))
+        files.check_apart([output], trained)
+    files.check_folder(results)
+    begun = recipe.QUICK if quick else recipe.Settings()
+    settings = replace(
+        begun,
+        images=images or begun.images,
+        radii=recipe.CURVE if curve else begun.radii,
+        restarts=restarts,
+        official=official,
+    )
+    models = recipe.named(trained)
+    with status(f"reading {data}"):
+        test = load(data, "test")
+    with parts_done("done") as on_progress:
+        running = Running(device=device, force=force, on_message=say, on_progress=on_progress)
+        cells = recipe.measure(models, test, results, settings, running)
+    out.print(table_text.terminal(*recipe.rows(cells, settings)))
+    for note in recipe.notes(settings):
+        out.print(note, style="yellow" if quick else "dim", highlight=False, markup=False)
+    if output is not None:
+        with files.whole_file(output) as temporary:
+            temporary.write_text(recipe.markdown(cells, settings), encoding="utf-8")
         out.print(f"wrote {output}", highlight=False, markup=False)

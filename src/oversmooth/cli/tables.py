@@ -6,14 +6,13 @@ The options that tables share are those of `_reproduce`; a table's own are its f
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oversmooth.cli.app import out, progress_bar
+from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.neutreno import neutreno
 from oversmooth.cli.options import own_option, parameters_of, take
 from oversmooth.cli.reproduce import reproduce
@@ -125,7 +124,7 @@ def _fill(
         wanted = chosen(recipes, words, table.names_of)
         for recipe in wanted:
             check_fits(recipe, loaded)
-        with progress() if table.trains else _parts_done(table.progress_unit) as on_progress:
+        with progress() if table.trains else parts_done(table.progress_unit) as on_progress:
             from oversmooth.reproduce.filling import Running
 
             running = Running(data=data, on_nan=when_nan, on_message=say, on_progress=on_progress, **how)
@@ -140,20 +139,6 @@ def _fitted(recipes: list[Any], data: Any, test_images: int) -> tuple[list[Any],
 
     part = first_of_test(data, test_images) if isinstance(data, Splits) else data
     return [fitted(recipe, data) for recipe in recipes], part
-
-
-@contextlib.contextmanager
-def _parts_done(unit: str) -> Iterator[Callable[[str, int, int, str], None]]:
-    """A bar for each model that is tested."""
-    with progress_bar(unit) as bars:
-        tasks: dict[str, Any] = {}
-
-        def on_progress(title: str, done: int, total: int, part: str) -> None:
-            if title not in tasks:
-                tasks[title] = bars.add_task(title, total=total)
-            bars.update(tasks[title], completed=done, description=f"{title}: {part}")
-
-        yield on_progress
 
 
 def _check_outputs(output: list[Path] | None) -> None:
