@@ -175,8 +175,8 @@ def check_dropout_in_a_graph_is_decided_by_the_step():
         first = one.losses[0].item()
         one.recipe = replace(recipe, seed=1)  # the same batch, other dropout
         one.run()
-        assert abs(one.losses[0].item() - first) > 1e-6
-    assert torch.rand(2, device="cuda").tolist() == before  # the caller's numbers are its own
+        assert abs(one.losses[0].item() - first) > 1e-6, "other seeds drop alike"
+    assert torch.rand(2, device="cuda").tolist() == before, "the caller's numbers were drawn"
 
 
 def check_perplexity_is_that_of_a_cpu():

@@ -109,6 +109,19 @@ def test_what_fused_adamw_is_told_leaves_weights_and_moments_alone():
     assert all(torch.equal(value, optimiser.state[parameter][name]) for name, value in state.items())
 
 
+def test_another_attempt_draws_other_numbers():
+    """Whatever bits of a seed a generator looks at."""
+    step = step_of(RECIPE, model_of(RECIPE), blobs(40, 0), CPU)
+    drawn = []
+    for attempt in (0, 1, 2):
+        step.draw_anew(attempt)
+        step.begin_epoch()
+        step.feed.draw(step.generator)
+        drawn.append((step.feed.order.tolist(), step.feed.draws.uniform[:8].tolist()))
+    assert drawn[0] != drawn[1] != drawn[2] != drawn[0]
+    assert all(one != other for one, other in zip(drawn[0], drawn[1], strict=True))
+
+
 def test_fewer_images_than_a_batch_are_refused():
     from oversmooth.safety.errors import InputError
 

@@ -7,6 +7,7 @@ eagerly.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -78,9 +79,10 @@ class Step:
         self._forward: Forward = cuda_graphs.compiled(run) if self.compiled else run
         self._replay: Callable[[], None] | None = None
         if on_gpu and self.ranks.world == 1:
-            before = self.state()
+            before, drawn = self.state(), torch.cuda.get_rng_state(device)
             self._replay = cuda_graphs.captured(self._body)
             self.load(before)  # capturing ran some steps
+            torch.cuda.set_rng_state(drawn, device)
 
     def _optimiser(self) -> torch.optim.Optimizer:
         recipe, on_gpu = self.recipe, self.device.type == "cuda"
@@ -113,8 +115,8 @@ class Step:
         if not self.recipe.draws_in_forward:
             yield
             return
-        first = _seeds(self.recipe, self.attempt)[1]
-        seed = (first * 1_000_003 + self.done * 1_009 + self.ranks.rank) % (1 << 63)
+        words = f"{_seeds(self.recipe, self.attempt)[1]} {self.done} {self.ranks.rank}"
+        seed = int.from_bytes(hashlib.blake2b(words.encode(), digest_size=7).digest(), "little")
         if self.device.type == "cuda":
             before = torch.cuda.get_rng_state(self.device)
             torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
@@ -220,9 +222,10 @@ class Step:
 def _seeds(recipe: BaseRecipe, attempt: int = 0) -> tuple[int, int]:
     """Of the order of the data and of what a step draws: apart, so that they do not repeat each other's numbers.
 
-    attempt: above 0 for other numbers than a run of this or any likely seed has.
+    attempt: above 0 for other numbers than a run of this or any likely seed has; a CPU's generator looks at the lowest
+    32 bits alone.
     """
-    first = 2 * recipe.seed + (attempt << 40)
+    first = 2 * recipe.seed + attempt * 2_654_435_768
     return first, first + 1
 
 

@@ -7,32 +7,26 @@ The second paper's windows slide by one token, and only the last prediction of e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.train import cuda_graphs
 from oversmooth.train.engine.recipe import Scores
 from oversmooth.train.tasks.language.masking import hide
 from oversmooth.train.tasks.language.model import IGNORED
 from oversmooth.train.tasks.language.recipe import Recipe
 
-_AT_ONCE = {"cuda": 64, "cpu": 8}
+_TOKENS_AT_ONCE = {"cuda": 2**17, "cpu": 2**11}  # read
+_LOGITS_AT_ONCE = {"cuda": 2**29, "cpu": 2**23}  # in float32, and some more of them on the way
 _MASKS = 20_250  # the seed of the tokens that are hidden in a test, the same for every model
 
 
 class Perplexity:
     """``perplexity(tokens, stride)``: exp of the mean cross-entropy of all predictions, each counted once."""
 
-    def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device, *, compiled: bool | None = None) -> None:
+    def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device) -> None:
         self.recipe, self.model, self.device = recipe, model, device
-        on_gpu = device.type == "cuda"
-        self.batch = _AT_ONCE.get(device.type, 8)
-        self._forward: Callable[..., Tensor] = (
-            cuda_graphs.compiled(model) if (on_gpu if compiled is None else compiled) else model
-        )
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, stride: int) -> float:
@@ -43,11 +37,10 @@ class Perplexity:
         tokens = tokens.to(self.device, torch.int64)
         first = min(length, predictions)
         total = self._losses(tokens[None, : first + 1], first).sum()
-        ends = torch.arange(first + stride, predictions + 1, stride, device=self.device)
-        for some in ends.split(self.batch):
+        ends = torch.tensor(range(first + stride, predictions + 1, stride), dtype=torch.int64, device=self.device)
+        for some in ends.split(windows_at_once(self.recipe, self.device, stride)):
             rows = some[:, None] + torch.arange(-length, 1, device=self.device)
-            filled = F.pad(rows, (0, 0, 0, self.batch - len(some)), value=0)  # one shape for all
-            total += self._losses(tokens[filled], stride)[: len(some)].sum()
+            total += self._losses(tokens[rows], stride).sum()
         done = first + stride * len(ends)
         if left := predictions - done:  # less than a stride
             total += self._losses(tokens[None, -length - 1 :], left).sum()
@@ -57,8 +50,15 @@ class Perplexity:
     def _losses(self, rows: Tensor, last: int) -> Tensor:
         """``(b, last)`` float64: of the last predictions of each row of tokens."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
-            logits = self._forward(rows[:, :-1], last=last)
+            logits = self.model(rows[:, :-1], last=last)
         return F.cross_entropy(logits.float().mT, rows[:, -last:], reduction="none").double()
+
+
+def windows_at_once(recipe: Recipe, device: torch.device, last: int) -> int:
+    """As many as fit, where each is asked for its last predictions."""
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    by_tokens = _TOKENS_AT_ONCE[kind] // recipe.shape.length
+    return max(1, min(by_tokens, _LOGITS_AT_ONCE[kind] // (last * recipe.shape.vocabulary)))
 
 
 class CausalEvaluation:
@@ -86,7 +86,7 @@ class MaskedEvaluation:
     ) -> None:
         self.recipe, self.model, self.device, self.mask = recipe, model, device, mask
         self.valid, self.test = valid, test
-        self.batch = _AT_ONCE.get(device.type, 8)
+        self.batch = windows_at_once(recipe, device, recipe.shape.length)
 
     def scores(self, *, final: bool) -> Scores:
         scores = {"valid_perplexity": self._perplexity(self.valid)}
