@@ -77,7 +77,7 @@ def test_bytes_go_and_come_back(text):
     assert tokenizer.decode(ids) == text
 
 
-def test_bpe_is_that_of_tokenizers(folder):
+def test_bpe_is_that_of_tokenizers():
     pytest.importorskip("tokenizers")
     text = TRAIN * 30
     tokenizer = tokenizer_of(text, "bpe", 300, masked=True)

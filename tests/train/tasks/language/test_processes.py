@@ -1,4 +1,4 @@
-"""A language model trained by two real processes: the gradients of one, and a run that is cut and goes on bit for bit."""
+"""A language model trained by two real processes: the gradients of one, and a run that is cut goes on bit for bit."""
 
 import json
 
