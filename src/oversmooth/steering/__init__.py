@@ -4,6 +4,7 @@ steer(model, Spectral("sharpen"))      put a method on, in place
 unsteer(model)                         take it off again, exactly
 fold(model)                            leave plain weights that compute the same, where weights alone can
 verify(model)                          compute, not assume, that the promised spectrum holds
+ramp(model, to=0.6, steps=1000)        let the strength rise while a trained model is fine-tuned
 """
 
 from oversmooth.steering.apply import fold, steer, unsteer
@@ -18,14 +19,15 @@ from oversmooth.steering.methods.registry import METHODS, method_from, method_na
 from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.methods.value_residual import ValueResidual
 from oversmooth.steering.promises import Verification
+from oversmooth.steering.ramps import Ramp, ramp
 from oversmooth.steering.record import Steering, steering_of
 from oversmooth.steering.saving import save_steered
 from oversmooth.steering.verify import verify
 
 __all__ = [
-    "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "Laplacian", "Method", "NeuTRENO", "Spectral",
-    "Steering", "ValueResidual", "Verification", "fold", "method_from", "method_named", "register", "save_steered",
-    "steer", "steering_of", "unsteer", "verify",
+    "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "Laplacian", "Method", "NeuTRENO", "Ramp",
+    "Spectral", "Steering", "ValueResidual", "Verification", "fold", "method_from", "method_named", "ramp", "register",
+    "save_steered", "steer", "steering_of", "unsteer", "verify",
 ]  # fmt: skip
 
 

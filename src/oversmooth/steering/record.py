@@ -31,7 +31,8 @@ class Moved:
 class Steering:
     """What was done to a model: enough to undo it, to save it, and to report it."""
 
-    methods: list[Method]
+    given: list[Method]
+    """The methods as `steer` got them; `methods` are as they act now."""
     layers: list[int]
     """Indices in the stack of the layers that are steered."""
     stack: str
@@ -46,8 +47,16 @@ class Steering:
     """Attention modules that got parts of their own."""
     no_nested: list[Any] = field(default_factory=list, repr=False)
     passes: Passes | None = field(default=None, repr=False)
+    ramps: int = 0
+    """How many ramps were made of it; only the last one counts."""
     restored: bool = False
     """Whether it was loaded from a file, which does not have the original weights."""
+
+    @property
+    def methods(self) -> list[Method]:
+        """The methods as they act now: with the strength that a ramp has reached."""
+        held = {type(m): site.acting(where) for site in self.sites.values() for where, m in site.methods.items()}
+        return [held.get(type(method), method) for method in self.given]
 
     def settings(self) -> dict[str, Any]:
         """As JSON stores it; `saving` reads it back."""

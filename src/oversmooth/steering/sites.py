@@ -33,8 +33,7 @@ class Site:
         self.first = first
         self.parts: dict[str, Part] = {}
         self.methods: dict[str, Method] = {}
-        """Those that the parts are of, by the same key."""
-        """One formula at most per `Method.place`."""
+        """Those that the parts are of, by the same key: one formula at most per `Method.place`."""
         self.guard: Guard | None = None
         """Set where a method averages over all tokens."""
 
@@ -43,6 +42,11 @@ class Site:
         if method.averages:
             self.guard = self.guard or Guard(self.index, self.layer, self.passes)
             self.guard.methods.append(type(method).__name__)
+
+    def acting(self, where: str) -> Method:
+        """The method that acts at a place, with the strength that it has now."""
+        method, strength = self.methods[where], self.parts[where].ramped
+        return method if strength is None else dataclasses.replace(method, strength=strength)  # type: ignore[type-var]
 
     def hook(self, modules: dict[str, nn.Module], remember_values: bool) -> list[Any]:
         """Put the hooks on, and return their handles.
@@ -98,7 +102,7 @@ class Site:
         known = {
             where: part.output_gains() if where == "output" else part.change() for where, part in self.parts.items()
         }
-        unknown = [str(self.methods[where]) for where, effect in known.items() if effect is None]
+        unknown = [str(self.acting(where)) for where, effect in known.items() if effect is None]
         return f"{' and '.join(unknown)} is not linear in attention, and the spectra do not know it" if unknown else ""
 
     def formula(
