@@ -1,6 +1,7 @@
 """Strengths that change while a model is trained: what acts, what compiled code sees, and what is said and saved."""
 
 import copy
+import itertools
 import json
 from dataclasses import replace
 
@@ -34,7 +35,14 @@ from oversmooth.steering.methods.base import METHODS, MethodWithStrength, Part
 
 NAME = "ViT"
 COMPILED = "torch encoder (Pre-LN, batch first)"
-RAMPED = [NeuTRENO(0.1), AttnScale(0.1, learned=False), Centred(0.1), ContraNorm(0.1), Laplacian(0.1), ValueResidual(0.1)]
+RAMPED = [
+    NeuTRENO(0.1),
+    AttnScale(0.1, learned=False),
+    Centred(0.1),
+    ContraNorm(0.1),
+    Laplacian(0.1),
+    ValueResidual(0.1),
+]
 
 
 def given(dtype=torch.float32):
@@ -148,7 +156,7 @@ def test_compiled_code_follows_without_compiling_again():
         rising.step()
     assert graphs[0] >= 1
     assert graphs == [graphs[0]] * 7
-    assert all((a - b).abs().max() > 1e-4 for a, b in zip(seen, seen[1:], strict=False))
+    assert all((a - b).abs().max() > 1e-4 for a, b in itertools.pairwise(seen))
     torch._dynamo.reset()
 
 
@@ -300,7 +308,7 @@ def test_a_method_that_hides_its_strength_is_refused():
             super().__init__()
             self.factor = factor
 
-        def forward(self, U, V, V0, mask):
+        def forward(self, U, _V, _V0, _mask):
             return self.factor * U
 
     @register
@@ -308,7 +316,7 @@ def test_a_method_that_hides_its_strength_is_refused():
         place = "attention"
         why_no_fold = "a test"
 
-        def part(self, layer):
+        def part(self, _layer):
             return Hidden(1 + self.strength)
 
     try:

@@ -4,8 +4,11 @@ steer(model, Spectral("sharpen"))      put a method on, in place
 unsteer(model)                         take it off again, exactly
 fold(model)                            leave plain weights that compute the same, where weights alone can
 verify(model)                          compute, not assume, that the promised spectrum holds
+suggest(model, inputs)                 the least strength of NeuTRENO at which nothing smooths
 ramp(model, to=0.6, steps=1000)        let the strength rise while a trained model is fine-tuned
 """
+
+from typing import Any
 
 from oversmooth.steering.apply import fold, steer, unsteer
 from oversmooth.steering.methods.attnscale import AttnScale
@@ -27,12 +30,16 @@ from oversmooth.steering.verify import verify
 __all__ = [
     "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "Laplacian", "Method", "NeuTRENO", "Ramp",
     "Spectral", "Steering", "ValueResidual", "Verification", "fold", "method_from", "method_named", "ramp", "register",
-    "save_steered", "steer", "steering_of", "unsteer", "verify",
+    "save_steered", "steer", "steering_of", "suggest", "unsteer", "verify",
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> type[Method]:
-    """Methods that are registered and not named here."""
+def __getattr__(name: str) -> Any:
+    """Methods that are registered and not named here; and `suggest`, which alone observes models."""
+    if name == "suggest":
+        from oversmooth.diagnosis.suggestion import suggest
+
+        return suggest
     if name in METHODS:
         return METHODS[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

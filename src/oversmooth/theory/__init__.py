@@ -15,6 +15,7 @@ from oversmooth.theory.operators import (
     is_row_stochastic,
 )
 from oversmooth.theory.radii import AttentionChange
+from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
 from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.spectrum import AttentionSpectrum, attention_spectrum, flip_threshold
 from oversmooth.theory.stack import StackDominance, stack_dominance
@@ -28,6 +29,7 @@ __all__ = [
     "Dominance",
     "KernelOfAttention",
     "LimitArray",
+    "ShiftedDominance",
     "Simulation",
     "SoftmaxAttention",
     "StackDominance",
@@ -44,6 +46,7 @@ __all__ = [
     "is_row_stochastic",
     "joined_spectrum",
     "repeat_shared_heads",
+    "shifted_dominance",
     "simulate",
     "stack_dominance",
 ]
