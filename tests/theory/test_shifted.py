@@ -121,7 +121,7 @@ def test_what_is_not_clear_is_what_dominance_says(case, monkeypatch):
         A = 0.98 * torch.eye(n, dtype=torch.float64).roll(1, 0) + 0.02 / n
         A[0] = 1 / n
     elif case == "nearly defective":
-        A = torch.full((n, n), 1e-9, dtype=torch.float64) + torch.diag(torch.full((n - 1,), 1.0, dtype=torch.float64), -1)
+        A = torch.full((n, n), 1e-9, dtype=torch.float64) + torch.diag(torch.ones(n - 1, dtype=torch.float64), -1)
         A[0, 0] = 1
         A = A / A.sum(-1, keepdim=True)
     else:

@@ -338,10 +338,12 @@ def _reason(
     if left and bool(left[0].smoothing[:, 0].any()):
         share = _percent(float(left[0].smoothing[:, 0].double().mean()))
         sentences.append(f"in the first layer, in which NeuTRENO does not act, {share} of cases smooth all the same")
-    unknown = sum(case.undecided for case in acting)
+    why = f" ({'; '.join(because)})" if because else ""
+    from_here = next((j for j, p in enumerate(curve) if p.strength == strength), 0)
+    unknown = sum(int(layer.undecided[:, from_here:].any(-1).sum()) for layer in layers if layer.acts)
     if unknown:
-        why = f" ({'; '.join(because)})" if because else ""
-        sentences.append(f"{unknown:,} cases are undecided for some λ̃{why}, and may smooth")
+        where = "from there on" if strength else "for some λ̃"
+        sentences.append(f"{unknown:,} cases are undecided {where}{why}, and may smooth")
     return "; ".join(sentences)
 
 

@@ -16,8 +16,12 @@ from oversmooth.steering.methods.base import Method
 from oversmooth.steering.methods.centred import Centred
 from oversmooth.steering.methods.contranorm import ContraNorm
 from oversmooth.steering.methods.featscale import FeatScale
+from oversmooth.steering.methods.gated import GatedAttention
+from oversmooth.steering.methods.inversion import Inversion
 from oversmooth.steering.methods.laplacian import Laplacian
+from oversmooth.steering.methods.layernorm_scaling import LayerNormScaling
 from oversmooth.steering.methods.neutreno import NeuTRENO
+from oversmooth.steering.methods.orthogonal_update import OrthogonalUpdate
 from oversmooth.steering.methods.registry import METHODS, method_from, method_named, register
 from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.methods.value_residual import ValueResidual
@@ -28,9 +32,10 @@ from oversmooth.steering.saving import save_steered
 from oversmooth.steering.verify import verify
 
 __all__ = [
-    "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "Laplacian", "Method", "NeuTRENO", "Ramp",
-    "Spectral", "Steering", "ValueResidual", "Verification", "fold", "method_from", "method_named", "ramp", "register",
-    "save_steered", "steer", "steering_of", "suggest", "unsteer", "verify",
+    "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "GatedAttention", "Inversion", "Laplacian",
+    "LayerNormScaling", "Method", "NeuTRENO", "OrthogonalUpdate", "Ramp", "Spectral", "Steering", "ValueResidual",
+    "Verification", "fold", "method_from", "method_named", "ramp", "register", "save_steered", "steer", "steering_of",
+    "suggest", "unsteer", "verify",
 ]  # fmt: skip
 
 

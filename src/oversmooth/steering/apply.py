@@ -223,6 +223,7 @@ def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
 
 _WHERE = {
     "weights": "the value and output weights",
+    "norms": "the norms before attention and MLP",
     "values": "the values",
     "attention": "what attention makes of the values",
     "output": "what the attention block gives",

@@ -13,10 +13,12 @@ from oversmooth.anatomy.steered import STEERING_PARTS
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import open_attention as opened
 from oversmooth.steering.methods.base import Method
+from oversmooth.steering.methods.layernorm_scaling import LayerNormScaling, norms_of
 from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.passes import Passes
 from oversmooth.steering.record import Moved, Steering
 from oversmooth.steering.reparametrized import ReparametrizedLayer
+from oversmooth.steering.scaled_norms import ScaledNorm
 from oversmooth.steering.sites import Site
 from oversmooth.steering.warm_start import placeholder, start
 
@@ -30,17 +32,19 @@ def put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None:
         methods: those of `steering` that change anything.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    inner = [method for method in methods if not isinstance(method, Spectral)]
-    averages = any(method.averages for method in inner)
+    inner = [method for method in methods if method.place not in ("weights", "norms")]
+    averages, streams = (any(getattr(m, name) for m in inner) for name in ("averages", "uses_stream"))
     owner = modules[_owner(steering.anatomy)]
-    steering.passes = passes = Passes(steering.begin, _arguments(owner), averages)
+    steering.passes = passes = Passes(steering.begin, _arguments(owner), averages, streams)
     # Opened first: parametrizations go on top of the class that a module has then.
     _open(modules, steering, inner)
     for method in methods:
         if isinstance(method, Spectral):
             _reparametrize(modules, steering, method, _distinct(steering), passes)
+        elif isinstance(method, LayerNormScaling):
+            _scale_norms(modules, steering, method)
     _add_parts(modules, steering, inner, passes)
-    if methods:
+    if any(method.place != "norms" for method in methods):
         _hook(modules, steering, passes)
 
 
@@ -67,6 +71,7 @@ def put_on_later(model: nn.Module, steering: Steering, method: Method) -> None:
     steering.handles.clear()
     assert steering.passes is not None
     steering.passes.averages |= method.averages
+    steering.passes.streams |= method.uses_stream
     _open(modules, steering, [method])
     _add_parts(dict(model.named_modules(remove_duplicate=False)), steering, [method], steering.passes)
     _hook(dict(model.named_modules(remove_duplicate=False)), steering, steering.passes)
@@ -153,6 +158,19 @@ def _reparametrize(
             steering.moved.append(Moved(index, name, [round(m, 6) for m in begin.moved.tolist()]))
 
 
+def _scale_norms(modules: dict[str, nn.Module], steering: Steering, method: LayerNormScaling) -> None:
+    for index in steering.layers:
+        layer = steering.anatomy.layers[index]
+        factor = method.factor(index)
+        if factor == 1:
+            continue
+        assert layer.norm is not None
+        names = norms_of(modules, layer)
+        if isinstance(names, str):
+            raise InputError(f"{type(method).__name__} cannot act on layer {index} ({layer.name}): {names}")
+        steering.norms += [ScaledNorm(modules[name], factor, layer.norm.offset) for name in names]
+
+
 def _place(modules: dict[str, nn.Module], where: tuple[str, str]) -> tuple[nn.Module, str]:
     return modules[where[0]], where[1]
 
@@ -188,6 +206,9 @@ def detach(steering: Steering, *, fold: bool) -> None:
     for layer in reversed(steering.reparametrized):
         layer.detach(fold=fold)
     steering.reparametrized.clear()
+    for norm in reversed(steering.norms):
+        norm.detach(fold=fold)
+    steering.norms.clear()
     for module in steering.holders:
         del module._modules[STEERING_PARTS]
     steering.holders.clear()

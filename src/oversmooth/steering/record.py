@@ -14,6 +14,7 @@ from oversmooth.steering.methods.base import Method
 from oversmooth.steering.passes import Pass, Passes
 from oversmooth.steering.promises import kept
 from oversmooth.steering.reparametrized import ReparametrizedLayer, prepare
+from oversmooth.steering.scaled_norms import ScaledNorm
 from oversmooth.steering.sites import Site
 
 
@@ -40,6 +41,7 @@ class Steering:
     anatomy: Anatomy = field(repr=False)
     sites: dict[int, Site] = field(default_factory=dict, repr=False)
     reparametrized: list[ReparametrizedLayer] = field(default_factory=list, repr=False)
+    norms: list[ScaledNorm] = field(default_factory=list, repr=False)
     moved: list[Moved] = field(default_factory=list, repr=False)
     handles: list[Any] = field(default_factory=list, repr=False)
     opened: list[nn.Module] = field(default_factory=list, repr=False)

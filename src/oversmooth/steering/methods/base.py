@@ -19,9 +19,9 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.radii import AttentionChange
 
-Place = Literal["weights", "values", "attention", "output"]
-"""Where a method acts: on the value and output weights, on what the value projection gives, on what attention makes of
-it, A V, or on what the output projection gives.
+Place = Literal["weights", "norms", "values", "attention", "output"]
+"""Where a method acts: on the value and output weights, on the weights of norms, on what the value projection gives, on
+what attention makes of it, A V, or on what the output projection gives. The first two are no parts.
 """
 
 
@@ -29,6 +29,12 @@ class Part(nn.Module):
     """One layer's share of a method: ``forward`` is the formula."""
 
     needs_first_values: ClassVar[bool] = False
+    why_unknown: ClassVar[str] = "is not linear in attention"
+    """Why there is no `change`, where there is none."""
+    needs_input: ClassVar[bool] = False
+    """Attention: whether `forward` gets x, what the value projection got, as its last argument."""
+    needs_stream: ClassVar[bool] = False
+    """Output: whether `forward` gets the stream that attention adds to as its last argument."""
     strength: Tensor | float
     """``(size,)`` where it is learned, a number where it is fixed, and ``()`` where a ramp changes it."""
 
@@ -73,6 +79,8 @@ class Method:
     averages: ClassVar[bool] = False
     """Whether it takes a mean over all tokens, which attention that hides some from others forbids."""
     uses_first_values: ClassVar[bool] = False
+    uses_stream: ClassVar[bool] = False
+    """Whether it needs what enters a block."""
     renamed: ClassVar[dict[str, str]] = {}
     """Settings by the name they once had, as files that were saved then have them."""
     why_no_fold: ClassVar[str]
