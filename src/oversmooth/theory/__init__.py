@@ -5,7 +5,7 @@ Pure functions of arrays and operators; they know nothing of models. docs/theory
 
 from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.dominance import Dominance, dominance
-from oversmooth.theory.kernels import KernelOfAttention, attention_kernel, gradient_step
+from oversmooth.theory.kernels import KernelOfAttention, attention_kernel, gradient_flow, gradient_step
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import (
     AttentionOperator,
@@ -39,6 +39,7 @@ __all__ = [
     "dominance",
     "flip_threshold",
     "fold_norm",
+    "gradient_flow",
     "gradient_step",
     "head_spectrum",
     "head_verdicts",
