@@ -285,11 +285,9 @@ def _share(layers: list[_Layer], column: int) -> Number:
 
 def _checked(strengths: Sequence[float]) -> tuple[float, ...]:
     remedy = "give two or more numbers that ascend from 0"
-    if isinstance(strengths, (str, bytes)) or not isinstance(strengths, Iterable):
-        raise InputError(f"strengths is {arguments.shown(strengths)}; {remedy}")
-    tried = tuple(float(arguments.number(s, "a strength", remedy)) for s in strengths)
+    tried = arguments.several(strengths, "strengths", remedy)
     if len(tried) < 2 or tried[0] != 0 or any(a >= b for a, b in itertools.pairwise(tried)):
-        raise InputError(f"strengths is {arguments.shown(list(tried))}; {remedy}")
+        raise InputError(f"strengths are {arguments.shown(list(tried))}; {remedy}")
     return tried
 
 
@@ -329,11 +327,13 @@ def _reason(
         sentences = [f"{now}, and from λ̃ = {strength:g} on none does"]
     chosen = next((p for p in curve if p.strength == strength), None)
     if chosen is not None and strength and chosen.rho_rough is not None and end.rho_rough is not None:
-        sentences.append(
-            f"ρ_rough is {chosen.rho_rough:.3g} there on average ({start.rho_rough:.3g} without it) and "
-            f"{end.rho_rough:.3g} at λ̃ = {end.strength:g}: more than is needed only makes differences between tokens "
-            "grow faster, which is unstable"
-        )
+        sentence = f"ρ_rough is {chosen.rho_rough:.3g} there on average ({start.rho_rough:.3g} without it)"
+        if end.rho_rough > chosen.rho_rough:
+            sentence += (
+                f" and {end.rho_rough:.3g} at λ̃ = {end.strength:g}: more than is needed only makes differences between "
+                "tokens grow faster, which is unstable"
+            )
+        sentences.append(sentence)
     left = [layer for layer in layers if not layer.acts and len(layer.smoothing)]
     if left and bool(left[0].smoothing[:, 0].any()):
         share = _percent(float(left[0].smoothing[:, 0].double().mean()))

@@ -126,6 +126,14 @@ def gradient_flow(scores: Tensor, V: Tensor, f: Tensor, strength: float, times: 
     scores = arguments.tensor(scores, "scores", "(..., n, n)").double()
     V, f = (arguments.tensor(x, name, "(..., n, k)").double() for x, name in ((V, "V"), (f, "f")))
     strength = float(arguments.number(strength, "strength", "give a number, 0 or more", least=0.0))
+    moments = arguments.several(times, "times", "give a list of numbers, such as [0.5, 1.0]")
+    n = scores.shape[-1]
+    if scores.shape[-2] != n or V.shape[-2] != n or V.shape[-2:] != f.shape[-2:]:
+        raise InputError(
+            f"scores have shape {tuple(scores.shape)}, V {tuple(V.shape)} and f {tuple(f.shape)}; give (..., n, n) and "
+            "twice (..., n, k)"
+        )
+    arguments.check_broadcast(scores=scores.shape[:-2], V=V.shape[:-2], f=f.shape[:-2])
     both = torch.logaddexp(scores, scores.mT)
     # Rows of S are those of D^½ A_s D^−½, D the row sums: symmetric.
     log_sums = both.logsumexp(-1)
@@ -137,9 +145,9 @@ def gradient_flow(scores: Tensor, V: Tensor, f: Tensor, strength: float, times: 
         raise InputError("the scores of some tokens lie more than 1,400 below those of others; scale them down")
     start, held = (vectors.mT @ (root * x) for x in (V, f))
     out = []
-    for time in times:
+    for time in moments:
         decay = torch.exp(-rates * time)
         # ∫ e^(−rate (t − s)) ds, whose limit for a rate of 0 is t.
         filled = torch.where(rates > 0, -torch.expm1(-rates * time) / torch.where(rates > 0, rates, 1.0), time)
         out.append((vectors @ (decay * start + strength * filled * held)) / root)
-    return torch.stack(out)
+    return torch.stack(out) if out else V.new_empty(0, *V.shape)

@@ -83,9 +83,11 @@ def shifted_dominance(
     """
     A = materialise_if_small(as_operator(A))
     W_V, W_O = check_weights(W_V, W_O)
-    numbers = tuple(float(arguments.number(s, "a shift")) for s in shifts)
+    remedy = "give two or more that ascend from 0"
+    numbers = arguments.several(shifts, "the shifts", remedy)
     if len(numbers) < 2 or numbers[0] != 0 or any(a >= b for a, b in itertools.pairwise(numbers)):
-        raise InputError(f"the shifts are {arguments.shown(list(shifts))}; give two or more that ascend from 0")
+        raise InputError(f"the shifts are {arguments.shown(list(numbers))}; {remedy}")
+    source, seed = arguments.flag(source, "source"), arguments.seed(seed)
     if W_V.ndim != 3 or W_O.ndim != 3 or len(A.shape) < 3 or A.shape[-3] != W_V.shape[-3]:
         raise InputError(
             f"attention has shape {tuple(A.shape)} and the weights {tuple(W_V.shape)} and {tuple(W_O.shape)}; give "
