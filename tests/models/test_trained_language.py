@@ -26,7 +26,7 @@ def test_a_trained_language_model_is_diagnosed_from_its_file(tmp_path, recipe):
     assert len(diagnosis.layers) == 3
     with torch.no_grad():
         x = loaded.model.embedding.weight[first] * 4 + loaded.model.positions[:10]
-    assert diagnosis.layers[0]["tokens"]["cos"] == pytest.approx(_cosine(x), abs=1e-4)
+    assert diagnosis.layers[0].tokens["cos"] == pytest.approx(_cosine(x), abs=1e-4)
     random = load(str(tmp_path / "run"), random=True, seed=3).model
     assert not torch.equal(random.embedding.weight, loaded.model.embedding.weight)
 
