@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oversmooth.train.tasks.segmentation.recipe import IGNORE
+from oversmooth.train.tasks.segmentation.settings import IGNORE
 
 UNIFORMS = 4
 """Random numbers per image: scale, place down and across, mirrored or not."""

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from oversmooth.train.tasks.segmentation.augment import Normalise
 from oversmooth.train.tasks.segmentation.data import Labelled
-from oversmooth.train.tasks.segmentation.recipe import IGNORE, Recipe
+from oversmooth.train.tasks.segmentation.recipe import Recipe
+from oversmooth.train.tasks.segmentation.settings import IGNORE
 
 _AT_ONCE = {"cuda": 32, "cpu": 8}  # windows in one pass
 _IMAGES = 4  # of one size, taken together

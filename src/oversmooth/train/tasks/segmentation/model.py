@@ -67,7 +67,8 @@ class MaskDecoder(nn.Module):
         x = self.norm(x)
         masks = F.normalize(self.patch_project(x[:, : -self.classes]), dim=-1)
         classes = F.normalize(self.class_project(x[:, -self.classes :]), dim=-1)
-        return self.mask_norm(masks @ classes.mT)
+        with torch.autocast(x.device.type, enabled=False):  # bfloat16 would tell cosines apart by 1/256 only
+            return self.mask_norm(masks.to(self.mask_norm.weight.dtype) @ classes.to(self.mask_norm.weight.dtype).mT)
 
 
 class Segmenter(nn.Module):
@@ -89,7 +90,7 @@ class Segmenter(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         masks = self.decoder(self.encoder(images)).mT.unflatten(2, (self.side, self.side))
         with torch.autocast(images.device.type, enabled=False):
-            return self.rise @ masks.float() @ self.rise.T
+            return self.rise @ masks.to(self.rise.dtype) @ self.rise.T
 
 
 def _start(model: nn.Module) -> None:

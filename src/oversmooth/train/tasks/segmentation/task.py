@@ -11,12 +11,14 @@ from oversmooth.safety.machine import check_fits
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import Scores
 from oversmooth.train.engine.task import Batch, Forward, Probe, Task
+from oversmooth.train.tasks.segmentation import colours
 from oversmooth.train.tasks.segmentation.augment import UNIFORMS, Normalise, crops
 from oversmooth.train.tasks.segmentation.build import model_of, plain_model_of
 from oversmooth.train.tasks.segmentation.data import Labelled, Splits
 from oversmooth.train.tasks.segmentation.evaluate import Evaluator, mean_iou, pixel_accuracy
 from oversmooth.train.tasks.segmentation.model import Segmenter
-from oversmooth.train.tasks.segmentation.recipe import IGNORE, Recipe
+from oversmooth.train.tasks.segmentation.recipe import Recipe
+from oversmooth.train.tasks.segmentation.settings import IGNORE
 
 WATCHED = 8
 """Images on which smoothing is watched."""
@@ -126,7 +128,8 @@ class SegmentationFeed:
         self.places = ranks.places(recipe.batch).to(device)
         self.everyone = torch.arange(recipe.batch, device=device)
         self.normalise = Normalise(recipe.mean, recipe.std, device)
-        self.uniform = torch.zeros(recipe.batch, UNIFORMS, device=device)
+        numbers = UNIFORMS + (colours.UNIFORMS if recipe.colours else 0)
+        self.uniform = torch.zeros(recipe.batch, numbers, device=device)
         self.order = torch.zeros(len(labelled), dtype=torch.int64, device=device)
 
     def reorder(self, generator: torch.Generator) -> None:
@@ -148,12 +151,15 @@ class SegmentationFeed:
     def _part(self, step: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         recipe = self.recipe
         rows = self.order.index_select(0, step * recipe.batch + places)
+        uniform = self.uniform.index_select(0, places)
         pixels, labels, inside = crops(
             self.images.index_select(0, rows),
             self.masks.index_select(0, rows),
-            self.uniform.index_select(0, places),
+            uniform[:, :UNIFORMS],
             side=recipe.crop,
             scales=recipe.scales,
             flip=recipe.flip,
         )
+        if recipe.colours:
+            pixels = colours.distorted(pixels, uniform[:, UNIFORMS:])
         return self.normalise(pixels) * inside[:, None], labels

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from oversmooth.train.tasks.segmentation.recipe import IGNORE
+from oversmooth.train.tasks.segmentation.settings import IGNORE
 
 
 @dataclass(frozen=True)

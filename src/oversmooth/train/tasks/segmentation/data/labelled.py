@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train.tasks.segmentation.recipe import IGNORE
+from oversmooth.train.tasks.segmentation.settings import IGNORE
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no one answer to ==

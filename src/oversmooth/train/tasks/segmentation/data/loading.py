@@ -17,7 +17,7 @@ from oversmooth.train.tasks.segmentation.data.decoding import decoded
 from oversmooth.train.tasks.segmentation.data.known import KNOWN, Known, known
 from oversmooth.train.tasks.segmentation.data.labelled import Labelled, Splits
 from oversmooth.train.tasks.segmentation.data.shapes import NAME, shapes
-from oversmooth.train.tasks.segmentation.recipe import IGNORE
+from oversmooth.train.tasks.segmentation.settings import IGNORE
 
 _LAYOUTS = "train.parquet, val.parquet and test.parquet, or images/training with annotations/training"
 _MOST = 1 << 28  # bytes of one file
@@ -36,7 +36,8 @@ def load_splits(what: str | Path) -> Splits:
     named, home = _home(what)
     if (home / "images" / "training").is_dir():
         named = named or KNOWN["ade20k"]
-        train, test = (_folders(home, split, named, size) for split, size in _splits(named))
+        train = _folders(home, "training", named, named.size)
+        test = _folders(home, "validation", named, None)
         return Splits(train, test, test)
     parts = {split: home / f"{split}.parquet" for split in ("train", "val", "test")}
     missing = [file.name for file in parts.values() if not file.is_file()]
@@ -49,10 +50,6 @@ def load_splits(what: str | Path) -> Splits:
         most = max(len(part.classes) for part in read)
         read = [Labelled(part.images, part.masks, _numbered(most), part.name) for part in read]
     return Splits(*read)
-
-
-def _splits(named: Known) -> list[tuple[str, tuple[int, int] | None]]:
-    return [("training", named.size), ("validation", None)]
 
 
 def _home(what: str | Path) -> tuple[Known | None, Path]:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from oversmooth.train.tasks.segmentation.data.labelled import Labelled, Splits
-from oversmooth.train.tasks.segmentation.recipe import IGNORE
+from oversmooth.train.tasks.segmentation.settings import IGNORE
 
 NAME = "shapes"
 CLASSES = ("ground", "disc", "square", "triangle", "ring")
