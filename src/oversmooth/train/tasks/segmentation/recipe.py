@@ -210,14 +210,14 @@ QUICK = Recipe(
 
 Gradients are clipped, unlike the published: without it, at the same learning rate, a ViT from scratch learned little
 with seed 2 (mIoU 26.9 plain, 15.6 with NeuTRENO, where all ground is 15.8 on the images to watch by). The clip was
-chosen by that seed, plain. What it reached on the 80 test images after the last epoch, in %, seeds 0, 1 and 2 (± is their standard
-deviation, n − 1):
+chosen by that seed, plain. What it reached on the 80 test images after the last epoch, in %, seeds 0, 1 and 2 (± is
+their standard deviation, n − 1):
 
     model                    mIoU           at several scales
     plain                    66.80 ± 0.78   71.98 ± 0.60
     neutreno:strength=0.6    65.85 ± 0.96   71.26 ± 0.93
 
-Two runs at a time took 2 to 3 minutes each, a thread per run, on a busy two-core CPU (aarch64, torch 2.13.0+cpu). The
-difference is within the spread of seeds: it says nothing of either. Its figures compare with each other and with
+With NeuTRENO the mIoU is lower with each of the three seeds, by 0.4 to 1.6. Runs took 2 to 3 minutes, two at a time,
+a thread each, on a busy two-core CPU (aarch64, torch 2.13.0+cpu). These figures compare with each other and with
 nothing that is published.
 """
