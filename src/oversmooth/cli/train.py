@@ -16,6 +16,7 @@ import typer
 from oversmooth.cli.app import SECONDS_BETWEEN_LINES, app, duration, err, out, status
 from oversmooth.cli.options import changing_option, parameters_of, take
 from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
+from oversmooth.train.tasks.imagenet import recipe as imagenet
 from oversmooth.train.tasks.images import recipe as images
 from oversmooth.train.tasks.images.settings import Shape as ImagesShape
 from oversmooth.train.tasks.language import recipe as language
@@ -27,16 +28,17 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _RECIPE, _MODEL, _RUN = "The recipe (defaults: those of --task images)", "The model", "The run"
-_LANGUAGE, _SEGMENTATION = "Of --task language", "Of --task segmentation"
+_LANGUAGE, _SEGMENTATION, _IMAGENET = "Of --task language", "Of --task segmentation", "Of --task imagenet"
 TASKS: dict[str, tuple[BaseRecipe, BaseRecipe]] = {
     "images": (images.PAPER, images.QUICK),
     "language": (language.WIKITEXT2, language.QUICK),
     "segmentation": (segmentation.PAPER, segmentation.QUICK),
+    "imagenet": (imagenet.PAPER, imagenet.QUICK),
 }
 """The recipe that a task begins from, and its quick version."""
 _IMAGES = "cifar100, cifar10, fashion-mnist or mnist, wherever it lies; or the folder that holds one."
 _DATA = f"Images: {_IMAGES} Language: wikitext-2, wikitext-103, prose, a text file, or a folder of them. "
-_DATA += "Segmentation: camvid, ade20k, shapes, or the folder that holds one."
+_DATA += "Segmentation: camvid, ade20k, shapes, or the folder that holds one. Imagenet: its folder, or painted."
 Data = Annotated[str, typer.Option(help=_IMAGES)]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
 Force = Annotated[bool, typer.Option("--force", help="Write there even if another process does.")]
@@ -48,6 +50,7 @@ _SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
     (_LANGUAGE, language.Recipe, ("tokenizer", "vocabulary", "masked")),
     (_LANGUAGE, LanguageShape, ("length", "hidden", "activation", "norm", "positions", "causal", "dropout")),
     (_SEGMENTATION, segmentation.Recipe, ("encoder", "steer", "crop", "stride", "decoder_layers")),
+    (_IMAGENET, imagenet.Recipe, ("drop_path", "ema", "repeats")),
 ]
 """Settings of the recipes and of their models' shapes that are options, by panel of the help."""
 
@@ -69,7 +72,9 @@ def train(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Directory for the log, the checkpoint and the model.")
     ],
-    task: Annotated[str | None, typer.Option(help="images, language or segmentation.", show_default="images")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="images, language, segmentation or imagenet.", show_default="images")
+    ] = None,
     data: Annotated[str | None, typer.Option(help=_DATA, show_default="the recipe's")] = None,
     augment: Annotated[
         bool | None,

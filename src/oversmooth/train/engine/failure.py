@@ -40,6 +40,7 @@ def not_finite(step: Step, mark: tuple[int, Tensor], saved: str) -> Diverged:
     failed = int(step.failed)
     before, state = mark
     step.generator.set_state(state)
+    step.seek(before % step.steps)
     for _ in range(failed - before + 1):
         step.feed.draw(step.generator)
     step.position.fill_(failed)

@@ -107,6 +107,10 @@ class BaseRecipe(ABC):
         """Whether the model itself draws random numbers in training, as dropout does."""
         return False
 
+    def decays(self, name: str, parameter: Tensor) -> bool:  # noqa: ARG002
+        """Whether weight decay acts on it."""
+        return True
+
     @property
     def title(self) -> str:
         """For people: ``ViT-Ti⁻, 10 % of cifar100, seed 2``."""

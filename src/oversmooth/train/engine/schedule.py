@@ -1,4 +1,4 @@
-"""The learning rate of every step: warm-up and half a cosine, or a power of what is left of the run."""
+"""The learning rate of every step: warm-up and half a cosine, by step or by epoch, or a power of what is left."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ def learning_rates(lr: float, warmup: int, cosine: int) -> Tensor:
     rising = torch.arange(warmup, dtype=torch.float64) / max(1, warmup)
     falling = (1 + torch.cos(torch.arange(cosine, dtype=torch.float64) * (math.pi / max(1, cosine)))) / 2
     return lr * torch.cat([rising, falling])
+
+
+def by_epoch(lr: float, epochs: int, warmup: int, *, first: float, last: float) -> Tensor:
+    """``(epochs,)`` float64: a warm-up from ``first`` as the first of them, and a cosine of all down to ``last``.
+
+    So the cosine begins where the warm-up ends, a little below its height.
+
+    >>> by_epoch(1.0, 4, 2, first=0.0, last=0.0)
+    tensor([0.0000, 0.5000, 0.5000, 0.1464], dtype=torch.float64)
+    """
+    epoch = torch.arange(epochs, dtype=torch.float64)
+    falling = last + (lr - last) * (1 + torch.cos(epoch * (math.pi / epochs))) / 2
+    return torch.where(epoch < warmup, first + epoch * ((lr - first) / max(1, warmup)), falling)
 
 
 def polynomial(lr: float, steps: int, power: float) -> Tensor:

@@ -20,7 +20,7 @@ from oversmooth.safety.machine import check_fits
 from oversmooth.train import cuda_graphs
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import BaseRecipe
-from oversmooth.train.engine.task import Batch, Forward, Task
+from oversmooth.train.engine.task import Batch, Forward, SeekableFeed, Task
 
 _MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq", "step"), "sgd": ("momentum_buffer",)}
 _A_STEP = 64  # bytes of its learning rate, in all the forms it is kept in
@@ -71,6 +71,7 @@ class Step:
 
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters = list(self.named.values())
+        self.beside = task.beside(model)
         self.lr = torch.zeros((), device=device)
         self.optimiser = self._optimiser()
         run: nn.Module = model
@@ -89,14 +90,22 @@ class Step:
         settings: dict[str, Any] = dict(lr=self.lr if on_gpu else recipe.lr, weight_decay=recipe.weight_decay)
         if on_gpu:
             settings["fused"] = True
+        decayed: dict[str, Any] = {"params": [p for name, p in self.named.items() if recipe.decays(name, p)]}
+        bare = {"params": [p for name, p in self.named.items() if not recipe.decays(name, p)], "weight_decay": 0.0}
+        groups = [group for group in (decayed, bare) if group["params"]]
         if recipe.optimiser == "sgd":
-            return torch.optim.SGD(self.parameters, momentum=recipe.momentum, **settings)
-        return torch.optim.AdamW(self.parameters, capturable=on_gpu, **settings)
+            return torch.optim.SGD(groups, momentum=recipe.momentum, **settings)
+        return torch.optim.AdamW(groups, capturable=on_gpu, **settings)
 
     def begin_epoch(self) -> None:
         """A new order of the data, from its generator."""
         self.order_state = self.order_generator.get_state()
         self.feed.reorder(self.order_generator)
+
+    def seek(self, inside: int) -> None:
+        """The next batch is this one of the epoch; says nothing to a feed that has all of them at hand."""
+        if isinstance(self.feed, SeekableFeed):
+            self.feed.seek(inside)
 
     def run(self) -> None:
         """The next step of the epoch."""
@@ -132,7 +141,8 @@ class Step:
         if self.device.type == "cuda":
             self.lr.copy_(self._rates.index_select(0, self.position.clamp(max=self.total - 1))[0])
         else:
-            self.optimiser.param_groups[0]["lr"] = self.rates[self.done]
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.rates[self.done]
         loss = self.loss(batch, self._forward)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip or float("inf"))
@@ -147,10 +157,12 @@ class Step:
             # What fused optimisers look at for gradient scaling: 1 leaves weights and moments as they are.
             self.optimiser.found_inf = (self.failed >= 0).float()[0]  # type: ignore[attr-defined]
             self.optimiser.step()
+            self.task.after_update(self.model)
             self.optimiser.zero_grad(set_to_none=False)  # the graph's gradients must stay where they are
         else:
             if int(self.failed) < 0:
                 self.optimiser.step()
+                self.task.after_update(self.model)
             self.optimiser.zero_grad()
 
     def batch(self) -> Batch:
@@ -167,6 +179,7 @@ class Step:
         for name, parameter in self.named.items():
             moments = self._moments(parameter)
             arrays |= {f"{kind}.{name}": moments[kind] for kind in _MOMENTS[self.recipe.optimiser]}
+        arrays |= {f"beside.{name}": value for name, value in self.beside.items()}
         arrays |= {
             "position": self.position,
             "losses": self.losses,
@@ -187,6 +200,8 @@ class Step:
             self.optimiser.state[parameter].update(moments)
             for kind in _MOMENTS[self.recipe.optimiser]:
                 moments[kind].copy_(arrays[f"{kind}.{name}"])
+        for name, value in self.beside.items():
+            value.copy_(arrays[f"beside.{name}"])
         for parameter in self.parameters:
             if parameter.grad is not None:
                 parameter.grad.zero_()
@@ -197,6 +212,7 @@ class Step:
         self.order_generator.set_state(arrays["generator.order"])
         if self.done % self.steps:
             self.begin_epoch()  # the order of the epoch it is in
+            self.seek(self.done % self.steps)
         else:
             self.order_state = self.order_generator.get_state()
         self.generator.set_state(arrays["generator.augment"])
@@ -217,6 +233,7 @@ class Step:
         self.order_state = self.order_generator.get_state()
         if self.done % self.steps:
             self.begin_epoch()
+            self.seek(self.done % self.steps)
 
 
 def _seeds(recipe: BaseRecipe, attempt: int = 0) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,14 @@ class Feed(Protocol):
 
     def batch(self, step: Tensor) -> Batch:
         """This process's part of a step's batch. step ``(1,)``: its number within the epoch."""
+
+
+@runtime_checkable
+class SeekableFeed(Protocol):
+    """A feed whose `draw` fetches one batch after the other, and so has to be told where a run goes on."""
+
+    def seek(self, step: int) -> None:
+        """The next `draw` is that of this step of the epoch, counted from 0."""
 
 
 class Evaluation(Protocol):
@@ -87,6 +95,16 @@ class Task(ABC):
     @abstractmethod
     def blank(self, batch: int, device: torch.device) -> Batch:
         """As many empty examples, to see whether a batch of that size fits into memory."""
+
+    def beside(self, model: nn.Module) -> dict[str, Tensor]:  # noqa: ARG002 (most keep nothing)
+        """What a run keeps beside its model, on the same device, and saves with it, such as an average of the weights.
+
+        Asked for once, before the first step; `after_update` changes it in place.
+        """
+        return {}
+
+    def after_update(self, model: nn.Module) -> None:  # noqa: B027 (most do nothing)
+        """Called after every update of the weights, on a GPU within the graph."""
 
     @abstractmethod
     def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> Evaluation:

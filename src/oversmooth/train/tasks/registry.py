@@ -12,6 +12,10 @@ from torch import nn
 from oversmooth.train.engine.recipe import BaseRecipe
 from oversmooth.train.engine.saved_model import load_model
 from oversmooth.train.engine.task import Task
+from oversmooth.train.tasks.imagenet import model as imagenet_model
+from oversmooth.train.tasks.imagenet import recipe as imagenet
+from oversmooth.train.tasks.imagenet.data import load_splits as load_pictures
+from oversmooth.train.tasks.imagenet.task import ImagenetTask
 from oversmooth.train.tasks.images import build as images_build
 from oversmooth.train.tasks.images import recipe as images
 from oversmooth.train.tasks.images.data.splits import load_splits as load_images
@@ -65,6 +69,14 @@ _TASKS: dict[type[BaseRecipe], _Parts] = {
         task=SegmentationTask,
         plain=segmentation_build.plain_model_of,
         model=segmentation_build.model_of,
+    ),
+    imagenet.Recipe: _Parts(
+        load=lambda _recipe, what: load_pictures(what),
+        fitted=imagenet.Recipe.fitted,
+        check=imagenet.Recipe.check_fits,
+        task=ImagenetTask,
+        plain=imagenet_model.plain_model_of,
+        model=imagenet_model.model_of,
     ),
 }
 

@@ -1,0 +1,217 @@
+"""Whole runs at ImageNet's form: from folders and parquet, stopped and killed, with any number of workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from support import timm_models
+from support.imagenet_example import RECIPE, splits, train, write_folders, write_parquet
+from support.places import TESTS
+
+from oversmooth.safety.errors import InputError
+from oversmooth.steering import steering_of
+from oversmooth.train.engine import loop
+from oversmooth.train.engine.loop import WatchSettings
+from oversmooth.train.engine.saved_model import load_model, notes_of, read_file
+from oversmooth.train.tasks.imagenet.model import plain_model_of
+
+pytestmark = pytest.mark.skipif(not timm_models.available(), reason="timm is not installed")
+EVERY_EPOCH = WatchSettings(evaluate=1, monitor=3, save=0)
+
+
+def lines(path):
+    """Of a log, without what a clock says."""
+    return [
+        {name: value for name, value in json.loads(line).items() if name not in ("seconds", "images_per_s")}
+        for line in path.read_text().splitlines()
+    ]
+
+
+def assert_same(one, other):
+    ours, theirs = (read_file(folder / loop.MODEL)[0] for folder in (one, other))
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), name
+    for name in [name for name in ("log.jsonl", "smoothing.jsonl") if (one / name).exists()]:
+        assert lines(one / name) == lines(other / name)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return write_folders(tmp_path / "pictures")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_out_of_time_goes_on_bit_for_bit(tmp_path, pictures, workers):
+    """It stops after every single step, inside epochs too; the other one is never stopped, and has no workers."""
+    whole = train(RECIPE, splits(pictures), device="cpu", folder=tmp_path / "whole", watch=EVERY_EPOCH)
+    assert whole.finished
+    assert whole.step == whole.steps == 9
+    assert set(whole.epochs[0]) >= {"loss", "lr", "accuracy", "accuracy_ema", "images_per_s"}
+    assert whole.scores == {name: whole.epochs[-1][name] for name in ("accuracy", "accuracy_ema")}
+    pieces, result = 0, None
+    while result is None or not result.finished:
+        result = train(
+            RECIPE,
+            splits(pictures),
+            workers,
+            device="cpu",
+            folder=tmp_path / "cut",
+            resume=True,
+            minutes=0,
+            watch=EVERY_EPOCH,
+        )
+        pieces += 1
+    assert pieces == 9
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+    assert result.scores == whole.scores
+
+
+def test_parquet_trains_as_the_same_images_in_folders(tmp_path, pictures):
+    home = write_parquet(tmp_path / "parquet" / "pictures")
+    for name, where in (("folders", pictures), ("parquet", home)):
+        assert train(RECIPE, splits(where), device="cpu", folder=tmp_path / name, watch=EVERY_EPOCH).finished
+    assert_same(tmp_path / "folders", tmp_path / "parquet")
+
+
+def test_the_caller_s_random_numbers_are_left_alone(pictures):
+    import random
+
+    import numpy as np
+
+    def after():
+        random.seed(3)
+        np.random.seed(3)
+        torch.manual_seed(3)
+        yield
+        yield random.random(), np.random.rand(), torch.rand(1).item()
+
+    plain, trained = after(), after()
+    next(plain)
+    expected = next(plain)
+    next(trained)
+    train(replace(RECIPE, epochs=1), splits(pictures), device="cpu")
+    assert next(trained) == expected
+
+
+def test_a_finished_run_leaves_the_plain_weights(tmp_path, pictures):
+    result = train(replace(RECIPE, epochs=1, warmup=0), splits(pictures), device="cpu", folder=tmp_path / "run")
+    model, recipe = load_model(tmp_path / "run" / loop.MODEL, plain_model_of)
+    assert recipe == result.recipe
+    assert steering_of(model) is not None
+    result.model.eval()
+    x = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), result.model(x), rtol=0.05, atol=0.05)  # bf16 weights
+    notes = notes_of(tmp_path / "run" / loop.MODEL)
+    assert {name: notes[name] for name in ("accuracy", "accuracy_ema")} == result.scores
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_image_is_named_in_one_sentence(tmp_path, pictures, workers):
+    damaged = next((pictures / "train" / "n02").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    with pytest.raises(InputError) as error:
+        train(replace(RECIPE, repeats=1), splits(pictures), workers, device="cpu", folder=tmp_path / "run")
+    assert str(error.value).startswith(f"{damaged} does not decode (")
+    assert str(error.value).endswith("; fetch it again")
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_a_step_that_is_not_finite_is_found_again_by_its_own_batch(pictures):
+    """The batches up to it are fetched again: it is the same one that fails."""
+    data = splits(pictures)
+    recipe = replace(RECIPE, lr=1e12, warmup=0, variant="plain")
+    with pytest.raises(InputError, match=r"step [2-9].*not finite|when the step is run again"):
+        train(recipe, data, device="cpu")
+
+
+_RUN = """
+import sys
+sys.path.insert(0, {tests!r})
+from dataclasses import replace
+from oversmooth.train.engine.loop import WatchSettings
+from support.imagenet_example import RECIPE, splits, train
+result = train(replace(RECIPE, epochs={epochs}), splits({data!r}), {workers}, device="cpu", folder={folder!r},
+               resume=True, watch=WatchSettings(evaluate=0, monitor=0, save=0))
+print(result.why, result.step)
+"""
+
+
+def started(tmp_path, pictures, workers, epochs=3, folder="run", **more):
+    code = _RUN.format(
+        tests=str(TESTS), data=str(pictures), workers=workers, epochs=epochs, folder=str(tmp_path / folder)
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
+    )
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def children(process):
+    with open(f"/proc/{process}/task/{process}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def runs(process):
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_the_run_which_goes_on_bit_for_bit(tmp_path, pictures, how):
+    """Signals go to all of its processes, as from a terminal or a batch system; a kill to it alone."""
+    process = started(tmp_path, pictures, 2, epochs=400, start_new_session=True)
+    try:
+        wait_for(lambda: (tmp_path / "run" / "checkpoint").is_dir() and len(children(process.pid)) >= 2)
+        workers = children(process.pid)
+        (os.kill if how == signal.SIGKILL else os.killpg)(process.pid, how)
+        out, err = process.communicate(timeout=60)
+        wait_for(lambda: not any(runs(worker) for worker in workers), 30)
+    finally:
+        if process.poll() is None:
+            process.kill()
+    if how != signal.SIGKILL:
+        assert process.returncode == 0, err
+        assert out.split()[0] == {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}[how]
+    from oversmooth.train.engine import checkpoint
+
+    saved = checkpoint.load(tmp_path / "run", replace(RECIPE, epochs=400))
+    assert 0 < int(saved.arrays["position"]) < 1200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="killed as Linux does it")
+def test_killed_it_goes_on_bit_for_bit(tmp_path, pictures):
+    process = started(tmp_path, pictures, 2, epochs=12)
+    wait_for(lambda: (tmp_path / "run" / "checkpoint" / "000004").is_dir() or process.poll() is not None)
+    process.kill()
+    process.communicate()
+    for folder, workers in (("run", 1), ("whole", 0)):
+        done = started(tmp_path, pictures, workers, epochs=12, folder=folder)
+        out, err = done.communicate(timeout=300)
+        assert done.returncode == 0, err
+        assert out.split() == ["finished", "36"]
+    assert_same(tmp_path / "run", tmp_path / "whole")
