@@ -6,7 +6,6 @@ import pytest
 import torch
 from support import timm_models
 
-from oversmooth.cli import app
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine.recipe import read_recipe
 from oversmooth.train.tasks.imagenet.model import model_of, plain_model_of
@@ -84,7 +83,3 @@ def test_a_recipe_comes_back_and_changes():
 def test_settings_that_no_run_can_have_are_refused(settings, words):
     with pytest.raises(InputError, match=words):
         Recipe(**settings)
-
-
-def test_the_command_line_knows_the_task():
-    assert app is not None

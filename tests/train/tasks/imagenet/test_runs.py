@@ -1,5 +1,7 @@
 """Whole runs at ImageNet's form: from folders and parquet, stopped and killed, with any number of workers."""
 
+# ruff: noqa: NPY002 (timm draws from the global state of numpy)
+
 import json
 import os
 import signal

@@ -1,5 +1,7 @@
 """What is done to images is what timm does: its transforms, its order, its Mixup."""
 
+# ruff: noqa: NPY002 (timm draws from the global state of numpy)
+
 import io
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 """Forms on textured ground, painted on the spot and encoded as JPEG: for trials that need no files.
 
-Every picture is fixed by its number. The class is the form; its size, place and colours say nothing of it.
+Every picture is fixed by its number. The class is the form; its colour only hints at it, for crops that show no more.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from oversmooth.train.tasks.imagenet.data.pictures import InMemory, Pictures, Sp
 
 NAME = "painted"
 CLASSES = ("disc", "square", "triangle", "ring")
+_COLOURS = ((200, 80, 60), (60, 150, 90), (80, 100, 200), (200, 180, 80))
+_HINT = 45  # spread about a class's own colour, of 255
 
 
 def painted(train: int = 800, test: int = 200, *, size: int = 48) -> Splits:
@@ -35,7 +37,7 @@ def _picture(number: int, size: int) -> bytes:
     image = pil.fromarray(np.clip(ground, 0, 255).astype(np.uint8))
     radius = random.uniform(0.25, 0.42) * min(width, height)
     x, y = (random.uniform(0.45 * length, 0.55 * length) for length in (width, height))
-    colour = tuple(int(value) for value in random.uniform(0, 255, 3))
+    colour = tuple(int(v) for v in random.normal(_COLOURS[number % len(CLASSES)], _HINT).clip(0, 255))
     _paint(draw.Draw(image), CLASSES[number % len(CLASSES)], x, y, radius, colour)
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=90)

@@ -16,7 +16,7 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import read_bytes
 from oversmooth.safety.libraries import import_library
 
-_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "TIFF")  # photographs, and two of ImageNet's that are called JPEG
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # one of ImageNet's is a PNG that is called JPEG
 _MOST = 1 << 28  # bytes of one file
 _REMEDY = "fetch it again"
 
