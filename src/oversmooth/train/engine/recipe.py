@@ -174,7 +174,8 @@ class BaseRecipe(ABC):
         """For the data that another recipe is fitted to."""
         changes: dict[str, Any] = {name: getattr(other, name) for name in self.of_data}
         sizes = {name: getattr(other.shape, name) for name in self.shape_of_data}
-        return dataclasses.replace(self, **changes, shape=dataclasses.replace(self.shape, **sizes))
+        changes["shape"] = dataclasses.replace(self.shape, **sizes)
+        return dataclasses.replace(self, **changes)
 
     def check_numbers(
         self, *, at_least_1: tuple[str, ...], at_least_0: tuple[str, ...], bounded: tuple[str, ...]
