@@ -7,7 +7,9 @@ Masks that are passed as arguments are checked in every pass.
 
 from __future__ import annotations
 
+import itertools
 import sys
+import weakref
 from typing import Any
 
 import torch
@@ -18,6 +20,9 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import hiding
 from oversmooth.steering.passes import Passes
+
+_KEYS = itertools.count()
+_GUARDS: weakref.WeakValueDictionary[int, Guard] = weakref.WeakValueDictionary()
 
 
 class Guard:
@@ -37,6 +42,18 @@ class Guard:
         """Ways of calling attention that hide nothing, each with the most tokens that it was tried with."""
         self.called = False
         """Whether attention is a module that is called, and not one that only holds projections."""
+        self.module: nn.Module | None = None
+        """Attention, once its hook is on."""
+        self._make_known()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy is a guard of its own."""
+        self.__dict__.update(state)
+        self._make_known()
+
+    def _make_known(self) -> None:
+        self.key = next(_KEYS)
+        _GUARDS[self.key] = self
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A hook: attention is about to run."""
@@ -51,7 +68,7 @@ class Guard:
         if n < 2:
             return
         if torch.compiler.is_compiling():
-            if not _is_known(self, int(n)):
+            if not _is_known(self.key, int(n)):
                 raise InputError(self._unclear("its attention is no module that is called"))
         elif not self.called:
             module, args, kwargs = self.passes.block() or (None, (), {})
@@ -91,11 +108,11 @@ class Guard:
         if running is not None and running.hides:
             raise InputError(self._hidden())
         # As a number: code for any length could not check what a window hides of longer inputs.
-        if _is_open(self, _how_called(module, args, kwargs), int(_length(module, args, kwargs))):
+        if _is_open(self.key, _how_called(module, args, kwargs), int(_length(module, args, kwargs))):
             return
         arrays: list[Any] = []
         form = _flat((args, kwargs, None if running is None else running.mask), arrays)
-        why = _refusal_while_compiling(self, module, form, *arrays)
+        why = _refusal_while_compiling(self.key, form, *arrays)
         if why is not None:
             raise InputError(why)
 
@@ -183,21 +200,25 @@ def _length(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return sys.maxsize
 
 
-def _is_open(guard: Guard, how: Any, n: int) -> bool:
-    return guard.open.get(how, 0) >= n
+def _is_open(key: int, how: Any, n: int) -> bool:
+    return _GUARDS[key].open.get(how, 0) >= n
 
 
-def _is_known(guard: Guard, n: int) -> bool:
+def _is_known(key: int, n: int) -> bool:
+    guard = _GUARDS[key]
     return guard.called or any(tried >= n for tried in guard.open.values())
 
 
-def _refusal_while_compiling(guard: Guard, module: nn.Module, form: Any, *arrays: Any) -> str | None:
+def _refusal_while_compiling(key: int, form: Any, *arrays: Any) -> str | None:
+    guard = _GUARDS[key]
+    assert guard.module is not None, "its hook called"
     guard.called = True
     args, kwargs, mask = _whole(form, arrays)
-    return guard.refusal(module, guard.layer.name, args, kwargs, mask)
+    return guard.refusal(guard.module, guard.layer.name, args, kwargs, mask)
 
 
 # While code is compiled these run at once, on the arrays of the call that it is compiled for, and their results are
 # constants in it. This is torch.compiler.assume_constant_result, without importing the compiler where it is not used.
+# All that they are given is arrays and constants, a guard by its number: torch 2.11 takes nothing else.
 for _function in (_is_open, _is_known, _refusal_while_compiling):
     vars(_function)["_dynamo_marked_constant"] = True

@@ -61,7 +61,8 @@ class Site:
         self.tokens_first = not getattr(modules[self.layer.name], "batch_first", True)
         handles = []
         if self.guard is not None:
-            handles.append(modules[self.layer.name].register_forward_pre_hook(self.guard.before, with_kwargs=True))
+            self.guard.module = modules[self.layer.name]
+            handles.append(self.guard.module.register_forward_pre_hook(self.guard.before, with_kwargs=True))
         if "values" in self.parts or "attention" in self.parts or (self.first and remember_values):
             handles.append(value.register_forward_hook(self._opened_values if opened else self._values))
         if "attention" in self.parts:

@@ -40,8 +40,8 @@ TITLES = {
 }
 _NOTE = (
     "mIoU in % over the 11 classes of CamVid's 233 test images, windows of 352 pixels; multi-scale: six scales, each "
-    "with its mirror image; mean ± standard deviation over seeds (their number). Equal budgets: every row has the same encoder, "
-    "recipe, steps and seeds, and none was tuned. Published: ADE20K, 150 classes, which compares in sign alone."
+    "with its mirror image; mean ± standard deviation over seeds (their number). Equal budgets: every row has the same "
+    "encoder, recipe, steps and seeds, and none was tuned. Published: ADE20K, 150 classes; only signs compare."
 )
 _QUICK_NOTE = (
     "quick: a small ViT from scratch on painted shapes. These figures compare with each other and with nothing that is "

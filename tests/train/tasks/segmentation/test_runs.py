@@ -2,13 +2,13 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from support import two_processes
 from support.places import TESTS
 from support.segmentation_example import RECIPE, splits, train
 
@@ -150,23 +150,16 @@ def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path):
     assert_same(killed, whole)
 
 
-_PROCESSES = """
-import os, sys
-sys.path.insert(0, {tests!r})
-from pathlib import Path
-import torch
+_WORK = """
 from oversmooth.train.engine import loop
-from oversmooth.train.engine.ranks import Ranks, joined
 from oversmooth.train.tasks.segmentation.build import model_of
 from support.segmentation_example import RECIPE, splits, step_of, train
-
-folder, cpu = Path({folder!r}), torch.device("cpu")
 
 def gradients(ranks):
     step = step_of(RECIPE, model_of(RECIPE), splits(), cpu, ranks)
     kept, update = [], step._update
     def keep(bad):
-        kept.append({{name: p.grad.clone() for name, p in step.named.items()}})
+        kept.append({name: p.grad.clone() for name, p in step.named.items()})
         update(bad)
     step._update = keep
     step.begin_epoch()
@@ -175,43 +168,13 @@ def gradients(ranks):
     return kept
 
 def work(ranks, name):
-    torch.save(gradients(ranks), folder / f"{{name}}.pt")
+    torch.save(gradients(ranks), folder / f"{name}.pt")
     train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=loop.WatchSettings(evaluate=1))
-
-os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT={port!r}, GLOO_SOCKET_IFNAME="lo")
-children = []
-for rank in (0, 1):
-    child = os.fork()
-    if not child:
-        os.environ["RANK"] = str(rank)
-        try:
-            with joined(cpu) as ranks:
-                work(ranks, f"two{{rank}}")
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    children.append(child)
-failed = [os.waitpid(child, 0)[1] for child in children]
-os.environ["WORLD_SIZE"] = "1"
-if any(failed):
-    sys.exit(1)
-work(Ranks(), "one")
 """
 
 
-def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path):
-    for attempt in range(5):  # somebody else may take the port before they do
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        done = started(_PROCESSES.format(tests=str(TESTS), folder=str(folder), port=port))
-        if "EADDRINUSE" not in done.stderr:
-            break
-    assert done.returncode == 0, done.stderr
+def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path_factory):
+    folder = two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("segmentation"))
     one, first, second = (torch.load(folder / f"{name}.pt", weights_only=True) for name in ("one", "two0", "two1"))
     for step in range(3):
         for name, gradient in one[step].items():

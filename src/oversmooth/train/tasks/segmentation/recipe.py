@@ -38,6 +38,8 @@ class Recipe(BaseRecipe):
     task_name: ClassVar[str] = "segmentation"
     unit: ClassVar[str] = "images"
     optimiser: ClassVar[Literal["adamw", "sgd"]] = "sgd"
+    of_data: ClassVar[tuple[str, ...]] = ("data", "crop", "stride", "shorter")
+    shape_of_data: ClassVar[tuple[str, ...]] = ("image", "classes")
 
     data: str = "ade20k"
     encoder: str = option(
