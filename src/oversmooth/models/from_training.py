@@ -23,6 +23,7 @@ def accepts(name: str) -> bool:
 
 def load(wanted: Wanted) -> Loaded:
     from oversmooth.models.own_tokenizer import OwnTokenizer
+    from oversmooth.train.tasks.imagenet.recipe import Recipe as ImagenetRecipe
     from oversmooth.train.tasks.images.recipe import Recipe
     from oversmooth.train.tasks.language.recipe import Recipe as LanguageRecipe
     from oversmooth.train.tasks.language.tokens import Tokenizer
@@ -42,6 +43,9 @@ def load(wanted: Wanted) -> Loaded:
             tokenizer = (opened.metadata() or {}).get("tokenizer")
         own = None if tokenizer is None else OwnTokenizer(Tokenizer.from_text(tokenizer))
         return Loaded(model, name, "text", tokenizer=own, longest=recipe.shape.length, recipe=recipe)
+    if isinstance(recipe, ImagenetRecipe):
+        preprocessing = Preprocessing.from_timm(recipe.preprocessing(), name)
+        return Loaded(model, name, "vision", preprocessing=preprocessing, argument="images", recipe=recipe)
     if not isinstance(recipe, Recipe):
         raise InputError(f"{path} was trained for {recipe.task_name}; give a model of images or of language")
     side = (recipe.shape.image, recipe.shape.image)

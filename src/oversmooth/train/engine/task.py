@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -105,6 +106,9 @@ class Task(ABC):
 
     def after_update(self, model: nn.Module) -> None:  # noqa: B027 (most do nothing)
         """Called after every update of the weights, on a GPU within the graph."""
+
+    def save_beside(self, model: nn.Module, folder: Path) -> None:  # noqa: B027
+        """Further files of a finished run, before the model's, which says that it is finished."""
 
     @abstractmethod
     def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> Evaluation:

@@ -284,8 +284,7 @@ class Run:
         step, recipe = self.step, self.recipe
         self._check()
         losses = self.ranks.mean(step.losses).tolist()  # waits for the epoch's end
-        epoch = step.done // step.steps
-        spent = self._clock()
+        epoch, spent = step.done // step.steps, self._clock()
         self.speed = step.steps * step.feed.units_per_step / max(self.epoch_seconds, 1e-9)
         row: dict[str, Any] = {
             "epoch": epoch,
@@ -389,6 +388,7 @@ class Run:
                 self.lock.check()
             notes = {**self.scores, "seconds": round(self.seconds, 1)}
             path = self.folder / MODEL
+            self._patiently(lambda: self.task.save_beside(self.model, path.parent))
             self._patiently(lambda: save_model(self.model, self.recipe, path, notes=notes, more=self.task.metadata()))
             checkpoint.remove(self.folder)
         self.ranks.wait()

@@ -58,7 +58,7 @@ def test_what_decays_is_what_decays_in_timm(variant):
 def test_a_recipe_comes_back_and_changes():
     recipe = replace(QUICK, variant="sharpen", drop_path=0.2)
     assert read_recipe(recipe.to_dict()) == recipe
-    assert recipe.key != replace(recipe, repeats=1).key
+    assert recipe.key != replace(recipe, repeats=2).key
     assert PAPER.changed({"depth": 24, "drop_path": None}).shape.depth == 24
     assert PAPER.label == "DeiT-tiny, imagenet"
     assert replace(PAPER, variant="neutreno:strength=0.6").label == "DeiT-tiny with neutreno:strength=0.6, imagenet"

@@ -13,16 +13,21 @@ from dataclasses import replace
 import pytest
 import torch
 from support import timm_models
+from support.commands import run
 from support.imagenet_example import RECIPE, splits, train, write_folders, write_parquet
 from support.places import TESTS
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
-from oversmooth.train.engine import loop
+from oversmooth.train.engine import checkpoint, loop
 from oversmooth.train.engine.loop import WatchSettings
 from oversmooth.train.engine.saved_model import load_model, notes_of, read_file
 from oversmooth.train.tasks.imagenet.model import plain_model_of
+from oversmooth.train.tasks.imagenet.task import AVERAGED
+from oversmooth.train.tasks.imagenet.transforms import testing_transform
+from oversmooth.train.tasks.registry import load_trained
 
+testing_transform.__test__ = False
 pytestmark = pytest.mark.skipif(not timm_models.available(), reason="timm is not installed")
 EVERY_EPOCH = WatchSettings(evaluate=1, monitor=3, save=0)
 
@@ -87,7 +92,7 @@ def test_parquet_trains_as_the_same_images_in_folders(tmp_path, pictures):
     assert_same(tmp_path / "folders", tmp_path / "parquet")
 
 
-def test_the_caller_s_random_numbers_are_left_alone(pictures):
+def test_the_callers_random_numbers_are_left_alone(pictures):
     import random
 
     import numpy as np
@@ -107,7 +112,7 @@ def test_the_caller_s_random_numbers_are_left_alone(pictures):
     assert next(trained) == expected
 
 
-def test_a_finished_run_leaves_the_plain_weights(tmp_path, pictures):
+def test_a_finished_run_leaves_the_plain_weights_and_their_average(tmp_path, pictures):
     result = train(replace(RECIPE, epochs=1, warmup=0), splits(pictures), device="cpu", folder=tmp_path / "run")
     model, recipe = load_model(tmp_path / "run" / loop.MODEL, plain_model_of)
     assert recipe == result.recipe
@@ -116,6 +121,10 @@ def test_a_finished_run_leaves_the_plain_weights(tmp_path, pictures):
     x = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(model(x), result.model(x), rtol=0.05, atol=0.05)  # bf16 weights
+    average, _ = load_model(tmp_path / "run" / AVERAGED, plain_model_of)
+    for name, value in average.named_parameters():
+        torch.testing.assert_close(value, result.model.average[name], rtol=0.01, atol=1e-3)
+    assert any(not torch.equal(a, b) for a, b in zip(average.parameters(), model.parameters(), strict=True))
     notes = notes_of(tmp_path / "run" / loop.MODEL)
     assert {name: notes[name] for name in ("accuracy", "accuracy_ema")} == result.scores
 
@@ -145,6 +154,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from dataclasses import replace
 from oversmooth.train.engine.loop import WatchSettings
+from support.commands import run
 from support.imagenet_example import RECIPE, splits, train
 result = train(replace(RECIPE, epochs={epochs}), splits({data!r}), {workers}, device="cpu", folder={folder!r},
                resume=True, watch=WatchSettings(evaluate=0, monitor=0, save=0))
@@ -184,11 +194,11 @@ def runs(process):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_workers_end_with_the_run_which_goes_on_bit_for_bit(tmp_path, pictures, how):
+def test_workers_end_with_the_run_which_can_go_on(tmp_path, pictures, how):
     """Signals go to all of its processes, as from a terminal or a batch system; a kill to it alone."""
     process = started(tmp_path, pictures, 2, epochs=400, start_new_session=True)
     try:
-        wait_for(lambda: (tmp_path / "run" / "checkpoint").is_dir() and len(children(process.pid)) >= 2)
+        wait_for(lambda: checkpoint.newest(tmp_path / "run") and len(children(process.pid)) >= 2)
         workers = children(process.pid)
         (os.kill if how == signal.SIGKILL else os.killpg)(process.pid, how)
         out, err = process.communicate(timeout=60)
@@ -199,21 +209,54 @@ def test_workers_end_with_the_run_which_goes_on_bit_for_bit(tmp_path, pictures, 
     if how != signal.SIGKILL:
         assert process.returncode == 0, err
         assert out.split()[0] == {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}[how]
-    from oversmooth.train.engine import checkpoint
-
     saved = checkpoint.load(tmp_path / "run", replace(RECIPE, epochs=400))
     assert 0 < int(saved.arrays["position"]) < 1200
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="killed as Linux does it")
 def test_killed_it_goes_on_bit_for_bit(tmp_path, pictures):
-    process = started(tmp_path, pictures, 2, epochs=12)
-    wait_for(lambda: (tmp_path / "run" / "checkpoint" / "000004").is_dir() or process.poll() is not None)
+    process = started(tmp_path, pictures, 2, epochs=8)
+    wait_for(lambda: (newest := checkpoint.newest(tmp_path / "run")) is not None and newest.name >= "000004")
     process.kill()
     process.communicate()
+    assert process.returncode == -signal.SIGKILL
     for folder, workers in (("run", 1), ("whole", 0)):
-        done = started(tmp_path, pictures, workers, epochs=12, folder=folder)
+        done = started(tmp_path, pictures, workers, epochs=8, folder=folder)
         out, err = done.communicate(timeout=300)
         assert done.returncode == 0, err
-        assert out.split() == ["finished", "36"]
+        assert out.split() == ["finished", "24"]
     assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_as_a_command_with_options_of_its_own(tmp_path, pictures, monkeypatch, capsys):
+    """Trained by its recipe's file, tested, and diagnosed with the preprocessing it was tested with."""
+    timm_models.timm()
+    monkeypatch.setenv("OVERSMOOTH_WORKERS", "1")
+    (tmp_path / "recipe.json").write_text(replace(RECIPE, epochs=1).to_json())
+    given = ("train", "--task", "imagenet", "--data", pictures, "--recipe", tmp_path / "recipe.json", "--device", "cpu")
+    assert run(monkeypatch, *given, "--drop-path", 0.3, "--ema", 0.5, "--repeats", 2, "-o", tmp_path / "run") == 0
+    assert "of averaged weights" in capsys.readouterr().out
+    model, recipe = load_trained(tmp_path / "run" / loop.MODEL)
+    assert (recipe.drop_path, recipe.ema, recipe.repeats) == (0.3, 0.5, 2)
+    assert [block.drop for block in model.blocks] == pytest.approx([0, 0.15, 0.3])
+    from PIL import Image
+
+    from oversmooth.models import load
+
+    loaded = load(str(tmp_path / "run" / loop.MODEL))
+    image = Image.open(next((pictures / "val" / "n01").iterdir())).resize((40, 57))
+    torch.testing.assert_close(loaded.preprocessing(image), testing_transform(recipe)(image), atol=0.02, rtol=0)
+    assert run(monkeypatch, *given, "--share", 0.5, "-o", tmp_path / "other") == 2
+    assert "--share is no setting of --task imagenet" in capsys.readouterr().err
+
+
+def test_without_timm_it_says_what_to_install(monkeypatch, pictures):
+    import importlib
+
+    def missing(name, *_more):
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
+
+    data = splits(pictures)
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(InputError, match=r"training at ImageNet's size needs timm, which is not installed"):
+        train(RECIPE, data, device="cpu")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -68,6 +71,23 @@ def start_average(model: nn.Module) -> dict[str, Tensor]:
     assert isinstance(model, DroppingViT)
     model.average = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
     return model.average
+
+
+@contextmanager
+def averaged(model: nn.Module) -> Iterator[nn.Module]:
+    """The model with the average in place of its weights, which it has again afterwards."""
+    assert isinstance(model, DroppingViT)
+    own = dict(model.named_parameters())
+    average = model.average or {}
+    before = {name: own[name].detach().clone() for name in average}
+    with torch.no_grad():
+        try:
+            for name, value in average.items():
+                own[name].copy_(value)
+            yield model
+        finally:
+            for name, value in before.items():
+                own[name].copy_(value)
 
 
 @torch.no_grad()

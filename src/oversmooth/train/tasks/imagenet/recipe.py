@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from oversmooth.steering import Method
     from oversmooth.train.tasks.imagenet.data import Splits
 
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PER = 1024
 """Images for which `Recipe.lr` is meant: the rate grows with the batch."""
 
@@ -34,6 +35,7 @@ class Recipe(BaseRecipe):
 
     task_name: ClassVar[str] = "imagenet"
     unit: ClassVar[str] = "images"
+    shape_of_data: ClassVar[tuple[str, ...]] = ("classes",)
 
     data: str = "imagenet"
     variant: str = option(
@@ -141,6 +143,17 @@ class Recipe(BaseRecipe):
         if "accuracy_ema" in scores:
             words += f", of averaged weights {100 * scores['accuracy_ema']:.2f} %"
         return words
+
+    def preprocessing(self) -> dict[str, Any]:
+        """Of images to test on, in the words of timm's pretrained_cfg."""
+        return {
+            "input_size": (self.shape.channels, self.shape.image, self.shape.image),
+            "interpolation": self.interpolation,
+            "crop_pct": self.crop_ratio,
+            "crop_mode": "center",
+            "mean": IMAGENET_MEAN,
+            "std": IMAGENET_STD,
+        }
 
     def methods(self) -> list[Method]:
         return methods_of(self.variant, start=self.start, seed=self.seed)

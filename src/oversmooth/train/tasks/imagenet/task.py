@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -9,12 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.train.engine.ranks import Ranks
+from oversmooth.train.engine.saved_model import save_model
 from oversmooth.train.engine.task import Batch, Forward, Probe, Task
 from oversmooth.train.tasks.imagenet.data import Splits
 from oversmooth.train.tasks.imagenet.evaluate import Accuracy
 from oversmooth.train.tasks.imagenet.feed import ImagenetFeed
 from oversmooth.train.tasks.imagenet.model import (
     DroppingViT,
+    averaged,
     model_of,
     move_average,
     plain_model_of,
@@ -26,13 +29,15 @@ from oversmooth.train.tasks.imagenet.workers import worker_count
 
 WATCHED = 8
 """Test images on which smoothing is watched."""
+AVERAGED = "model-ema.safetensors"
+"""The averaged weights of a finished run, in the form of its model."""
 
 
 class ImagenetTask(Task):
     """``loss`` is the cross-entropy with soft targets, the score the accuracy on the test images.
 
-    The weights that are saved are the plain ones, whose accuracy is what DeiT's authors report; their average lives in
-    checkpoints and has an accuracy of its own.
+    The model that is saved has the plain weights, whose accuracy is what DeiT's authors report; their average has an
+    accuracy and a file of its own.
     """
 
     examples_are: ClassVar[str] = "images"
@@ -76,6 +81,11 @@ class ImagenetTask(Task):
     def after_update(self, model: nn.Module) -> None:
         if self.recipe.ema:
             move_average(model, self.recipe.ema)
+
+    def save_beside(self, model: nn.Module, folder: Path) -> None:
+        if self.recipe.ema:
+            with averaged(model):
+                save_model(model, self.recipe, folder / AVERAGED)
 
     def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> Accuracy:  # noqa: ARG002
         # Other processes wait meanwhile, and so do their workers: but memory is theirs too.

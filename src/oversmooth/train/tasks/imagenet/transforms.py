@@ -13,7 +13,7 @@ from torch import Tensor
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 from oversmooth.train.engine.ranks import Ranks
-from oversmooth.train.tasks.imagenet.recipe import Recipe
+from oversmooth.train.tasks.imagenet.recipe import IMAGENET_MEAN, IMAGENET_STD, Recipe
 
 Transform = Callable[[Any], Tensor]
 """From one of Pillow's images to ``(3, side, side)``."""
@@ -34,6 +34,8 @@ def training_transform(recipe: Recipe) -> Transform:
         color_jitter=None,  # which timm leaves out with RandAugment, and so do we without it
         auto_augment=recipe.rand_augment or None,
         interpolation=recipe.interpolation,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
         re_prob=recipe.erasing,
         re_mode="pixel",
         re_count=1,
@@ -55,7 +57,12 @@ def posterized(image: Any, bits: int, **_settings: Any) -> Any:
 def testing_transform(recipe: Recipe) -> Transform:
     """Resize and crop the middle: 256 and 224."""
     return timm_data().create_transform(
-        recipe.shape.image, is_training=False, interpolation=recipe.interpolation, crop_pct=recipe.crop_ratio
+        recipe.shape.image,
+        is_training=False,
+        interpolation=recipe.interpolation,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        crop_pct=recipe.crop_ratio,
     )
 
 
