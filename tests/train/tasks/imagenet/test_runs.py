@@ -2,6 +2,7 @@
 
 # ruff: noqa: NPY002 (timm draws from the global state of numpy)
 
+import itertools
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support import timm_models
+from support import timm_models, two_processes
 from support.commands import run
 from support.imagenet_example import RECIPE, splits, train, write_folders, write_parquet
 from support.places import TESTS
@@ -41,10 +42,11 @@ def lines(path):
 
 
 def assert_same(one, other):
-    ours, theirs = (read_file(folder / loop.MODEL)[0] for folder in (one, other))
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert torch.equal(value, theirs[name]), name
+    for file in (loop.MODEL, AVERAGED):
+        ours, theirs = (read_file(folder / file)[0] for folder in (one, other))
+        assert ours.keys() == theirs.keys()
+        for name, value in ours.items():
+            assert torch.equal(value, theirs[name]), (file, name)
     for name in [name for name in ("log.jsonl", "smoothing.jsonl") if (one / name).exists()]:
         assert lines(one / name) == lines(other / name)
 
@@ -260,3 +262,43 @@ def test_without_timm_it_says_what_to_install(monkeypatch, pictures):
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(InputError, match=r"training at ImageNet's size needs timm, which is not installed"):
         train(RECIPE, data, device="cpu")
+
+
+_PROCESSES = """
+from dataclasses import replace
+from oversmooth.train.engine import loop
+from oversmooth.train.tasks.imagenet.model import model_of
+from support.imagenet_example import RECIPE, splits, step_of, train, write_folders
+recipe, data = replace(RECIPE, drop_path=0.0), splits(write_folders(folder / "pictures"))
+
+def work(ranks, name):
+    step = step_of(recipe, model_of(recipe), data, cpu, ranks, workers=1)
+    kept, update = [], step._update
+    def keep(bad):
+        kept.append({name: p.grad.clone() for name, p in step.named.items()})
+        update(bad)
+    step._update = keep
+    step.begin_epoch()
+    for _ in range(3):
+        step.run()
+    torch.save(kept, folder / f"{name}.pt")
+    train(recipe, data, 1, device="cpu", folder=folder / name.rstrip("01"), watch=loop.WatchSettings(evaluate=1))
+"""
+
+
+def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path):
+    count = itertools.count()
+
+    def new_folder():
+        folder = tmp_path / str(next(count))
+        folder.mkdir()
+        return folder
+
+    folder = two_processes.run(_PROCESSES, new_folder)
+    one, first, second = (torch.load(folder / f"{name}.pt", weights_only=True) for name in ("one", "two0", "two1"))
+    for step in range(3):
+        for name, gradient in one[step].items():
+            torch.testing.assert_close(first[step][name], gradient, rtol=1e-3, atol=1e-5)
+            assert torch.equal(first[step][name], second[step][name])
+    for ours, theirs in zip(lines(folder / "one" / "log.jsonl"), lines(folder / "two" / "log.jsonl"), strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-3)

@@ -88,7 +88,6 @@ class ImagenetTask(Task):
                 save_model(model, self.recipe, folder / AVERAGED)
 
     def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> Accuracy:  # noqa: ARG002
-        # Other processes wait meanwhile, and so do their workers: but memory is theirs too.
         return Accuracy(self.recipe, model, self.splits.test, device, self._workers(1))
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:

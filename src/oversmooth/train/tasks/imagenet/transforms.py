@@ -97,6 +97,7 @@ class Mixing:
     def __init__(self, recipe: Recipe, ranks: Ranks) -> None:
         self.recipe = recipe
         self.parts = list(range(ranks.rank * recipe.mix_parts // ranks.world, self._last(ranks)))
+        self._kept: dict[tuple[int, int], Tensor] = {}
         self.mixup = None
         if recipe.mixes:
             self.mixup = timm_data().Mixup(
@@ -118,13 +119,20 @@ class Mixing:
             )
         return ranks.rank * parts // world + max(1, parts // world)
 
+    def _rows(self, number: int, labels: Tensor) -> Tensor:
+        """Of a part, on the device once and for all: to send them would wait for the step that runs."""
+        key = number, len(labels)
+        if key not in self._kept:
+            self._kept[key] = Ranks(number, len(self.parts)).places(len(labels)).to(labels.device)
+        return self._kept[key]
+
     def __call__(self, images: Tensor, labels: Tensor, seed: int) -> Tensor:
         recipe = self.recipe
         if self.mixup is None:
             return timm_data().mixup.mixup_target(labels, recipe.shape.classes, 1.0, recipe.smoothing)
         targets = torch.empty(len(labels), recipe.shape.classes, device=labels.device)
         for number, part in enumerate(self.parts):
-            rows = Ranks(number, len(self.parts)).places(len(labels)).to(labels.device)
+            rows = self._rows(number, labels)
             with numpy_seeded(seed, part):
                 mixed, soft = self.mixup(images.index_select(0, rows), labels.index_select(0, rows))
             images.index_copy_(0, rows, mixed)
