@@ -191,7 +191,6 @@ def adaptation(
     from oversmooth import models, tuning
     from oversmooth.inputs.sources import check_readable
     from oversmooth.report import tuning as report
-    from oversmooth.reproduce import table_text
     from oversmooth.reproduce.filling import Running
     from oversmooth.reproduce.neutreno import adaptation as recipe
     from oversmooth.safety import files
@@ -214,7 +213,7 @@ def adaptation(
     with parts_done("images") as on_progress:
         running = Running(device=device, force=force, on_message=say, on_progress=on_progress)
         cells = recipe.measure(loaded, images, methods, settings, results, running)
-    out.print(table_text.terminal(report.HEAD, recipe.rows(cells)))
+    out.print(report.table(cells))
     for note in report.notes(len(images), settings.to_dict()):
         out.print(note, style="dim", highlight=False, markup=False)
     if output is not None:

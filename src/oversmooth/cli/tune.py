@@ -65,7 +65,6 @@ def tune(
     from oversmooth import models, tuning
     from oversmooth.inputs.sources import check_readable
     from oversmooth.report import tuning as report
-    from oversmooth.reproduce import table_text
     from oversmooth.safety import files
     from oversmooth.safety.errors import InputError
     from oversmooth.safety.foreign import json_text
@@ -109,7 +108,7 @@ def tune(
             tuning.tune_on_all(
                 loaded.model, methods[0], images, settings, lambda *told: on_progress("all images", *told)
             )
-    out.print(table_text.terminal(report.HEAD, [report.row(one) for one in results]))
+    out.print(report.table(results))
     for note in report.notes(len(images), settings.to_dict()):
         out.print(note, style="dim", highlight=False, markup=False)
     if save is not None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from rich import box
+from rich.table import Table
 
 from oversmooth.steering import method_from
 from oversmooth.tuning.paired import ASSUMED_DISCORDANCE, smallest_detectable
@@ -41,6 +45,20 @@ def row(outcome: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def table(outcomes: Sequence[dict[str, Any]]) -> Table:
+    """For the terminal, without what the differences already tell; figures break over lines, and names never do."""
+    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
+    shown = [place for place, heading in enumerate(HEAD) if place not in (5, 6)]
+    headings = ["cross-entropy" if place == 7 else HEAD[place] for place in shown]
+    for column, heading in enumerate(headings):
+        least = max(map(len, heading.split()))
+        out.add_column(heading, justify="right" if column else "left", no_wrap=column == 0, min_width=least)
+    for outcome in outcomes:
+        line = row(outcome)
+        out.add_row(*(line[place] for place in shown))
+    return out
+
+
 def _name(settings: dict[str, Any]) -> str:
     """A method in few words: that it is learned from 0 goes without saying here."""
     method = method_from(settings)
@@ -59,7 +77,7 @@ def notes(images: int, settings: dict[str, Any]) -> list[str]:
         f"All weights frozen; strengths learned from 0 by AdamW without decay ({long} of {settings['batch']} images, "
         f"learning rate {settings['lr']:g}, seed {settings['seed']}), the last step counting. {settings['folds']} "
         f"folds: each of the {images:,} images is tested once, by strengths that never saw it.",
-        "Intervals are of the paired difference: √(b + c − (b − c)²/n)/n for b gained and c lost, Student's t for the "
-        "cross-entropy; p is McNemar's exact test, two-sided. Differences of the methods among themselves, and the "
-        "choice of one of several, are not corrected for.",
+        "Intervals are of 95 %, for the paired difference: the error √(b + c − (b − c)²/n)/n for b gained and c lost, "
+        "Student's t for the cross-entropy; p is McNemar's exact test, two-sided. They are of the choice of images to "
+        "test; what other images to learn from would change, and that several methods are tried, is not in them.",
     ]

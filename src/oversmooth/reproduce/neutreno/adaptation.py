@@ -101,12 +101,11 @@ def read(path: Path) -> Cell | None:
     if not path.is_file():
         return None
     remedy = "remove it to run it again"
+    content = read_json(path, remedy)
     try:
-        cell: Cell = typed(_Cell, read_json(path, remedy))
+        cell: Cell = typed(_Cell, content)
         report.row(cell)
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError) as error:
         raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {remedy}") from error
     return cell
 
@@ -149,12 +148,7 @@ def _cell(
     return {**where, "settings": settings.to_dict(), **outcome.to_dict(), **provenance(running.device)}
 
 
-def rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
-    """A row per method."""
-    return [report.row(cell) for cell in cells]
-
-
 def markdown(cells: Sequence[Cell]) -> str:
     """The table as a file."""
     notes = report.notes(cells[0]["images"], cells[0]["settings"])
-    return table_text.markdown(report.HEAD, rows(cells), notes)
+    return table_text.markdown(report.HEAD, [report.row(cell) for cell in cells], notes)

@@ -54,7 +54,7 @@ def frost(
     if pictures is not None:
         which = draw.below(len(pictures.pictures))
         window = pictures.windows(which, draw.uniform(), draw.uniform(), height, width)
-        return truncated(kept * images.double() + strength * window)
+        return truncated(kept * images.double() + strength * window.double())
     textures = frost_textures().to(images.device)
     kinds, _, side, _ = textures.shape
     which, top, left = draw.below(kinds), draw.below(side), draw.below(side)
