@@ -8,6 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from oversmooth.report.style import fixed
 from oversmooth.steering import method_from
 from oversmooth.tuning.paired import ASSUMED_DISCORDANCE, smallest_detectable
 
@@ -36,26 +37,32 @@ def row(outcome: dict[str, Any]) -> tuple[str, ...]:
         _name(outcome["method"]),
         f"{100 * accuracy['before']:.1f}",
         f"{100 * accuracy['after']:.1f}",
-        "{:+.1f} ({:+.1f} to {:+.1f})".format(*points),
+        _with_interval(points, 1),
         f"{accuracy['gained']}, {accuracy['lost']}",
         f"{entropy['before']:.4f}",
         f"{entropy['after']:.4f}",
-        "{:+.4f} ({:+.4f} to {:+.4f})".format(entropy["difference"], *entropy["interval"]),
+        _with_interval([entropy["difference"], *entropy["interval"]], 4),
         f"{accuracy['p_value']:.2g}",
     )
+
+
+def _with_interval(numbers: Sequence[float], decimals: int) -> str:
+    middle, low, high = (fixed(number, decimals, sign=True) for number in numbers)
+    return f"{middle} ({low} to {high})"
 
 
 def table(outcomes: Sequence[dict[str, Any]]) -> Table:
     """For the terminal, without what the differences already tell; figures break over lines, and names never do."""
     out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
-    shown = [place for place, heading in enumerate(HEAD) if place not in (5, 6)]
-    headings = ["cross-entropy" if place == 7 else HEAD[place] for place in shown]
-    for column, heading in enumerate(headings):
-        least = max(map(len, heading.split()))
-        out.add_column(heading, justify="right" if column else "left", no_wrap=column == 0, min_width=least)
-    for outcome in outcomes:
-        line = row(outcome)
-        out.add_row(*(line[place] for place in shown))
+    shown = (0, 1, 2, 3, 8, 7)
+    lines = [[line[place] for place in shown] for line in map(row, outcomes)]
+    for column, place in enumerate(shown):
+        heading = "cross-entropy" if place == 7 else HEAD[place]
+        # Of one word, or names: what is cut there is lost.
+        whole = column == 0 or not any(" " in line[column] for line in lines)
+        out.add_column(heading, justify="right" if column else "left", no_wrap=whole)
+    for line in lines:
+        out.add_row(*line)
     return out
 
 
