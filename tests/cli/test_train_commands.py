@@ -210,7 +210,7 @@ def test_a_table_that_is_stopped_says_so_with_its_code(monkeypatch, capsys, tmp_
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_asked_to_leave_before_there_is_a_run_it_leaves(monkeypatch, capsys, tmp_path, number):
-    monkeypatch.setattr("oversmooth.cli.train.load", lambda _data: os.kill(os.getpid(), number) or time.sleep(5))
+    monkeypatch.setattr("oversmooth.cli.train.load", lambda *_given: os.kill(os.getpid(), number) or time.sleep(5))
     assert run(monkeypatch, "train", "-o", tmp_path / "run") == 75
     assert "preempted" in capsys.readouterr().err
 

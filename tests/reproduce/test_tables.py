@@ -12,8 +12,6 @@ from oversmooth.reproduce.table_registry import TABLES, all_tables
 from oversmooth.reproduce.tables.table2 import SHARES, Table2
 from oversmooth.reproduce.tables.table3 import Table3
 from oversmooth.safety.options import option_fields
-from oversmooth.train.tasks.images.recipe import Recipe
-from oversmooth.train.tasks.images.settings import Shape
 
 RESULTS = ROOT / "results"
 WIDTHS = '''
@@ -65,10 +63,10 @@ def test_recipes_are_each_a_cell_of_their_own(table):
     assert len({cells.cell_path(RESULTS, table.folder, recipe) for recipe in recipes}) == len(recipes)
 
 
-@pytest.mark.parametrize("name", ["table2", "table3"])
+@pytest.mark.parametrize("name", [home for home in TABLES if (RESULTS / home).is_dir()])
 def test_every_cell_that_was_kept_is_found_by_its_recipe(name):
     """Keys are hashes of recipes: a field renamed, or a default changed, would lose cells that took GPU hours."""
-    tables = [Table2()] if name == "table2" else [Table3(share=share) for share in SHARES]
+    tables = [TABLES[name]()] if name != "table3" else [Table3(share=share) for share in SHARES]
     found = {
         cells.cell_path(RESULTS, table.folder, recipe)
         for table in tables
@@ -79,8 +77,13 @@ def test_every_cell_that_was_kept_is_found_by_its_recipe(name):
 
 
 def test_tables_are_listed_by_number_and_then_by_name():
-    assert [table.name for table in all_tables()] == ["table2", "table3", "depth"]
-    assert set(TABLES) == {"table2", "table3", "depth"}
+    assert [table.home() for table in all_tables()] == [
+        "table2",
+        "table3",
+        "depth",
+        *(f"neutreno/{name}" for name in ("ablation", "classification", "language", "methods", "segmentation")),
+    ]
+    assert set(TABLES) == {table.home() for table in all_tables()}
 
 
 def test_a_new_table_is_one_file(monkeypatch, tmp_path, cifar):
@@ -127,6 +130,9 @@ for arguments in {[list(map(str, command)) for command in commands]!r}:
     assert status.count("widths-quick") == 2
 
 
-def test_options_of_train_are_those_of_the_recipe():
-    offered = {(of, name) for _, of, names in train_command._SETTINGS for name in names}
-    assert offered == {(of, field.name) for of in (Recipe, Shape) for field in option_fields(of)}
+def test_options_of_train_are_those_of_the_recipes():
+    offered = [name for _, _, names in train_command._SETTINGS for name in names]
+    assert len(offered) == len(set(offered))
+    recipes = [recipe for both in train_command.TASKS.values() for recipe in both]
+    kinds = {kind for recipe in recipes for kind in (type(recipe), type(recipe.shape))}
+    assert set(offered) == {field.name for kind in kinds for field in option_fields(kind)}

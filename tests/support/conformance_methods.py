@@ -18,9 +18,13 @@ from oversmooth.steering import (
     Centred,
     ContraNorm,
     FeatScale,
+    GatedAttention,
+    Inversion,
     Laplacian,
+    LayerNormScaling,
     Method,
     NeuTRENO,
+    OrthogonalUpdate,
     Spectral,
     ValueResidual,
     steer,
@@ -33,11 +37,21 @@ class Row:
 
     methods: tuple[Method, ...]
     zeros: tuple[tuple[Method, ...], ...] = ()
-    """The same with strength 0: fixed, then learned. None for methods without a strength."""
+    """The same with strength 0: fixed (empty where it is always learned), then learned. None for methods without a
+    strength.
+    """
 
     @property
     def spectral(self) -> Spectral | None:
         return next((m for m in self.methods if isinstance(m, Spectral)), None)
+
+    @property
+    def norms(self) -> bool:
+        return any(isinstance(m, LayerNormScaling) for m in self.methods)
+
+    @property
+    def folds(self) -> bool:
+        return self.norms or self.spectral is not None
 
     @property
     def averages(self) -> bool:
@@ -78,6 +92,12 @@ METHODS: dict[str, Row] = {
     ),
     "Centred": _tested(Centred(0.7, learned=True), zeros=(Centred(0), Centred(0, learned=True))),
     "Laplacian": _tested(Laplacian(0.8), zeros=(Laplacian(0), Laplacian(0, learned=True))),
+    "Inversion": Row((Inversion(),), ((), (Inversion(),))),
+    "GatedAttention": Row((GatedAttention(),), ((), (GatedAttention(),))),
+    "OrthogonalUpdate": _tested(
+        OrthogonalUpdate(0.8, learned=True), zeros=(OrthogonalUpdate(0), OrthogonalUpdate(0, learned=True))
+    ),
+    "LayerNormScaling": _tested(LayerNormScaling(), zeros=(LayerNormScaling(0),)),
     "NeuTRENO with FeatScale": Row(
         (NeuTRENO(0.6), FeatScale(0.2, -0.3)),
         ((NeuTRENO(0), FeatScale(learned=False)), (NeuTRENO(0, learned=True), FeatScale())),
@@ -94,11 +114,17 @@ TOO_WIDE = (
 )
 NOT_SQUARE = "the code's wiring needs as many value features as a token has, and value heads that are not shared"
 LOCAL = "it averages over all tokens, and some layers see only a window of them; those that see all take it (`layers=`)"
+AFTER = "it scales norms before attention, and this family has none there"
+SHARED = "it scales norms by depth, and these layers share theirs"
+BY_CHANNEL = "a layer scale turns what attention adds, so that it would not stay orthogonal"
 REASONS = {
     CAUSAL: "averages over all tokens",
     TOO_WIDE: "exceed the",
     NOT_SQUARE: "wiring='code' needs",
     LOCAL: "hides those beyond",
+    AFTER: "norm",
+    SHARED: "share their norms",
+    BY_CHANNEL: "a layer scale",
 }
 """Why, and what the message says."""
 
@@ -115,10 +141,40 @@ def refused(name: str, method: str) -> str | None:
         return TOO_WIDE
     if tested.spectral and tested.spectral.wiring == "code" and (inner != WIDTH or family.kv_heads != HEADS):
         return NOT_SQUARE
+    if tested.norms and len(set(family.runs)) < len(family.runs):
+        return SHARED
+    if tested.norms and family.norm != "pre":
+        return AFTER
+    if family.name in LAYER_SCALE and any(isinstance(m, OrthogonalUpdate) for m in tested.methods):
+        return BY_CHANNEL
     return None
 
 
+LAYER_SCALE = ("DINOv2", "timm ViT (q/k norm, LayerScale)")
+
 # Where weights are
+
+_TWO = ("norm1", "norm2")
+_RMS = ("input_layernorm", "post_attention_layernorm")
+_GEMMA = ("input_layernorm", "pre_feedforward_layernorm")
+NORMS = {
+    **dict.fromkeys(("ViT", "DeiT"), ("layernorm_before", "layernorm_after")),
+    "CLIP (vision)": ("layer_norm1", "layer_norm2"),
+    "ModernBERT": ("attn_norm", "mlp_norm"),
+    "GPT-2": ("ln_1", "ln_2"),
+    **dict.fromkeys(("OPT", "Whisper (encoder)"), ("self_attn_layer_norm", "final_layer_norm")),
+    **dict.fromkeys(("GPT-NeoX (parallel)", "GPT-NeoX (one after another)"), _RMS),
+    **dict.fromkeys(("Llama", "Mistral", "Qwen3", "SmolLM3", "Phi-3"), _RMS),
+    **dict.fromkeys(("Gemma 2", "Gemma 3"), _GEMMA),
+    "T5 (encoder)": ("layer.0.layer_norm", "layer.1.layer_norm"),
+    "attention alone (Pre-LN)": ("norm1",),
+}
+"""The norms before attention and MLP in a block; norm1 and norm2 where none are written here."""
+
+
+def norms(family: Family, place: int) -> list[str]:
+    return [f"{family.block.format(place)}.{name}" for name in NORMS.get(family.name, _TWO)]
+
 
 _STACKED = ("GPT-2", "ModernBERT", "Phi-3")
 
@@ -195,7 +251,11 @@ def numbers(model: nn.Module, family: Family, tested: Row, place: int) -> dict[s
         name = type(method).__name__.lower()
         if isinstance(method, FeatScale):
             found.update({f"{name}.s": method.low, f"{name}.t": method.high})
-        elif not isinstance(method, Spectral):
+        elif isinstance(method, Inversion):
+            found.update({f"{name}.low": 0.0, f"{name}.high": 0.0})
+        elif isinstance(method, GatedAttention):
+            found[f"{name}.gate"] = 0.0
+        elif not isinstance(method, (Spectral, LayerNormScaling)):
             found[f"{name}.strength"] = method.strength
     for name, p in model.named_parameters():
         if name.startswith(block) and ".oversmooth." in name:

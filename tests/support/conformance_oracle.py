@@ -30,7 +30,18 @@ from support.conformance_methods import (
 from support.families import HEADS, WIDTH, Family, run, tensors
 from torch import Tensor, nn
 
-from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale, Laplacian, NeuTRENO, ValueResidual
+from oversmooth.steering import (
+    AttnScale,
+    Centred,
+    ContraNorm,
+    FeatScale,
+    GatedAttention,
+    Inversion,
+    Laplacian,
+    NeuTRENO,
+    OrthogonalUpdate,
+    ValueResidual,
+)
 
 # Attention methods
 
@@ -45,6 +56,7 @@ class ByHand:
         self.model = make(family.name, torch.float64)
         self.run = -1
         self.read: Tensor | None = None
+        self.stream: Tensor | None = None
         self.first: Tensor | None = None
         modules = dict(self.model.named_modules())
         if family.library == "transformers":
@@ -64,13 +76,15 @@ class ByHand:
     def _listen(self, modules: dict[str, nn.Module], place: int) -> None:
         family = self.family
 
-        def enter(*_: Any) -> None:
+        def enter(_: nn.Module, args: Any, kwargs: Any) -> None:
             self.run += 1
+            x = next(v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point())
+            self.stream = self._ordered(x)
 
         def read(_: nn.Module, args: Any, kwargs: Any) -> None:
             self.read = self._ordered(args[0] if args else next(iter(kwargs.values())))
 
-        modules[family.block.format(place)].register_forward_pre_hook(enter)
+        modules[family.block.format(place)].register_forward_pre_hook(enter, with_kwargs=True)
         modules[family.value.format(place)].register_forward_pre_hook(read, with_kwargs=True)
         if family.library == "timm":
             attention = modules[f"blocks.{place}.attn"]
@@ -126,13 +140,34 @@ class ByHand:
                 A = A - strength * eye
             elif isinstance(method, ValueResidual) and later:
                 V = (1 - strength) * V + strength * first
-        Y = ((A @ V + source) @ W_O).sum(1) + b_O
+        U = A @ V + source
+        for method in self.tested.methods:
+            if isinstance(method, Inversion):
+                assert self.read is not None
+                low, high = at["inversion.low"], at["inversion.high"]
+                per_head = []
+                for h in range(HEADS):
+                    b, g = self.read @ low[h], self.read @ high[h]
+                    B = torch.diag_embed(1 + torch.tanh(b)) @ A[:, h] + torch.diag_embed(g) @ (eye - A[:, h])
+                    per_head.append(B @ V[:, h])
+                U = torch.stack(per_head, 1)
+            elif isinstance(method, GatedAttention):
+                assert self.read is not None
+                k = V.shape[-1]
+                gates = [self.read @ at["gatedattention.gate"][h * k : (h + 1) * k].T for h in range(HEADS)]
+                U = torch.stack([U[:, h] * 2 / (1 + (-gate).exp()) for h, gate in enumerate(gates)], 1)
+        Y = (U @ W_O).sum(1) + b_O
         J = J[:, 0]
         for method in self.tested.methods:
             if isinstance(method, FeatScale):
                 s, t = torch.as_tensor(at["featscale.s"]), torch.as_tensor(at["featscale.t"])
                 term = s * (J @ Y) + t * ((eye - J) @ Y)
                 Y = Y + (term + term if method.as_published else term)
+            elif isinstance(method, OrthogonalUpdate):
+                assert self.stream is not None
+                unit = self.stream / self.stream.norm(dim=-1, keepdim=True)
+                along = (unit[..., :, None] * unit[..., None, :]) @ Y[..., None]  # P = x xᵀ/⟨x, x⟩, token by token
+                Y = Y - at["orthogonalupdate.strength"] * along[..., 0]
             elif isinstance(method, ContraNorm):
                 unit = Y / Y.square().sum(-1, keepdim=True).sqrt()
                 close_by = (unit @ unit.mT / method.temperature).exp() * counts[:, None, :]

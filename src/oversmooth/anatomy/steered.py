@@ -31,7 +31,7 @@ class SteeredLayer(Protocol):
         """Why spectra do not decide about this layer, steered as it is; empty where they do."""
 
     def formula(
-        self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor
+        self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor, x: Tensor
     ) -> Tensor:
         """What enters the output projection.
 
@@ -41,10 +41,17 @@ class SteeredLayer(Protocol):
             attend: the product with A.
             mask: the tokens that count; None: all of them.
             V0: ``(b, n, heads, k)``, V⁰, the values of the first layer.
+            x: ``(b, n, d)``, what its value projection got.
         """
 
-    def projected(self, Y: Tensor, mask: Tensor | None) -> Tensor:
-        """The output of the output projection, after what methods do to it."""
+    def projected(self, Y: Tensor, mask: Tensor | None, stream: Tensor) -> Tensor:
+        """The output of the output projection, after what methods do to it.
+
+        Args:
+            Y: ``(b, n, d)``, that output.
+            mask: the tokens that count; None: all of them.
+            stream: ``(b, n, d)``, what entered the block.
+        """
 
 
 class SteeredModel(Protocol):

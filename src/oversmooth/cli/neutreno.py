@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,21 +18,60 @@ from oversmooth.cli.tune import BatchSize, Folds, Inputs, Methods, Rate, Seed
 
 neutreno = Commands(help="The second paper, NeuTRENO: ours beside the published figures.", no_args_is_help=True)
 reproduce.add_typer(neutreno, name="neutreno")
+Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help="As oversmooth diagnose takes them.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")]
 
 
 @neutreno.command()
 def kernel(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="As oversmooth diagnose takes them.")],
+    models: Models,
     data: Data = None,
     inputs: Count = None,
     length: Length = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    output: Output = None,
     device: Device = None,
 ) -> None:
     """How symmetric, and how positive, the attention kernels of a model are: what the paper's derivation assumes."""
+    from oversmooth.reproduce.neutreno import kernel as recipe
+
+    _run(recipe, recipe.kernels, models, data, inputs, length, output, device)
+
+
+@neutreno.command()
+def energy(
+    models: Models,
+    data: Data = None,
+    inputs: Count = None,
+    length: Length = None,
+    strength: Annotated[float, typer.Option(help="λ̃ of the fidelity term; 0 leaves it out.")] = 0.6,
+    output: Output = None,
+    device: Device = None,
+) -> None:
+    """Whether attention brings the paper's energies down, and how far its Euler step is off the gradient flow."""
+    from oversmooth.reproduce.neutreno import energy as recipe
+    from oversmooth.safety import arguments
+
+    arguments.number(strength, "--strength", "give a number, 0 or more", least=0.0)
+
+    def measure(loaded: Any, given: Any, progress: Any) -> Any:
+        return recipe.energies(loaded, given, strength, progress)
+
+    _run(recipe, measure, models, data, inputs, length, output, device)
+
+
+def _run(
+    recipe: Any,
+    measure: Callable[..., Any],
+    models: list[str],
+    data: Any,
+    inputs: int | None,
+    length: int | None,
+    output: Path | None,
+    device: str | None,
+) -> None:
+    """Every model's table, one below the other."""
     from oversmooth.models import DEFAULT_COUNT, load
     from oversmooth.reproduce import table_text
-    from oversmooth.reproduce.neutreno import kernel as recipe
     from oversmooth.safety import files
 
     if output is not None:
@@ -45,7 +85,7 @@ def kernel(
     with progress_bar("inputs") as bars:
         for loaded, given in prepared:
             task = bars.add_task(loaded.name, total=given.count)
-            layers += recipe.kernels(loaded, given, lambda done, task=task: bars.update(task, completed=done))  # type: ignore[misc]
+            layers += measure(loaded, given, lambda done, task=task: bars.update(task, completed=done))
     out.print(table_text.terminal(recipe.HEAD, [layer.row for layer in layers]))
     if output is not None:
         with files.whole_file(output) as temporary:

@@ -20,20 +20,23 @@ from oversmooth.train.tasks.images import recipe as images
 from oversmooth.train.tasks.images.settings import Shape as ImagesShape
 from oversmooth.train.tasks.language import recipe as language
 from oversmooth.train.tasks.language.settings import Shape as LanguageShape
+from oversmooth.train.tasks.segmentation import recipe as segmentation
 
 if TYPE_CHECKING:
     from oversmooth.train.engine.result import OnNan, Progress
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _RECIPE, _MODEL, _RUN = "The recipe (defaults: those of --task images)", "The model", "The run"
-_LANGUAGE = "Of --task language"
+_LANGUAGE, _SEGMENTATION = "Of --task language", "Of --task segmentation"
 TASKS: dict[str, tuple[BaseRecipe, BaseRecipe]] = {
     "images": (images.PAPER, images.QUICK),
     "language": (language.WIKITEXT2, language.QUICK),
+    "segmentation": (segmentation.PAPER, segmentation.QUICK),
 }
 """The recipe that a task begins from, and its quick version."""
 _IMAGES = "cifar100, cifar10, fashion-mnist or mnist, wherever it lies; or the folder that holds one."
-_DATA = f"Images: {_IMAGES} Language: wikitext-2, wikitext-103, prose, a text file, or a folder of them."
+_DATA = f"Images: {_IMAGES} Language: wikitext-2, wikitext-103, prose, a text file, or a folder of them. "
+_DATA += "Segmentation: camvid, ade20k, shapes, or the folder that holds one."
 Data = Annotated[str, typer.Option(help=_IMAGES)]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
 Force = Annotated[bool, typer.Option("--force", help="Write there even if another process does.")]
@@ -44,6 +47,7 @@ _SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
     (_MODEL, images.Recipe, ("wiring", "start", "initialisation", "output_bias", "precision")),
     (_LANGUAGE, language.Recipe, ("tokenizer", "vocabulary", "masked")),
     (_LANGUAGE, LanguageShape, ("length", "hidden", "activation", "norm", "positions", "causal", "dropout")),
+    (_SEGMENTATION, segmentation.Recipe, ("encoder", "steer", "crop", "stride", "decoder_layers")),
 ]
 """Settings of the recipes and of their models' shapes that are options, by panel of the help."""
 
@@ -65,7 +69,7 @@ def train(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Directory for the log, the checkpoint and the model.")
     ],
-    task: Annotated[str | None, typer.Option(help="images or language.", show_default="images")] = None,
+    task: Annotated[str | None, typer.Option(help="images, language or segmentation.", show_default="images")] = None,
     data: Annotated[str | None, typer.Option(help=_DATA, show_default="the recipe's")] = None,
     augment: Annotated[
         bool | None,

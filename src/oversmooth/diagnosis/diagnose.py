@@ -38,7 +38,7 @@ OnProgress = Callable[[int, int | None, str], None]
 """Called with (inputs done, inputs in all if known, the current step)."""
 MOST_BLOCKS = 10_000
 """Limit of blocks to extrapolate over: each of them is run."""
-_ONE_AT_A_TIME = threading.RLock()
+ONE_AT_A_TIME = threading.RLock()
 # A model that is watched has other forward functions, and torch other settings, which all threads share: threads that
 # diagnose take turns.
 
@@ -131,7 +131,7 @@ def diagnose(
     if first is None:
         raise InputError("there are no inputs; give at least one")
 
-    with _ONE_AT_A_TIME, torch.no_grad():
+    with ONE_AT_A_TIME, torch.no_grad():
         one = run.first_input(first)
         blocks = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
         device = blocks[0].x.device

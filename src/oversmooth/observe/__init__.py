@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.observe.collect import Collect
+from oversmooth.observe.collect import Collect, Look
 from oversmooth.observe.observations import MASSIVE_RATIO, Observations, Settings
 from oversmooth.observe.stages import SeenBlock, Stage
 from oversmooth.observe.study import Study
@@ -48,6 +48,7 @@ class Observer:
         model: the model that is called inside.
         blocks: what `study` gave for it.
         settings: what to compute.
+        look: called with every layer's attention in place of the comparison of eigenvalues.
 
     >>> import torch
     >>> from oversmooth.anatomy import locate
@@ -62,9 +63,15 @@ class Observer:
     torch.Size([3, 2])
     """
 
-    def __init__(self, model: nn.Module, blocks: list[SeenBlock], settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        blocks: list[SeenBlock],
+        settings: Settings | None = None,
+        look: Look | None = None,
+    ) -> None:
         settings = settings or Settings()
-        self._collect = Collect(blocks, settings, steered_as(model))
+        self._collect = Collect(blocks, settings, steered_as(model), look)
         layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in blocks}.values())
         modules = dict(model.named_modules(remove_duplicate=False))
         self._watch = Watch(modules, layers, self._collect, self._collect.parts, attention=settings.spectra)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -28,6 +28,10 @@ from oversmooth.theory.weights import fold_norm
 _REASONS = 3
 
 
+Look = Callable[[int, SeenBlock, AttentionOperator, Tensor, Tensor], None]
+"""Gets the number of the call, the block, A ``(b, heads, n, n)``, W_V and W_O, in place of dominance."""
+
+
 class Collect:
     """The listener that reduces tokens and attention to numbers.
 
@@ -35,9 +39,13 @@ class Collect:
         blocks: what `study` gave.
         settings: what to compute.
         steering: what was done to the model, if anything; dominance is then that of steered attention.
+        look: called with every layer's attention, which is then not looked at here.
     """
 
-    def __init__(self, blocks: list[SeenBlock], settings: Settings, steering: Any = None) -> None:
+    def __init__(
+        self, blocks: list[SeenBlock], settings: Settings, steering: Any = None, look: Look | None = None
+    ) -> None:
+        self.look = look
         self.watch_factors = True
         """Whether to compare factors between inputs; not where dropout scales at random what is added."""
         self.blocks, self.settings, self.steering = blocks, settings, steering
@@ -194,6 +202,9 @@ class Collect:
         A = self._tokens.operators(caught.A)
         self.observations.causal = A.causal
         block = self.blocks[call]
+        if self.look is not None:
+            self.look(call, block, A, *self._layer_weights(block.layer))
+            return
         if block.undecided:
             self._undecided(call, A, block)
             return

@@ -250,10 +250,11 @@ class Study:
         def attend(V: Tensor) -> Tensor:
             return (left * (A @ V.transpose(1, 2))).transpose(1, 2)
 
-        mixed = attend(V) if site is None else site.formula(call, V, attend, mask, self._first_values)
+        tokens = x.to(A.device, A.dtype)
+        mixed = attend(V) if site is None else site.formula(call, V, attend, mask, self._first_values, tokens)
         out = (mixed.transpose(1, 2) @ W_O).sum(-3)
         out = out if layer.output_bias is None else out + layer.output_bias.to(out)
-        return mixed, out if site is None else site.projected(out, mask)
+        return mixed, out if site is None else site.projected(out, mask, heard.x.to(out))
 
     def _eps(self, layer: AttentionLayer) -> float:
         norm = None if layer.norm is None else self.modules.get(layer.norm.name)
@@ -358,7 +359,7 @@ def _output(layer: AttentionLayer) -> str:
 
 def _acts_on_features(module: nn.Module, width: int) -> bool:
     """A leaf with nothing but one number per feature, a norm or a scale; norms without parameters, too."""
-    if any(True for _ in module.children()):
+    if any(name != "parametrizations" for name, _ in module.named_children()):
         return False
     parameters = [p for p in module._parameters.values() if p is not None]
     if parameters:

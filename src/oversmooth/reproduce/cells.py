@@ -16,7 +16,6 @@ from oversmooth.safety.files import read_json, whole_file
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.typed import typed
 from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
-from oversmooth.train.tasks.images.recipe import Recipe
 
 Folder = str | Callable[[Any], str]
 """The folder of the results that keeps cells: one for all, or one that the recipe decides, where tables share cells."""
@@ -148,14 +147,8 @@ def fitted_to_kept(recipes: Sequence[Any], results: Path, folder: Folder) -> lis
     kept = read_folder(results / folder_name(folder, recipes[0]))
     if not kept:
         return list(recipes)
-    like = Recipe.from_dict(kept[0]["recipe"])  # quick versions of the tables of images alone take any data
-    sizes = {name: getattr(like.shape, name) for name in ("image", "channels", "classes")}
-    return [
-        dataclasses.replace(
-            recipe, data=like.data, mean=like.mean, std=like.std, shape=dataclasses.replace(recipe.shape, **sizes)
-        )
-        for recipe in recipes
-    ]
+    like = read_recipe(kept[0]["recipe"])
+    return [recipe.fitted_like(like) for recipe in recipes]
 
 
 def with_unknowns(recipes: Sequence[Any], **changes: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import math
 import numbers as abstract
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,6 +90,13 @@ def number(
     if not (-_LARGEST <= plain <= _LARGEST and least <= plain <= most):
         raise InputError(f"{what} is {shown(value)}; {remedy}")
     return plain if abs(plain) < 2**63 else float(plain)  # torch takes no larger whole numbers
+
+
+def several(value: Any, what: str, remedy: str) -> tuple[float, ...]:
+    """Finite numbers, one after another, as floats."""
+    if isinstance(value, (str, bytes, dict)) or not isinstance(value, Iterable):
+        raise InputError(f"{what} {'are' if what.endswith('s') else 'is'} {shown(value)}; {remedy}")
+    return tuple(float(number(one, f"one of {what}", remedy)) for one in value)
 
 
 def fraction(value: Any, what: str, *, zero: bool = False) -> float:

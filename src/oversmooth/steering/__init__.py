@@ -4,7 +4,11 @@ steer(model, Spectral("sharpen"))      put a method on, in place
 unsteer(model)                         take it off again, exactly
 fold(model)                            leave plain weights that compute the same, where weights alone can
 verify(model)                          compute, not assume, that the promised spectrum holds
+suggest(model, inputs)                 the least strength of NeuTRENO at which nothing smooths
+ramp(model, to=0.6, steps=1000)        let the strength rise while a trained model is fine-tuned
 """
+
+from typing import Any
 
 from oversmooth.steering.apply import fold, steer, unsteer
 from oversmooth.steering.methods.attnscale import AttnScale
@@ -12,25 +16,35 @@ from oversmooth.steering.methods.base import Method
 from oversmooth.steering.methods.centred import Centred
 from oversmooth.steering.methods.contranorm import ContraNorm
 from oversmooth.steering.methods.featscale import FeatScale
+from oversmooth.steering.methods.gated import GatedAttention
+from oversmooth.steering.methods.inversion import Inversion
 from oversmooth.steering.methods.laplacian import Laplacian
+from oversmooth.steering.methods.layernorm_scaling import LayerNormScaling
 from oversmooth.steering.methods.neutreno import NeuTRENO
+from oversmooth.steering.methods.orthogonal_update import OrthogonalUpdate
 from oversmooth.steering.methods.registry import METHODS, method_from, method_named, register
 from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.methods.value_residual import ValueResidual
 from oversmooth.steering.promises import Verification
+from oversmooth.steering.ramps import Ramp, ramp
 from oversmooth.steering.record import Steering, steering_of
 from oversmooth.steering.saving import save_steered
 from oversmooth.steering.verify import verify
 
 __all__ = [
-    "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "Laplacian", "Method", "NeuTRENO", "Spectral",
-    "Steering", "ValueResidual", "Verification", "fold", "method_from", "method_named", "register", "save_steered",
-    "steer", "steering_of", "unsteer", "verify",
+    "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "GatedAttention", "Inversion", "Laplacian",
+    "LayerNormScaling", "Method", "NeuTRENO", "OrthogonalUpdate", "Ramp", "Spectral", "Steering", "ValueResidual",
+    "Verification", "fold", "method_from", "method_named", "ramp", "register", "save_steered", "steer", "steering_of",
+    "suggest", "unsteer", "verify",
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> type[Method]:
-    """Methods that are registered and not named here."""
+def __getattr__(name: str) -> Any:
+    """Methods that are registered and not named here; and `suggest`, which alone observes models."""
+    if name == "suggest":
+        from oversmooth.diagnosis.suggestion import suggest
+
+        return suggest
     if name in METHODS:
         return METHODS[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,17 +12,13 @@ from torch import nn
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.anatomy.live import check_is_module, unwrapped
-from oversmooth.anatomy.steered import STEERED, STEERING_PARTS, steered_module
+from oversmooth.anatomy.steered import STEERED, steered_module
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import open_attention as opened
+from oversmooth.steering.attach import detach, put_on, recompile
 from oversmooth.steering.methods.base import Method
-from oversmooth.steering.methods.spectral import Spectral
-from oversmooth.steering.passes import Passes
-from oversmooth.steering.record import Moved, Steering, steering_of
-from oversmooth.steering.reparametrized import ReparametrizedLayer, check_parameters, check_reparametrized, compute
-from oversmooth.steering.sites import Site
-from oversmooth.steering.warm_start import placeholder, start
+from oversmooth.steering.record import Steering, steering_of
+from oversmooth.steering.reparametrized import check_parameters, check_reparametrized, compute
 
 MARKER = "oversmooth_steered_open_with_oversmooth"
 """A weight that a stock model does not have. Without this package transformers reports it on loading a steered
@@ -113,16 +108,16 @@ def _located_again(model: nn.Module, stack: str, heads: int | None) -> Anatomy:
 
 def _apply(model: nn.Module, steering: Steering) -> None:
     try:
-        _put_on(model, steering, [method for method in steering.methods if not method.changes_nothing()])
+        put_on(model, steering, [method for method in steering.given if not method.changes_nothing()])
     except BaseException:
-        _take_off(steering, fold=False)
+        detach(steering, fold=False)
         raise
     model.__dict__[STEERED] = steering
     if hasattr(model, "save_pretrained") or hasattr(model, "pretrained_cfg"):
         device = next((p.device for p in model.parameters()), None)
         model.register_buffer(MARKER, torch.zeros((), device=device))
-    _recompile()
-    _write_config(model, steering.settings())
+    recompile()
+    write_config(model, steering.settings())
 
 
 def unsteer(model: nn.Module) -> nn.Module:
@@ -147,7 +142,7 @@ def unsteer(model: nn.Module) -> nn.Module:
 def take_off(model: nn.Module) -> None:
     """Remove steering in place, even where the weights left are not those that a loaded model once had."""
     inside, steering = _steered(model)
-    _take_off(steering, fold=False)
+    detach(steering, fold=False)
     _forget(inside)
 
 
@@ -173,7 +168,7 @@ def fold(model: nn.Module) -> nn.Module:
         for layer in steering.reparametrized:
             check_parameters([layer])
             check_reparametrized([layer], compute([layer]))
-    _take_off(steering, fold=True)
+    detach(steering, fold=True)
     _forget(inside)
     return model
 
@@ -188,11 +183,16 @@ def _steered(model: nn.Module) -> tuple[nn.Module, Steering]:
 def _forget(model: nn.Module) -> None:
     del model.__dict__[STEERED]
     model._buffers.pop(MARKER, None)
-    _write_config(model, None)
+    write_config(model, None)
 
 
-def _write_config(model: nn.Module, settings: dict[str, Any] | None) -> None:
-    """Beside a Hugging Face model's configuration, so that save_pretrained keeps it."""
+def write_config(model: nn.Module, settings: dict[str, Any] | None) -> None:
+    """Keep settings beside a Hugging Face model's configuration, so that save_pretrained writes them.
+
+    Args:
+        model: steered; where it is not Hugging Face's, nothing is done.
+        settings: of its `Steering`; None takes them away.
+    """
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
         return
@@ -223,6 +223,7 @@ def _checked_methods(method: Method | Sequence[Method]) -> list[Any]:
 
 _WHERE = {
     "weights": "the value and output weights",
+    "norms": "the norms before attention and MLP",
     "values": "the values",
     "attention": "what attention makes of the values",
     "output": "what the attention block gives",
@@ -279,114 +280,3 @@ def _check_takes_two(choose: Callable[..., object]) -> None:
         ) from None
     except ValueError:  # built in, without a signature
         pass
-
-
-def _put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None:
-    modules = dict(model.named_modules(remove_duplicate=False))
-    anatomy = steering.anatomy
-    owner = modules[_owner(anatomy)]
-    inner = [method for method in methods if not isinstance(method, Spectral)]
-    averages = any(method.averages for method in inner)
-    steering.passes = passes = Passes(steering.begin, _arguments(owner), averages)
-    wants_first = any(method.uses_first_values for method in inner)
-    distinct = {anatomy.layers[index].name: index for index in reversed(steering.layers)}
-    first = anatomy.layers[0]
-    # Opened first: parametrizations go on top of the class that a module has then.
-    for name in dict.fromkeys([*([first.name] if wants_first else []), *(distinct if inner else [])]):
-        if isinstance(modules[name], nn.MultiheadAttention):
-            opened.open_attention(modules[name])
-            steering.opened.append(modules[name])
-    for method in methods:
-        if isinstance(method, Spectral):
-            _reparametrize(modules, steering, method, distinct, passes)
-    if wants_first:
-        steering.sites[0] = Site(0, first, passes, first=True)
-    for name, index in distinct.items() if inner else ():
-        layer = anatomy.layers[index]
-        site = steering.sites.setdefault(index, Site(index, layer, passes, first=layer.name == first.name))
-        weight = getattr(*_place(modules, layer.output_module)).detach()
-        parts = nn.ModuleDict()
-        # In the layer that gives V⁰ nothing is added: a strength learned there would have no gradient.
-        only_source = layer.name == first.name and sum(other.name == first.name for other in anatomy) == 1
-        for method in inner:
-            if only_source and method.uses_first_values:
-                continue
-            part = method.part(layer).to(device=weight.device, dtype=weight.dtype)
-            parts[type(method).__name__.lower()] = part
-            site.add(method, part)
-        modules[name].add_module(STEERING_PARTS, parts)
-        steering.holders.append(modules[name])
-    for site in steering.sites.values():
-        steering.handles += site.hook(modules, wants_first)
-    if methods:
-        steering.handles.append(owner.register_forward_pre_hook(passes.begin, with_kwargs=True))
-        steering.handles.append(owner.register_forward_hook(passes.end, always_call=True))
-        for block in dict.fromkeys(layer.block for layer in anatomy):
-            if modules[block] is not owner:
-                steering.handles.append(modules[block].register_forward_pre_hook(passes.enter, with_kwargs=True))
-                steering.handles.append(modules[block].register_forward_hook(passes.leave, always_call=True))
-        for module in modules.values():
-            # Hooks close the encoder layer's fast path, which alone takes nested arrays.
-            if isinstance(module, nn.TransformerEncoder) and getattr(module, "use_nested_tensor", False):
-                module.use_nested_tensor = False
-                steering.no_nested.append(module)
-
-
-def _reparametrize(
-    modules: dict[str, nn.Module], steering: Steering, method: Spectral, distinct: dict[str, int], passes: Passes
-) -> None:
-    generator = torch.Generator().manual_seed(method.seed)
-    for name, index in sorted(distinct.items(), key=lambda item: item[1]):
-        shape = steering.anatomy.layers[index]
-        value, output = _place(modules, shape.value_module), _place(modules, shape.output_module)
-        layer = ReparametrizedLayer(index, method, shape, value, output)
-        begin = placeholder(shape) if steering.restored else start(method, shape, generator)
-        steering.reparametrized.append(layer)
-        before = None if steering.restored else shape.raw_W_O.detach().clone()
-        layer.attach(begin, passes)
-        if before is not None and method.start == "warm":
-            layer.keep_offset(before)
-        if not steering.restored:
-            steering.moved.append(Moved(index, name, [round(m, 6) for m in begin.moved.tolist()]))
-
-
-def _place(modules: dict[str, nn.Module], where: tuple[str, str]) -> tuple[nn.Module, str]:
-    return modules[where[0]], where[1]
-
-
-def _owner(anatomy: Anatomy) -> str:
-    """The module whose forward pass runs the blocks: what holds the list of them."""
-    return anatomy.stack.split("*")[0].rstrip(".").rpartition(".")[0] if "*" in anatomy.stack else ""
-
-
-def _arguments(owner: nn.Module) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(owner.forward).parameters)
-    except (TypeError, ValueError):
-        return ()
-
-
-def _recompile() -> None:
-    """Compiled code does not look again for hooks that were put on or taken off since."""
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()
-
-
-def _take_off(steering: Steering, *, fold: bool) -> None:
-    for handle in steering.handles:
-        handle.remove()
-    steering.handles.clear()
-    for layer in reversed(steering.reparametrized):
-        layer.detach(fold=fold)
-    steering.reparametrized.clear()
-    for module in steering.holders:
-        del module._modules[STEERING_PARTS]
-    steering.holders.clear()
-    for module in steering.opened:
-        opened.close_attention(module)
-    steering.opened.clear()
-    for module in steering.no_nested:
-        module.use_nested_tensor = True
-    steering.no_nested.clear()
-    steering.sites.clear()
-    _recompile()

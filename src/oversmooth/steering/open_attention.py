@@ -15,6 +15,13 @@ from oversmooth.safety.errors import InputError
 VALUES = "oversmooth_values"
 
 
+class Values(nn.Module):
+    """Where values pass; a hook on it also gets the tokens they were made of."""
+
+    def forward(self, values: Tensor, _tokens: Tensor) -> Tensor:
+        return values
+
+
 class OpenedAttention(nn.MultiheadAttention):
     """What a MultiheadAttention becomes while a method acts inside it; its weights stay where they are."""
 
@@ -37,7 +44,7 @@ class OpenedAttention(nn.MultiheadAttention):
             x = x.transpose(0, 1)
         # In memory as torch's own, (n, batch, ·): so the same bits come out, and dropout draws in the same order.
         q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).unflatten(-1, (3, -1)).movedim(-2, 0).contiguous()
-        v = getattr(self, VALUES)(v.transpose(0, 1).contiguous()).transpose(0, 1).contiguous()
+        v = getattr(self, VALUES)(v.transpose(0, 1).contiguous(), x.transpose(0, 1)).transpose(0, 1).contiguous()
         q, k, v = (p.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3) for p in (q, k, v))
         bias = self._bias(q, key_padding_mask, attn_mask)
         dropout = self.dropout if self.training else 0.0
@@ -91,7 +98,7 @@ def open_attention(attention: nn.Module) -> None:
         raise InputError(
             "this MultiheadAttention has bias_k, add_zero_attn or separate projections, which steering does not know"
         )
-    attention.add_module(VALUES, nn.Identity())
+    attention.add_module(VALUES, Values())
     attention.__class__ = OpenedAttention
 
 

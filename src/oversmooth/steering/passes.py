@@ -41,6 +41,10 @@ class Pass:
         self._first_seen: Callable[[], Tensor | None] = lambda: None
         self.values: Tensor | None = None
         """V of the block that runs."""
+        self.entering: Tensor | None = None
+        """What its value projection got; kept where a method needs it."""
+        self.stream: Tensor | None = None
+        """What entered the block; likewise."""
         self.weights: dict[str, tuple[Tensor, Tensor]] = {}
         """Reparametrized weights of all layers, by layer."""
 
@@ -63,7 +67,7 @@ class Pass:
 
     def over(self) -> None:
         """Release what holds a graph; V⁰ without one, of a frozen model, may be needed by recomputed blocks."""
-        self.values = None
+        self.values = self.entering = self.stream = None
         if self._first is not None and self._first.requires_grad:
             self._first = None
         self.runs = False
@@ -76,15 +80,23 @@ class Passes:
         prepare: called as a pass begins.
         arguments: names of what the module that runs the stack takes, in order.
         averages: whether a method averages over all tokens, so that masks between tokens must be checked.
+        streams: whether a method needs what enters a block.
     """
 
-    def __init__(self, prepare: Callable[[Pass], None], arguments: tuple[str, ...], averages: bool) -> None:
-        self.prepare, self.arguments, self.averages = prepare, arguments, averages
+    def __init__(
+        self, prepare: Callable[[Pass], None], arguments: tuple[str, ...], averages: bool, streams: bool = False
+    ) -> None:
+        self.prepare, self.arguments, self.averages, self.streams = prepare, arguments, averages, streams
         self._local = threading.local()
         self._known: Any = WeakIdKeyDictionary()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Passes, (self.prepare, self.arguments, self.averages)  # what belongs to a thread stays with it
+        return Passes, (
+            self.prepare,
+            self.arguments,
+            self.averages,
+            self.streams,
+        )  # what belongs to a thread stays with it
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the module that runs the stack."""
@@ -92,6 +104,8 @@ class Passes:
         compiling = torch.compiler.is_compiling()
         new = Pass(_token_mask(named), self.averages and compiling and _masks_pairs(named))
         self.prepare(new)
+        if self.streams:
+            new.stream = _tokens(args, kwargs)  # where this module is the only block
         self._local.active = new
         if self.averages and not compiling:
             self._local.block = (module, args, kwargs)
@@ -110,10 +124,12 @@ class Passes:
         if torch.compiler.is_compiling():
             if active is not None:
                 active.run += 1
+                if self.streams:
+                    active.stream = _tokens(args, kwargs)
             return
         if self.averages:
             self._local.block = (module, args, kwargs)
-        x = next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()), None)
+        x = _tokens(args, kwargs)
         if active is None:
             again = None if x is None else self._known.get(x)
             if again is not None:
@@ -124,8 +140,11 @@ class Passes:
             elif (earlier := self.current()) is not None:  # a later block of a segment that is recomputed as a whole
                 earlier.run += 1
                 self._local.inside = True
+            if self.streams and (recalled := self.current()) is not None:
+                recalled.stream = x
             return
         active.run += 1
+        active.stream = x if self.streams else None
         if x is not None and torch.is_grad_enabled():
             self._known[x] = (active, active.run)
             if active.run > 0:
@@ -136,6 +155,9 @@ class Passes:
         if not torch.compiler.is_compiling():
             self._local.inside = False
             self._local.block = None
+            # A pass that is known by its input must not keep that alive.
+            if self.streams and (running := self.current()) is not None:
+                running.stream = None
 
     def block(self) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None:
         """The block that runs, and what it got; kept where a method averages."""
@@ -189,6 +211,11 @@ class Passes:
                 "run the whole model, and checkpoint with use_reentrant=False"
             )
         return running
+
+
+def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The first array of numbers that a block got."""
+    return next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()), None)
 
 
 def _token_mask(kwargs: dict[str, Any]) -> Tensor | None:

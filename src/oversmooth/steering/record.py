@@ -14,6 +14,7 @@ from oversmooth.steering.methods.base import Method
 from oversmooth.steering.passes import Pass, Passes
 from oversmooth.steering.promises import kept
 from oversmooth.steering.reparametrized import ReparametrizedLayer, prepare
+from oversmooth.steering.scaled_norms import ScaledNorm
 from oversmooth.steering.sites import Site
 
 
@@ -31,7 +32,8 @@ class Moved:
 class Steering:
     """What was done to a model: enough to undo it, to save it, and to report it."""
 
-    methods: list[Method]
+    given: list[Method]
+    """The methods as `steer` got them; `methods` are as they act now."""
     layers: list[int]
     """Indices in the stack of the layers that are steered."""
     stack: str
@@ -39,6 +41,7 @@ class Steering:
     anatomy: Anatomy = field(repr=False)
     sites: dict[int, Site] = field(default_factory=dict, repr=False)
     reparametrized: list[ReparametrizedLayer] = field(default_factory=list, repr=False)
+    norms: list[ScaledNorm] = field(default_factory=list, repr=False)
     moved: list[Moved] = field(default_factory=list, repr=False)
     handles: list[Any] = field(default_factory=list, repr=False)
     opened: list[nn.Module] = field(default_factory=list, repr=False)
@@ -46,8 +49,16 @@ class Steering:
     """Attention modules that got parts of their own."""
     no_nested: list[Any] = field(default_factory=list, repr=False)
     passes: Passes | None = field(default=None, repr=False)
+    ramps: int = 0
+    """How many ramps were made of it; only the last one counts."""
     restored: bool = False
     """Whether it was loaded from a file, which does not have the original weights."""
+
+    @property
+    def methods(self) -> list[Method]:
+        """The methods as they act now: with the strength that a ramp has reached."""
+        held = {type(m): site.acting(where) for site in self.sites.values() for where, m in site.methods.items()}
+        return [held.get(type(method), method) for method in self.given]
 
     def settings(self) -> dict[str, Any]:
         """As JSON stores it; `saving` reads it back."""

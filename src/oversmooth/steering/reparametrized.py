@@ -138,7 +138,7 @@ class ReparametrizedLayer:
                 kept = nn.Parameter(value, original.requires_grad)
             else:
                 kept = cast(nn.Parameter, _moved_like(original, like))
-            _remove(module, name)
+            remove_parametrization(module, name)
             parameters: dict[str, Any] = {**module._parameters, name: kept}
             module._parameters.clear()
             module._parameters.update({key: parameters[key] for key in order})
@@ -228,7 +228,7 @@ def _cannot_ask() -> bool:
     return capturing or torch.compiler.is_compiling()
 
 
-def _remove(module: nn.Module, name: str) -> None:
+def remove_parametrization(module: nn.Module, name: str) -> None:
     """As torch's remove_parametrizations, which takes the property off a class that copies of the model share."""
     del module.parametrizations[name]  # type: ignore[operator, union-attr]
     cls = type(module)

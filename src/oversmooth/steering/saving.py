@@ -14,7 +14,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, json_kind, parse_json, read_json, whole_file, whole_folder
 from oversmooth.safety.typed import typed
-from oversmooth.steering.apply import MARKER, restore, take_off
+from oversmooth.steering.apply import MARKER, restore, take_off, write_config
 from oversmooth.steering.methods.registry import method_from
 from oversmooth.steering.record import steering_of
 
@@ -57,6 +57,7 @@ def save_steered(model: nn.Module, path: str | Path) -> None:
         save = getattr(inside, "save_pretrained", None)
         if save is None:
             raise InputError(f"{path} is no file name and this model is not Hugging Face's; give NAME.safetensors")
+        write_config(inside, steering.settings())
         with whole_folder(path) as temporary:
             save(temporary)
             rename_weights(temporary)

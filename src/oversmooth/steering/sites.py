@@ -33,8 +33,9 @@ class Site:
         self.first = first
         self.parts: dict[str, Part] = {}
         self.methods: dict[str, Method] = {}
-        """Those that the parts are of, by the same key."""
-        """One formula at most per `Method.place`."""
+        """Those that the parts are of, by the same key: one formula at most per `Method.place`."""
+        self.tokens_first = False
+        """Whether blocks get tokens in the first dimension and inputs in the second, as torch's own may."""
         self.guard: Guard | None = None
         """Set where a method averages over all tokens."""
 
@@ -44,6 +45,11 @@ class Site:
             self.guard = self.guard or Guard(self.index, self.layer, self.passes)
             self.guard.methods.append(type(method).__name__)
 
+    def acting(self, where: str) -> Method:
+        """The method that acts at a place, with the strength that it has now."""
+        method, strength = self.methods[where], self.parts[where].ramped
+        return method if strength is None else dataclasses.replace(method, strength=strength)  # type: ignore[type-var]
+
     def hook(self, modules: dict[str, nn.Module], remember_values: bool) -> list[Any]:
         """Put the hooks on, and return their handles.
 
@@ -52,6 +58,7 @@ class Site:
             remember_values: whether some layer needs V⁰.
         """
         value, output, opened = points(modules, self.layer)
+        self.tokens_first = not getattr(modules[self.layer.name], "batch_first", True)
         handles = []
         if self.guard is not None:
             handles.append(modules[self.layer.name].register_forward_pre_hook(self.guard.before, with_kwargs=True))
@@ -63,13 +70,13 @@ class Site:
             handles.append(output.register_forward_hook(self._output))
         return handles
 
-    def _values(self, _module: nn.Module, _args: Any, out: Tensor) -> Tensor | None:
+    def _values(self, _module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
         rest, V = self.layer.split(out, -1)
-        changed = self._take(V)
+        changed = self._take(V, args[0] if args else None)
         return None if changed is None else self.layer.join(rest, changed, -1)
 
-    def _opened_values(self, _module: nn.Module, _args: Any, out: Tensor) -> Tensor | None:
-        changed = self._take(out.unflatten(-1, (self.layer.kv_heads, self.layer.head_dim)))
+    def _opened_values(self, _module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
+        changed = self._take(out.unflatten(-1, (self.layer.kv_heads, self.layer.head_dim)), args[1])
         return None if changed is None else changed.flatten(-2)
 
     def change(self, run: int) -> AttentionChange | None:
@@ -98,11 +105,13 @@ class Site:
         known = {
             where: part.output_gains() if where == "output" else part.change() for where, part in self.parts.items()
         }
-        unknown = [str(self.methods[where]) for where, effect in known.items() if effect is None]
-        return f"{' and '.join(unknown)} is not linear in attention, and the spectra do not know it" if unknown else ""
+        unknown = [
+            f"{self.acting(where)} {self.parts[where].why_unknown}" for where, effect in known.items() if effect is None
+        ]
+        return f"{' and '.join(unknown)}, and the spectra do not know it" if unknown else ""
 
     def formula(
-        self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor
+        self, run: int, V: Tensor, attend: Callable[[Tensor], Tensor], mask: Tensor | None, V0: Tensor, x: Tensor
     ) -> Tensor:
         """What the output projection gets, as the hooks make it.
 
@@ -112,24 +121,31 @@ class Site:
             attend: multiplies values by A.
             mask: ``(b, n)``: tokens that count.
             V0: ``(b, n, heads, k)``: the first layer's values.
+            x: ``(b, n, d)``: what the value projection got.
         """
         source = self.first and run == 0
         if "values" in self.parts and not source:
             V = self.parts["values"](V, V0)
         U = attend(V)
         part = self.parts.get("attention")
-        return U if part is None or (source and part.needs_first_values) else part(U, V, V0, mask)
+        if part is None or (source and part.needs_first_values):
+            return U
+        return part(U, V, V0, mask, x) if part.needs_input else part(U, V, V0, mask)
 
-    def projected(self, Y: Tensor, mask: Tensor | None) -> Tensor:
+    def projected(self, Y: Tensor, mask: Tensor | None, stream: Tensor) -> Tensor:
         """What methods make of the output projection's result.
 
         Args:
             Y: ``(b, n, d)``: that result.
             mask: ``(b, n)``: tokens that count.
+            stream: ``(b, n, d)``: what entered the block.
         """
-        return self.parts["output"](Y, mask) if "output" in self.parts else Y
+        part = self.parts.get("output")
+        if part is None:
+            return Y
+        return part(Y, mask, stream) if part.needs_stream else part(Y, mask)
 
-    def _take(self, V: Tensor) -> Tensor | None:
+    def _take(self, V: Tensor, x: Tensor | None) -> Tensor | None:
         """Remember V and, in the first run of the first layer, V⁰. Returns V where a method changes it."""
         running = self.passes.needed(self.layer.name)
         source = self.first and running.run <= 0
@@ -139,11 +155,14 @@ class Site:
         if "values" in self.parts and not source:
             changed = V = self.parts["values"](V, self._first_values(running, V))
         running.values = V
+        if "attention" in self.parts and self.parts["attention"].needs_input:
+            running.entering = x
         return changed
 
     def _mixed(self, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         running, part = self.passes.needed(self.layer.name), self.parts["attention"]
         V, running.values = running.values, None
+        x, running.entering = running.entering, None
         if part.needs_first_values and self.first and running.run <= 0:
             return None
         U = args[0].unflatten(-1, (self.layer.heads, self.layer.head_dim))
@@ -156,7 +175,15 @@ class Site:
         V0 = self._first_values(running, V) if part.needs_first_values else None
         if self.guard is not None:
             self.guard.check(U.shape[-3])
-        return (part(U, V, V0, running.mask).flatten(-2), *args[1:])
+        if not part.needs_input:
+            return (part(U, V, V0, running.mask).flatten(-2), *args[1:])
+        if x is None or x.shape[:-1] != U.shape[:-2] or x.shape[-1] != self.layer.width:
+            got = "nothing" if x is None else tuple(x.shape)
+            raise InputError(
+                f"{self.layer.name}: its value projection got {got} where attention gave {tuple(U.shape)}; "
+                f"{self.acting('attention')} needs the tokens that attention gets"
+            )
+        return (part(U, V, V0, running.mask, x).flatten(-2), *args[1:])
 
     def _output(self, _module: nn.Module, _args: Any, Y: Tensor) -> Tensor:
         running = self.passes.current()
@@ -164,7 +191,18 @@ class Site:
             running = self.passes.needed(self.layer.name)  # recomputed: which tokens are padding is not known
         if self.guard is not None:
             self.guard.check(Y.shape[-2])
-        return self.projected(Y, None if running is None else running.mask)
+        if not self.parts["output"].needs_stream:
+            return self.projected(Y, None if running is None else running.mask, Y)
+        stream = self.passes.needed(self.layer.name).stream
+        if stream is not None and self.tokens_first:
+            stream = stream.transpose(0, 1)
+        if stream is None or stream.shape != Y.shape:
+            got = "nothing" if stream is None else tuple(stream.shape)
+            raise InputError(
+                f"{self.layer.name}: {got} entered its block where attention gave {tuple(Y.shape)}; "
+                f"{self.acting('output')} needs the stream that attention adds to"
+            )
+        return self.projected(Y, None, stream)
 
     def _first_values(self, running: Pass, V: Tensor) -> Tensor:
         V0 = running.first_values

@@ -5,7 +5,7 @@ Pure functions of arrays and operators; they know nothing of models. docs/theory
 
 from oversmooth.theory.bounds import head_verdicts
 from oversmooth.theory.dominance import Dominance, dominance
-from oversmooth.theory.kernels import KernelOfAttention, attention_kernel, gradient_step
+from oversmooth.theory.kernels import KernelOfAttention, attention_kernel, gradient_flow, gradient_step
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import (
     AttentionOperator,
@@ -15,6 +15,7 @@ from oversmooth.theory.operators import (
     is_row_stochastic,
 )
 from oversmooth.theory.radii import AttentionChange
+from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
 from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.spectrum import AttentionSpectrum, attention_spectrum, flip_threshold
 from oversmooth.theory.stack import StackDominance, stack_dominance
@@ -28,6 +29,7 @@ __all__ = [
     "Dominance",
     "KernelOfAttention",
     "LimitArray",
+    "ShiftedDominance",
     "Simulation",
     "SoftmaxAttention",
     "StackDominance",
@@ -37,6 +39,7 @@ __all__ = [
     "dominance",
     "flip_threshold",
     "fold_norm",
+    "gradient_flow",
     "gradient_step",
     "head_spectrum",
     "head_verdicts",
@@ -44,6 +47,7 @@ __all__ = [
     "is_row_stochastic",
     "joined_spectrum",
     "repeat_shared_heads",
+    "shifted_dominance",
     "simulate",
     "stack_dominance",
 ]

@@ -54,13 +54,13 @@ def radii(
     """
     d, k = W_V.shape[-2:]
     batch, flat = A.batch_shape, A.flatten()
-    spectra = _HeadSpectra(W_V, W_O, update.constant_gain, update.centred_gain, batch)
+    spectra = HeadSpectra(W_V, W_O, update.constant_gain, update.centred_gain, batch)
     lam = spectra.centred.to(complex_of(A.dtype))
     if not bool(lam.isfinite().all()):
         raise InputError(f"eigenvalues of H leave the range of {A.dtype}; scale the weights down, or give float64")
     shift, constant = (x.expand(batch).reshape(-1) for x in (update.shift, update.constant))
 
-    smooth, _, j = _largest((constant + shift)[:, None].to(lam.dtype), spectra.constant.to(lam), shift, update.base)
+    smooth, _, j = largest((constant + shift)[:, None].to(lam.dtype), spectra.constant.to(lam), shift, update.base)
     lam_smooth = spectra.constant.to(lam).gather(1, j[:, None])[:, 0]
     rough = _Rough(flat, lam, shift, update.base)
     candidates = rough.search(search)
@@ -117,7 +117,7 @@ def radii(
     return flat_radii.map(lambda x: x.reshape((*batch, *x.shape[1:])))
 
 
-class _HeadSpectra:
+class HeadSpectra:
     """The eigenvalues of each head's H, in float64 whatever the weights' precision.
 
     One set for constant arrays and one for centred ones; they differ where outputs are scaled differently there.
@@ -166,7 +166,7 @@ def _mu(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> Tensor:
     return base + (t - shift[:, None])[..., None] * lam[:, None, :]
 
 
-def _largest(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> tuple[Tensor, Tensor, Tensor]:
+def largest(t: Tensor, lam: Tensor, shift: Tensor, base: float) -> tuple[Tensor, Tensor, Tensor]:
     """The largest |μ| over all pairs, and which t and which λ attain it; NaN among t is ignored."""
     per_t, at = _largest_for_each(t, lam, shift, base)
     value, i = per_t.nan_to_num(nan=-1.0).max(-1)
@@ -250,7 +250,7 @@ class _Rough:
         return torch.stack([self.t, conjugate], dim=-1)
 
     def settle(
-        self, candidates: Tensor, level: Tensor, spectra: _HeadSpectra, weights_error: Tensor, how: Search, tie: float
+        self, candidates: Tensor, level: Tensor, spectra: HeadSpectra, weights_error: Tensor, how: Search, tie: float
     ) -> Tensor:
         """How certain it is on which side of `level`, the smoothing radius, each radius lies.
 
@@ -315,7 +315,7 @@ class _Rough:
 
     def _directly(self, index: Tensor, values: Tensor) -> Tensor:
         """Take the best of these eigenvalues ``(b, m)`` for the items at index."""
-        self.radius[index], i, self.which[index] = _largest(values, self.lam[index], self.shift[index], self.base)
+        self.radius[index], i, self.which[index] = largest(values, self.lam[index], self.shift[index], self.base)
         self.t[index] = values.gather(1, i[:, None])[:, 0].nan_to_num()
         self.residual[index], self.converged[index] = 0.0, True
         # Items that went through Arnoldi before have a condition number already.

@@ -1,31 +1,20 @@
 """Many processes: the gradients and the run of one, on two real gloo processes."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from support import two_processes
 from support.nightly import some
-from support.places import TESTS
 
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine.ranks import Ranks
 
-_PROCESSES = """
-import os, signal, sys
-sys.path.insert(0, {tests!r})
+_WORK = """
 from dataclasses import replace
-from pathlib import Path
-import torch
-import torch.distributed as dist
 from oversmooth.train.engine import loop
 from oversmooth.train.tasks.images.build import model_of
-from oversmooth.train.engine.ranks import Ranks, joined
 from support.train_example import RECIPE, blobs, splits, step_of, train
-
-folder, cpu = Path({folder!r}), torch.device("cpu")
 
 def gradients(variant, ranks):
     recipe = replace(RECIPE, variant=variant, warmup=0, mixup=1.0, cutmix=0.8)
@@ -33,7 +22,7 @@ def gradients(variant, ranks):
     found = []
     update = step._update
     def kept(bad):
-        found.append({{name: p.grad.clone() for name, p in step.named.items()}})
+        found.append({name: p.grad.clone() for name, p in step.named.items()})
         update(bad)
     step._update = kept
     step.begin_epoch()
@@ -42,9 +31,11 @@ def gradients(variant, ranks):
     return found
 
 def work(ranks, name):
-    torch.save({{v: gradients(v, ranks) for v in ("plain", "sharpen")}}, folder / f"{{name}}.pt")
+    torch.save({v: gradients(v, ranks) for v in ("plain", "sharpen")}, folder / f"{name}.pt")
     watch = loop.WatchSettings(evaluate=2, save=0)
     train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=watch)
+    if ranks.world > 1:
+        asked_to_leave(ranks.rank)
 
 def asked_to_leave(rank):
     # The second process alone hears a signal, in the middle of an epoch.
@@ -55,52 +46,16 @@ def asked_to_leave(rank):
             os.kill(os.getpid(), signal.SIGTERM)
     loop.Run._one = heard
     result = train(RECIPE, splits(), device="cpu", folder=folder / "asked", watch=loop.WatchSettings(evaluate=2))
-    (folder / f"asked{{rank}}.txt").write_text(f"{{result.why}} {{result.step}}")
+    (folder / f"asked{rank}.txt").write_text(f"{result.why} {result.step}")
     loop.Run._one = step
     watch = loop.WatchSettings(evaluate=2)
     train(RECIPE, splits(), device="cpu", folder=folder / "asked", resume=True, watch=watch)
-
-os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT={port!r}, GLOO_SOCKET_IFNAME="lo")
-children = []
-for rank in (0, 1):
-    child = os.fork()
-    if not child:
-        os.environ["RANK"] = str(rank)
-        try:
-            with joined(cpu) as ranks:
-                work(ranks, f"two{{rank}}")
-                asked_to_leave(rank)
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    children.append(child)
-failed = [os.waitpid(child, 0)[1] for child in children]
-os.environ["WORLD_SIZE"] = "1"
-if any(failed):
-    sys.exit(1)
-work(Ranks(), "one")
 """
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    import socket
-
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for _ in range(5):  # somebody else may take the port before they do
-        folder = tmp_path_factory.mktemp("ranks")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        code = _PROCESSES.format(tests=str(TESTS), folder=str(folder), port=port)
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
-        if "EADDRINUSE" not in done.stderr:
-            break
-    assert done.returncode == 0, done.stderr
-    return folder
+    return two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("variant", some(["sharpen", "plain"], 2))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from oversmooth.train.engine.schedule import learning_rates
+from oversmooth.train.engine.schedule import learning_rates, polynomial
 
 
 @pytest.mark.parametrize(("warmup", "cosine"), [(5, 300), (0, 7), (3, 1)])
@@ -31,3 +31,18 @@ def test_it_is_that_of_torch():
         optimiser.step()
         schedule.step()
     assert learning_rates(0.1, 0, 20).tolist() == pytest.approx(found)
+
+
+@pytest.mark.parametrize(("steps", "power"), [(20, 0.9), (1, 0.9), (7, 2.0)])
+def test_the_polynomial_is_that_of_torch(steps, power):
+    import torch
+
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([parameter], lr=0.1)
+    schedule = torch.optim.lr_scheduler.PolynomialLR(optimiser, steps, power)
+    expected = []
+    for _ in range(steps):
+        expected.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        schedule.step()
+    assert polynomial(0.1, steps, power).tolist() == pytest.approx(expected)

@@ -75,8 +75,13 @@ def kernels(loaded: Loaded, inputs: Inputs, progress: Callable[[int], None] | No
     return [_mean(loaded.name, depth, measured) for depth, measured in enumerate(per_layer, 1)]
 
 
-def _measured(block: SeenBlock) -> tuple[Tensor, ...] | int:
-    """Per head: asymmetry, least eigenvalue, negative share, step; of causal attention the number of heads."""
+def scores_of(block: SeenBlock) -> tuple[Tensor, Tensor | slice] | int:
+    """What softmax got on one input, ``(heads, n, n)`` in float64, of the tokens that count, and which those are; of
+    causal attention the number of heads.
+
+    Raises:
+        InputError: attention was not seen as queries and keys.
+    """
     A = block.A
     if not isinstance(A, SoftmaxAttention):
         raise InputError(f"{block.layer.name}: its attention is not seen as queries and keys; choose another model")
@@ -84,7 +89,15 @@ def _measured(block: SeenBlock) -> tuple[Tensor, ...] | int:
         return A.shape[-3]
     counted = slice(None) if A.mask is None else A.mask[0, 0]
     scores = (A.q[0] @ A.k[0].mT).double() * A.scale
-    scores = (scores if A.bias is None else scores + A.bias[0].double())[:, counted][:, :, counted]
+    return (scores if A.bias is None else scores + A.bias[0].double())[:, counted][:, :, counted], counted
+
+
+def _measured(block: SeenBlock) -> tuple[Tensor, ...] | int:
+    """Per head: asymmetry, least eigenvalue, negative share, step; of causal attention the number of heads."""
+    seen = scores_of(block)
+    if isinstance(seen, int):
+        return seen
+    scores, _ = seen
     attention = scores.softmax(-1)
     kernel = attention_kernel(attention)
     identity = torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device).expand_as(scores)

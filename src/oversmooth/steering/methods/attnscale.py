@@ -13,12 +13,12 @@ from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
     Place,
-    beside,
     mean_over_tokens,
     number_or_parameter,
     one_per_head,
     register,
     repeat_heads,
+    scaled,
 )
 from oversmooth.theory.radii import AttentionChange
 
@@ -51,8 +51,8 @@ class _AttnScale(Part):
 
     def forward(self, U: Tensor, V: Tensor, _V0: Tensor | None, mask: Tensor | None) -> Tensor:
         """``(1 + w) A V − w mean(V)``; U = A V ``(..., n, heads, k)``, V ``(..., n, kv_heads, k)``."""
-        w = beside(self.strength, U, 1)
-        return (1 + w) * U - w * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
+        mean = repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
+        return scaled(1 + self.strength, U, 1) - scaled(self.strength, mean, 1)
 
     def change(self) -> AttentionChange:
         w = one_per_head(self.strength, self.heads)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -18,9 +19,9 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.radii import AttentionChange
 
-Place = Literal["weights", "values", "attention", "output"]
-"""Where a method acts: on the value and output weights, on what the value projection gives, on what attention makes of
-it, A V, or on what the output projection gives.
+Place = Literal["weights", "norms", "values", "attention", "output"]
+"""Where a method acts: on the value and output weights, on the weights of norms, on what the value projection gives, on
+what attention makes of it, A V, or on what the output projection gives. The first two are no parts.
 """
 
 
@@ -28,7 +29,39 @@ class Part(nn.Module):
     """One layer's share of a method: ``forward`` is the formula."""
 
     needs_first_values: ClassVar[bool] = False
+    why_unknown: ClassVar[str] = "is not linear in attention"
+    """Why there is no `change`, where there is none."""
+    needs_input: ClassVar[bool] = False
+    """Attention: whether `forward` gets x, what the value projection got, as its last argument."""
+    needs_stream: ClassVar[bool] = False
+    """Output: whether `forward` gets the stream that attention adds to as its last argument."""
     strength: Tensor | float
+    """``(size,)`` where it is learned, a number where it is fixed, and ``()`` where a ramp changes it."""
+
+    @property
+    def ramped(self) -> float | None:
+        """The strength that a ramp has reached; None where there is none."""
+        strength = self._buffers.get("strength")
+        return None if strength is None else float(strength)
+
+    def let_ramp(self, device: torch.device) -> None:
+        """Hold a fixed strength as an array that a ramp can fill: compiled code reads it anew in every pass.
+
+        Args:
+            device: that of the model.
+        """
+        value = self.__dict__.pop("strength")
+        # In float64, so that it is the number itself; not saved, as the settings say it.
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        self.register_buffer("strength", torch.tensor(value, dtype=dtype, device=device), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Part:
+        before = self._buffers.get("strength")
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        after = self._buffers.get("strength")
+        if before is not None and after is not None and after.dtype != before.dtype:  # model.half() must not round it
+            self._buffers["strength"] = before.to(after.device)
+        return self
 
     def change(self) -> AttentionChange | None:
         """What it does to attention, where that is linear in A."""
@@ -46,6 +79,8 @@ class Method:
     averages: ClassVar[bool] = False
     """Whether it takes a mean over all tokens, which attention that hides some from others forbids."""
     uses_first_values: ClassVar[bool] = False
+    uses_stream: ClassVar[bool] = False
+    """Whether it needs what enters a block."""
     renamed: ClassVar[dict[str, str]] = {}
     """Settings by the name they once had, as files that were saved then have them."""
     why_no_fold: ClassVar[str]
@@ -173,6 +208,15 @@ def mean_over_tokens(x: Tensor, mask: Tensor | None, dim: int) -> Tensor:
         return x.mean(dim, keepdim=True)
     weight = mask.to(x.dtype).reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
     return (x * weight).sum(dim, keepdim=True) / weight.sum(dim, keepdim=True).clamp(min=1)
+
+
+def scaled(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor:
+    """``value · x``: of a strength that is learned (see `beside`), fixed, or changed by a ramp."""
+    if isinstance(value, Tensor) and value.ndim == 0:
+        # As torch multiplies by a number, which it does not round to half precision first.
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return (value.to(wide) * x.to(wide)).to(x.dtype)
+    return beside(value, x, dims) * x
 
 
 def beside(value: Tensor | float, x: Tensor, dims: int = 0) -> Tensor | float:

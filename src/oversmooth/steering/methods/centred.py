@@ -13,12 +13,12 @@ from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
     Place,
-    beside,
     mean_over_tokens,
     number_or_parameter,
     one_per_head,
     register,
     repeat_heads,
+    scaled,
 )
 from oversmooth.theory.radii import AttentionChange
 
@@ -51,7 +51,7 @@ class _Centred(Part):
 
     def forward(self, U: Tensor, V: Tensor, _V0: Tensor | None, mask: Tensor | None) -> Tensor:
         """U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
-        return U - beside(self.strength, U, 1) * repeat_heads(mean_over_tokens(V, mask, -3), self.heads)
+        return U - scaled(self.strength, repeat_heads(mean_over_tokens(V, mask, -3), self.heads), 1)
 
     def change(self) -> AttentionChange:
         s = one_per_head(self.strength, self.heads)

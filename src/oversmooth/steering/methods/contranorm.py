@@ -17,10 +17,10 @@ from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
     Place,
-    beside,
     check_number,
     number_or_parameter,
     register,
+    scaled,
 )
 
 
@@ -64,4 +64,4 @@ class _ContraNorm(Part):
             scores = scores.masked_fill(~mask[..., None, :], torch.finfo(scores.dtype).min)
         # A softmax, but not by that name: what looks for attention in this layer must not catch it.
         weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()
-        return Y - beside(self.strength, Y) * (weights @ Y)
+        return Y - scaled(self.strength, weights @ Y)

@@ -13,11 +13,11 @@ from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
     Place,
-    beside,
     number_or_parameter,
     one_per_head,
     register,
     repeat_heads,
+    scaled,
 )
 from oversmooth.theory.radii import AttentionChange
 
@@ -49,7 +49,7 @@ class _Laplacian(Part):
 
     def forward(self, U: Tensor, V: Tensor, _V0: Tensor | None, _mask: Tensor | None) -> Tensor:
         """U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
-        return U - beside(self.strength, U, 1) * repeat_heads(V, self.heads)
+        return U - scaled(self.strength, repeat_heads(V, self.heads), 1)
 
     def change(self) -> AttentionChange:
         c = one_per_head(self.strength, self.heads)

@@ -13,12 +13,12 @@ from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
     Place,
-    beside,
     check_choice,
     number_or_parameter,
     one_per_head,
     register,
     repeat_heads,
+    scaled,
 )
 from oversmooth.theory.radii import AttentionChange
 
@@ -59,7 +59,7 @@ class _NeuTRENO(Part):
 
     def forward(self, U: Tensor, V: Tensor, V0: Tensor, _mask: Tensor | None) -> Tensor:
         """U ``(..., n, heads, k)``; V and V⁰ ``(..., n, kv_heads, k)``."""
-        return U + beside(self.strength, U, 1) * repeat_heads(V0 - V, self.heads)
+        return U + scaled(self.strength, repeat_heads(V0 - V, self.heads), 1)
 
     def change(self) -> AttentionChange:
         strength = one_per_head(self.strength, self.heads)

@@ -13,10 +13,10 @@ from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
     Place,
-    beside,
     number_or_parameter,
     one_per_head,
     register,
+    scaled,
 )
 from oversmooth.theory.radii import AttentionChange
 
@@ -51,7 +51,7 @@ class _ValueResidual(Part):
 
     def forward(self, V: Tensor, V0: Tensor) -> Tensor:
         """Both ``(..., n, kv_heads, k)``."""
-        return V + beside(self.strength, V) * (V0 - V)
+        return V + scaled(self.strength, V0 - V)
 
     def change(self) -> AttentionChange:
         s = one_per_head(self.strength, self.heads)

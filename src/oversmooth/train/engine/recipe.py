@@ -44,6 +44,9 @@ class BaseRecipe(ABC):
     optimiser: ClassVar[Literal["adamw", "sgd"]] = "adamw"
     momentum: ClassVar[float] = 0.9
     """Of sgd."""
+    of_data: ClassVar[tuple[str, ...]] = ("data",)
+    shape_of_data: ClassVar[tuple[str, ...]] = ()
+    """Fields, its own and its shape's, that the data decide."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Make a task's recipe known by the task's name, for files that hold one."""
@@ -166,6 +169,13 @@ class BaseRecipe(ABC):
             if mine.get(name) != theirs.get(name):
                 return f"{name} is {mine.get(name)!r} there and {theirs.get(name)!r} here"
         return None
+
+    def fitted_like(self, other: Self) -> Self:
+        """For the data that another recipe is fitted to."""
+        changes: dict[str, Any] = {name: getattr(other, name) for name in self.of_data}
+        sizes = {name: getattr(other.shape, name) for name in self.shape_of_data}
+        changes["shape"] = dataclasses.replace(self.shape, **sizes)
+        return dataclasses.replace(self, **changes)
 
     def check_numbers(
         self, *, at_least_1: tuple[str, ...], at_least_0: tuple[str, ...], bounded: tuple[str, ...]

@@ -1,7 +1,8 @@
 """Trained models on disk: safetensors in bf16 with the recipe, and the steering's settings where it is steered.
 
 A steered file follows the conventions of `steering.save_steered`: `oversmooth.load_steered(path, model)` reads it into
-the plain model of its recipe.
+the plain model of its recipe. Where parts of a model were steered each for itself, as an encoder and a decoder are, the
+settings of each stand by its name, and `load_model` alone reads them.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from oversmooth.anatomy.live import unwrapped
-from oversmooth.anatomy.steered import steered_as
+from oversmooth.anatomy.steered import STEERED
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import parse_json, whole_file
 from oversmooth.safety.typed import typed
-from oversmooth.steering.saving import KEY, read_file, read_settings, restore_into
+from oversmooth.steering.saving import KEY, read_file, read_settings, restore_into, restore_structure
 from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
 from oversmooth.train.model_file import RECIPE, trained_file
+
+PARTS = "oversmooth_parts"
+"""Of the settings of parts that were steered each for itself, in the file's metadata."""
 
 
 def save_model(
@@ -43,9 +47,11 @@ def save_model(
     inside = unwrapped(model)
     arrays = {name: value.detach().to("cpu", dtype).contiguous() for name, value in inside.state_dict().items()}
     metadata = {**(more or {}), "format": "pt", RECIPE: json.dumps(recipe.to_dict()), "aliases": "{}"}
-    steering = steered_as(inside)
-    if steering is not None:
-        metadata[KEY] = json.dumps(steering.settings())
+    steered = {name: m.__dict__[STEERED].settings() for name, m in inside.named_modules() if STEERED in m.__dict__}
+    if "" in steered:
+        metadata[KEY] = json.dumps(steered[""])
+    elif steered:
+        metadata[PARTS] = json.dumps(steered)
     if notes:
         metadata["notes"] = json.dumps(notes)
     write_arrays(path, arrays, metadata)
@@ -86,6 +92,7 @@ def load_model(path: str | Path, build: Callable[[BaseRecipe], nn.Module]) -> tu
     if KEY in metadata:
         restore_into(model, read_settings(metadata[KEY], path), arrays, path)
     else:
+        _steer_parts(model, read_settings(metadata.get(PARTS, "{}"), path), path)
         expected = model.state_dict()
         wrong = [
             n
@@ -96,6 +103,14 @@ def load_model(path: str | Path, build: Callable[[BaseRecipe], nn.Module]) -> tu
             raise InputError(f"{path} is of another model: {wrong[0]} does not fit its recipe; train it again")
         model.load_state_dict(arrays)
     return model.eval(), recipe
+
+
+def _steer_parts(model: nn.Module, settings: dict[str, Any], path: Path) -> None:
+    modules = dict(model.named_modules())
+    for name, part in settings.items():
+        if name not in modules or not isinstance(part, dict):
+            raise InputError(f"{path}: {name!r} was steered, and its model has no such part; train it again")
+        restore_structure(modules[name], part)
 
 
 def _recipe(text: str, path: Path) -> BaseRecipe:

@@ -1,4 +1,4 @@
-"""The learning rate of every step: linear from 0 over the warm-up, then half a cosine to 0."""
+"""The learning rate of every step: warm-up and half a cosine, or a power of what is left of the run."""
 
 from __future__ import annotations
 
@@ -17,3 +17,12 @@ def learning_rates(lr: float, warmup: int, cosine: int) -> Tensor:
     rising = torch.arange(warmup, dtype=torch.float64) / max(1, warmup)
     falling = (1 + torch.cos(torch.arange(cosine, dtype=torch.float64) * (math.pi / max(1, cosine)))) / 2
     return lr * torch.cat([rising, falling])
+
+
+def polynomial(lr: float, steps: int, power: float) -> Tensor:
+    """``(steps,)`` float64: the share of steps that are left, to this power, times lr.
+
+    >>> polynomial(1.0, 4, 1.0)
+    tensor([1.0000, 0.7500, 0.5000, 0.2500], dtype=torch.float64)
+    """
+    return lr * (1 - torch.arange(steps, dtype=torch.float64) / max(1, steps)) ** power

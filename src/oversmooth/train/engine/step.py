@@ -76,6 +76,8 @@ class Step:
         run: nn.Module = model
         if self.ranks.world > 1:
             run = nn.parallel.DistributedDataParallel(model)
+        if self.compiled:
+            self._look_at_model()
         self._forward: Forward = cuda_graphs.compiled(run) if self.compiled else run
         self._replay: Callable[[], None] | None = None
         if on_gpu and self.ranks.world == 1:
@@ -83,6 +85,12 @@ class Step:
             self._replay = cuda_graphs.captured(self._body)
             self.load(before)  # capturing ran some steps
             torch.cuda.set_rng_state(drawn, device)
+
+    @torch.no_grad()
+    def _look_at_model(self) -> None:
+        """One pass as it is: steering checks what attention hides on real numbers, which compiled code has none of."""
+        with self._seeded():
+            self.loss(self.task.blank(min(2, self.recipe.batch), self.device), self.model)
 
     def _optimiser(self) -> torch.optim.Optimizer:
         recipe, on_gpu = self.recipe, self.device.type == "cuda"

@@ -340,8 +340,9 @@ class Run:
         self._check()
         self._clock()
         writes = self.folder is not None and self.ranks.first
+        losses = self.ranks.mean(self.step.losses).cpu()  # of all processes: each goes on from what the first writes
         if writes or self.kept is not None:
-            state, facts = self.step.state(), self._facts()
+            state, facts = {**self.step.state(), "losses": losses}, self._facts()
             if self.kept is not None:
                 self.kept = (state, facts)
             if self.folder is not None and writes:

@@ -2,6 +2,7 @@
 
 from oversmooth.train.tasks.images import recipe as _images
 from oversmooth.train.tasks.language import recipe as _language
+from oversmooth.train.tasks.segmentation import recipe as _segmentation
 
 __all__: list[str] = []
-_ = (_images, _language)
+_ = (_images, _language, _segmentation)

@@ -1,7 +1,9 @@
-"""From a recipe to its task, and from a file to the model that was trained, whatever the task is."""
+"""From a recipe to its data, its task and its models, and from a file to what was trained, whatever the task is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,62 +12,91 @@ from torch import nn
 from oversmooth.train.engine.recipe import BaseRecipe
 from oversmooth.train.engine.saved_model import load_model
 from oversmooth.train.engine.task import Task
-from oversmooth.train.tasks.images import build as images
-from oversmooth.train.tasks.images.data.splits import load_splits
-from oversmooth.train.tasks.images.recipe import Recipe as ImagesRecipe
+from oversmooth.train.tasks.images import build as images_build
+from oversmooth.train.tasks.images import recipe as images
+from oversmooth.train.tasks.images.data.splits import load_splits as load_images
 from oversmooth.train.tasks.images.task import ImagesTask
 from oversmooth.train.tasks.images.vit import ViT
-from oversmooth.train.tasks.language import task as language
+from oversmooth.train.tasks.language import recipe as language
 from oversmooth.train.tasks.language.data import load_text
 from oversmooth.train.tasks.language.model import LanguageModel
-from oversmooth.train.tasks.language.recipe import Recipe as LanguageRecipe
+from oversmooth.train.tasks.language.task import LanguageTask
+from oversmooth.train.tasks.language.task import model_of as language_model
+from oversmooth.train.tasks.segmentation import build as segmentation_build
+from oversmooth.train.tasks.segmentation import recipe as segmentation
+from oversmooth.train.tasks.segmentation.data import load_splits as load_labelled
+from oversmooth.train.tasks.segmentation.task import SegmentationTask
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What belongs to a kind of recipe, each a function of one."""
+
+    load: Callable[[Any, str | Path], Any]
+    """Its data."""
+    fitted: Callable[[Any, Any], BaseRecipe]
+    check: Callable[[Any, Any], None]
+    task: Callable[[Any, Any], Task]
+    plain: Callable[[Any], nn.Module]
+    model: Callable[[Any], nn.Module]
+
+
+_TASKS: dict[type[BaseRecipe], _Parts] = {
+    images.Recipe: _Parts(
+        load=lambda _recipe, what: load_images(what),
+        fitted=lambda recipe, splits: recipe.fitted(splits.train),
+        check=lambda recipe, splits: recipe.check_fits(splits.train),
+        task=ImagesTask,
+        plain=lambda recipe: ViT(recipe.shape),
+        model=images_build.model_of,
+    ),
+    language.Recipe: _Parts(
+        load=lambda r, what: load_text(what, r.tokenizer, r.vocabulary, masked=not r.shape.causal),
+        fitted=language.Recipe.fitted,
+        check=language.Recipe.check_fits,
+        task=LanguageTask,
+        plain=lambda recipe: LanguageModel(recipe.shape),
+        model=language_model,
+    ),
+    segmentation.Recipe: _Parts(
+        load=lambda _recipe, what: load_labelled(what),
+        fitted=segmentation.Recipe.fitted,
+        check=segmentation.Recipe.check_fits,
+        task=SegmentationTask,
+        plain=segmentation_build.plain_model_of,
+        model=segmentation_build.model_of,
+    ),
+}
 
 
 def load_data(recipe: BaseRecipe, what: str | Path) -> Any:
     """What a recipe's task trains on, by name or from where it lies."""
-    if isinstance(recipe, LanguageRecipe):
-        return load_text(what, recipe.tokenizer, recipe.vocabulary, masked=not recipe.shape.causal)
-    return load_splits(what)
+    return _TASKS[type(recipe)].load(recipe, what)
 
 
 def fitted(recipe: BaseRecipe, data: Any) -> BaseRecipe:
     """The recipe for these data: sizes and the like are theirs."""
-    if isinstance(recipe, LanguageRecipe):
-        return recipe.fitted(data)
-    assert isinstance(recipe, ImagesRecipe), f"no task takes {type(recipe).__name__}"
-    return recipe.fitted(data.train)
+    return _TASKS[type(recipe)].fitted(recipe, data)
 
 
 def check_fits(recipe: BaseRecipe, data: Any) -> None:
     """Refuse data of another name or size than the recipe's."""
-    if isinstance(recipe, LanguageRecipe):
-        recipe.check_fits(data)
-    elif isinstance(recipe, ImagesRecipe):
-        recipe.check_fits(data.train)
+    _TASKS[type(recipe)].check(recipe, data)
 
 
 def task_of(recipe: BaseRecipe, data: Any) -> Task:
     """The recipe on these data, which are refused where they do not fit."""
-    if isinstance(recipe, LanguageRecipe):
-        return language.LanguageTask(recipe, data)
-    assert isinstance(recipe, ImagesRecipe), f"no task takes {type(recipe).__name__}"
-    return ImagesTask(recipe, data)
+    return _TASKS[type(recipe)].task(recipe, data)
 
 
 def plain_model(recipe: BaseRecipe) -> nn.Module:
     """Unsteered, on the CPU, with any weights."""
-    if isinstance(recipe, LanguageRecipe):
-        return LanguageModel(recipe.shape)
-    assert isinstance(recipe, ImagesRecipe), f"no task takes {type(recipe).__name__}"
-    return ViT(recipe.shape)
+    return _TASKS[type(recipe)].plain(recipe)
 
 
 def untrained_model(recipe: BaseRecipe) -> nn.Module:
     """As training begins."""
-    if isinstance(recipe, LanguageRecipe):
-        return language.model_of(recipe)
-    assert isinstance(recipe, ImagesRecipe), f"no task takes {type(recipe).__name__}"
-    return images.model_of(recipe)
+    return _TASKS[type(recipe)].model(recipe)
 
 
 def load_trained(path: str | Path) -> tuple[nn.Module, BaseRecipe]:

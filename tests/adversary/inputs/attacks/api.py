@@ -93,6 +93,14 @@ def _good() -> dict[str, tuple[Any, Callable[[], dict[str, Any]]]]:
     )  # fmt: skip
     found["theory.attention_spectrum"] = (theory.attention_spectrum, lambda: {"A": attention()})
     found["theory.dominance"] = (theory.dominance, lambda: {"A": attention(), **weights()})
+    found["theory.shifted_dominance"] = (
+        theory.shifted_dominance, lambda: {"A": attention(), **weights(), "shifts": [0.0, 0.5, 1.0]},
+    )  # fmt: skip
+    found["theory.gradient_flow"] = (
+        theory.gradient_flow,
+        lambda: {"scores": torch.randn(3, 3), "V": torch.randn(3, 4), "f": torch.randn(3, 4), "strength": 0.6,
+                 "times": [1.0]},
+    )  # fmt: skip
     found["theory.simulate"] = (
         theory.simulate, lambda: {"X": torch.randn(5, 6), "A": attention(), **weights(), "layers": 3},
     )  # fmt: skip
@@ -292,6 +300,12 @@ def _of_models() -> Iterator[Case]:
                 f"{name}(model: {label})", lambda make=make, name=name: getattr(oversmooth, name)(make()), never
             )
         yield _call(f"verify(model: {label})", lambda make=make: oversmooth.steering.verify(make()), never)
+        yield _call(f"ramp(model: {label})", lambda make=make: oversmooth.steering.ramp(make()), never)
+        yield _call(
+            f"suggest(model: {label})",
+            lambda make=make: oversmooth.steering.suggest(make(), torch.randn(2, 5, 8), strengths=[0, 1]),
+            never,
+        )
         yield _call(
             f"save_steered(model: {label})", lambda make=make: oversmooth.save_steered(make(), "out-steered"), never
         )
@@ -331,6 +345,27 @@ def _of_models() -> Iterator[Case]:
             lambda make=make: oversmooth.diagnose(_model(), make(), depth=2),
             "either" if label in fine else "refused",
         )
+        yield _call(
+            f"suggest(inputs: {label})",
+            lambda make=make: oversmooth.steering.suggest(_model(), make(), strengths=[0, 1]),
+            "either" if label in fine else "refused",
+        )
+    for argument in ("to", "steps", "method"):
+        for label, value in SCALARS.items():
+            yield _call(
+                f"ramp({argument}: {label})",
+                lambda a=argument, v=value: oversmooth.steering.ramp(
+                    oversmooth.steer(_model(), NeuTRENO(0.1)), **{a: v}
+                ),
+            )
+    for argument in ("strengths", "stack", "heads", "seed"):
+        for label, value in SCALARS.items():
+
+            def proposed(argument: str = argument, value: Any = value) -> Any:
+                given = {"strengths": [0, 1], argument: value}
+                return oversmooth.steering.suggest(_model(), torch.randn(2, 5, 8), **given)
+
+            yield _call(f"suggest({argument}: {label})", proposed)
     for argument in inspect.signature(oversmooth.diagnose).parameters:
         if argument in ("model", "inputs", "progress", "tokenizer"):
             continue

@@ -147,3 +147,14 @@ def test_its_weights_are_counted_before_it_is_made():
     for changes in ({}, dict(norm="post"), dict(positions="learned"), dict(hidden=7, depth=3)):
         shape = replace(SHAPE, **changes)
         assert shape.parameters == sum(p.numel() for p in LanguageModel(shape).parameters())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_is_not_seen(causal):
+    model, ids = made(causal=causal), torch.randint(256, (2, 9))
+    mask = torch.ones(2, 9, dtype=torch.int64)
+    mask[1, 6:] = 0
+    with torch.no_grad():
+        padded = model(ids, attention_mask=mask)
+        torch.testing.assert_close(padded[0], model(ids[:1])[0], rtol=0, atol=1e-5)
+        torch.testing.assert_close(padded[1, :6], model(ids[1:, :6])[0], rtol=0, atol=1e-5)

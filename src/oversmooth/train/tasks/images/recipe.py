@@ -33,6 +33,8 @@ class Recipe(BaseRecipe):
 
     task_name: ClassVar[str] = "images"
     unit: ClassVar[str] = "images"
+    of_data: ClassVar[tuple[str, ...]] = ("data", "mean", "std")
+    shape_of_data: ClassVar[tuple[str, ...]] = ("image", "channels", "classes")
 
     data: str = "cifar100"
     share: float = option(1.0, "Share of the training images, above 0 and up to 1.")

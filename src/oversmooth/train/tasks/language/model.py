@@ -1,8 +1,8 @@
 """A transformer for text, causal or masked, Post-LN as published or Pre-LN.
 
-``model(ids)`` gives logits, ``model(ids, targets)`` the mean cross-entropy, in one compiled region where a CUDA graph
-wants it. Embedding and output share their weight; the output has a bias. `generate` keeps keys and values, and steering
-acts on each new token as it does on a whole window.
+``model(input_ids)`` gives logits, ``model(input_ids, targets)`` the mean cross-entropy, so that both can be compiled as
+one. Embedding and output share their weight; the output has a bias. `generate` keeps keys and values, and steering acts
+on each new token as it does on a whole window.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.proj = nn.Linear(shape.width, shape.width)
 
-    def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
-        """``(b, n, d) -> (b, n, d)``; with a cache, x is what follows the tokens in it."""
+    def forward(self, x: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
+        """``(b, n, d) -> (b, n, d)``; with a cache, x is what follows the tokens in it. mask: who sees whom."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         causal = self.causal
         if cache is not None:
@@ -39,7 +39,7 @@ class Attention(nn.Module):
                 k, v = torch.cat([before[0], k], dim=2), torch.cat([before[1], v], dim=2)
                 causal = False  # one new token, which sees all before it
             cache[self.number] = k, v
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal and mask is None)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
 
@@ -64,11 +64,11 @@ class Block(nn.Module):
         self.mlp = Mlp(shape)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, x: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
         if self.pre:
-            x = x + self.dropout(self.attn(self.norm1(x), cache))
+            x = x + self.dropout(self.attn(self.norm1(x), cache, mask))
             return x + self.dropout(self.mlp(self.norm2(x)))
-        x = self.norm1(x + self.dropout(self.attn(x, cache)))
+        x = self.norm1(x + self.dropout(self.attn(x, cache, mask)))
         return self.norm2(x + self.dropout(self.mlp(x)))
 
 
@@ -109,10 +109,19 @@ class LanguageModel(nn.Module):
             nn.init.normal_(self.embedding.weight, std=self.shape.width**-0.5)
 
     def forward(
-        self, ids: Tensor, targets: Tensor | None = None, *, last: int | None = None, cache: Cache | None = None
+        self,
+        input_ids: Tensor,
+        targets: Tensor | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        last: int | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
-        """last: logits of so many last tokens alone. cache: of what was read before; filled on the way."""
-        x = self.tokens(ids, cache)
+        """attention_mask ``(b, n)``: 0 where there is padding. last: logits of so many last tokens alone.
+
+        cache: of what was read before; filled on the way.
+        """
+        x = self.tokens(input_ids, cache, attention_mask)
         if last is not None:
             x = x[:, -last:]
         logits = F.linear(x, self.embedding.weight, self.bias)
@@ -120,16 +129,22 @@ class LanguageModel(nn.Module):
             return logits
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
 
-    def tokens(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+    def tokens(self, ids: Tensor, cache: Cache | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """``(b, n, d)``: what the output reads."""
+        mask = None if attention_mask is None or attention_mask.all() else self._seen(attention_mask)
         read = cache[0][0].shape[2] if cache else 0
         x = self.embedding(ids)
         if self.shape.positions == "sinusoidal":
             x = x * math.sqrt(self.shape.width)  # as large as the waves that are added
         x = self.dropout(x + self.positions[read : read + ids.shape[1]])
         for block in self.blocks:
-            x = block(x, cache)
+            x = block(x, cache, mask)
         return self.norm(x)
+
+    def _seen(self, attention_mask: Tensor) -> Tensor:
+        """``(b, 1, n, n)``: tokens see those that are no padding, and where it is causal none after them."""
+        seen = attention_mask.bool()[:, None, None, :].expand(-1, 1, attention_mask.shape[1], -1)
+        return seen.tril() if self.shape.causal else seen
 
     @torch.no_grad()
     def generate(self, ids: Tensor, count: int, *, temperature: float = 1.0, seed: int = 0) -> Tensor:

@@ -30,6 +30,7 @@ class Recipe(BaseRecipe):
 
     task_name: ClassVar[str] = "language"
     unit: ClassVar[str] = "tokens"
+    shape_of_data: ClassVar[tuple[str, ...]] = ("vocabulary",)
 
     data: str = "wikitext-103"
     tokenizer: Literal["word", "bpe", "bytes"] = option("word", "word (by spaces), bpe, or bytes.")

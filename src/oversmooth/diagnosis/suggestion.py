@@ -1,0 +1,354 @@
+"""How strong NeuTRENO must be for a trained model, by its spectra: the least λ̃ at which nothing smooths (THEORY §6).
+
+With λ̃ every eigenvalue t of attention becomes t − λ̃, the smoothing one 1 − λ̃. So the eigenvalues of A and H of the
+model as it is say what any λ̃ would do to the same tokens. Trained with it, the model will have others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.anatomy import locate
+from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
+from oversmooth.anatomy.steered import steered_as
+from oversmooth.diagnosis.diagnose import ONE_AT_A_TIME, OnProgress
+from oversmooth.diagnosis.facts import Number, plain
+from oversmooth.inputs import Batch, Inputs
+from oversmooth.models.loaded import Loaded
+from oversmooth.observe import Observer, SeenBlock, Settings, study
+from oversmooth.observe.feed import Given, Runner
+from oversmooth.observe.stages import BY_INPUT
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError, about
+from oversmooth.steering import NeuTRENO
+from oversmooth.theory.operators import AttentionOperator
+from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
+
+STRENGTHS = tuple(i / 100 for i in range(101))
+"""λ̃ that are tried unless others are given: 0 to 1 in hundredths."""
+_REASONS = 3
+
+
+@dataclass
+class StrengthPoint:
+    """What one λ̃ does to the cases, one per input, layer and head."""
+
+    strength: float
+    smoothing_share: Number
+    """Of all cases, as a diagnosis counts them; the first layer, in which NeuTRENO does not act, is as it is."""
+    steered_share: Number
+    """Of the cases in the layers in which it acts."""
+    undecided_share: float
+    """Of all cases: neither counted as smoothing nor known not to."""
+    rho_rough: Number
+    """The mean over cases in the layers in which it acts: how fast differences between tokens grow per layer."""
+    rho_rough_largest: Number
+    layers: list[Number]
+    """The share of smoothing cases in every layer; None where all are undecided."""
+
+
+@dataclass
+class Case:
+    """One head of one layer on one input."""
+
+    layer: int
+    head: int
+    input: int
+    least: float | None
+    """The least λ̃ from which on it does not smooth; 0 where it does not as it is, None where it does in the whole
+    range, is undecided at its end, or is in a layer that λ̃ does not change.
+    """
+    undecided: bool
+    """Whether some λ̃ leave it undecided."""
+
+
+@dataclass
+class Suggestion:
+    """A strength for NeuTRENO, and what it rests on."""
+
+    strength: float | None
+    """The least λ̃ tried from which on no case smooths where NeuTRENO acts; None where there is none."""
+    reason: str
+    """Why, in words, and what is open."""
+    curve: list[StrengthPoint] = field(repr=False)
+    cases: list[Case] = field(repr=False)
+    inputs: int = 0
+    undecided_because: list[str] = field(default_factory=list)
+    """Reasons of layers that no theorem decides."""
+
+    def at(self, strength: float) -> StrengthPoint:
+        """The point of the curve at a strength.
+
+        Args:
+            strength: one of those that were tried.
+
+        Raises:
+            InputError: it was not tried.
+        """
+        for point in self.curve:
+            if math.isclose(point.strength, strength, abs_tol=1e-12):
+                return point
+        ends = f"{self.curve[0].strength:g} to {self.curve[-1].strength:g}"
+        raise InputError(f"strength {arguments.shown(strength)} was not tried; {len(self.curve)} from {ends} were")
+
+    def to_json(self) -> str:
+        """Everything, as JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False)
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def suggest(
+    model: nn.Module | Loaded | str | Path,
+    inputs: Given | Iterable[Given] | None = None,
+    *,
+    strengths: Sequence[float] = STRENGTHS,
+    stack: str | None = None,
+    heads: int | None = None,
+    seed: int = 0,
+    progress: OnProgress | None = None,
+) -> Suggestion:
+    """The least strength of NeuTRENO at which the spectra of a trained model say that nothing smooths.
+
+    Args:
+        model: not steered; a module, run as it is, a name or path, or what `models.load` gave.
+        inputs: as for `diagnose`.
+        strengths: λ̃ to try, ascending from 0.
+        stack, heads: for `anatomy.locate`.
+        seed: of Arnoldi's random starts.
+        progress: called after each batch with (inputs done, inputs in all or None, the current step).
+
+    Returns:
+        The strength, the share of smoothing cases and ρ_rough along all strengths, and the reason in words.
+
+    Raises:
+        InputError: the model is steered, cannot take NeuTRENO, or cannot be located, run or observed.
+    """
+    tried = _checked(strengths)
+    seed = arguments.seed(seed)
+    if isinstance(model, (str, Path)):
+        from oversmooth import models  # imports transformers or timm
+
+        model = models.load(str(model))
+    if isinstance(model, Loaded):
+        inputs = model.inputs() if inputs is None else inputs
+        model = model.model
+    inside = unwrapped(check_is_module(model))
+    if (steering := steered_as(inside)) is not None:
+        raise InputError(
+            f"this model is steered by {' and '.join(map(str, steering.methods))}; give it as it was, unsteered"
+        )
+    anatomy = locate(inside, stack=stack, heads=heads)
+    check_finite(inside)
+    for index, layer in enumerate(anatomy):
+        if (why := NeuTRENO().refusal(layer, anatomy)) is not None:
+            raise InputError(f"NeuTRENO cannot act on layer {index} ({layer.name}): {why}")
+    if inputs is None:
+        from oversmooth import models
+
+        inputs = models.default_inputs(inside)
+    run = Runner(inside, anatomy)
+    batches = run.batches(inputs)
+    first = next(batches, None)
+    if first is None:
+        raise InputError("there are no inputs; give at least one")
+    total = inputs.count if isinstance(inputs, Inputs) else None
+    with ONE_AT_A_TIME, torch.no_grad():
+        one = run.first_input(first)
+        blocks = study(inside, anatomy, lambda: run(one), run.mask(one))
+        for block in blocks:
+            block.forget()
+        along = _Along(anatomy.layers[0].name, tried, seed)
+        observer = Observer(inside, blocks, Settings(ranks=0, joined=0, seed=seed), along.look)
+        with observer:
+            batch: Batch | Tensor | None = first
+            while batch is not None:
+                observer.begin(mask=run.mask(batch), special=_special(batch, run))
+                run(batch)
+                if progress is not None:
+                    progress(observer.observations.inputs, total, "observing")
+                batch = next(batches, None)
+        for call in observer.observations.varies:
+            blocks[call].undecided = BY_INPUT
+    return along.suggestion(blocks)
+
+
+class _Along:
+    """Collects what every strength does, layer by layer."""
+
+    def __init__(self, first: str, strengths: tuple[float, ...], seed: int) -> None:
+        self.first, self.strengths, self.seed = first, strengths, seed
+        self.seen: dict[int, list[tuple[list[int], ShiftedDominance | None, int]]] = {}
+        self.inputs: dict[int, int] = {}
+
+    def look(self, call: int, block: SeenBlock, A: AttentionOperator, W_V: Tensor, W_O: Tensor) -> None:
+        """A layer's attention ``(b, heads, n, n)`` on some inputs."""
+        start = self.inputs.get(call, 0)
+        self.inputs[call] = start + A.shape[0]
+        several = (A.counted().reshape(A.shape[0], -1)[:, 0] > 1).nonzero()[:, 0]  # a single token mixes with none
+        if not len(several):
+            return
+        which = (several + start).tolist()
+        answer = None
+        if not block.undecided:
+            with about(block.layer.name):
+                answer = shifted_dominance(
+                    A.select(several), W_V, W_O, self.strengths, residual=block.layer.keep, seed=self.seed
+                )
+        self.seen.setdefault(call, []).append((which, answer, A.shape[1]))
+
+    def suggestion(self, blocks: list[SeenBlock]) -> Suggestion:
+        layers = [self._layer(call, blocks) for call in range(len(blocks))]
+        if not any(layer.smoothing.numel() for layer in layers):
+            raise InputError("no input has two tokens that count; give longer ones")
+        curve = [self._point(j, layers) for j in range(len(self.strengths))]
+        cases = [case for layer in layers for case in layer.cases]
+        because = list(dict.fromkeys(block.undecided for block in blocks if block.undecided))[:_REASONS]
+        strength = _least(curve)
+        inputs = max(self.inputs.values(), default=0)
+        return Suggestion(strength, _reason(strength, curve, cases, layers, because), curve, cases, inputs, because)
+
+    def _layer(self, call: int, blocks: list[SeenBlock]) -> _Layer:
+        acts = not (call == 0 and blocks[call].layer.name == self.first)
+        columns = len(self.strengths)
+        smoothing, undecided, rough, cases = [], [], [], []
+        for which, answer, heads in self.seen.get(call, []):
+            shape = (len(which), heads, columns)
+            if answer is None or blocks[call].undecided:
+                smooths, unknown = torch.zeros(shape, dtype=torch.bool), torch.ones(shape, dtype=torch.bool)
+                rho, least = torch.full(shape, torch.nan), torch.full(shape[:2], torch.nan)
+            else:
+                smooths, unknown = answer.smoothing.cpu(), answer.undecided.cpu()
+                rho, least = answer.rho_rough.double().cpu(), answer.least.cpu()
+            if not acts:  # as it is, whatever the strength
+                smooths, unknown, rho = (x[..., :1].expand(shape) for x in (smooths, unknown, rho))
+                least = torch.where(smooths[..., 0], torch.inf, torch.where(unknown[..., 0], torch.nan, 0.0))
+            smoothing.append(smooths.reshape(-1, columns))
+            undecided.append(unknown.reshape(-1, columns))
+            rough.append(rho.reshape(-1, columns))
+            open_somewhere = unknown.any(-1).tolist()
+            cases += [
+                Case(call, head, item, plain(value), open_somewhere[row][head])
+                for row, item in enumerate(which)
+                for head, value in enumerate(least[row].tolist())
+            ]
+        empty = torch.zeros(0, columns)
+        joined = [torch.cat(parts) if parts else empty for parts in (smoothing, undecided, rough)]
+        return _Layer(acts, joined[0].bool(), joined[1].bool(), joined[2], cases)
+
+    def _point(self, column: int, layers: list[_Layer]) -> StrengthPoint:
+        acting = [layer for layer in layers if layer.acts]
+        undecided = torch.cat([layer.undecided[:, column] for layer in layers])
+        rho = torch.cat([layer.rough[:, column] for layer in acting]) if acting else torch.zeros(0)
+        rho = rho[rho.isfinite()]
+        return StrengthPoint(
+            strength=self.strengths[column],
+            smoothing_share=_share(layers, column),
+            steered_share=_share(acting, column),
+            undecided_share=float(undecided.double().mean()),
+            rho_rough=plain(rho.mean()) if len(rho) else None,
+            rho_rough_largest=plain(rho.max()) if len(rho) else None,
+            layers=[_share([layer], column) for layer in layers],
+        )
+
+
+@dataclass
+class _Layer:
+    """All cases of one layer, ``(cases, strengths)`` each."""
+
+    acts: bool
+    smoothing: Tensor
+    undecided: Tensor
+    rough: Tensor
+    cases: list[Case]
+
+
+def _share(layers: list[_Layer], column: int) -> Number:
+    """The share of smoothing cases, undecided ones counted among all; None where all are undecided."""
+    if not sum(len(layer.smoothing) for layer in layers):
+        return None
+    smooths, unknown = (
+        torch.cat([getattr(layer, name)[:, column] for layer in layers]) for name in ("smoothing", "undecided")
+    )
+    return None if bool(unknown.all()) else plain(smooths.double().mean())
+
+
+def _checked(strengths: Sequence[float]) -> tuple[float, ...]:
+    remedy = "give two or more numbers that ascend from 0"
+    tried = arguments.several(strengths, "strengths", remedy)
+    if len(tried) < 2 or tried[0] != 0 or any(a >= b for a, b in itertools.pairwise(tried)):
+        raise InputError(f"strengths are {arguments.shown(list(tried))}; {remedy}")
+    return tried
+
+
+def _special(batch: Batch | Tensor, run: Runner) -> Tensor | None:
+    special = batch.special if isinstance(batch, Batch) else None
+    mask = run.mask(batch)
+    return special.to(mask.device) if special is not None and mask is not None else special
+
+
+def _least(curve: list[StrengthPoint]) -> float | None:
+    """The first strength from which on no case smooths; None where one does at the last, or nothing is known."""
+    least = None
+    for point in reversed(curve):
+        if point.steered_share is None or point.steered_share > 0:
+            break
+        least = point.strength
+    return least
+
+
+def _reason(
+    strength: float | None, curve: list[StrengthPoint], cases: list[Case], layers: list[_Layer], because: list[str]
+) -> str:
+    start, end = curve[0], curve[-1]
+    acting = [case for case in cases if layers[case.layer].acts]
+    if not acting:
+        return "NeuTRENO acts in every layer but the first, and no other ran; there is nothing to propose"
+    if start.steered_share is None:
+        return f"every case is undecided ({'; '.join(because)}), so that the spectra propose nothing"
+    now = f"{_percent(start.steered_share)} of {len(acting):,} cases smooth as the model is"
+    if strength is None:
+        never = sum(case.least is None and not case.undecided for case in acting)
+        still = f"{never:,}" if never else "some"
+        sentences = [f"{now}, and {still} still do at λ̃ = {end.strength:g}: no strength tried makes all rough"]
+    elif strength == 0:
+        sentences = [f"no case of {len(acting):,} smooths as the model is: nothing is to be gained from NeuTRENO"]
+    else:
+        sentences = [f"{now}, and from λ̃ = {strength:g} on none does"]
+    chosen = next((p for p in curve if p.strength == strength), None)
+    if chosen is not None and strength and chosen.rho_rough is not None and end.rho_rough is not None:
+        sentence = f"ρ_rough is {chosen.rho_rough:.3g} there on average ({start.rho_rough:.3g} without it)"
+        if end.rho_rough > chosen.rho_rough:
+            sentence += (
+                f" and {end.rho_rough:.3g} at λ̃ = {end.strength:g}: more than is needed only makes differences between "
+                "tokens grow faster, which is unstable"
+            )
+        sentences.append(sentence)
+    left = [layer for layer in layers if not layer.acts and len(layer.smoothing)]
+    if left and bool(left[0].smoothing[:, 0].any()):
+        share = _percent(float(left[0].smoothing[:, 0].double().mean()))
+        sentences.append(f"in the first layer, in which NeuTRENO does not act, {share} of cases smooth all the same")
+    why = f" ({'; '.join(because)})" if because else ""
+    from_here = next((j for j, p in enumerate(curve) if p.strength == strength), 0)
+    unknown = sum(int(layer.undecided[:, from_here:].any(-1).sum()) for layer in layers if layer.acts)
+    if unknown:
+        where = "from there on" if strength else "for some λ̃"
+        sentences.append(f"{unknown:,} cases are undecided {where}{why}, and may smooth")
+    return "; ".join(sentences)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+__all__ = ["STRENGTHS", "Case", "StrengthPoint", "Suggestion", "suggest"]

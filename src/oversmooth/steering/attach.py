@@ -1,0 +1,222 @@
+"""How methods are put on a live model, in place, and taken off again: parts, hooks and reparametrized weights."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+import torch
+from torch import nn
+
+from oversmooth.anatomy.layer import Anatomy
+from oversmooth.anatomy.steered import STEERING_PARTS
+from oversmooth.safety.errors import InputError
+from oversmooth.steering import open_attention as opened
+from oversmooth.steering.methods.base import Method
+from oversmooth.steering.methods.layernorm_scaling import LayerNormScaling, norms_of
+from oversmooth.steering.methods.spectral import Spectral
+from oversmooth.steering.passes import Passes
+from oversmooth.steering.record import Moved, Steering
+from oversmooth.steering.reparametrized import ReparametrizedLayer
+from oversmooth.steering.scaled_norms import ScaledNorm
+from oversmooth.steering.sites import Site
+from oversmooth.steering.warm_start import placeholder, start
+
+
+def put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None:
+    """Put methods on a model.
+
+    Args:
+        model: changed in place.
+        steering: filled with what undoes it.
+        methods: those of `steering` that change anything.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    inner = [method for method in methods if method.place not in ("weights", "norms")]
+    averages, streams = (any(getattr(m, name) for m in inner) for name in ("averages", "uses_stream"))
+    owner = modules[_owner(steering.anatomy)]
+    steering.passes = passes = Passes(steering.begin, _arguments(owner), averages, streams)
+    # Opened first: parametrizations go on top of the class that a module has then.
+    _open(modules, steering, inner)
+    for method in methods:
+        if isinstance(method, Spectral):
+            _reparametrize(modules, steering, method, _distinct(steering), passes)
+        elif isinstance(method, LayerNormScaling):
+            _scale_norms(modules, steering, method)
+    _add_parts(modules, steering, inner, passes)
+    if any(method.place != "norms" for method in methods):
+        _hook(modules, steering, passes)
+
+
+def put_on_later(model: nn.Module, steering: Steering, method: Method) -> None:
+    """Put one more method of the record on a steered model: one that changed nothing so far, and so was left out.
+
+    Args:
+        model: changed in place; what other methods have learned stays.
+        steering: likewise.
+        method: one of its methods, without parts as yet.
+
+    Raises:
+        InputError: torch's own attention has reparametrized weights and cannot be opened beneath them.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    closed = [m for m in (modules[name] for name in _touched(steering, [method])) if m not in steering.opened]
+    if steering.reparametrized and any(isinstance(module, nn.MultiheadAttention) for module in closed):
+        raise InputError(
+            f"{method} was left out where Spectral acts on torch's own attention, and cannot be added now; unsteer the "
+            "model and steer it with a strength other than 0"
+        )
+    for handle in steering.handles:
+        handle.remove()
+    steering.handles.clear()
+    assert steering.passes is not None
+    steering.passes.averages |= method.averages
+    steering.passes.streams |= method.uses_stream
+    _open(modules, steering, [method])
+    _add_parts(dict(model.named_modules(remove_duplicate=False)), steering, [method], steering.passes)
+    _hook(dict(model.named_modules(remove_duplicate=False)), steering, steering.passes)
+    recompile()
+
+
+def _distinct(steering: Steering) -> dict[str, int]:
+    """Steered attention modules by name, each with the index of its first run."""
+    return {steering.anatomy.layers[index].name: index for index in reversed(steering.layers)}
+
+
+def _touched(steering: Steering, inner: list[Method]) -> list[str]:
+    """Attention modules whose insides these methods need."""
+    wants_first = any(method.uses_first_values for method in inner)
+    first = [steering.anatomy.layers[0].name] if wants_first else []
+    return list(dict.fromkeys([*first, *(_distinct(steering) if inner else [])]))
+
+
+def _open(modules: dict[str, nn.Module], steering: Steering, inner: list[Method]) -> None:
+    for name in _touched(steering, inner):
+        if isinstance(modules[name], nn.MultiheadAttention) and modules[name] not in steering.opened:
+            opened.open_attention(modules[name])
+            steering.opened.append(modules[name])
+
+
+def _add_parts(modules: dict[str, nn.Module], steering: Steering, inner: list[Method], passes: Passes) -> None:
+    anatomy = steering.anatomy
+    first = anatomy.layers[0]
+    if any(method.uses_first_values for method in inner) and 0 not in steering.sites:
+        steering.sites[0] = Site(0, first, passes, first=True)
+    for name, index in _distinct(steering).items() if inner else ():
+        layer = anatomy.layers[index]
+        site = steering.sites.setdefault(index, Site(index, layer, passes, first=layer.name == first.name))
+        weight = getattr(*_place(modules, layer.output_module)).detach()
+        if STEERING_PARTS not in modules[name]._modules:
+            modules[name].add_module(STEERING_PARTS, nn.ModuleDict())
+            steering.holders.append(modules[name])
+        parts = modules[name].get_submodule(STEERING_PARTS)
+        assert isinstance(parts, nn.ModuleDict)
+        # In the layer that gives V⁰ nothing is added: a strength learned there would have no gradient.
+        only_source = layer.name == first.name and sum(other.name == first.name for other in anatomy) == 1
+        for method in inner:
+            if only_source and method.uses_first_values:
+                continue
+            part = method.part(layer).to(device=weight.device, dtype=weight.dtype)
+            parts[type(method).__name__.lower()] = part
+            site.add(method, part)
+
+
+def _hook(modules: dict[str, nn.Module], steering: Steering, passes: Passes) -> None:
+    anatomy = steering.anatomy
+    owner = modules[_owner(anatomy)]
+    wants_first = any(m.uses_first_values for site in steering.sites.values() for m in site.methods.values())
+    for site in steering.sites.values():
+        steering.handles += site.hook(modules, wants_first)
+    steering.handles.append(owner.register_forward_pre_hook(passes.begin, with_kwargs=True))
+    steering.handles.append(owner.register_forward_hook(passes.end, always_call=True))
+    for block in dict.fromkeys(layer.block for layer in anatomy):
+        if modules[block] is not owner:
+            steering.handles.append(modules[block].register_forward_pre_hook(passes.enter, with_kwargs=True))
+            steering.handles.append(modules[block].register_forward_hook(passes.leave, always_call=True))
+    for module in modules.values():
+        # Hooks close the encoder layer's fast path, which alone takes nested arrays.
+        if isinstance(module, nn.TransformerEncoder) and getattr(module, "use_nested_tensor", False):
+            module.use_nested_tensor = False
+            steering.no_nested.append(module)
+
+
+def _reparametrize(
+    modules: dict[str, nn.Module], steering: Steering, method: Spectral, distinct: dict[str, int], passes: Passes
+) -> None:
+    generator = torch.Generator().manual_seed(method.seed)
+    for name, index in sorted(distinct.items(), key=lambda item: item[1]):
+        shape = steering.anatomy.layers[index]
+        value, output = _place(modules, shape.value_module), _place(modules, shape.output_module)
+        layer = ReparametrizedLayer(index, method, shape, value, output)
+        begin = placeholder(shape) if steering.restored else start(method, shape, generator)
+        steering.reparametrized.append(layer)
+        before = None if steering.restored else shape.raw_W_O.detach().clone()
+        layer.attach(begin, passes)
+        if before is not None and method.start == "warm":
+            layer.keep_offset(before)
+        if not steering.restored:
+            steering.moved.append(Moved(index, name, [round(m, 6) for m in begin.moved.tolist()]))
+
+
+def _scale_norms(modules: dict[str, nn.Module], steering: Steering, method: LayerNormScaling) -> None:
+    for index in steering.layers:
+        layer = steering.anatomy.layers[index]
+        factor = method.factor(index)
+        if factor == 1:
+            continue
+        assert layer.norm is not None
+        names = norms_of(modules, layer)
+        if isinstance(names, str):
+            raise InputError(f"{type(method).__name__} cannot act on layer {index} ({layer.name}): {names}")
+        steering.norms += [ScaledNorm(modules[name], factor, layer.norm.offset) for name in names]
+
+
+def _place(modules: dict[str, nn.Module], where: tuple[str, str]) -> tuple[nn.Module, str]:
+    return modules[where[0]], where[1]
+
+
+def _owner(anatomy: Anatomy) -> str:
+    """The module whose forward pass runs the blocks: what holds the list of them."""
+    return anatomy.stack.split("*")[0].rstrip(".").rpartition(".")[0] if "*" in anatomy.stack else ""
+
+
+def _arguments(owner: nn.Module) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(owner.forward).parameters)
+    except (TypeError, ValueError):
+        return ()
+
+
+def recompile() -> None:
+    """Compiled code does not look again for hooks that were put on or taken off since."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+
+
+def detach(steering: Steering, *, fold: bool) -> None:
+    """Undo `put_on`.
+
+    Args:
+        steering: what was done; nothing of it is left.
+        fold: whether reparametrized weights stay as they are computed now.
+    """
+    for handle in steering.handles:
+        handle.remove()
+    steering.handles.clear()
+    for layer in reversed(steering.reparametrized):
+        layer.detach(fold=fold)
+    steering.reparametrized.clear()
+    for norm in reversed(steering.norms):
+        norm.detach(fold=fold)
+    steering.norms.clear()
+    for module in steering.holders:
+        del module._modules[STEERING_PARTS]
+    steering.holders.clear()
+    for module in steering.opened:
+        opened.close_attention(module)
+    steering.opened.clear()
+    for module in steering.no_nested:
+        module.use_nested_tensor = True
+    steering.no_nested.clear()
+    steering.sites.clear()
+    recompile()

@@ -1,0 +1,45 @@
+"""Attention inversion: ``U = (1 + tanh b(x)) A V + g(x) (V − A V)``: a low pass, and beside it the high pass I − A.
+
+b and g are linear maps of what attention gets, with one number per token and head. A token thus weighs what attention
+averages against what it takes away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.steering.methods.base import Method, Part, Place, register, repeat_heads
+
+
+@register
+@dataclass(frozen=True)
+class Inversion(Method):
+    """Adds the high pass ``V − A V`` to what attention averages, both weighed token by token; learned, from nothing."""
+
+    place: ClassVar[Place] = "attention"
+    why_no_fold: ClassVar[str] = "weighing a token's own value against what attention mixes, token by token"
+
+    def part(self, layer: AttentionLayer) -> Part:
+        return _Inversion(layer.heads, layer.width)
+
+
+class _Inversion(Part):
+    needs_input = True
+    why_unknown = "weighs tokens one by one, so that rows of attention no longer sum to one"
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.low = nn.Parameter(torch.zeros(heads, width))
+        self.high = nn.Parameter(torch.zeros(heads, width))
+
+    def forward(self, U: Tensor, V: Tensor, _V0: Tensor | None, _mask: Tensor | None, x: Tensor) -> Tensor:
+        """U = A V ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``; x ``(..., n, d)``."""
+        b, g = (linear(x, W.to(x.dtype))[..., None].to(U.dtype) for W in (self.low, self.high))
+        return (1 + b.tanh()) * U + g * (repeat_heads(V, self.heads) - U)

@@ -1,0 +1,74 @@
+"""Orthogonal updates: ``f − s (⟨x, f⟩/⟨x, x⟩) x``: attention adds only what its token does not have yet.
+
+f is what the output projection gives and x the stream that it is added to, token by token. What a model does to f on
+the way, such as dropout or a norm, comes after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.steering.methods.base import (
+    MethodWithStrength,
+    Part,
+    Place,
+    check_number,
+    number_or_parameter,
+    register,
+    scaled,
+)
+
+
+@register
+@dataclass(frozen=True)
+class OrthogonalUpdate(MethodWithStrength):
+    """Takes away from what attention adds the part along the token that it is added to.
+
+    Args:
+        strength: s, from 0 (nothing) to 1 (all of it).
+        learned: whether training starts from there, with one s per layer.
+    """
+
+    strength: float = 1.0
+
+    place: ClassVar[Place] = "output"
+    uses_stream: ClassVar[bool] = True
+    why_no_fold: ClassVar[str] = "a projection along each token"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("strength", self.strength, low=0.0, high=1.0)
+
+    def part(self, layer: AttentionLayer) -> Part:  # noqa: ARG002  (as every method has it)
+        return _OrthogonalUpdate(self)
+
+    def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:
+        if (why := super().refusal(layer, anatomy)) is not None:
+            return why
+        if layer.layer_scale is not None:
+            return "a layer scale changes the direction of what it adds, channel by channel"
+        return None
+
+
+class _OrthogonalUpdate(Part):
+    needs_stream = True
+
+    def __init__(self, method: OrthogonalUpdate) -> None:
+        super().__init__()
+        number_or_parameter(self, "strength", method.strength, 1, method.learned)
+
+    def forward(self, Y: Tensor, _mask: Tensor | None, stream: Tensor) -> Tensor:
+        """Both ``(..., n, d)``."""
+        wide = torch.promote_types(Y.dtype, torch.float32)
+        x, f = stream.to(wide), Y.to(wide)
+        # The projection does not depend on the length of x: scaled, its square neither overflows nor vanishes.
+        size = x.detach().abs().amax(-1, keepdim=True)
+        x = x / torch.where(size > 0, size, 1.0)
+        square = x.square().sum(-1, keepdim=True)
+        along = (x * f).sum(-1, keepdim=True) / torch.where(square > 0, square, 1.0) * x
+        return Y - scaled(self.strength, along.to(Y.dtype))

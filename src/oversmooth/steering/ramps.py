@@ -1,0 +1,223 @@
+"""A strength that rises step by step while a trained model is fine-tuned, so that it never meets all of it at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import nn
+
+from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.anatomy.steered import steered_module
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError
+from oversmooth.steering.attach import put_on_later, recompile
+from oversmooth.steering.methods.base import MethodWithStrength, Part
+from oversmooth.steering.record import Steering, steering_of
+
+
+@dataclasses.dataclass
+class _Course:
+    """What a checkpoint keeps of a ramp."""
+
+    method: str
+    start: float
+    to: float
+    steps: int
+    done: int
+
+    @property
+    def strength(self) -> float:
+        if self.done >= self.steps:
+            return self.to
+        return self.start + (self.to - self.start) * (self.done / self.steps)
+
+
+class Ramp:
+    """The strength of one method on its way; made by `ramp`.
+
+    Args:
+        model: the module that is steered.
+        course: which method, from where and to where.
+    """
+
+    def __init__(self, model: nn.Module, course: _Course) -> None:
+        self._model, self._course = model, course
+        steering = steering_of(model)
+        assert steering is not None
+        self._steering = steering
+        steering.ramps += 1
+        self._turn = steering.ramps
+
+    @property
+    def strength(self) -> float:
+        """The strength that acts now, at every site."""
+        return self._course.strength
+
+    @property
+    def done(self) -> bool:
+        """Whether it has arrived: further steps do nothing."""
+        return self._course.done >= self._course.steps
+
+    def step(self) -> None:
+        """One step further; call it once after every step of the optimiser.
+
+        Raises:
+            InputError: the model is no longer steered as it was, or another ramp took over.
+        """
+        self._check()
+        if not self.done:
+            self._course.done += 1
+            self._set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, in plain numbers, for a checkpoint."""
+        return dataclasses.asdict(self._course)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from where another ramp was; its start, end and number of steps replace those of this one.
+
+        Args:
+            state: what `state_dict` gave.
+
+        Raises:
+            InputError: it is of another method, or no such state.
+        """
+        self._check()
+        remedy = "give what Ramp.state_dict gave"
+        names = [field.name for field in dataclasses.fields(_Course)]
+        if not isinstance(state, dict) or sorted(state, key=str) != sorted(names):
+            raise InputError(f"the state of a ramp is {arguments.shown(state)}; {remedy}")
+        if state["method"] != self._course.method:
+            raise InputError(
+                f"this is the state of a ramp of {arguments.shown(state['method'])} and not of {self._course.method}; "
+                "make the ramp of the same method"
+            )
+        steps = arguments.whole(state["steps"], "steps in the state of a ramp", least=1)
+        self._course = _Course(
+            self._course.method,
+            float(arguments.number(state["start"], "start in the state of a ramp")),
+            float(arguments.number(state["to"], "to in the state of a ramp")),
+            steps,
+            arguments.whole(state["done"], "done in the state of a ramp", most=steps),
+        )
+        self._set()
+
+    def __repr__(self) -> str:
+        c = self._course
+        return f"Ramp({c.method}, strength={c.strength:g}, from {c.start:g} to {c.to:g}, step {c.done} of {c.steps})"
+
+    def _check(self) -> None:
+        if steering_of(self._model) is not self._steering:
+            raise InputError("the model is no longer steered as it was when the ramp was made; make another ramp")
+        if self._turn != self._steering.ramps:
+            raise InputError("another ramp was made of this model since; step that one")
+
+    @torch.no_grad()
+    def _set(self) -> None:
+        for part in _parts(self._steering, self._course.method):
+            assert isinstance(part.strength, torch.Tensor)
+            part.strength.fill_(self.strength)
+        # What save_pretrained writes; everything else asks the parts.
+        written = getattr(getattr(self._model, "config", None), "oversmooth", None)
+        for settings in written["methods"] if isinstance(written, dict) else ():
+            if settings["method"] == self._course.method:
+                settings["strength"] = self.strength
+
+
+def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | None = None) -> Ramp:
+    """Let the strength of a steered model change evenly from what it is now to another, over steps of an optimiser.
+
+    A trained model loses most of its accuracy to a strength that it never saw; fine-tuned along a ramp it never meets
+    much more than it knows. A model that is steered with strength 0 starts as it was::
+
+        steer(model, NeuTRENO(0.0))
+        rising = ramp(model, to=0.6, steps=1000)
+        for batch in batches:
+            ...
+            optimiser.step()
+            rising.step()
+
+    Compiled code follows without compiling again, and so do CUDA graphs that are captured after this call. What is
+    saved or diagnosed says the strength that acts then.
+
+    Args:
+        model: steered by a method with a strength that is not learned.
+        to: the strength in the end, which may be lower than the present one.
+        steps: after how many it is reached.
+        method: name of the method, where several have a strength.
+
+    Returns:
+        What is to be called once per step.
+
+    Raises:
+        InputError: the model is not steered, or by nothing whose strength can be set.
+    """
+    inside = steered_module(check_is_module(model))
+    if inside is None:
+        raise InputError(
+            f"this {type(unwrapped(model)).__name__} is not steered; steer it first, such as with NeuTRENO(0.0)"
+        )
+    steering = steering_of(inside)
+    assert steering is not None
+    end, steps = float(arguments.number(to, "to")), arguments.whole(steps, "steps", least=1)
+    chosen = _chosen(steering, method)
+    dataclasses.replace(chosen, strength=end)  # refuses what the method does not take
+    name = type(chosen).__name__
+    _make_ready(inside, steering, chosen)
+    return Ramp(inside, _Course(name, float(chosen.strength), end, steps, 0))
+
+
+def _chosen(steering: Steering, name: str | None) -> MethodWithStrength:
+    acting = {type(method).__name__: method for method in steering.methods}
+    able = {key: method for key, method in acting.items() if isinstance(method, MethodWithStrength)}
+    if name is not None:
+        by_lower = {key.lower(): key for key in able}
+        if not isinstance(name, str) or name.lower() not in by_lower:
+            choices = ", ".join(able) or "none"
+            raise InputError(
+                f"method is {arguments.shown(name)}; of those that steer this model these have one strength: {choices}"
+            )
+        able = {by_lower[name.lower()]: able[by_lower[name.lower()]]}
+    if not able:
+        raise InputError(
+            f"{' and '.join(map(str, acting.values()))} has no single strength to ramp; steer with one that has, such "
+            "as NeuTRENO"
+        )
+    fixed = [method for method in able.values() if not method.learned]
+    if not fixed:
+        raise InputError(
+            f"the strength of {next(iter(able.values()))} is learned, so training moves it already; steer with "
+            "learned=False"
+        )
+    if len(fixed) > 1:
+        raise InputError(f"{' and '.join(map(str, fixed))} both have a strength; say which with method=")
+    return fixed[0]
+
+
+def _make_ready(model: nn.Module, steering: Steering, method: MethodWithStrength) -> None:
+    """Parts of this method in every layer, each with a strength that can be filled."""
+    name = type(method).__name__
+    if not _parts(steering, name):
+        put_on_later(model, steering, method)
+    parts = _parts(steering, name)
+    if not all(part.ramped is not None or isinstance(vars(part).get("strength"), float) for part in parts):
+        raise InputError(
+            f"{name} keeps its strength elsewhere than in its parts; let them hold it as number_or_parameter does"
+        )
+    for site in steering.sites.values():
+        device = next(model.get_submodule(site.layer.name).parameters()).device
+        for where, part in site.parts.items():
+            if type(site.methods[where]).__name__ == name and part.ramped is None:
+                part.let_ramp(device)
+    recompile()
+
+
+def _parts(steering: Steering, method: str) -> list[Part]:
+    return [
+        site.parts[where]
+        for site in steering.sites.values()
+        for where, one in site.methods.items()
+        if type(one).__name__ == method
+    ]

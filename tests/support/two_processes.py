@@ -1,0 +1,57 @@
+"""Two real processes, joined by gloo, and one alone beside them: each runs the ``work(ranks, name)`` of a script."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from support.places import TESTS
+
+_BEFORE = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+import torch
+from oversmooth.train.engine.ranks import Ranks, joined
+folder, cpu = Path({folder!r}), torch.device("cpu")
+"""
+_AFTER = """
+os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT={port!r}, GLOO_SOCKET_IFNAME="lo")
+children = []
+for rank in (0, 1):
+    child = os.fork()
+    if not child:
+        os.environ["RANK"] = str(rank)
+        try:
+            with joined(cpu) as ranks:
+                work(ranks, f"two{{rank}}")
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    children.append(child)
+failed = [os.waitpid(child, 0)[1] for child in children]
+os.environ["WORLD_SIZE"] = "1"
+if any(failed):
+    sys.exit(1)
+work(Ranks(), "one")
+"""
+
+
+def run(script: str, new_folder) -> Path:
+    """The folder in which both have worked: ``folder`` in the script, as ``cpu`` is the device."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for _ in range(5):  # somebody else may take the port before they do
+        folder = new_folder()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        before = _BEFORE.format(tests=str(TESTS), folder=str(folder))
+        command = [sys.executable, "-c", before + script + _AFTER.format(port=port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
+        if "EADDRINUSE" not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr
+    return folder
