@@ -1,9 +1,11 @@
 """How fast training is: our step beside timm's eager one, steered beside plain, and what the rest costs, in one run.
 
-python benchmarks/train.py [--json FILE] [--quick] [--only step steered augmentation monitoring corruptions]
+python benchmarks/train.py [--json FILE] [--quick] [--only step compiled steered augmentation monitoring corruptions]
+python benchmarks/train.py --profile          # where the time of our step goes, kernel by kernel
 
 On a GPU: ViT-Ti, patch 2, batch 96, bf16 autocast, our step with augmentation, compiled and in one CUDA graph; timm's
-model eager, on synthetic batches that lie on the GPU already. Without a GPU: a small model with patch 4, batch 8, in
+model eager, and as a skilled user has it, compiled with fused
+AdamW; both on synthetic batches that lie on the GPU already. Without a GPU: a small model with patch 4, batch 8, in
 float32; the ratios then say little about GPUs. Images are random; their bytes do not matter to any of this.
 """
 
@@ -34,9 +36,10 @@ from oversmooth.train.tasks.images.recipe import PAPER, Recipe
 from oversmooth.train.tasks.images.settings import Shape
 from oversmooth.train.tasks.images.task import ImagesTask
 
-PARTS = ("step", "steered", "augmentation", "monitoring", "corruptions")
+PARTS = ("step", "compiled", "steered", "augmentation", "monitoring", "corruptions")
 REACH = {
     "step": ("ours with augmentation, images/s, over timm's eager", 2.5, "at least"),
+    "compiled": ("ours with augmentation, images/s, over timm's compiled with fused AdamW", 1.2, "at least"),
     "smooth": ("ViT-Ti⁺ over plain, speed", 0.9, "at least"),
     "sharpen": ("ViT-Ti⁻ over plain, speed", 0.9, "at least"),
     "augmentation": ("augmentation alone over the step, time", 0.10, "at most"),
@@ -76,8 +79,8 @@ def endless(step: Step) -> Callable[[], None]:
     return run
 
 
-def timm_step(recipe: Recipe, device: torch.device) -> tuple[str, Callable[[], None]]:
-    """timm's ViT of the same shape, eager, on one synthetic batch; ours, eager, where timm is not installed."""
+def timm_step(recipe: Recipe, device: torch.device, *, compiled: bool = False) -> tuple[str, Callable[[], None]]:
+    """timm's ViT of the same shape, eager or compiled, on one synthetic batch; ours where timm is not installed."""
     shape = recipe.shape
     try:
         from timm.models.vision_transformer import VisionTransformer
@@ -91,18 +94,21 @@ def timm_step(recipe: Recipe, device: torch.device) -> tuple[str, Callable[[], N
             num_classes=shape.classes,
             qkv_bias=shape.qkv_bias,
         )
-        name = "timm, eager"
+        name = "timm"
     except ImportError:
-        model, name = model_of(recipe), "our ViT, eager (timm is not installed)"
+        model, name = model_of(recipe), "our ViT (timm is not installed)"
+    name += ", compiled, fused AdamW" if compiled else ", eager"
     model = model.to(device)
     parameters = list(model.parameters())
-    optimiser = torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
+    fused = compiled and device.type == "cuda"
+    optimiser = torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay, fused=fused or None)
+    forward = torch.compile(model) if compiled else model
     x = torch.randn(recipe.batch, shape.channels, shape.image, shape.image, device=device)
     labels = torch.randint(shape.classes, (recipe.batch,), device=device)
 
     def step() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = nn.functional.cross_entropy(model(x), labels, label_smoothing=recipe.smoothing)
+            loss = nn.functional.cross_entropy(forward(x), labels, label_smoothing=recipe.smoothing)
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, recipe.clip or float("inf"))
@@ -124,6 +130,22 @@ def interleaved(work: dict[str, Callable[[], Any]], rounds: int, repeats: int) -
             if place:
                 times[name].append((time.perf_counter() - begin) / repeats * 1e3)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def profile(step: Callable[[], None]) -> None:
+    """The kernels of twenty steps, those first that take longest."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
+
+    for _ in range(5):
+        step()
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
+    with profiler(activities=activities) as taken:
+        for _ in range(20):
+            step()
+        wait()
+    by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+    print(taken.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=90))
 
 
 def wait() -> None:
@@ -156,6 +178,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="few repetitions, few images")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
+    parser.add_argument("--profile", action="store_true", help="where the time of our step goes, and nothing else")
     options = parser.parse_args()
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     torch.set_float32_matmul_precision("high")
@@ -176,6 +199,9 @@ def main() -> None:
         if options.json:
             options.json.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
+    if options.profile:
+        profile(endless(our_step(recipe, device)))
+        return
     begin = time.perf_counter()
     plain = our_step(recipe, device)
     note("seconds to compile and capture the plain step", round(time.perf_counter() - begin, 1))
@@ -183,6 +209,9 @@ def main() -> None:
     if "step" in options.only:
         other, work["other"] = timm_step(recipe, device)
         note("compared with", other)
+    if "compiled" in options.only and on_gpu:
+        other, work["compiled"] = timm_step(recipe, device, compiled=True)
+        note("and with", other)
     steered = {}
     if "steered" in options.only:
         for variant in ("smooth", "sharpen"):
@@ -214,6 +243,8 @@ def main() -> None:
     step = milliseconds["plain"]
     if "other" in milliseconds:
         ratios["step"] = milliseconds["other"] / step
+    if "compiled" in milliseconds:
+        ratios["compiled"] = milliseconds["compiled"] / step
     for variant in steered:
         ratios[variant] = step / milliseconds[variant]
     if "augmentation" in milliseconds:

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from oversmooth.cli.app import Commands, out, parts_done, progress_bar, status
-from oversmooth.cli.diagnose import Count, Data, Device, Length
+from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, diagnose_all
 from oversmooth.cli.reproduce import reproduce
 from oversmooth.cli.train import Data as TrainingData
 from oversmooth.cli.train import Device as TrainingDevice
 from oversmooth.cli.train import Force, say
+from oversmooth.cli.tune import BatchSize, Folds, Inputs, Methods, Rate, Seed
 
 neutreno = Commands(help="The second paper, NeuTRENO: ours beside the published figures.", no_args_is_help=True)
 reproduce.add_typer(neutreno, name="neutreno")
@@ -93,6 +94,43 @@ def _run(
 
 
 @neutreno.command()
+def cosine(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="As oversmooth diagnose takes them.")],
+    data: Data = None,
+    inputs: Count = None,
+    length: Length = None,
+    batch: Batch = 16,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="Table (.md) or figure (.png, .svg, .pdf) to write; may be repeated."),
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+) -> None:
+    """The mean cosine similarity of tokens per layer, several models in one table and one figure."""
+    from oversmooth.report import figures
+    from oversmooth.reproduce import table_text
+    from oversmooth.reproduce.neutreno import cosine as recipe
+    from oversmooth.safety import files
+
+    files.check_apart(output or [], (*models, data))
+    for path in output or []:
+        figures.check(path, also=(".md",))
+    settings = dict(spectra=False, ranks=0, seed=0)
+    diagnoses = diagnose_all(models, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    out.print(table_text.terminal(*recipe.rows(diagnoses)))
+    for note in recipe.notes(diagnoses):
+        out.print(note, style="dim", highlight=False, markup=False)
+    for path in output or []:
+        if path.suffix.lower() == ".md":
+            with files.whole_file(path) as temporary:
+                temporary.write_text(recipe.markdown(diagnoses), encoding="utf-8")
+        else:
+            figures.save_one(diagnoses, recipe.FIGURE, path)
+        out.print(f"wrote {path}", highlight=False, markup=False)
+
+
+@neutreno.command()
 def robustness(
     trained: Annotated[
         list[Path],
@@ -107,6 +145,13 @@ def robustness(
     restarts: Annotated[int, typer.Option(help="Of PGD; the worst counts.", min=1, max=1000)] = 1,
     official: Annotated[
         Path | None, typer.Option(help="Folder of CIFAR-100-C's official files; by default corruptions are made.")
+    ] = None,
+    frost: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of ImageNet-C's pictures of frost, or imagenet-c-frost where OVERSMOOTH_DATA has it; by "
+            "default textures of our own."
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few images and steps, a minute on a CPU; not to be compared.")
@@ -138,6 +183,7 @@ def robustness(
         radii=recipe.CURVE if curve else begun.radii,
         restarts=restarts,
         official=official,
+        frost=frost,
     )
     models = recipe.named(trained)
     with status(f"reading {data}"):
@@ -151,4 +197,66 @@ def robustness(
     if output is not None:
         with files.whole_file(output) as temporary:
             temporary.write_text(recipe.markdown(cells, settings), encoding="utf-8")
+        out.print(f"wrote {output}", highlight=False, markup=False)
+
+
+@neutreno.command()
+def adaptation(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="An image classifier; by default DeiT-Tiny.", show_default=False),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="LABELLED", help="Labelled images, as oversmooth tune takes them.", show_default="imagenet-val-1k"
+        ),
+    ] = None,
+    method: Methods = None,
+    inputs: Inputs = None,
+    folds: Folds = 5,
+    steps: Annotated[int, typer.Option(help="Of AdamW in a fold.", min=1, max=1_000_000)] = 6,
+    lr: Rate = 0.005,
+    batch: BatchSize = 32,
+    results: Annotated[Path, typer.Option(help="Directory that keeps the cells.")] = Path("results"),
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    device: Device = None,
+    seed: Seed = 0,
+    force: Force = False,
+) -> None:
+    """What learned strengths bring to a trained model whose weights stay as they are.
+
+    A cell per method is kept in results/neutreno/adaptation; what is there is not run again.
+    """
+    from oversmooth import models, tuning
+    from oversmooth.inputs.sources import check_readable
+    from oversmooth.report import tuning as report
+    from oversmooth.reproduce.filling import Running
+    from oversmooth.reproduce.neutreno import adaptation as recipe
+    from oversmooth.safety import files
+
+    settings = tuning.Settings(folds=folds, steps=steps, lr=lr, batch=batch, seed=seed)
+    methods = [tuning.tuning_method(text) for text in method or tuning.DEFAULT_METHODS]
+    model, data = model or recipe.default_model(), data or recipe.default_data()
+    if output is not None:
+        files.check_writable(output, (".md",))
+        files.check_apart([output], (model, data))
+    files.check_folder(results)
+    models.check_loadable(model)
+    check_readable(data)
+    with status(f"loading {Path(model).name}"):
+        loaded = models.load(model, dtype="float32", device=device)
+        images = tuning.read_labelled(loaded, data, count=inputs, classes=tuning.class_count(loaded.model))
+        tuning.check_classifier(loaded.model, images, loaded.name)
+        tuning.folds_of(len(images), folds, seed)
+    out.print(report.detectable(len(images)), highlight=False, markup=False)
+    with parts_done("images") as on_progress:
+        running = Running(device=device, force=force, on_message=say, on_progress=on_progress)
+        cells = recipe.measure(loaded, images, methods, settings, results, running)
+    out.print(report.table(cells))
+    for note in report.notes(len(images), settings.to_dict()):
+        out.print(note, style="dim", highlight=False, markup=False)
+    if output is not None:
+        with files.whole_file(output) as temporary:
+            temporary.write_text(recipe.markdown(cells), encoding="utf-8")
         out.print(f"wrote {output}", highlight=False, markup=False)

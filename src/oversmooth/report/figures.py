@@ -49,8 +49,8 @@ def save(diagnoses: list[Diagnosis], folder: Path, format: str) -> list[Path]:
 
 
 def save_one(diagnoses: list[Diagnosis], name: str, path: Path) -> None:
-    """One figure, by its name in FIGURES, in the format of the path's ending."""
-    chart = FIGURES[name](diagnoses)
+    """One figure, by its name in FIGURES or of a chart that is drawn on request, in the format of the path's ending."""
+    chart = _drawn(name, diagnoses)
     if chart is None:
         raise InputError(f"there is nothing to draw for {path}: these diagnoses have no data for {name}")
     write(chart, path)

@@ -15,7 +15,13 @@ from oversmooth.train.engine.loop import device_named
 from oversmooth.train.tasks.images.build import load_vit
 from oversmooth.train.tasks.images.corruptions import KINDS
 from oversmooth.train.tasks.images.data import Images
-from oversmooth.train.tasks.images.evaluate import Corruptions, Evaluator, by_severity, under_corruption
+from oversmooth.train.tasks.images.evaluate import (
+    Corruptions,
+    Evaluator,
+    by_severity,
+    corruptions_made,
+    under_corruption,
+)
 from oversmooth.train.tasks.images.recipe import Recipe
 
 
@@ -34,10 +40,11 @@ def corrupt_and_test(
     running: Running,
     models: Path | None = None,
     official: Path | None = None,
+    frost: Path | None = None,
 ) -> Filled:
     """Corrupt the images and test the models that are there and were not tested yet; says which models are missing."""
     lacking, device = [], device_named(running.device)
-    corruptions = Corruptions(test, device, official=official)
+    corruptions = Corruptions(test, device, official=official, frost=frost)
     evaluator: Evaluator | None = None
     with one_writer(results, running):
         for recipe in missing(recipes, results, folder):
@@ -61,7 +68,7 @@ def corrupt_and_test(
                     "accuracy": clean,
                     "seed": recipe.seed,
                     "test_images": len(test),
-                    "corruptions": "official files" if official is not None else "made on the spot, seed 0",
+                    **corruptions_made(official, frost),
                     "mean": by_severity(by_kind),
                     "kinds": by_kind,
                     "recipe": recipe.to_dict(),

@@ -12,7 +12,8 @@ __all__ = ["TABLES", "all_tables", "register"]
 
 for _folder in (tables, neutreno):
     for _file in pkgutil.iter_modules(_folder.__path__):
-        importlib.import_module(f"{_folder.__name__}.{_file.name}")  # where its class registers itself
+        if _file.name not in neutreno.NO_TABLES:
+            importlib.import_module(f"{_folder.__name__}.{_file.name}")  # where its class registers itself
 
 
 def all_tables() -> list[type[Table]]:

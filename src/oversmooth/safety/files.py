@@ -171,6 +171,15 @@ def cache_folder() -> Path:
     return users / "oversmooth"
 
 
+def data_folder(name: str) -> Path | None:
+    """A data set or a model of this name where OVERSMOOTH_DATA points: in it, or in its folders data and weights."""
+    given = os.environ.get("OVERSMOOTH_DATA")
+    if not given:
+        return None
+    candidates = (Path(given) / inside / name for inside in ("data", "weights", ""))
+    return next((folder for folder in candidates if folder.is_dir()), None)
+
+
 def check_new_folder(path: Path) -> None:
     """Refuse a directory that has something in it, and what `check_folder` refuses."""
     check_folder(path)

@@ -8,6 +8,7 @@ Masks that are passed as arguments are checked in every pass.
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 import weakref
 from typing import Any
@@ -21,8 +22,8 @@ from oversmooth.safety.errors import InputError
 from oversmooth.steering import hiding
 from oversmooth.steering.passes import Passes
 
-_KEYS = itertools.count()
-_GUARDS: weakref.WeakValueDictionary[int, Guard] = weakref.WeakValueDictionary()
+_NUMBERS = itertools.count()
+_GUARDS: weakref.WeakValueDictionary[str, Guard] = weakref.WeakValueDictionary()
 
 
 class Guard:
@@ -52,7 +53,7 @@ class Guard:
         self._make_known()
 
     def _make_known(self) -> None:
-        self.key = next(_KEYS)
+        self.key = f"guard {next(_NUMBERS)}"  # a number would be taken for one that varies
         _GUARDS[self.key] = self
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -68,7 +69,7 @@ class Guard:
         if n < 2:
             return
         if torch.compiler.is_compiling():
-            if not _is_known(self.key, int(n)):
+            if not _is_known(self.key, operator.index(n)):
                 raise InputError(self._unclear("its attention is no module that is called"))
         elif not self.called:
             module, args, kwargs = self.passes.block() or (None, (), {})
@@ -108,7 +109,7 @@ class Guard:
         if running is not None and running.hides:
             raise InputError(self._hidden())
         # As a number: code for any length could not check what a window hides of longer inputs.
-        if _is_open(self.key, _how_called(module, args, kwargs), int(_length(module, args, kwargs))):
+        if _is_open(self.key, _how_called(module, args, kwargs), operator.index(_length(module, args, kwargs))):
             return
         arrays: list[Any] = []
         form = _flat((args, kwargs, None if running is None else running.mask), arrays)
@@ -200,16 +201,16 @@ def _length(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return sys.maxsize
 
 
-def _is_open(key: int, how: Any, n: int) -> bool:
+def _is_open(key: str, how: Any, n: int) -> bool:
     return _GUARDS[key].open.get(how, 0) >= n
 
 
-def _is_known(key: int, n: int) -> bool:
+def _is_known(key: str, n: int) -> bool:
     guard = _GUARDS[key]
     return guard.called or any(tried >= n for tried in guard.open.values())
 
 
-def _refusal_while_compiling(key: int, form: Any, *arrays: Any) -> str | None:
+def _refusal_while_compiling(key: str, form: Any, *arrays: Any) -> str | None:
     guard = _GUARDS[key]
     assert guard.module is not None, "its hook called"
     guard.called = True
@@ -219,6 +220,6 @@ def _refusal_while_compiling(key: int, form: Any, *arrays: Any) -> str | None:
 
 # While code is compiled these run at once, on the arrays of the call that it is compiled for, and their results are
 # constants in it. This is torch.compiler.assume_constant_result, without importing the compiler where it is not used.
-# All that they are given is arrays and constants, a guard by its number: torch 2.11 takes nothing else.
+# All that they are given is arrays and constants, a guard by its name: torch 2.11 takes nothing else.
 for _function in (_is_open, _is_known, _refusal_while_compiling):
     vars(_function)["_dynamo_marked_constant"] = True

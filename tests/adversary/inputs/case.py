@@ -27,7 +27,7 @@ _BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 _SMALL = 1024**2
 _OUTPUTS = ("out", "results")
 """What commands write has names that begin so; nothing else may appear."""
-_WRITES = ("-o", "--output", "--json", "--html", "--figures", "--results")
+_WRITES = ("-o", "--output", "--json", "--html", "--figures", "--results", "--save")
 _WRITTEN_BY_PYTHON = ("__pycache__",)
 Expected = Literal["refused", "fine", "either"]
 

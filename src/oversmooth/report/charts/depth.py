@@ -71,6 +71,15 @@ def steered(models: list[Shown], look: Look) -> Drawing:
     return Drawing(rows)
 
 
+@chart(title="", in_page=False, in_files=False)
+def cosines(models: list[Shown], look: Look) -> Drawing:
+    """The mean cosine of tokens after every block, a line per model (the second paper's curves); drawn on request."""
+    metric = METRICS["cos"]
+    if not any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers):
+        return Drawing([])
+    return Drawing([_curve(models, metric, look, without_massive=False)])
+
+
 def _notions(models: list[Shown], look: Look, *, without_massive: bool = False) -> list[Panel]:
     """A panel per metric. In the page every metric that is shown has one, on paper those that stand for a notion."""
     found = [

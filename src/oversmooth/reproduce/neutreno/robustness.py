@@ -34,7 +34,14 @@ from oversmooth.train.tasks.images.attacks import ATTACKS, STEPS, shown_radius, 
 from oversmooth.train.tasks.images.build import augment_of, load_vit
 from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES
 from oversmooth.train.tasks.images.data import Images
-from oversmooth.train.tasks.images.evaluate import Corruptions, Evaluator, by_severity, under_corruption
+from oversmooth.train.tasks.images.evaluate import (
+    OWN_FROST,
+    Corruptions,
+    Evaluator,
+    by_severity,
+    corruptions_made,
+    under_corruption,
+)
 from oversmooth.train.tasks.images.recipe import Recipe
 from oversmooth.train.tasks.images.vit import ViT
 
@@ -55,6 +62,8 @@ class Settings:
     radii: tuple[float, ...] = RADII
     official: Path | None = None
     """Folder of CIFAR-100-C's own files, whose frost is that of the photographs; without it they are made."""
+    frost: Path | None = None
+    """Folder of the photographs, for corruptions that are made; without it frost is of textures of our own."""
     quick: bool = False
 
     @property
@@ -69,7 +78,7 @@ class Settings:
             "steps": self.steps,
             "restarts": self.restarts,
             "severities": list(self.severities),
-            "corruptions": "made on the spot, seed 0" if self.official is None else "official files",
+            **corruptions_made(self.official, self.frost),
             "weights": weights,
         }
 
@@ -124,7 +133,7 @@ def measure(
     device = device_named(running.device)
     with one_writer(results, running):
         before = [_kept(model, results, settings, len(test)) for model in models]  # refused before any is run
-        corruptions = Corruptions(test, device, official=settings.official)
+        corruptions = Corruptions(test, device, official=settings.official, frost=settings.frost)
         for model, cell in zip(models, before, strict=True):
             if cell is None or _lacking(cell, settings):
                 cell = _run(model, cell, test, settings, corruptions, device, running)
@@ -147,8 +156,10 @@ def _kept(model: Trained, results: Path, settings: Settings, images: int) -> Cel
             raise ValueError("an accuracy is not between 0 and 1")
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {_REMEDY}") from error
+    made = cell["settings"].get("corruptions")
+    before = {"frost": made if made == "official files" else OWN_FROST}  # of cells that do not say
     for name, value in settings.kept(model.digest, images).items():
-        if (there := cell["settings"].get(name)) != value:
+        if (there := cell["settings"].get(name, before.get(name))) != value:
             raise InputError(
                 f"{path} was measured with {name} {there!r} and is asked for with {value!r}; name other --results, or "
                 f"{_REMEDY}"
@@ -267,7 +278,8 @@ def _with_error(share: float, images: int) -> str:
 def notes(settings: Settings) -> list[str]:
     """Paragraphs under the table."""
     severities = ", ".join(map(str, settings.severities))
-    frost = "made on the spot, with textures of frost of our own" if settings.official is None else "official files"
+    made = corruptions_made(settings.official, settings.frost)
+    frost = "official files" if settings.official is not None else f"made on the spot, frost by {made['frost']}"
     quick = "quick: a few images, to see that it runs; nothing to compare. " if settings.quick else ""
     return [
         f"{quick}Accuracy in % on the first images of the test set, ± the binomial standard error; where none is right "

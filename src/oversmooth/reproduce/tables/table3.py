@@ -5,7 +5,8 @@
 
 A figure is the mean over the 15 standard types, which is our reading; intensity 0 is the clean test set. Corruptions
 are made on the spot with the published constants (`train.corruptions` says what differs: random numbers, and textures
-of frost of our own), or read from the official files with --official. The published figures are of models that were
+of frost of our own, unless --frost names the official pictures), or read from the official files with --official. The
+published figures are of models that were
 trained with all of the data; models of a smaller share are ours alone, and said to be.
 
 What was reached, on an H200, with models of 10 % of the data, seeds 0, 1 and 2: from intensity 0 to 5 33.33 to 19.77 %
@@ -58,6 +59,11 @@ class Table3(Table):
 
     share: float = option(1.0, "Of which of table 2's models: 1, 0.5 or 0.1.")
     models: Path | None = option(None, "Folder of models, by default the results' own.", after="results")
+    frost: Path | None = option(
+        None,
+        "Folder of ImageNet-C's pictures of frost, or imagenet-c-frost where OVERSMOOTH_DATA has it.",
+        after="results",
+    )
     official: Path | None = option(None, "Folder of CIFAR-100-C's official files.", after="results")
 
     def recipes(self) -> list[Recipe]:
@@ -69,13 +75,16 @@ class Table3(Table):
 
     def folder(self, recipe: Recipe) -> str:
         official = "" if self.official is None else "-official"  # other pictures, and so other cells
-        return super().folder(recipe) + official
+        frost = "" if self.frost is None else "-frost"
+        return super().folder(recipe) + official + frost
 
     def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> Filled:
         """Nothing is trained: models of table 2 that were not tested yet are."""
         from oversmooth.reproduce.corruption import corrupt_and_test
 
-        return corrupt_and_test(recipes, splits.test, results, self.folder, running, self.models, self.official)
+        return corrupt_and_test(
+            recipes, splits.test, results, self.folder, running, self.models, self.official, self.frost
+        )
 
     def rows(self, kept: Kept) -> Rows:
         rows = []
@@ -117,7 +126,12 @@ class Table3(Table):
         )
         if self.quick:
             note = f"quick: small models, trained for minutes, nothing to compare with published figures. {note}"
-        return [f"{note} {_OTHER_WEIGHTS}"]
+        return [f"{note} {_OTHER_WEIGHTS} Corruptions: {self._made()}."]
+
+    def _made(self) -> str:
+        if self.official is not None:
+            return "the official files"
+        return f"made on the spot, frost by {'textures of our own' if self.frost is None else 'the official pictures'}"
 
     def _whose(self) -> str:
         return "ours, quick" if self.quick else f"ours, {percent(self.share)} of the data"

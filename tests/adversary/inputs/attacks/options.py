@@ -13,6 +13,7 @@ from adversary.inputs.kit import CIFAR, SMALL_RUN
 
 QUICK = ("--quick", "--data", CIFAR, "--results", "results", "--minutes", "0", "--device", "cpu")
 TESTED = ("--quick", "--data", CIFAR, "--results", "results", "--device", "cpu")
+TUNED = ("--data", "images.npz", "--folds", "2", "--steps", "1", "--batch", "2", "--method", "neutreno")
 BASES: dict[str, tuple[str, ...]] = {
     "diagnose": ("vit", "--inputs", "1", "--depth", "2"),
     "spectrum": ("vit",),
@@ -31,13 +32,16 @@ BASES: dict[str, tuple[str, ...]] = {
     "reproduce table3": TESTED,
     "reproduce status": ("--results", "results"),
     "reproduce neutreno robustness": ("--trained", "run", *TESTED),
+    "reproduce neutreno cosine": ("vit", "--inputs", "1"),
+    "reproduce neutreno adaptation": ("vit", *TUNED, "--results", "results"),
+    "tune": ("vit", *TUNED),
 }
 """A quick way to run each command; one that is not listed gets its required arguments."""
 LONG = {"demo", "reproduce fig3", "reproduce steering"}
 """Take seconds with a value that will do: get only those that cannot."""
 ON_SAVED = ("json", "html", "figures", "format", "output")
 """Options of outputs, for which a saved diagnosis will do as the model."""
-NEEDED = ("vit", "steered", "run", CIFAR, "results", "d.json")
+NEEDED = ("vit", "steered", "run", CIFAR, "results", "d.json", "images.npz")
 AGAIN = ("-1", "10^9", "empty", "colour", "long")
 """For an option that another command has too: what is asked of it is asked in one place."""
 ANY = {

@@ -12,7 +12,7 @@ from oversmooth.inputs.preprocessing import LUMA
 from oversmooth.safety.errors import InputError
 from oversmooth.train import cuda_graphs
 from oversmooth.train.tasks.images.build import augment_of
-from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES, corrupt, read_official
+from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES, corrupt, read_frost, read_official
 from oversmooth.train.tasks.images.data import Images
 from oversmooth.train.tasks.images.recipe import Recipe
 
@@ -85,11 +85,22 @@ class Evaluator:
 class Corruptions:
     """``corruptions(kind, severity)``: a test set corrupted, images and labels on the device.
 
-    Made on the spot, or read from the official files. On a GPU they are kept for the next model: all 75 of CIFAR-100
+    Made on the spot, with frost from the official photographs (``frost``: their folder) or from textures made here; or
+    read from the official files. On a GPU they are kept for the next model: all 75 of CIFAR-100
     take 2.3 GB. Grey images are corrupted as coloured ones of three equal channels, and are grey again after it.
     """
 
-    def __init__(self, test: Images, device: torch.device, *, official: Path | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        test: Images,
+        device: torch.device,
+        *,
+        official: Path | None = None,
+        frost: Path | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_one_frost(official, frost)
+        self.frost = None if frost is None else read_frost(frost)
         self.test, self.official, self.seed = test.to(device), official, seed
         self.device = device
         self._kept: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
@@ -107,8 +118,8 @@ class Corruptions:
             return self._official(self.official, kind, severity)
         images = self.test.images
         if images.shape[1] == 3:
-            return corrupt(images, kind, severity, seed=self.seed), self.test.labels
-        coloured = corrupt(images.expand(-1, 3, -1, -1), kind, severity, seed=self.seed)
+            return corrupt(images, kind, severity, seed=self.seed, frost_from=self.frost), self.test.labels
+        coloured = corrupt(images.expand(-1, 3, -1, -1), kind, severity, seed=self.seed, frost_from=self.frost)
         weights = torch.tensor(LUMA, device=self.device).view(1, 3, 1, 1)
         return (coloured * weights).sum(1, keepdim=True).round().to(torch.uint8), self.test.labels
 
@@ -121,6 +132,22 @@ class Corruptions:
                 "that belongs to this data set"
             )
         return images[:own], labels[:own]
+
+
+OWN_FROST, OFFICIAL_FROST = "textures of our own", "official pictures"
+
+
+def corruptions_made(official: Path | None, frost: Path | None) -> dict[str, str]:
+    """How corruptions were made, as cells record it; earlier ones do not name their frost, which was our own."""
+    check_one_frost(official, frost)
+    if official is not None:
+        return {"corruptions": "official files", "frost": "official files"}
+    return {"corruptions": "made on the spot, seed 0", "frost": OWN_FROST if frost is None else OFFICIAL_FROST}
+
+
+def check_one_frost(official: Path | None, frost: Path | None) -> None:
+    if official is not None and frost is not None:
+        raise InputError(f"the official files in {official} have frost of their own; leave out --frost {frost}")
 
 
 def under_corruption(

@@ -18,6 +18,7 @@ from oversmooth.train.tasks.images.corruptions.blur import (
 from oversmooth.train.tasks.images.corruptions.constants import CONSTANTS, SEVERITIES
 from oversmooth.train.tasks.images.corruptions.digital import contrast, elastic_transform, pixelate, saturate
 from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
+from oversmooth.train.tasks.images.corruptions.frost_pictures import FrostPictures
 from oversmooth.train.tasks.images.corruptions.jpeg import jpeg_compression
 from oversmooth.train.tasks.images.corruptions.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
 from oversmooth.train.tasks.images.corruptions.spatter import spatter
@@ -39,11 +40,14 @@ _SMALLEST = 8  # pixels: below it the blurs are wider than the picture
 _PIECE = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
-def corrupt(images: Tensor, kind: str, severity: int, *, seed: int = 0, start: int = 0) -> Tensor:
+def corrupt(
+    images: Tensor, kind: str, severity: int, *, seed: int = 0, start: int = 0, frost_from: FrostPictures | None = None
+) -> Tensor:
     """``images`` (n, 3, h, w), uint8, corrupted by ``kind`` at ``severity`` 1 to 5 (0: a copy); same shape and device.
 
     Image i of the batch is number ``start + i`` of its data set: its random numbers are fixed by that, by ``seed``, by
-    the kind and by the severity, so cutting a data set into other batches changes nothing.
+    the kind and by the severity, so cutting a data set into other batches changes nothing. ``frost_from``: the official
+    photographs, in place of textures made here.
 
     >>> grey = torch.full((2, 3, 32, 32), 100, dtype=torch.uint8)
     >>> corrupt(grey, "brightness", 1).unique()
@@ -61,11 +65,12 @@ def corrupt(images: Tensor, kind: str, severity: int, *, seed: int = 0, start: i
     device = torch.device("cpu") if images.device.type == "mps" else images.device
     step = max(1, _PIECE.get(device.type, 1 << 22) // images[0].numel())
     settings, label = CONSTANTS[kind][severity - 1], f"{seed}/{kind}/{severity}"
+    more = {"pictures": frost_from} if kind == "frost" else {}
     out = torch.empty_like(images)
     for first in range(0, len(images), step):
         piece = images[first : first + step].to(device)
         draw = CorruptionDraws(label, start + first, len(piece), device)
-        out[first : first + step] = _FUNCTIONS[kind](piece, draw, *settings)
+        out[first : first + step] = _FUNCTIONS[kind](piece, draw, *settings, **more)
     return out
 
 

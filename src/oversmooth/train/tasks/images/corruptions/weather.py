@@ -1,7 +1,7 @@
 """Snow, frost and fog, and the brightness of the day.
 
-Frost's photographs and their licences stay with their owners: the textures here are made (textures.py), so frosted
-pictures are like the official ones in brightness, colour and roughness, and not the same pixel by pixel.
+Frost's photographs and their licences stay with their owners: where the user has none (frost_pictures.py), textures are
+made (textures.py), and frosted pictures are like the official ones in brightness, colour and roughness alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from oversmooth.train.tasks.images.corruptions.blur import streaked
 from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
+from oversmooth.train.tasks.images.corruptions.frost_pictures import FrostPictures
 from oversmooth.train.tasks.images.corruptions.pixels import magnified, separable, truncated, zoom_map
 from oversmooth.train.tasks.images.corruptions.textures import frost_textures
 
@@ -43,9 +44,17 @@ def luminance(images: Tensor) -> Tensor:
     return 0.299 * images[:, :1] + 0.587 * images[:, 1:2] + 0.114 * images[:, 2:]
 
 
-def frost(images: Tensor, draw: CorruptionDraws, kept: float, strength: float) -> Tensor:
-    """The picture under a random window of one of five textures; a texture continues at its other side."""
+def frost(
+    images: Tensor, draw: CorruptionDraws, kept: float, strength: float, pictures: FrostPictures | None = None
+) -> Tensor:
+    """The picture under a random window of one of five: of the photographs, or of textures that continue at their other
+    side.
+    """
     height, width = images.shape[-2:]
+    if pictures is not None:
+        which = draw.below(len(pictures.pictures))
+        window = pictures.windows(which, draw.uniform(), draw.uniform(), height, width)
+        return truncated(kept * images.double() + strength * window.double())
     textures = frost_textures().to(images.device)
     kinds, _, side, _ = textures.shape
     which, top, left = draw.below(kinds), draw.below(side), draw.below(side)
