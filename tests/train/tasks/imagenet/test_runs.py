@@ -143,12 +143,15 @@ def test_a_damaged_image_is_named_in_one_sentence(tmp_path, pictures, workers):
     assert len(str(error.value)) < 400
 
 
-def test_a_step_that_is_not_finite_is_found_again_by_its_own_batch(pictures):
+@pytest.mark.parametrize("how", ["stop", "retry"])
+def test_a_step_that_is_not_finite_is_found_again_by_its_own_batch(pictures, how):
     """The batches up to it are fetched again: it is the same one that fails."""
-    data = splits(pictures)
     recipe = replace(RECIPE, lr=1e12, warmup=0, variant="plain")
-    with pytest.raises(InputError, match=r"step [2-9].*not finite|when the step is run again"):
-        train(recipe, data, device="cpu")
+    with pytest.raises(InputError, match=r"step [2-9] \(epoch [123]\)") as error:
+        train(recipe, splits(pictures), device="cpu", on_nan=how)
+    assert "not finite" in str(error.value)
+    assert "when the step is run again, every layer is" not in str(error.value)
+    assert ("3 times it went back to a checkpoint" in str(error.value)) == (how == "retry")
 
 
 _RUN = """
