@@ -137,8 +137,10 @@ class Step:
         if self.device.type == "cuda":
             before = torch.cuda.get_rng_state(self.device)
             torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
-            yield
-            torch.cuda.set_rng_state(before, self.device)
+            try:
+                yield
+            finally:
+                torch.cuda.set_rng_state(before, self.device)
             return
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
