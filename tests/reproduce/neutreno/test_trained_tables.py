@@ -104,13 +104,13 @@ def test_cells_are_named_and_read_again(tmp_path):
 def test_the_quick_language_table_from_its_command(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(language, "QUICK", replace(language.QUICK, epochs=1, batch=64))
     given = ("reproduce", "neutreno", "language", "--quick", "--results", tmp_path, "--device", "cpu")
-    assert run(monkeypatch, *given, "--cells", "pre", "-o", tmp_path / "t.md") == 0
+    assert run(monkeypatch, *given, "--cells", "plain:pre", "-o", tmp_path / "t.md") == 0
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "quick" in shown
     text = (tmp_path / "t.md").read_text(encoding="utf-8")
     assert text.count("ours, quick") == 4
     there = sorted((tmp_path / "neutreno" / "language-quick").glob("*.json"))
-    assert len(there) == 2
+    assert len(there) == 1
     values = [json.loads(path.read_text())["test_perplexity_sliding"] for path in there]
     assert all(f"{value:.2f}" in text for value in values)
     assert run(monkeypatch, *given, "--show") == 0  # of what is there, nothing is run

@@ -16,6 +16,7 @@ import torch
 from support import timm_models, two_processes
 from support.commands import run
 from support.imagenet_example import RECIPE, splits, train, write_folders, write_parquet
+from support.nightly import nightly, some
 from support.places import TESTS
 
 from oversmooth.safety.errors import InputError
@@ -198,7 +199,7 @@ def runs(process):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", some([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], 3))
 def test_workers_end_with_the_run_which_can_go_on(tmp_path, pictures, how):
     """Signals go to all of its processes, as from a terminal or a batch system; a kill to it alone."""
     process = started(tmp_path, pictures, 2, epochs=400, start_new_session=True)
@@ -289,6 +290,7 @@ def work(ranks, name):
 """
 
 
+@nightly
 def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path):
     count = itertools.count()
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support import two_processes
+from support.nightly import nightly
 from support.places import TESTS
 from support.segmentation_example import RECIPE, splits, train
 
@@ -135,6 +136,7 @@ def started(code):
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=900)
 
 
+@nightly
 def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path):
     """Beside a run in another fresh process: what a process did before can decide which kernels a CPU uses."""
     killed, whole = tmp_path / "killed", tmp_path / "whole"
