@@ -219,6 +219,7 @@ def test_workers_end_with_the_run_which_can_go_on(tmp_path, pictures, how):
     assert 0 < int(saved.arrays["position"]) < 1200
 
 
+@nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="killed as Linux does it")
 def test_killed_it_goes_on_bit_for_bit(tmp_path, pictures):
     process = started(tmp_path, pictures, 2, epochs=8)
