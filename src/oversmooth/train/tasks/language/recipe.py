@@ -137,8 +137,8 @@ PAPER = Recipe()
 WIKITEXT2 = Recipe(data="wikitext-2", epochs=60, warmup=400, lr=5e-4, shape=Shape(vocabulary=33_278, dropout=0.2))
 """The same model on WikiText-2, whose epoch has 84 steps. Chosen for the baseline: a warm-up for 5,040 steps in place
 of half a million, twice the learning rate for so few, and twice the dropout for so short a text. After 25 epochs the
-baseline's validation perplexity was 182 with the published rate and dropout, and 130 with these (400 steps of warm-up,
-one seed each, an H200). docs/neutreno.md has what 60 epochs reached.
+baseline's validation perplexity was 182 with the published rate and dropout and 200 steps of warm-up, and 130 with
+these (one seed each, an H200). docs/neutreno.md has the commands, and what 60 epochs reached.
 """
 
 QUICK = Recipe(
