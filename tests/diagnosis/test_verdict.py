@@ -56,37 +56,42 @@ def test_where_nothing_is_known_nothing_is_said():
 # Measured.
 
 
+MORE, LESS, SAME = "tokens end more alike", "tokens end less alike", "tokens end about as alike as they began"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (0.8, 0.4, "from 0.8 to 0.4 (× 0.5: relative to their mean, tokens end nearer to one another)"),
-        (0.4, 0.8, "from 0.4 to 0.8 (× 2: relative to their mean, tokens end further from one another)"),
-        (1.0, 0.994, "from 1 to 0.994 (× 0.994: relative to their mean, tokens end nearer to one another)"),
-        (1.0, 0.996, "from 1 to 0.996 (relative to their mean, tokens end about as far apart as they began)"),
-        (1.0, 1.004, "from 1 to 1 (relative to their mean, tokens end about as far apart as they began)"),
-        (1.0, 1.006, "from 1 to 1.01 (× 1.01: relative to their mean, tokens end further from one another)"),
-        (0.5, 0.0, "from 0.5 to 0 (× 0: relative to their mean, tokens end nearer to one another)"),
-        (0.0, 0.4, "from 0 to 0.4"),  # no factor leads there
-        (0.0, 0.0, "from 0 to 0"),
+        (0.8, 0.4, f"from 0.8 to 0.4 (× 0.5); {MORE}"),
+        (0.4, 0.8, f"from 0.4 to 0.8 (× 2); {LESS}"),
+        (1.0, 0.994, f"from 1 to 0.994 (× 0.994); {MORE}"),
+        (1.0, 0.996, f"from 1 to 0.996; {SAME}"),
+        (1.0, 1.004, f"from 1 to 1; {SAME}"),
+        (1.0, 1.006, f"from 1 to 1.01 (× 1.01); {LESS}"),
+        (0.5, 0.0, f"from 0.5 to 0 (× 0); {MORE}"),
+        (0.0, 0.4, f"from 0 to 0.4; {LESS}"),  # no factor leads there
+        (0.0, 0.0, f"from 0 to 0; {SAME}"),
     ],
 )
 def test_how_far_apart_tokens_end(before, after, said):
     found = diagnosis(block({"hfc_lfc": 7.0}), block({"hfc_lfc": after}), first={"hfc_lfc": before})
-    assert sentences(found) == [f"Measured: from the first block to the last HFC/LFC goes {said}."]
+    assert sentences(found) == [f"Measured: from the first block to the last HFC/LFC {said}."]
 
 
 @pytest.mark.parametrize(
     ("metric", "before", "after", "said"),
     [
-        ("cos", 0.2, 0.815, "Measured: the mean cosine from 0.20 to 0.81."),
-        ("cos", -0.001, -0.004, "Measured: the mean cosine from 0.00 to 0.00."),  # and never -0.00
-        ("cos", -0.006, 0.004, "Measured: the mean cosine from -0.01 to 0.00."),
-        ("effective_rank", 61.25, 3.0, "Measured: the effective rank from 61.2 to 3."),
+        ("cos", 0.2, 0.815, f"the mean cosine from 0.20 to 0.81; {MORE}"),
+        ("cos", -0.001, -0.004, f"the mean cosine from 0.00 to 0.00; {SAME}"),  # and never -0.00
+        ("cos", -0.006, 0.004, f"the mean cosine from -0.01 to 0.00; {MORE}"),
+        ("cos", 0.2, 0.1, f"the mean cosine from 0.20 to 0.10; {LESS}"),
+        ("effective_rank", 61.25, 3.0, f"the effective rank from 61.2 to 3; {MORE}"),
+        ("effective_rank", 3.0, 4.0, f"the effective rank from 3 to 4; {LESS}"),
     ],
 )
 def test_cosine_and_rank_are_measured_too(metric, before, after, said):
     found = diagnosis(block({metric: after}), first={metric: before})
-    assert sentences(found) == [said]
+    assert sentences(found) == [f"Measured: from the first block to the last {said}."]
 
 
 @pytest.mark.parametrize("metric", ["hfc_lfc", "cos", "effective_rank"])
@@ -96,11 +101,41 @@ def test_what_is_unknown_at_either_end_is_not_measured(metric):
         assert sentences(diagnosis(block(last), first=first)) == []
 
 
+@pytest.mark.parametrize(
+    ("hfc_lfc", "cos", "rank", "said"),
+    [
+        (0.25, 0.5, 5.0, "tokens end more alike by all three"),
+        (1.0, 0.1, 20.0, "tokens end less alike by all three"),
+        (0.5, 0.25, 10.0, "tokens end about as alike as they began by all three"),
+        (
+            0.25,
+            0.1,
+            20.0,
+            "the notions disagree: tokens end more alike by HFC/LFC, less alike by the mean cosine and the effective rank",
+        ),
+        (
+            0.5,
+            0.5,
+            5.0,
+            "the notions disagree: tokens end more alike by the mean cosine and the effective rank, about as alike as "
+            "they began by HFC/LFC",
+        ),
+        (0.25, 0.5, None, "tokens end more alike by both"),
+    ],
+)
+def test_notions_that_disagree_are_told(hfc_lfc, cos, rank, said):
+    first = {"hfc_lfc": 0.5, "cos": 0.25, "effective_rank": 10.0}
+    found = diagnosis(block({"hfc_lfc": hfc_lfc, "cos": cos, "effective_rank": rank}), first=first)
+    (sentence,) = sentences(found)
+    assert sentence.partition("; ")[2] == f"{said}."
+
+
 def test_all_that_is_measured_is_one_sentence():
     first, last = ({"hfc_lfc": 2.0 * x, "cos": x, "effective_rank": 10 * x} for x in (0.25, 0.5))
     assert sentences(diagnosis(block(last), first=first)) == [
-        "Measured: from the first block to the last HFC/LFC goes from 0.5 to 1 (× 2: relative to their mean, tokens "
-        "end further from one another), the mean cosine from 0.25 to 0.50, the effective rank from 2.5 to 5."
+        "Measured: from the first block to the last HFC/LFC from 0.5 to 1 (× 2), the mean cosine from 0.25 to 0.50, "
+        "the effective rank from 2.5 to 5; the notions disagree: tokens end more alike by the mean cosine, less alike "
+        "by HFC/LFC and the effective rank."
     ]
 
 
@@ -113,26 +148,37 @@ def test_parts_and_where_most_smoothing_comes_from():
         block(attention=-0.5, mlp=-0.1, norm=-0.001, gate=0.25),
     )
     assert sentences(found) == [
-        "By part: log HFC/LFC changes, over all blocks, through attention -0.70, MLPs +0.20, norms +0.00, gate +0.25; "
-        "most smoothing comes from attention, above all at depth 2."
+        "By part: over all blocks log HFC/LFC changes by -0.25, through attention -0.70, MLPs +0.20, norms +0.00, gate "
+        "+0.25; most smoothing comes from attention, above all at depth 2."
+    ]
+
+
+def test_where_tokens_move_apart_no_part_is_said_to_smooth_most():
+    found = diagnosis(block(attention=0.2, mlp=-0.1), block(attention=0.5, mlp=-0.3))
+    assert sentences(found) == [
+        "By part: over all blocks log HFC/LFC changes by +0.30, through attention +0.70, MLPs -0.40; tokens are set "
+        "apart above all by attention, most at depth 2."
     ]
 
 
 @pytest.mark.parametrize(
     ("mlp", "said"),
-    [(-0.006, "MLPs -0.01; most smoothing comes from MLPs, above all at depth 1"), (-0.004, "MLPs +0.00")],
+    [
+        (-0.506, "-0.01, through attention +0.50, MLPs -0.51; most smoothing comes from MLPs, above all at depth 1"),
+        (-0.496, "+0.00, through attention +0.50, MLPs -0.50"),
+    ],
 )
-def test_what_rounds_to_nothing_smooths_nothing(mlp, said):
+def test_what_rounds_to_nothing_has_no_cause(mlp, said):
     assert sentences(diagnosis(block(attention=0.5, mlp=mlp))) == [
-        f"By part: log HFC/LFC changes, over all blocks, through attention +0.50, {said}."
+        f"By part: over all blocks log HFC/LFC changes by {said}."
     ]
 
 
 def test_a_part_that_is_known_nowhere_is_left_out():
     found = diagnosis(block(attention=None, mlp=None), block(attention=-0.1, mlp=None))
     assert sentences(found) == [
-        "By part: log HFC/LFC changes, over all blocks, through attention -0.10; most smoothing comes from attention, "
-        "above all at depth 2."
+        "By part: over all blocks log HFC/LFC changes by -0.10, through attention -0.10; most smoothing comes from "
+        "attention, above all at depth 2."
     ]
     assert sentences(diagnosis(block(attention=None, mlp=None))) == []
 
@@ -201,15 +247,21 @@ def test_sharpening_says_how_far_it_is_from_smoothing():
 
 
 def test_where_no_layer_knows_its_room_none_is_said():
-    assert steered_as((-0.5, 0.5)) == ["Steered as promised: the eigenvalues of H lie from -0.5 to 0.5 in 1 layers."]
-    some = steered_as((-0.5, 0.5), (-0.4, 0.5), rooms=(None, 0.5))
+    assert steered_as((-0.5, 0.5)) == ["Steered as promised: the eigenvalues of H lie from -0.5 to 0.5 in 1 layer."]
+    some = steered_as((-0.5, -0.1), (-0.4, 0.0), rooms=(None, 0.5))
     assert some[0].endswith("in 2 layers, 0.5 from where sharpening could turn into smoothing.")
+
+
+def test_what_smooths_too_is_not_said_to_sharpen():
+    assert steered_as((-0.01, 0.9), rooms=(0.99,)) == [
+        "Steered as promised: the eigenvalues of H lie from -0.01 to 0.9 in 1 layer."
+    ]
 
 
 @pytest.mark.parametrize("least", [0.0, 0.25, -3.86e-18])  # the last is zero but for rounding
 def test_smoothing_sharpens_nowhere(least):
     assert steered_as((least, 0.886), rooms=(1.0,)) == [
-        f"Steered as promised: the eigenvalues of H lie from {max(least, 0):.3g} to 0.886 in 1 layers, none below "
+        f"Steered as promised: the eigenvalues of H lie from {max(least, 0):.3g} to 0.886 in 1 layer, none below "
         "zero, so none sharpens."
     ]
 
@@ -217,17 +269,17 @@ def test_smoothing_sharpens_nowhere(least):
 def test_what_is_more_than_a_rounding_error_below_zero_sharpens():
     assert "none below zero" in steered_as((-0.9e-6, 1.0))[0]
     assert steered_as((-1.1e-6, 1.0)) == [
-        "Steered as promised: the eigenvalues of H lie from -1.1e-06 to 1 in 1 layers."
+        "Steered as promised: the eigenvalues of H lie from -1.1e-06 to 1 in 1 layer."
     ]
-    assert "from -0.9 to 0 in 1 layers" in steered_as((-0.9, 2e-19))[0]
+    assert "from -0.9 to 0 in 1 layer" in steered_as((-0.9, 2e-19))[0]
 
 
 def test_doubts_are_told_apart():
     folded = f"layer 0 (a): {FOLDED} from -1 to 1"
     still = "layer 1 (b): 2 eigenvalues are 0, which neither smooths nor sharpens"
     held = "Steered as promised: the eigenvalues of H lie from -0.5 to 0.5 in 2 layers"
-    with_norms = "; with norms and layer scales folded in, 1 of them have others too"
-    with_zeros = "; 1 of them have some that are 0, which neither smooths nor sharpens"
+    with_norms = "; with norms and layer scales folded in, 1 layer has others too"
+    with_zeros = "; 1 layer has some that are 0, which neither smooth nor sharpen"
     for doubts, said in (
         ([], ""),
         ([folded], with_norms),
@@ -244,7 +296,7 @@ def test_doubts_of_a_steered_model_are_counted_by_kind():
             layer.psi.clamp_(-0.7, 0.7)  # so that the promise holds
         layer.psi.view(-1)[0] = 0.0
     (said,) = sentences(diagnosis(block(), steering={"verified": verify(model).summary()}))
-    assert said.endswith("; 1 of them have some that are 0, which neither smooths nor sharpens.")
+    assert said.endswith("; 1 layer has some that are 0, which neither smooth nor sharpen.")
     assert "folded in" not in said
 
 
@@ -283,11 +335,15 @@ def test_eigenvalues_are_counted_over_layers_of_any_size():
 @pytest.mark.parametrize(
     ("heads", "undecided", "said"),
     [
-        (["smooth", "rough", "tie", "smooth"], None, "50.0% of 4 cases"),
-        (["smooth", "rough", "tie", "smooth"], 0.0, "50.0% of 4 cases"),
-        (["smooth", "undecided", "rough", "undecided"], 0.5, "25.0% of 4 cases, 2 undecided"),
-        (["rough", "tie"], None, "0.0% of 2 cases"),
-        (["smooth"] * 1500, None, "100.0% of 1,500 cases"),
+        (["smooth", "rough", "tie", "smooth"], None, "50.0% of 4 cases (one per input, layer and head)"),
+        (["smooth", "rough", "tie", "smooth"], 0.0, "50.0% of 4 cases (one per input, layer and head)"),
+        (
+            ["smooth", "undecided", "rough", "undecided"],
+            0.5,
+            "25.0% of 4 cases (one per input, layer and head), 2 undecided",
+        ),
+        (["rough", "tie"], None, "0.0% of 2 cases (one per input, layer and head)"),
+        (["smooth"] * 1500, None, "100.0% of 1,500 cases (one per input, layer and head)"),
     ],
 )
 def test_how_often_smoothing_dominates_head_by_head(heads, undecided, said):
@@ -301,7 +357,7 @@ def test_where_no_case_is_decided_the_first_reason_is_given():
     assert sentences(found) == ["Spectra: head by head no case is decided (one)."]
     undecided[1].verdict_heads[0][0], undecided[1].undecided_share = "rough", 0.5
     assert sentences(found) == [
-        "Spectra: head by head the smoothing eigenvalue dominates in 0.0% of 4 cases, 3 undecided."
+        "Spectra: head by head the smoothing eigenvalue dominates in 0.0% of 4 cases (one per input, layer and head), 3 undecided."
     ]
     assert sentences(diagnosis(block(dominance=dominance()))) == []
 
@@ -312,7 +368,7 @@ def test_where_no_case_is_decided_the_first_reason_is_given():
         (["smooth", "rough", "smooth"], "2 of 3"),
         (["smooth", "tie", "tie"], "1 of 3 (2 ties)"),
         (["undecided", "rough"], "0 of 2 (1 undecided)"),
-        (["tie", "undecided", "smooth"], "1 of 3 (1 ties, 1 undecided)"),
+        (["tie", "undecided", "smooth"], "1 of 3 (1 tie, 1 undecided)"),
     ],
 )
 def test_all_heads_together(joined, said):
@@ -324,7 +380,7 @@ def test_all_that_spectra_say_is_one_sentence():
     one = dominance(["smooth", "rough"], ["smooth"])
     assert sentences(diagnosis(block(spectrum=spectrum(0.25, 4), dominance=one))) == [
         "Spectra: 25% of the eigenvalues of H have a negative real part, head by head the smoothing eigenvalue "
-        "dominates in 50.0% of 2 cases, with all heads together in 1 of 1."
+        "dominates in 50.0% of 2 cases (one per input, layer and head), with all heads together in 1 of 1."
     ]
 
 
@@ -349,7 +405,7 @@ SIDE = "moved HFC/LFC to the side that its spectrum (all heads) favours in the l
 )
 def test_whether_one_pass_went_where_its_spectrum_points(joined, change, agrees):
     found = diagnosis(block(attention=change, dominance=dominance(joined=joined)))
-    where = "" if agrees else "; they part at depth 1"
+    where = "" if agrees else "; they disagree at depth 1"
     assert (
         sentences(found)[-1]
         == f"Prediction and measurement: in {int(agrees)} of 1 blocks one pass of attention {SIDE}{where}."
@@ -378,7 +434,7 @@ def test_depths_in_a_row_are_joined(apart, said):
     ]
     assert (
         sentences(diagnosis(*blocks))[-1]
-        == f"Prediction and measurement: in {8 - len(apart)} of 8 blocks one pass of attention {SIDE}; they part at "
+        == f"Prediction and measurement: in {8 - len(apart)} of 8 blocks one pass of attention {SIDE}; they disagree at "
         f"depth {said}."
     )
 
@@ -395,7 +451,8 @@ def test_depths_in_a_row_are_joined(apart, said):
         (
             [0.6, 0.5, 0.25],
             None,
-            "Accuracy: 62.5% of 80 test images; of 20 of them, corrupted, from 60.0% at intensity 1 to 25.0% at 3.",
+            "Accuracy: 62.5% of 80 test images; of 20 of them, corrupted, from 60.0% ± 11.0 at intensity 1 to 25.0% "
+            "± 9.7 at 3 (points, one standard error).",
         ),
     ],
 )
@@ -473,6 +530,17 @@ def test_what_the_real_blocks_do(real, said):
         f"Repeating the stack on the first input: {'spectra say ' + SAID['smooth']}; attention alone, simulated, "
         f"agrees{end}."
     )
+
+
+def test_the_input_and_the_mean_of_all_are_told_apart():
+    found = diagnosis(block({"hfc_lfc": 2.0}), extrapolation=[replace(ENTRY, real=Course([0.0, 8.0], [0.0, -1.0]))])
+    assert "the mean" not in sentences(found)[0]
+    found.provenance["inputs"] = 2
+    assert sentences(found)[0].endswith(
+        "take HFC/LFC from 1 to 0.368 in 8 blocks (1 is of this input alone; the mean over all inputs is 2)."
+    )
+    found.layers[-1].tokens["hfc_lfc"] = 1.0
+    assert "the mean" not in sentences(found)[0]
 
 
 def test_special_tokens_that_were_counted_are_told():

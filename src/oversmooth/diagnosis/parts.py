@@ -95,6 +95,15 @@ def share_of_smoothing(verdicts: list[str]) -> Number:
     return sum(v == "smooth" for v in verdicts) / len(verdicts)
 
 
+def standard_error(share: float, count: int) -> float:
+    """Of a share that was counted in so many independent cases.
+
+    >>> standard_error(0.5, 100)
+    0.05
+    """
+    return math.sqrt(share * (1 - share) / count) if count > 0 else math.nan
+
+
 @dataclass
 class Layer:
     """One block, or, first in the list, what enters the first block."""

@@ -6,13 +6,29 @@ Neutral by design: smoothing is a quantity, not a fault.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from oversmooth.anatomy.steered import FOLDED
 from oversmooth.diagnosis.facts import Number
-from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation, Layer
+from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation, Layer, standard_error
 from oversmooth.diagnosis.result import Diagnosis
 
 _ROUNDING = 1e-6  # relative to the largest eigenvalue: anything smaller is zero
+
+
+class _Notion(NamedTuple):
+    name: str
+    falls: bool
+    """Whether it falls as tokens become alike."""
+    least: float
+    """Change that counts as one: relative, but for the cosine."""
+
+
+_NOTIONS = {
+    "hfc_lfc": _Notion("HFC/LFC", True, 0.005),
+    "cos": _Notion("the mean cosine", False, 0.005),
+    "effective_rank": _Notion("the effective rank", True, 0.005),
+}
 
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
@@ -27,31 +43,48 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
         _agreement(blocks),
         _accuracy(diagnosis),
     ]
-    return [sentence for sentence in candidates if sentence] + [_further(entry) for entry in diagnosis.extrapolation]
+    return [sentence for sentence in candidates if sentence] + [
+        _further(entry, diagnosis) for entry in diagnosis.extrapolation
+    ]
 
 
 def _measured(diagnosis: Diagnosis) -> str:
     first, last = diagnosis.layers[0].tokens, diagnosis.layers[-1].tokens
-    clauses = []
-    if (before := first.get("hfc_lfc")) is not None and (after := last.get("hfc_lfc")) is not None:
-        clauses.append(
-            f"from the first block to the last HFC/LFC goes from {before:.3g} to {after:.3g}{_apart(before, after)}"
-        )
-    if (before := first.get("cos")) is not None and (after := last.get("cos")) is not None:
-        clauses.append(f"the mean cosine from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}")
-    if (before := first.get("effective_rank")) is not None and (after := last.get("effective_rank")) is not None:
-        clauses.append(f"the effective rank from {before:.3g} to {after:.3g}")
-    return f"Measured: {', '.join(clauses)}." if clauses else ""
-
-
-def _apart(before: float, after: float) -> str:
-    if before == 0:
+    clauses, sides = [], {}
+    for metric, (name, falls, _) in _NOTIONS.items():
+        before, after = first.get(metric), last.get(metric)
+        if before is None or after is None:
+            continue
+        if metric == "cos":
+            clauses.append(f"{name} from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}")
+        else:
+            factor = (
+                f" (× {after / before:.3g})" if metric == "hfc_lfc" and before and _moved(metric, before, after) else ""
+            )
+            clauses.append(f"{name} from {before:.3g} to {after:.3g}{factor}")
+        sides[name] = _moved(metric, before, after) * (-1 if falls else 1)
+    if not clauses:
         return ""
-    ratio = after / before
-    if abs(ratio - 1) < 0.005:
-        return " (relative to their mean, tokens end about as far apart as they began)"
-    towards = "nearer to" if ratio < 1 else "further from"
-    return f" (× {ratio:.3g}: relative to their mean, tokens end {towards} one another)"
+    return f"Measured: from the first block to the last {', '.join(clauses)}; {_in_all(sides)}."
+
+
+def _moved(metric: str, before: float, after: float) -> int:
+    """Whether a metric rose (1), fell (−1), or stayed where it was (0)."""
+    least = _NOTIONS[metric].least if metric == "cos" else _NOTIONS[metric].least * abs(before)
+    return 0 if abs(after - before) <= least else 1 if after > before else -1
+
+
+def _in_all(sides: dict[str, int]) -> str:
+    """Whether tokens end more alike, and by which notion where they disagree."""
+    words = {1: "more alike", -1: "less alike", 0: "about as alike as they began"}
+    by_side = {side: [name for name, found in sides.items() if found == side] for side in words}
+    known = {side: names for side, names in by_side.items() if names}
+    if len(known) == 1:
+        ((side, names),) = known.items()
+        by = f" by {'both' if len(names) == 2 else 'all three'}" if len(names) > 1 else ""
+        return f"tokens end {words[side]}{by}"
+    clauses = [f"{words[side]} by {' and '.join(names)}" for side, names in known.items()]
+    return f"the notions disagree: tokens end {', '.join(clauses)}"
 
 
 def _steered(diagnosis: Diagnosis) -> str:
@@ -65,18 +98,26 @@ def _steered(diagnosis: Diagnosis) -> str:
     low, high = min(c["least"] for c in layers), max(c["greatest"] for c in layers)
     noise = _ROUNDING * max(abs(low), abs(high))
     low, high = (0.0 if abs(end) <= noise else end for end in (low, high))
-    sentence = f"Steered as promised: the eigenvalues of H lie from {low:.3g} to {high:.3g} in {len(layers)} layers"
+    sentence = f"Steered as promised: the eigenvalues of H lie from {low:.3g} to {high:.3g} in {_layers(len(layers))}"
     rooms = [c["room"] for c in layers if c["room"] is not None]
-    if low < 0 and rooms:
+    if low < 0 and high <= 0 and rooms:
         sentence += f", {min(rooms):.2g} from where sharpening could turn into smoothing"
     elif low >= 0:
         sentence += ", none below zero, so none sharpens"
     others = sum(FOLDED in doubt for doubt in verified["doubts"])
     if others:
-        sentence += f"; with norms and layer scales folded in, {others} of them have others too"
+        sentence += f"; with norms and layer scales folded in, {_layers(others)} {_have(others)} others too"
     if still := len(verified["doubts"]) - others:
-        sentence += f"; {still} of them have some that are 0, which neither smooths nor sharpens"
+        sentence += f"; {_layers(still)} {_have(still)} some that are 0, which neither smooth nor sharpen"
     return sentence + "."
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'' if count == 1 else 's'}"
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
 def _parts(blocks: list[Layer]) -> str:
@@ -86,14 +127,16 @@ def _parts(blocks: list[Layer]) -> str:
     if not sums:
         return ""
     listed = ", ".join(f"{_sublayers(part)} {round(value, 2) + 0.0:+.2f}" for part, value in sums.items())
-    strongest = min(sums, key=lambda part: sums[part])
+    total = round(math.fsum(sums.values()), 2)
+    # What a part does against the whole is in the list; it does not explain the whole.
+    strongest = (min if total < 0 else max)(sums, key=lambda part: sums[part])
     where = ""
-    if round(sums[strongest], 2) < 0:
+    if total:
         values = [0.0 if v is None else v for v in changes[strongest]]
-        where = (
-            f"; most smoothing comes from {_sublayers(strongest)}, above all at depth {values.index(min(values)) + 1}"
-        )
-    return f"By part: log HFC/LFC changes, over all blocks, through {listed}{where}."
+        depth = values.index((min if total < 0 else max)(values)) + 1
+        what = "most smoothing comes from" if total < 0 else "tokens are set apart above all by"
+        where = f"; {what} {_sublayers(strongest)}, {'above all' if total < 0 else 'most'} at depth {depth}"
+    return f"By part: over all blocks log HFC/LFC changes by {round(total, 2) + 0.0:+.2f}, through {listed}{where}."
 
 
 def _known(values: list[Number]) -> bool:
@@ -134,11 +177,15 @@ def _predicted(diagnosis: Diagnosis, blocks: list[Layer]) -> str:
     if share is not None:
         cases = sum(len(row) for layer in blocks if layer.dominance for row in layer.dominance.verdict_heads)
         rest = f", {round(undecided * cases):,} undecided" if undecided else ""
-        clauses.append(f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases{rest}")
+        clauses.append(
+            f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases (one per input, layer and head){rest}"
+        )
     judged = [v for layer in blocks if layer.dominance for v in layer.dominance.joined_verdict]
     if judged:
-        others = [(sum(v == word for v in judged), name) for word, name in (("tie", "ties"), ("undecided",) * 2)]
-        counts = ", ".join(f"{count} {name}" for count, name in others if count)
+        others = [(sum(v == word for v in judged), word) for word in ("tie", "undecided")]
+        counts = ", ".join(
+            f"{count} {'ties' if word == 'tie' and count > 1 else word}" for count, word in others if count
+        )
         ties = f" ({counts})" if counts else ""
         clauses.append(f"with all heads together in {sum(v == 'smooth' for v in judged)} of {len(judged)}{ties}")
     return f"Spectra: {', '.join(clauses)}." if clauses else ""
@@ -148,7 +195,7 @@ def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
     """In how many blocks attention, applied once, went to the side its spectrum favours in the long run; and the
     depths where it did not.
     """
-    agree, part = 0, []
+    agree, apart = 0, []
     for index, layer in enumerate(blocks):
         if not layer.dominance or not layer.dominance.joined_verdict:
             continue
@@ -162,17 +209,17 @@ def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
         if (change < 0) == smooth:
             agree += 1
         else:
-            part.append(index + 1)
-    return agree, part
+            apart.append(index + 1)
+    return agree, apart
 
 
 def _agreement(blocks: list[Layer]) -> str:
-    agree, part = agreement(blocks)
-    if not agree and not part:
+    agree, apart = agreement(blocks)
+    if not agree and not apart:
         return ""
-    where = f"; they part at depth {_runs(part)}" if part else ""
+    where = f"; they disagree at depth {_runs(apart)}" if apart else ""
     return (
-        f"Prediction and measurement: in {agree} of {agree + len(part)} blocks one pass of attention moved HFC/LFC to "
+        f"Prediction and measurement: in {agree} of {agree + len(apart)} blocks one pass of attention moved HFC/LFC to "
         f"the side that its spectrum (all heads) favours in the long run{where}."
     )
 
@@ -186,8 +233,9 @@ def _accuracy(diagnosis: Diagnosis) -> str:
         sentence += f" ({accuracy.trained:.1%} of all, noted after training)"
     if accuracy.corrupted:
         first, last = accuracy.corrupted[0], accuracy.corrupted[-1]
-        sentence += f"; of {accuracy.corrupted_images} of them, corrupted, from {first:.1%} at intensity 1"
-        sentence += f" to {last:.1%} at {len(accuracy.corrupted)}"
+        around = [f"± {100 * standard_error(share, accuracy.corrupted_images):.1f}" for share in (first, last)]
+        sentence += f"; of {accuracy.corrupted_images} of them, corrupted, from {first:.1%} {around[0]} at intensity 1"
+        sentence += f" to {last:.1%} {around[1]} at {len(accuracy.corrupted)} (points, one standard error)"
     return sentence + "."
 
 
@@ -202,7 +250,7 @@ def _runs(numbers: list[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
-def _further(entry: Extrapolation) -> str:
+def _further(entry: Extrapolation, diagnosis: Diagnosis) -> str:
     predicted = {
         "smooth": f"smoothing, in the end × {entry.predicted_rate:.3g} per block"
         if entry.predicted_rate is not None
@@ -225,6 +273,9 @@ def _further(entry: Extrapolation) -> str:
         if first is not None and last is not None:
             text += f"; the real blocks, norm and MLP included, take HFC/LFC from {_ratio(first)} to {_ratio(last)}"
             text += f" in {entry.real.depth[-1]:.0f} blocks"
+            mean = diagnosis.layers[-1].tokens.get("hfc_lfc")
+            if mean is not None and diagnosis.provenance["inputs"] > 1 and _ratio(first) != f"{mean:.3g}":
+                text += f" ({_ratio(first)} is of this input alone; the mean over all inputs is {mean:.3g})"
     return text + (f" ({SPECIAL_COUNTED})." if SPECIAL_COUNTED in entry.note else ".")
 
 
