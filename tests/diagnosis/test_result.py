@@ -46,10 +46,10 @@ def test_plain_json_as_described():
     assert {"model", "provenance", "schema", "version"} <= data.keys()
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", None])
+@pytest.mark.parametrize("version", [0, 4, "1", None])
 def test_another_version(version):
     data = {**checks.diagnosis("ViT").to_dict(), "version": version}
-    with pytest.raises(InputError, match=rf"has version {version!r} and this program reads 1 to 2; diagnose again"):
+    with pytest.raises(InputError, match=rf"has version {version!r} and this program reads 1 to 3; diagnose again"):
         Diagnosis.from_dict(data)
 
 

@@ -85,6 +85,9 @@ def diagnose(
     variant: Annotated[Variant, typer.Option(help="How the norm enters H for dominance.")] = Variant.raw,
     stack: Annotated[str | None, typer.Option(help="Part of the name of the stack, where there are several.")] = None,
     depth: Annotated[int, typer.Option(help="Blocks to extrapolate over; 0 for none.", min=0, max=10_000)] = 24,
+    look: Annotated[
+        bool, typer.Option("--look/--no-look", help="Keep the tokens of the first input, to look at in the page.")
+    ] = True,
     device: Device = None,
     dtype: Dtype = None,
     seed: Seed = 0,
@@ -114,7 +117,14 @@ def diagnose(
             f"a page shows {page.MOST_MODELS} models at most, and {wanted} were asked for; make several pages"
         )
     settings = dict(
-        spectra=spectra, joined=joined, ranks=ranks, variant=variant.value, stack=stack, depth=depth, seed=seed
+        spectra=spectra,
+        joined=joined,
+        ranks=ranks,
+        variant=variant.value,
+        stack=stack,
+        depth=depth,
+        look=look,
+        seed=seed,
     )
     diagnoses = diagnose_all(
         models,

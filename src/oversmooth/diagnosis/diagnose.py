@@ -24,6 +24,7 @@ from oversmooth.diagnosis import verdict
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
 from oversmooth.diagnosis.facts import ModelFacts, Provenance, plain
 from oversmooth.diagnosis.layers import layers_observed
+from oversmooth.diagnosis.one_input import one_input
 from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Batch, Inputs
@@ -58,6 +59,7 @@ def diagnose(
     variant: str = "raw",
     rule: str = "complex",
     depth: int = 24,
+    look: bool = True,
     seed: int = 0,
     about: dict[str, Any] | None = None,
     progress: OnProgress | None = None,
@@ -78,6 +80,7 @@ def diagnose(
         variant: "raw" compares as the papers do; "folded" and "observed" have the norm before the layer in H.
         rule: "complex" uses eigenvalues as they are, "real" only their real parts (per head).
         depth: blocks to extrapolate over; 0 for none.
+        look: keep which tokens of the first input are alike, with their text or a small picture of it.
         seed: of Arnoldi's random starts.
         about: further facts to keep in `Diagnosis.model`.
         progress: called after each batch with (inputs done, inputs in all or None, the current step).
@@ -95,6 +98,7 @@ def diagnose(
     joined, ranks = arguments.whole(joined, "joined"), arguments.whole(ranks, "ranks")
     depth = arguments.whole(depth, "depth", most=MOST_BLOCKS)
     spectra, seed = arguments.flag(spectra, "spectra"), arguments.seed(seed)
+    look = arguments.flag(look, "look")
     if name is not None and not isinstance(name, str):
         raise InputError(f"name is {arguments.shown(name)}; give what the model is to be called, as text")
     if about is not None and not (isinstance(about, dict) and all(isinstance(key, str) for key in about)):
@@ -141,6 +145,7 @@ def diagnose(
         settings = Settings(ranks=ranks, spectra=spectra, joined=joined, variant=variant, rule=rule, seed=seed)
         special = isinstance(first, Batch) and first.special is not None and bool(first.special[:1].any())
         extrapolation = _extrapolate(blocks, inside, depth, seed, special, remarks) if spectra and depth else []
+        looked_at = one_input(blocks, first, one, run.mask(one), tokenizer) if look else None
         for block in blocks:
             block.forget()
         observed, accuracy = _observe(inside, blocks, settings, run, first, batches, inputs, progress)
@@ -207,6 +212,7 @@ def diagnose(
         layers=layers,
         extrapolation=extrapolation,
         remarks=remarks,
+        one_input=looked_at,
     )
     if (steering := steered_as(inside)) is not None:
         diagnosis.steering = steering.report()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from oversmooth.diagnosis.facts import Alone, Massive, Number, Numbers, Verdict
 
@@ -189,3 +189,41 @@ class Accuracy:
     """How images were corrupted, in words."""
     trained: Number = None
     """On the whole test set, as noted after training."""
+
+
+@dataclass
+class Picture:
+    """A small copy of an image: three bytes a pixel, row by row, in base64."""
+
+    width: int
+    height: int
+    pixels: str = field(repr=False)
+
+
+@dataclass
+class OneInput:
+    """Which tokens of one input are alike after every block, for looking at. Bytes are in base64."""
+
+    what: str
+    """Which input it is."""
+    kind: Annotated[str, Literal["image", "text", "tokens"]]
+    tokens: int
+    groups: int
+    """Shown tokens: all, or groups of them where there are too many to show."""
+    grid: list[int] | None
+    """Rows and columns of an image's patches."""
+    leading: int
+    """Shown tokens before the patches, such as [CLS]."""
+    labels: list[str] = field(repr=False)
+    """The text of each; empty where it is not known."""
+    picture: Picture | None
+    similarity: list[str] = field(repr=False)
+    """Per depth, the cosines of all pairs, row by row above the diagonal: byte / 127 − 1."""
+    received: list[str] = field(repr=False)
+    """Per block, head by head, the attention that each receives from all others on average, in 255ths of the largest;
+    empty where attention was not observed.
+    """
+    received_most: list[Number] = field(repr=False)
+    """Per block, the largest of these."""
+    aggregated: str = ""
+    """How tokens were grouped, in words; empty where each is shown by itself."""

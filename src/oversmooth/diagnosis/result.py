@@ -6,14 +6,16 @@ infinite ratio) are None here and ``null`` there.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from oversmooth.diagnosis.facts import ModelFacts, Number, Provenance, Steered
-from oversmooth.diagnosis.parts import Accuracy, Extrapolation, Layer, share_of_smoothing
+from oversmooth.diagnosis.parts import Accuracy, Extrapolation, Layer, OneInput, share_of_smoothing
 from oversmooth.metrics import METRICS
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
@@ -25,9 +27,11 @@ from oversmooth.safety.typed import typed
 if TYPE_CHECKING:
     import pandas
 
-SCHEMA, VERSION = "oversmooth/diagnosis", 2
-_READ = (1, 2)
-"""Version 1 had neither undecided cases nor how verdicts are known: what it lacks is None."""
+SCHEMA, VERSION = "oversmooth/diagnosis", 3
+_READ = (1, 2, 3)
+"""Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to look at: what they
+lack is None.
+"""
 _MOST_BYTES = 2 * 2**30
 _MEMORY_PER_BYTE = 12  # of a file: what its numbers take once they are read
 
@@ -48,6 +52,8 @@ class Diagnosis:
     """Of a steered model: the methods, how far a warm start moved its layers, whether the promised spectrum holds."""
     accuracy: Accuracy | None = None
     """Of a classifier that was tested as well."""
+    one_input: OneInput | None = None
+    """The tokens of one input, to look at; None where it was not kept, or cannot be."""
 
     def __repr__(self) -> str:
         """One line; `to_dict` gives everything."""
@@ -256,6 +262,34 @@ def _check_whole(diagnosis: Diagnosis) -> None:
     for entry in diagnosis.extrapolation:
         courses = [course for course in (entry.simulated, entry.real) if course is not None]
         _check_alike(entry.what, *((course.depth, course.log_hfc_lfc) for course in courses))
+    if diagnosis.one_input is not None:
+        _check_bytes(diagnosis.one_input, len(diagnosis.layers))
+
+
+def _check_bytes(shown: OneInput, depths: int) -> None:
+    """Check that what is shown of one input has as many bytes as it has tokens, pairs and heads."""
+    groups = shown.groups
+    if not 2 <= groups <= shown.tokens or groups > 4096:
+        raise ValueError(f"one_input has {groups} groups of {shown.tokens} tokens")
+    if shown.grid is not None and (len(shown.grid) != 2 or shown.leading + math.prod(shown.grid) != groups):
+        raise ValueError(f"one_input has {groups} groups, which do not make its grid")
+    _check_alike("one_input", (shown.labels or [""] * groups, [""] * groups), (shown.received, shown.received_most))
+    _check_alike("one_input", (shown.similarity, [""] * depths), (shown.received, [""] * (depths - 1)))
+    if any(_bytes(code) != groups * (groups - 1) // 2 for code in shown.similarity):
+        raise ValueError("a similarity of one_input has another size than its pairs of tokens")
+    if any(code and (not _bytes(code) or _bytes(code) % groups) for code in shown.received):
+        raise ValueError("what one_input received has another size than its tokens")
+    picture = shown.picture
+    if picture is not None and _bytes(picture.pixels) != 3 * picture.width * picture.height:
+        raise ValueError("the picture of one_input has another size than its pixels")
+
+
+def _bytes(code: str) -> int:
+    """How many bytes it stands for."""
+    try:
+        return len(base64.b64decode(code, validate=True))
+    except ValueError as error:
+        raise ValueError("one_input holds what is not base64") from error
 
 
 def _check_alike(what: str, *pairs: tuple[Sequence[Any], Sequence[Any]]) -> None:

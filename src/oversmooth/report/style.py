@@ -44,6 +44,7 @@ PALETTE: dict[str, Colour] = {
     "attention": Colour("#56b4e9", "#6cc0ef"),
     "mlp": Colour("#e69f00", "#eeb03a"),
     "norm": Colour("#8c959f", "#8d98a3"),
+    "norm-2": Colour("#117733", "#3fae6b"),
     "other": _PINK,
     "smooth": _BLUE,
     "rough": _ORANGE,
@@ -58,6 +59,7 @@ COLOURS_OF_MODELS = len(_MODELS)
 MODES = {"plain": "model-2", "smooth": "model-0", "sharpen": "model-1"}
 """Smoothing blue and sharpening orange wherever that is what tells the models apart."""
 _PARTS = ("attention", "mlp", "norm")
+_LATER_PARTS = {"norm after attention": "norm", "norm after mlp": "norm-2"}
 _PAPER_FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 _PAGE_FONT = (
     'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", "Liberation Sans", Arial, sans-serif'
@@ -77,7 +79,7 @@ def plain_signs(name: str) -> str:
 
 def part_colour(part: str) -> str:
     """The name of the colour of a part of a block."""
-    return part if part in _PARTS else "other"
+    return part if part in _PARTS else _LATER_PARTS.get(part, "other")
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,18 @@ def ratio(log: Number, digits: int = 4) -> str:
 def spread(value: Number) -> str:
     """What stands after a mean; nothing where it is not known."""
     return "" if value is None else f" ± {number(value, 2)}"
+
+
+def sentence(text: str) -> str:
+    """Begun with a capital and ended with a full stop; names of modules and code stay as they are.
+
+    >>> sentence("not simulated: too long"), sentence("encoder.layer.1 is gated"), sentence("Done.")
+    ('Not simulated: too long.', 'encoder.layer.1 is gated.', 'Done.')
+    """
+    text = text.strip()
+    word = re.match(r"[a-z]+(?=[\s,:;]|$)", text)
+    text = text[:1].upper() + text[1:] if word else text
+    return text if not text or text[-1] in ".!?:…" else f"{text}."
 
 
 def _signed(text: str, value: float, sign: bool) -> str:

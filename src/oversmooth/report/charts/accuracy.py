@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from oversmooth.diagnosis.parts import Accuracy, standard_error
 from oversmooth.report.charts.base import Drawing, Panel, Shown, chart
 from oversmooth.report.charts.pieces import (
     by_model,
@@ -13,12 +16,13 @@ from oversmooth.report.charts.pieces import (
     quantitative,
     tip,
 )
-from oversmooth.report.style import Look, percent
+from oversmooth.report.style import Look, fixed, percent
 
 
 @chart(
     title="Accuracy, clean and corrupted",
-    lead="How many labels are found, in %, against the intensity of corruption; intensity 0 is the clean image.",
+    lead="How many labels are found, in %, against the intensity of corruption; intensity 0 is the clean image. Bars: "
+    "one standard error, of so many images.",
     missing="not tested",
 )
 def accuracy(models: list[Shown], look: Look) -> Drawing:
@@ -26,12 +30,15 @@ def accuracy(models: list[Shown], look: Look) -> Drawing:
     tested = [(m, [found.clean, *found.corrupted]) for m in models if (found := m.diagnosis.accuracy)]
     if not tested:
         return Drawing([])
-    rows = [
-        {"model": m.key, "depth": at, "value": round(100 * value, 3)}
-        for m, values in tested
-        for at, value in enumerate(values)
-    ]
     drawn = [m for m, _ in tested]
+    rows = []
+    for place, (m, values) in enumerate(tested):
+        for at, value in enumerate(values):
+            error = error_of(m.diagnosis.accuracy, at)
+            # Beside each other, so that bars of models that are as good as one another can be told apart.
+            beside = at + 0.07 * (place - (len(tested) - 1) / 2) / max(1, len(tested) / 3)
+            ends = {"low": round(100 * (value - error), 3), "high": round(100 * (value + error), 3)}
+            rows.append({"model": m.key, "depth": round(beside, 3), "value": round(100 * value, 3), **ends})
     most = max(len(values) for _, values in tested)
     x, colour = depth_axis(most, "intensity of corruption"), by_model(drawn, look)
     y = quantitative("value", "accuracy, %", {"zero": False, "nice": True}, tickCount=5)
@@ -41,7 +48,7 @@ def accuracy(models: list[Shown], look: Look) -> Drawing:
             tip(
                 look,
                 f"intensity {at}" if at else "clean",
-                [(i, percent(values[at] if at < len(values) else None)) for i, (_, values) in enumerate(tested)],
+                [(i, _counted(m, values, at)) for i, (m, values) in enumerate(tested)],
             ),
         )
         for at in range(most)
@@ -51,6 +58,10 @@ def accuracy(models: list[Shown], look: Look) -> Drawing:
         "data": inline(rows),
         "layer": [
             *hover_columns(look, stops, x),
+            {
+                "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.55},
+                "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
+            },
             {
                 "mark": {"type": "line", "strokeWidth": 2, "strokeJoin": "round"},
                 "encoding": {"x": x, "y": y, "color": colour},
@@ -65,3 +76,17 @@ def accuracy(models: list[Shown], look: Look) -> Drawing:
     described = f"Accuracy of {named} against the intensity of corruption; the table beside it has the values"
     legend = model_legend(drawn, look)
     return Drawing([Panel("", spec, tips=legend, described=described, place="accuracy")], legend)
+
+
+def error_of(accuracy: Accuracy | None, intensity: int) -> float:
+    """The standard error of a share at an intensity of corruption, 0 for clean."""
+    assert accuracy is not None
+    share = accuracy.corrupted[intensity - 1] if intensity else accuracy.clean
+    error = standard_error(share, accuracy.corrupted_images if intensity else accuracy.images)
+    return 0.0 if math.isnan(error) else error
+
+
+def _counted(m: Shown, values: list[float], at: int) -> str:
+    if at >= len(values):
+        return percent(None)
+    return f"{percent(values[at])} ± {fixed(100 * error_of(m.diagnosis.accuracy, at), 1)}"

@@ -33,6 +33,9 @@ class Key(NamedTuple):
     """A class of the page's signs: line, line dashed, tick, round, ring, diamond; empty for a square."""
     colour: str
     label: str
+    field: str = ""
+    """Where a reader may hide what it stands for: rows whose `field` is `value`."""
+    value: str | int = ""
 
 
 @dataclass
@@ -122,10 +125,17 @@ def shown(diagnoses: list[Diagnosis], look: Look) -> list[Shown]:
 
 def figure(of: Chart, diagnoses: list[Diagnosis]) -> Spec | None:
     """The chart on paper, whole; None where there is no data."""
-    panels = of.draw(shown(diagnoses, PAPER), PAPER).panels
+    models = shown(diagnoses, PAPER)
+    return assembled(of.title, of.draw(models, PAPER).panels, models, of.arranged)
+
+
+def assembled(title: str, panels: list[Panel], models: list[Shown], arranged: Spec = IN_A_ROW) -> Spec | None:
+    """Panels beside each other under a title; one model has its name there, as no legend names it."""
     if not panels:
         return None
-    return {"concat": [_titled(panel) for panel in panels], **of.arranged}
+    alone = models[0].label if len(models) == 1 and all(panel.title != models[0].label for panel in panels) else ""
+    heading = {"text": title, **({"subtitle": alone} if alone else {}), "anchor": "start", "fontSize": 16, "offset": 14}
+    return {"title": heading, "concat": [_titled(panel) for panel in panels], **arranged}
 
 
 def _titled(panel: Panel) -> Spec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oversmooth.diagnosis.parts import Layer
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import (
     answering,
@@ -23,17 +24,17 @@ _SIGNED = "datum.value == 0 ? '0' : format(datum.value, '+~g')"
 @chart(
     title="Which part does it",
     lead="What each part of a block adds to log HFC/LFC. Below zero it brings tokens together, above zero it sets them "
-    "apart; the mark is the sum.",
+    "apart. The black mark is the whole block: the sum of its parts.",
     missing="The parts of this model were not observed.",
     one_model=True,
     arranged={"columns": 2, "spacing": 24},
 )
 def changes(models: list[Shown], look: Look) -> Drawing:
     """What attention, MLP and norm add to log HFC/LFC, layer by layer, a panel per model."""
-    parts = list(dict.fromkeys(c.part for m in models for layer in m.diagnosis.layers for c in layer.changes))
+    parts = list(dict.fromkeys(part for m in models for layer in m.diagnosis.layers for part in stages(layer)))
     colours = look.colours([part_colour(part) for part in parts])
-    keys = [*(Key("", colour, part) for part, colour in zip(parts, colours, strict=True))]
-    keys.append(Key("tick", look.colour("ink"), "sum"))
+    keys = [*(Key("", colour, part, "part", part) for part, colour in zip(parts, colours, strict=True))]
+    keys.append(Key("tick", look.colour("ink"), "sum, the whole block"))
     panels = []
     for m in models:
         bars, sums = _rows(m, parts, look)
@@ -77,17 +78,31 @@ def changes(models: list[Shown], look: Look) -> Drawing:
     return Drawing(panels, keys if parts else [])
 
 
+def stages(layer: Layer) -> list[str]:
+    """The parts of a block in their order; of two that are called the same, the later ones by what they follow."""
+    names: list[str] = []
+    for place, change in enumerate(layer.changes):
+        name = change.part
+        if sum(c.part == name for c in layer.changes) > 1 and place:
+            name = f"{name} after {layer.changes[place - 1].part}"
+        while name in names:
+            name += " again"
+        names.append(name)
+    return names
+
+
 def _rows(m: Shown, parts: list[str], look: Look) -> tuple[list[Spec], list[Spec]]:
     """Bars, and their sums."""
     bars, sums = [], []
     for depth, layer in enumerate(m.diagnosis.layers):
-        found = [(c.part, c.log_hfc_lfc) for c in layer.changes if c.log_hfc_lfc is not None]
+        named = list(zip(stages(layer), layer.changes, strict=True))
+        found = [(part, c.log_hfc_lfc) for part, c in named if c.log_hfc_lfc is not None]
         if not found:
             continue
         total = sum(value for _, value in found)
-        said = [
-            (parts.index(c.part), number(c.log_hfc_lfc, 3, sign=True) + spread(c.spread)) for c in layer.changes
-        ] + [(len(parts), number(total, 3, sign=True))]
+        said = [(parts.index(part), number(c.log_hfc_lfc, 3, sign=True) + spread(c.spread)) for part, c in named] + [
+            (len(parts), number(total, 3, sign=True))
+        ]
         more = tip(look, titled(depth, layer.name), said, layer=depth)
         bars += [
             {"depth": depth, "part": part, "place": parts.index(part), "value": value, **more} for part, value in found

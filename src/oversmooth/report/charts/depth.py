@@ -30,13 +30,27 @@ _PLACES = {"input convergence": "hfc", "angle convergence": "cos"}
 _BESIDE = {"abs_cos": "cos"}
 """Metrics that the page draws dashed beside others."""
 _MOST_DOTTED = 30
+_BOUNDED = ("effective_rank", "stable_rank")
+"""Metrics that cannot exceed the smaller of tokens and width: their axis shows all that is possible."""
+
+
+@chart(title="How alike tokens are", lead="", in_files=False)
+def alike(models: list[Shown], look: Look) -> Drawing:
+    """The mean cosine of tokens after every block, a line per model: what the page shows first."""
+    metric = METRICS["cos"]
+    if not any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers):
+        return Drawing([])
+    panels = [_curve(models, metric, look, without_massive=False, first=True)]
+    if any(layer.without_massive for m in models for layer in m.diagnosis.layers):
+        panels[0].without_massive = False
+        panels.append(_curve(models, metric, look, without_massive=True, first=True))
+    return Drawing(panels, model_legend(models, look) if len(models) > 1 else [])
 
 
 @chart(
     title="Over depth",
     lead="Three notions of smoothing, each weaker than the one before: tokens become equal, parallel, or a rank-one "
-    "array. Depth 0 is what enters the first block. Bands are one standard deviation over inputs, of its logarithm for "
-    "HFC/LFC.",
+    "array. Depth 0 is what enters the first block. Bands: one standard deviation over inputs.",
 )
 def curves(models: list[Shown], look: Look) -> Drawing:
     """The three notions after every block, a line per model (the first paper's figure 2)."""
@@ -49,7 +63,7 @@ def curves(models: list[Shown], look: Look) -> Drawing:
 
 
 @chart(
-    title="",
+    title="Sharpening, smoothing and left alone",
     in_page=False,
     arranged={
         "columns": 1,
@@ -71,7 +85,7 @@ def steered(models: list[Shown], look: Look) -> Drawing:
     return Drawing(rows)
 
 
-@chart(title="", in_page=False, in_files=False)
+@chart(title="Mean cosine of tokens over depth", in_page=False, in_files=False)
 def cosines(models: list[Shown], look: Look) -> Drawing:
     """The mean cosine of tokens after every block, a line per model (the second paper's curves); drawn on request."""
     metric = METRICS["cos"]
@@ -93,7 +107,16 @@ def _notions(models: list[Shown], look: Look, *, without_massive: bool = False) 
     return [_curve(models, metric, look, without_massive=without_massive) for metric in found]
 
 
-def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: bool) -> Panel:
+def of_metric(models: list[Shown], name: str, look: Look) -> list[Panel]:
+    """One metric over depth, on request."""
+    metric = METRICS[name]
+    if not any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers):
+        return []
+    return [_curve(models, metric, look, without_massive=False)]
+
+
+def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: bool, first: bool = False) -> Panel:
+    """first: as the page's first chart, larger and over all that a cosine can be."""
     series = list(zip(DASHES, _drawn(metric, look), strict=False))
     beside = len(series) > 1
     count = max(len(m.diagnosis.layers) for m in models)
@@ -110,7 +133,12 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
     linear = {"zero": False, "nice": False, "padding": 6}
     scale = {"type": "log", "domain": _span(drawn), "nice": False} if metric.scale == "log" else linear
     ticks = {"format": "~g"} if metric.scale == "log" else {}
-    label = None if look.in_page else metric.label
+    ceilings = _ceilings(models) if metric.name in _BOUNDED else {}
+    if ceilings:
+        scale = {"domain": [0, 1.06 * max(ceilings)], "nice": False}
+    if first:
+        scale, ticks = {"domain": [min([0.0, *drawn]), max([1.0, *drawn])], "nice": False}, {"format": "~%"}
+    label = "how alike tokens are: mean cosine" if first else None if look.in_page else metric.label or metric.name
     x, y, colour = depth_axis(count), quantitative("value", label, scale, tickCount=5, **ticks), by_model(models, look)
     dash = {"strokeDash": nominal("kind", list(DASHES), list(DASHES.values()), None)} if beside else {}
     detail = {"detail": [{"field": "model"}, *([{"field": "kind"}] if beside else [])]}
@@ -134,12 +162,17 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
                 "encoding": {"x": x, "y": y, "color": colour, "size": dots(look, size)},
             }
         )
-    place = _PLACES.get(metric.notion, "rank")
+    layers += [_ceiling(height, look) for height in ceilings]
+    place = "alike" if first else _PLACES.get(metric.notion, "rank")
     named = ", ".join(m.label for m in models)
     return Panel(
-        caption(look, metric.notion if place in _PLACES.values() or not look.in_page else "rank collapse"),
-        {**look.size(*_SIZE), "data": inline(rows), "layer": layers},
-        note="" if beside or place == "rank" or not look.in_page else f"{metric.label} → {0 if metric.falls else 1}",
+        ""
+        if first
+        else caption(look, metric.notion if place in _PLACES.values() or not look.in_page else "rank collapse"),
+        {**look.size(*_SIZE[:2], 300 if first else _SIZE[2]), "data": inline(rows), "layer": layers},
+        note=""
+        if beside or place in ("rank", "alike") or not look.in_page
+        else f"{metric.label} → {0 if metric.falls else 1}",
         keys=[Key(kind, "currentcolor", of.heading) for kind, of in series] if beside else [],
         tips=_tips(models, series, look),
         described=f"{metric.label} of {named} over depth; the table under Numbers has the values",
@@ -147,6 +180,28 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
         option=metric.label if place == "rank" else "",
         without_massive=without_massive or None,
     )
+
+
+def _ceilings(models: list[Shown]) -> dict[int, None]:
+    """The largest rank that each model's tokens can have, every one once."""
+    found = {}
+    for m in models:
+        tokens, width = m.diagnosis.provenance.get("tokens"), m.diagnosis.model.get("width")
+        if tokens and width:
+            found[min(max(tokens), width)] = None
+    return found
+
+
+def _ceiling(height: int, look: Look) -> Spec:
+    colour = look.colour("soft")
+    rule = {"type": "rule", "strokeDash": [3, 3], "color": colour}
+    text = {"type": "text", "align": "left", "baseline": "bottom", "dx": 2, "dy": -2, "x": 0, "color": colour}
+    y = {"datum": height, "type": "quantitative"}
+    label = {**text, "text": f"largest possible: {height}", "fontSize": 10.5}
+    return {
+        "data": inline([{}]),
+        "layer": [{"mark": rule, "encoding": {"y": y}}, {"mark": label, "encoding": {"y": y}}],
+    }
 
 
 def _drawn(metric: Metric, look: Look) -> list[Metric]:
@@ -201,7 +256,7 @@ def _tips(models: list[Shown], series: list[tuple[str, Metric]], look: Look) -> 
     for m in models:
         for kind, metric in series:
             words = [m.label] * several + [metric.label] * (len(series) > 1 or not several)
-            found.append(Key(kind, look.colour(m.colour), ", ".join(words)))
+            found.append(Key(kind, look.colour(m.colour), ", ".join(words), "model", m.key))
     return [*found, Key("", "", "inputs with massive tokens")]
 
 

@@ -123,7 +123,7 @@ def _cells(depth: int, layer: Layer, found: LayerDominance, look: Look) -> list[
 def radii(models: list[Shown], look: Look) -> Drawing:
     """ρ smooth beside ρ rough of all heads together, layer by layer, a panel per model."""
     names, colours = list(_SHAPES), look.colours([colour for colour, _, _ in _SHAPES.values()])
-    keys = [Key(sign, look.colour(colour), name) for name, (colour, _, sign) in _SHAPES.items()]
+    keys = [Key(sign, look.colour(colour), name, "kind", name) for name, (colour, _, sign) in _SHAPES.items()]
     panels = []
     for m in models:
         points, links = _radii(m, look)

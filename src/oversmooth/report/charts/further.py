@@ -19,7 +19,7 @@ from oversmooth.report.charts.pieces import (
     quantitative,
     tip,
 )
-from oversmooth.report.style import Look, number, ratio
+from oversmooth.report.style import Look, number, ratio, sentence
 
 _LOG_10 = math.log(10)
 _LOWEST = -14
@@ -56,7 +56,7 @@ def extrapolation(models: list[Shown], look: Look) -> Drawing:
             panels.append(panel)
     dotted = any(e.predicted_rate is not None for m in models for e in m.diagnosis.extrapolation)
     kinds = [kind for kind in _KINDS if kind != "predicted" or dotted]
-    legend = [Key(_SIGNS[kind][0], look.colour(_SIGNS[kind][1]), _KINDS[kind]) for kind in kinds]
+    legend = [Key(_SIGNS[kind][0], look.colour(_SIGNS[kind][1]), _KINDS[kind], "kind", _KINDS[kind]) for kind in kinds]
     return Drawing(panels, legend if panels else [])
 
 
@@ -80,7 +80,9 @@ def _panel(
     wide = end > _MOST_LINEAR
     scale = {"domain": [0, end], "nice": False, **({"type": "symlog", "constant": 2} if wide else {})}
     ticks = {"values": [t for t in _TICKS if t <= end]} if wide else {"tickCount": 6, "tickMinStep": 1}
-    x = quantitative("depth", "further blocks", scale, format="d", grid=False, **ticks)
+    x = quantitative(
+        "depth", "further blocks (logarithmic)" if wide else "further blocks", scale, format="d", grid=False, **ticks
+    )
     log_scale = {"type": "log", "domain": [10 ** (least - air), 10 ** (most + air)], "nice": False}
     y = quantitative("value", "HFC/LFC", log_scale, format="~g", tickCount=5)
     drawn = [kind for kind in _KINDS if any(row["kind"] == _KINDS[kind] for row in rows)]
@@ -159,4 +161,5 @@ def _in_words(e: Extrapolation) -> tuple[str, str]:
     if e.real and e.real.log_hfc_lfc:
         words.append(f"Real blocks: from {ratio(e.real.log_hfc_lfc[0])} to {ratio(e.real.log_hfc_lfc[-1])}.")
     residual = "" if e.residual is None else f", residual {number(e.residual, 2)}"
-    return " ".join([*words, e.note] if e.note else words), f"input {e.input}, H {e.variant}{residual}"
+    notes = [sentence(note) for note in e.note.split("; ") if note]
+    return " ".join([*words, *notes]), f"input {e.input}, H {e.variant}{residual}"

@@ -66,7 +66,7 @@ def by_model(models: list[Shown], look: Look) -> Spec:
 
 
 def model_legend(models: list[Shown], look: Look) -> list[Key]:
-    return [Key("line", look.colour(m.colour), m.label) for m in models]
+    return [Key("line", look.colour(m.colour), m.label, "model", m.key) for m in models]
 
 
 def zero_line(look: Look) -> Spec:

@@ -64,7 +64,7 @@ def eigenvalues(models: list[Shown], look: Look) -> Drawing:
                 place=f"eigenvalues-{m.key}",
             )
         )
-    return Drawing(panels, [Key("", look.colour(colour), sign) for sign, colour in _SIGNS.items()])
+    return Drawing(panels, [Key("", look.colour(colour), sign, "sign", sign) for sign, colour in _SIGNS.items()])
 
 
 def _bars(values: list[float], end: float) -> list[Spec]:
