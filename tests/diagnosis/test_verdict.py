@@ -111,7 +111,8 @@ def test_what_is_unknown_at_either_end_is_not_measured(metric):
             0.25,
             0.1,
             20.0,
-            "the notions disagree: tokens end more alike by HFC/LFC, less alike by the mean cosine and the effective rank",
+            "the notions disagree: tokens end more alike by HFC/LFC, less alike by the mean cosine and the effective "
+            "rank",
         ),
         (
             0.5,
@@ -357,7 +358,8 @@ def test_where_no_case_is_decided_the_first_reason_is_given():
     assert sentences(found) == ["Spectra: head by head no case is decided (one)."]
     undecided[1].verdict_heads[0][0], undecided[1].undecided_share = "rough", 0.5
     assert sentences(found) == [
-        "Spectra: head by head the smoothing eigenvalue dominates in 0.0% of 4 cases (one per input, layer and head), 3 undecided."
+        "Spectra: head by head the smoothing eigenvalue dominates in 0.0% of 4 cases (one per input, layer and head), "
+        "3 undecided."
     ]
     assert sentences(diagnosis(block(dominance=dominance()))) == []
 
@@ -434,8 +436,8 @@ def test_depths_in_a_row_are_joined(apart, said):
     ]
     assert (
         sentences(diagnosis(*blocks))[-1]
-        == f"Prediction and measurement: in {8 - len(apart)} of 8 blocks one pass of attention {SIDE}; they disagree at "
-        f"depth {said}."
+        == f"Prediction and measurement: in {8 - len(apart)} of 8 blocks one pass of attention {SIDE}; they disagree "
+        f"at depth {said}."
     )
 
 

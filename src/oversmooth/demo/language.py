@@ -45,7 +45,7 @@ Recipe = Callable[[bool, int], tuple[Loaded, Inputs]]
 
 def models() -> list[tuple[str, Recipe]]:
     """(name, how to load it, as trained or random from a seed, with its inputs)."""
-    return [("MiniLM", _minilm), ("ALBERT of rxnmapper", _albert)]
+    return [("MiniLM", _minilm), ("chemistry ALBERT", _albert)]
 
 
 def _minilm(random: bool, seed: int) -> tuple[Loaded, Inputs]:
@@ -57,7 +57,7 @@ def _minilm(random: bool, seed: int) -> tuple[Loaded, Inputs]:
 def _albert(random: bool, seed: int) -> tuple[Loaded, Inputs]:
     path = folder(ALBERT)
     loaded = load(str(path), random=random, seed=seed)
-    loaded.name = "ALBERT, one layer 12 times" + (" (random)" if random else "")
+    loaded.name = "chemistry ALBERT" + (" (random)" if random else "")
     tokenizer = smiles_tokenizer(path / "vocab.txt")
     inputs = text_inputs(tokenizer, REACTIONS, count=_TEXTS, length=_TOKENS, batch=8, lines=True)
     inputs.what = f"{inputs.count} reactions that come with oversmooth"

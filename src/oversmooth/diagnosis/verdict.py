@@ -48,6 +48,17 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
     ]
 
 
+def disagreement(diagnosis: Diagnosis) -> str:
+    """By which notions tokens end more alike and by which less; empty where none contradicts another."""
+    first, last = diagnosis.layers[0].tokens, diagnosis.layers[-1].tokens
+    sides = {}
+    for metric, (name, falls, _) in _NOTIONS.items():
+        before, after = first.get(metric), last.get(metric)
+        if before is not None and after is not None:
+            sides[name] = _moved(metric, before, after) * (-1 if falls else 1)
+    return _in_all(sides).partition("tokens end ")[2] if {1, -1} <= set(sides.values()) else ""
+
+
 def _measured(diagnosis: Diagnosis) -> str:
     first, last = diagnosis.layers[0].tokens, diagnosis.layers[-1].tokens
     clauses, sides = [], {}
@@ -178,7 +189,8 @@ def _predicted(diagnosis: Diagnosis, blocks: list[Layer]) -> str:
         cases = sum(len(row) for layer in blocks if layer.dominance for row in layer.dominance.verdict_heads)
         rest = f", {round(undecided * cases):,} undecided" if undecided else ""
         clauses.append(
-            f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases (one per input, layer and head){rest}"
+            f"head by head the smoothing eigenvalue dominates in {share:.1%} of {cases:,} cases (one per input, layer "
+            f"and head){rest}"
         )
     judged = [v for layer in blocks if layer.dominance for v in layer.dominance.joined_verdict]
     if judged:

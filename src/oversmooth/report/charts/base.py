@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.report.style import MODES, PAPER, Look, model_colour, plain_signs
+from oversmooth.report.style import COLOURS_OF_MODELS, MODES, PAPER, Look, model_colour, plain_signs
 from oversmooth.safety.foreign import visible
 
 Spec = dict[str, Any]
@@ -115,12 +115,28 @@ def chart(**settings: Any) -> Callable[[Draw], Draw]:
 def shown(diagnoses: list[Diagnosis], look: Look) -> list[Shown]:
     """Diagnoses with the names and colours that tell them apart."""
     names = [d.name if look.in_page else visible(plain_signs(d.name)) for d in diagnoses]
-    modes = [str(d.model.get("mode") or (d.model.get("recipe") or {}).get("variant")) for d in diagnoses]
-    by_mode = len(set(modes)) == len(modes) and set(modes) <= set(MODES)
-    colours = [MODES[mode] if by_mode else model_colour(index) for index, mode in enumerate(modes)]
+    modes = [mode_of(d) for d in diagnoses]
+    by_mode = len(set(modes)) == len(modes) > 1 and set(modes) <= set(MODES)
+    # More models than colours can be told apart: the page shows a few at a time, and colours those.
+    many = look.in_page and len(diagnoses) > COLOURS_OF_MODELS
+    colours = [
+        MODES[mode] if by_mode else f"shown-{index}" if many else model_colour(index)
+        for index, mode in enumerate(modes)
+    ]
     labels = distinct(names)
     named = enumerate(zip(labels, colours, diagnoses, strict=True))
     return [Shown(label, colour, index if look.in_page else label, d) for index, (label, colour, d) in named]
+
+
+def mode_of(diagnosis: Diagnosis) -> str:
+    """Whether it was made to smooth or to sharpen, or is plain; empty where that is not known."""
+    model = diagnosis.model
+    if known := model.get("mode") or (model.get("recipe") or {}).get("variant"):
+        return str(known)
+    methods = (diagnosis.steering or {}).get("methods") or []
+    if not methods:
+        return "plain"
+    return str(methods[0].get("mode") or "") if len(methods) == 1 else ""
 
 
 def figure(of: Chart, diagnoses: list[Diagnosis]) -> Spec | None:

@@ -48,9 +48,10 @@ def alike(models: list[Shown], look: Look) -> Drawing:
 
 
 @chart(
-    title="Over depth",
-    lead="Three notions of smoothing, each weaker than the one before: tokens become equal, parallel, or a rank-one "
-    "array. Depth 0 is what enters the first block. Bands: one standard deviation over inputs.",
+    title="Over depth: three notions of smoothing",
+    lead="Each weaker than the one before: tokens become equal (HFC/LFC falls to 0), parallel (cosines rise to 1), or "
+    "a rank-one array (the effective rank falls to 1). Depth 0 is what enters the first block. Bands: one standard "
+    "deviation over inputs.",
 )
 def curves(models: list[Shown], look: Look) -> Drawing:
     """The three notions after every block, a line per model (the first paper's figure 2)."""
