@@ -140,7 +140,7 @@ def _cosine(diagnosis: Diagnosis, place: int) -> Number:
 
 
 def _alike(cosine: float) -> str:
-    return f"{round(100 * cosine) + 0:d} %".replace("-", "−")
+    return f"{round(100 * cosine) + 0:d}\u00a0%".replace("-", "−")
 
 
 def _listed(words: list[str]) -> str:

@@ -10,7 +10,9 @@ from oversmooth.report.charts.spectra import MOST_A_PLOT, outermost
 
 MOST_EIGENVALUES = 120_000
 """Of all spectra together, about 2.5 MB at most. BERT-base has 55,296."""
-MOST_BYTES_TO_LOOK_AT = 1_500_000
+_FEW = 6
+"""Models whose spectra may fill the page; of more, other things do."""
+MOST_BYTES_TO_LOOK_AT = 1_200_000
 """Of the single inputs of all models together, so that a page stays below 5 MB."""
 
 
@@ -42,7 +44,7 @@ def thin(data: list[dict[str, Any]]) -> list[str]:
     """Take eigenvalues out where there are more than a page can hold; a sentence for each model that lost some."""
     plots = [[p for layer in entry["layers"] if layer["spectrum"] for p in _plots(layer["spectrum"])] for entry in data]
     sizes = sorted(_size(plot) for of_model in plots for plot in of_model)
-    allowed, left = MOST_A_PLOT, MOST_EIGENVALUES
+    allowed, left = MOST_A_PLOT, MOST_EIGENVALUES * _FEW // max(_FEW, 2 * len(data) - _FEW)
     for i, size in enumerate(sizes):  # small plots stay whole, and leave what they do not need to the large ones
         fair = left // (len(sizes) - i)
         if size > fair:
@@ -96,5 +98,3 @@ def json_in_html(value: Any) -> str:
     """JSON that cannot end the element it stands in, whatever names it holds."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-

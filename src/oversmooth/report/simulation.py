@@ -18,10 +18,10 @@ from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.theory.toy import ToyOutcome
 
 CHART_ENDINGS = (".png", ".svg", ".pdf", ".html", ".json")
-_POWER = "datum.value == 1 ? '1' : format(datum.value, '.0e')"
+power = "datum.value == 1 ? '1' : format(datum.value, '.0e')"
 # Below these a chart has nothing to show: σ₂/σ₁ is not resolved any more, and HFC/LFC is as good as zero.
 _FLOOR = {"hfc_lfc": 1e-12, "sigma_ratio": 1e-7, "abs_cos": 0.0}
-_PANELS = (
+PANELS = (
     ("hfc_lfc", "HFC / LFC", "input convergence"),
     ("abs_cos", "mean |cos|", "angle convergence"),
     ("sigma_ratio", "σ₂ / σ₁", "rank collapse"),
@@ -119,7 +119,9 @@ def save(outcomes: list[ToyOutcome], path: Path, title: str) -> None:
         if path.suffix.lower() == ".json":
             temporary.write_text(json.dumps(numbers(outcomes, title), indent=1), encoding="utf-8")
         elif path.suffix.lower() == ".html":
-            chart(outcomes, title).save(temporary, format="html", inline=True)
+            from oversmooth.report import simulation_page  # which is made of what is here
+
+            temporary.write_text(simulation_page.render(outcomes, title), encoding="utf-8")
         else:
             settings: dict[str, Any] = {"ppi": 160} if path.suffix.lower() == ".png" else {}
             chart(outcomes, title).save(temporary, format=path.suffix.lower()[1:], **settings)
@@ -130,7 +132,7 @@ def numbers(outcomes: list[ToyOutcome], title: str) -> dict[str, Any]:
     cases = []
     for outcome in outcomes:
         p, s = outcome.prediction, outcome.observed
-        curves = {name: _plain(getattr(s, name).mean(-1)) for name, _, _ in _PANELS if name != "hfc_lfc"}
+        curves = {name: _plain(getattr(s, name).mean(-1)) for name, _, _ in PANELS if name != "hfc_lfc"}
         cases.append(
             {
                 "settings": {k: v for k, v in vars(outcome.case).items() if k != "name"},
@@ -160,11 +162,11 @@ def chart(outcomes: list[ToyOutcome], title: str) -> Any:
     dashes = [[2, 3] if outcome.case.norm != "none" and outcome.case.gamma < 0 else [1, 0] for outcome in outcomes]
     dash = alt.StrokeDash("case:N", sort=names, scale=alt.Scale(domain=names, range=dashes), legend=legend)
     panels, has_predictions = [], False
-    for metric, label, notion in _PANELS:
-        rows = [row for outcome in outcomes for row in _curve(outcome, metric)]
-        expected = [row for outcome in outcomes for row in _expected(outcome, metric)]
-        scale = alt.Scale(domain=[0, 1]) if metric == "abs_cos" else alt.Scale(type="log", domain=_domain(rows, metric))
-        axis = alt.Axis(format=".1~f") if metric == "abs_cos" else alt.Axis(labelExpr=_POWER, tickCount=5)
+    for metric, label, notion in PANELS:
+        rows = [row for outcome in outcomes for row in curve(outcome, metric)]
+        expected = [row for outcome in outcomes for row in expected(outcome, metric)]
+        scale = alt.Scale(domain=[0, 1]) if metric == "abs_cos" else alt.Scale(type="log", domain=domain(rows, metric))
+        axis = alt.Axis(format=".1~f") if metric == "abs_cos" else alt.Axis(labelExpr=power, tickCount=5)
         y = alt.Y("value:Q", title=label, scale=scale, axis=axis)
         x = alt.X("layer:Q", title="layer", axis=alt.Axis(tickCount=5))
         tooltip = ["case:N", "layer:Q", alt.Tooltip("value:Q", title=label, format=".4~g")]
@@ -187,7 +189,7 @@ def chart(outcomes: list[ToyOutcome], title: str) -> Any:
     return styled(alt.hconcat(*panels, title=heading))
 
 
-def _curve(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
+def curve(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     values = getattr(outcome.observed, metric).mean(-1).tolist()
     depth = outcome.observed.depth.tolist()
     rows = []
@@ -197,7 +199,7 @@ def _curve(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _expected(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
+def expected(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     """The predicted end of a single draw without norm: a level where the rough part wins, a slope where smoothing
     does.
     """
@@ -219,7 +221,7 @@ def _expected(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     return [{"case": case.name, "layer": x, "value": value} for x in depth]
 
 
-def _domain(rows: list[dict[str, Any]], metric: str) -> list[float]:
+def domain(rows: list[dict[str, Any]], metric: str) -> list[float]:
     values = [row["value"] for row in rows] or [1.0]
     return [max(_FLOOR[metric], min(values) / 1.5), max(values) * 1.5]
 

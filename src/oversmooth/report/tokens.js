@@ -73,6 +73,10 @@ function drawImage(canvas, values, side, colours, { picture = false, chosen = nu
     context.fillRect(x, y, unit - (unit > 8 ? 1 : 0), unit - (unit > 8 ? 1 : 0));
   });
   context.globalAlpha = 1;
+  if (picture && one.leading) {
+    context.fillStyle = colours.ink; context.font = "12px sans-serif"; context.textBaseline = "middle";
+    context.fillText(one.leading === 1 ? "class token" : "tokens before the patches", one.leading * unit + 6, unit / 2);
+  }
   if (known(chosen)) {
     const [x, y] = at(chosen);
     context.lineWidth = unit > 16 ? 3 : 1.5; context.strokeStyle = colours.ink;

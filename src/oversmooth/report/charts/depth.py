@@ -140,7 +140,10 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
     if first:
         scale, ticks = {"domain": [min([0.0, *drawn]), max([1.0, *drawn])], "nice": False}, {"format": "~%"}
     label = "how alike tokens are: mean cosine" if first else None if look.in_page else metric.label or metric.name
-    x, y, colour = depth_axis(count), quantitative("value", label, scale, tickCount=5, **ticks), by_model(models, look)
+    x = depth_axis(count)
+    if first:
+        x["scale"] = {**x["scale"], "domain": [-0.2, 1.045 * max(count - 1, 1) + 0.1]}
+    y, colour = quantitative("value", label, scale, tickCount=5, **ticks), by_model(models, look)
     dash = {"strokeDash": nominal("kind", list(DASHES), list(DASHES.values()), None)} if beside else {}
     detail = {"detail": [{"field": "model"}, *([{"field": "kind"}] if beside else [])]}
     size = 0 if count > _MOST_DOTTED else 18 if len(models) <= 3 else 12
@@ -164,6 +167,8 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
             }
         )
     layers += [_ceiling(height, look) for height in ceilings]
+    if first:
+        layers.append(_ends(rows, x, y, colour))
     place = "alike" if first else _PLACES.get(metric.notion, "rank")
     named = ", ".join(m.label for m in models)
     return Panel(
@@ -181,6 +186,21 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
         option=metric.label if place == "rank" else "",
         without_massive=without_massive or None,
     )
+
+
+def _ends(rows: list[Spec], x: Spec, y: Spec, colour: Spec) -> Spec:
+    """How alike tokens end, written there: of lines that end too near to one another, the first."""
+    last = {row["model"]: row for row in rows if row["value"] is not None}
+    written: list[Spec] = []
+    for row in last.values():
+        value = row["value"]
+        if not any(abs(value - other["value"]) < 0.05 and row["depth"] == other["depth"] for other in written):
+            written.append({**row, "said": f"{round(100 * value) + 0:d}%".replace("-", "−")})
+    return {
+        "data": inline(written),
+        "mark": {"type": "text", "align": "left", "dx": 7, "fontSize": 13, "fontWeight": 600, "aria": False},
+        "encoding": {"x": x, "y": y, "color": colour, "text": {"field": "said"}},
+    }
 
 
 def _ceilings(models: list[Shown]) -> dict[int, None]:

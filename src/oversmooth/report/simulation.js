@@ -1,0 +1,14 @@
+// The page of a simulation: one chart, whose cases can be hidden.
+
+redraw = () => drawChart("simulation");
+remember = () => putInAddress({ off: [...(hidden.get("case") || [])].join("|") });
+function open() {
+  hidden.clear();
+  for (const name of (viewInAddress().get("off") || "").split("|").filter(Boolean)) hide("case", name, true);
+  redraw();
+  markWide();
+}
+addEventListener("hashchange", () => { if (!anchors()) open(); });
+find("simulation-data").download = "simulation.json";
+find("simulation-data").href = URL.createObjectURL(new Blob([find("diagnoses").textContent], { type: "application/json" }));
+open();
