@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from oversmooth.diagnosis.diagnose import diagnose
     from oversmooth.diagnosis.result import Diagnosis
     from oversmooth.models import load_steered
+    from oversmooth.report.comparison import compare
     from oversmooth.safety.errors import InputError
     from oversmooth.steering import fold, save_steered, steer, unsteer
 
@@ -18,6 +19,7 @@ __all__ = [
     "Diagnosis",
     "InputError",
     "anatomy",
+    "compare",
     "diagnose",
     "fold",
     "load_steered",
@@ -32,6 +34,7 @@ _PARTS = ("anatomy", "metrics", "steering", "theory")
 _HOMES = {
     "Diagnosis": "oversmooth.diagnosis.result",
     "InputError": "oversmooth.safety.errors",
+    "compare": "oversmooth.report.comparison",
     "diagnose": "oversmooth.diagnosis.diagnose",
     "load_steered": "oversmooth.models",
     **dict.fromkeys(("fold", "save_steered", "steer", "unsteer"), "oversmooth.steering"),

@@ -17,7 +17,7 @@ from support.report_example import example
 
 from oversmooth import cli
 from oversmooth.cli.streams import Terminal, standard_streams
-from oversmooth.report import simulation
+from oversmooth.report import simulation_files
 from oversmooth.safety import files, foreign
 from oversmooth.theory import toy as cases
 
@@ -44,7 +44,7 @@ def test_the_default_shows_the_four_cases_side_by_side(monkeypatch, capsys):
     assert "rank collapse" in text
 
 
-@pytest.mark.parametrize("ending", simulation.CHART_ENDINGS)
+@pytest.mark.parametrize("ending", simulation_files.ENDINGS)
 def test_every_ending_writes_its_format(monkeypatch, tmp_path, ending):
     path = tmp_path / f"chart{ending}"
     assert run(monkeypatch, *SMALL, "-o", path) == 0

@@ -58,7 +58,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict from spectra what depth does to random tokens, apply the layers, and show both side by side."""
-    from oversmooth.report import simulation
+    from oversmooth.report import simulation, simulation_files
     from oversmooth.theory import toy as cases
 
     chosen = dict(
@@ -76,7 +76,7 @@ def simulate(
         seed=seed,
     )
     if output is not None:
-        simulation.check(output)
+        simulation_files.check(output)
     if preset is None:
         shapes_the_case = any(
             chosen[name] is not None for name in ("eigenvalues", "residual", "norm", "gamma", "neutreno")
@@ -109,7 +109,7 @@ def simulate(
     for remark in simulation.remarks(outcomes):
         out.print(remark)
     if output is not None:
-        simulation.save(outcomes, output, title)
+        simulation_files.save(outcomes, output, title)
         out.print(f"wrote {output}")
 
 

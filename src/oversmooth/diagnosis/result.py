@@ -223,6 +223,28 @@ class Diagnosis:
         page.check(file)
         page.save([self], file)
 
+    def plot(self, name: str = "curves") -> Any:
+        """A figure, which notebooks show and which saves itself: ``d.plot("hfc_lfc").save("figure.pdf")``.
+
+        Args:
+            name: of a metric, such as "hfc_lfc", or of a chart, such as "curves".
+
+        Returns:
+            A `report.figures.Figure`.
+
+        Raises:
+            InputError: there is no such name, or no data for it.
+        """
+        from oversmooth.report import comparison  # charts are heavy, and only reports need them
+
+        return comparison.plot([self], name)
+
+    def _repr_html_(self) -> str:
+        """In a notebook."""
+        from oversmooth.report import comparison
+
+        return comparison.notebook([self])
+
     def to_pandas(self) -> pandas.DataFrame:
         """One row per layer: metrics, changes, and the summary of spectra and dominance."""
         import pandas  # the user's own; nothing else here needs it

@@ -64,10 +64,9 @@ def finding(models: list[Shown]) -> str:
     modes = [mode_of(m.diagnosis) for m, _ in known]
     if len(set(modes)) == len(modes) == len(models) and all(mode in _FORCED for mode in modes):
         by_mode = dict(zip(modes, known, strict=True))
-        clauses = [(_FORCED[mode], by_mode[mode][1]) for mode in _FORCED if mode in by_mode]
-        (name, end), *rest = clauses
-        first = f"{name[0].upper()}{name[1:]}, tokens end {_alike(end)} alike"
-        return "; ".join([first, *(f"{name}, {_alike(end)}" for name, end in rest)])
+        clauses = [f"{_FORCED[mode]}, {_alike(by_mode[mode][1])}" for mode in _FORCED if mode in by_mode]
+        name, _, end = clauses[0].rpartition(", ")
+        return "; ".join([f"{name[0].upper()}{name[1:]}, tokens end {end} alike", *clauses[1:]])
     if len(known) <= _MOST_NAMED:
         (m, end), *rest = known
         return ", ".join(

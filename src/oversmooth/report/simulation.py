@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -12,12 +10,10 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from oversmooth.report.figures import check_libraries, styled
+from oversmooth.report.figures import styled
 from oversmooth.report.style import PAPER, UNKNOWN, fixed, model_colour, number, ratio
-from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.theory.toy import ToyOutcome
 
-CHART_ENDINGS = (".png", ".svg", ".pdf", ".html", ".json")
 power = "datum.value == 1 ? '1' : format(datum.value, '.0e')"
 # Below these a chart has nothing to show: σ₂/σ₁ is not resolved any more, and HFC/LFC is as good as zero.
 _FLOOR = {"hfc_lfc": 1e-12, "sigma_ratio": 1e-7, "abs_cos": 0.0}
@@ -30,7 +26,7 @@ PANELS = (
 
 def tables(outcomes: list[ToyOutcome]) -> list[Table]:
     """Three tables, a row a case: the spectra and the course, the three notions, and their numbers at the end."""
-    course = _table("case", "ρ smooth", "ρ rough", "said", "seen", "a layer\nsaid", "\nseen", "agree")
+    course = _table("case", "ρ smooth", "ρ rough", "said", "seen", "per layer\nsaid", "\nseen", "agree")
     answers = _table("case", "input convergence", "angle convergence", "rank collapse")
     end = _table("case", "HFC/LFC\nsaid", "\nseen", "|cos|\nsaid", "\nseen", "σ₂/σ₁\nsaid", "\nseen")
     for outcome in outcomes:
@@ -104,27 +100,6 @@ def remarks(outcomes: list[ToyOutcome]) -> list[str]:
     if any(outcome.case.neutreno for outcome in outcomes):
         sentences.append("NeuTRENO: V⁰ keeps tokens apart. Without a norm, smoothing has to beat 1 as well as ρ rough.")
     return sentences
-
-
-def check(path: Path) -> None:
-    """Refuse what cannot be written, before the work is done that it is to show."""
-    check_writable(path, CHART_ENDINGS)
-    if path.suffix.lower() != ".json":
-        check_libraries()
-
-
-def save(outcomes: list[ToyOutcome], path: Path, title: str) -> None:
-    """The chart as PNG, SVG, PDF or interactive HTML (everything inside, no network), or the numbers as JSON."""
-    with whole_file(path) as temporary:
-        if path.suffix.lower() == ".json":
-            temporary.write_text(json.dumps(numbers(outcomes, title), indent=1), encoding="utf-8")
-        elif path.suffix.lower() == ".html":
-            from oversmooth.report import simulation_page  # which is made of what is here
-
-            temporary.write_text(simulation_page.render(outcomes, title), encoding="utf-8")
-        else:
-            settings: dict[str, Any] = {"ppi": 160} if path.suffix.lower() == ".png" else {}
-            chart(outcomes, title).save(temporary, format=path.suffix.lower()[1:], **settings)
 
 
 def numbers(outcomes: list[ToyOutcome], title: str) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def render(outcomes: list[ToyOutcome], title: str) -> str:
 
 
 def finding(outcomes: list[ToyOutcome]) -> str:
-    """In how many draws the spectra foretold what happened."""
+    """In how many draws the spectra predicted what happened."""
     claims = [agrees for outcome in outcomes for agrees in outcome.agrees if agrees is not None]
     if not claims:
         return "The spectra leave open what happens here"
@@ -68,8 +68,8 @@ def finding(outcomes: list[ToyOutcome]) -> str:
         said, how = outcomes[0].predicted[0], "and so it was" if held else "but it was not so"
         word = {"smooth": "smooths", "rough": "does not smooth"}.get(said, said)
         return f"The spectra say that this layer {word}, {how}"
-    all_or = "all" if held == len(claims) else f"{held} of"
-    return f"The spectra foretold whether tokens become equal in {all_or} {len(claims)} cases"
+    often = f"all {held}" if held == len(claims) else f"{held} of {len(claims)}"
+    return f"In {often} cases the spectra predicted rightly whether tokens become equal"
 
 
 def _panel(outcomes: list[ToyOutcome], keys: list[Key], metric: str, label: str, notion: str) -> Panel:

@@ -205,7 +205,7 @@ def _ends(rows: list[Spec], x: Spec, y: Spec, colour: Spec) -> Spec:
 
 def _ceilings(models: list[Shown]) -> dict[int, None]:
     """The largest rank that each model's tokens can have, every one once."""
-    found = {}
+    found: dict[int, None] = {}
     for m in models:
         tokens, width = m.diagnosis.provenance.get("tokens"), m.diagnosis.model.get("width")
         if tokens and width:
