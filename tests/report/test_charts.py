@@ -169,7 +169,7 @@ def test_every_colour_of_the_page_is_in_the_palette(several):
     library = shell._library()
     own = text.replace(library, "")
     used = set(re.findall(r"var\(--([\w-]+)", own)) - {"model-"}  # of many models, the page gives them out
-    set_here = {"key", "own", "cell", "least", "most", "sans", "serif", "shadow"}
+    set_here = {"key", "own", "cell", "on-cell", "least", "most", "sans", "serif", "shadow"}
     assert {"model-0", "smooth", "attention", "ink"} <= used <= PALETTE.keys() | set_here
     for name, colour in PALETTE.items():
         assert css_variables().count(f"--{name}: ") == 2

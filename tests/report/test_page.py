@@ -11,7 +11,7 @@ from support.report_example import example
 from oversmooth import InputError
 from oversmooth.diagnosis.parts import Accuracy
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.report import page
+from oversmooth.report import packing, page
 from oversmooth.safety.foreign import shortened
 
 NASTY = "</script><script>alert(1)</script>"
@@ -41,15 +41,27 @@ def test_the_data_in_the_page_is_the_diagnosis(small):
 def test_what_the_page_says(small):
     text = visible(page.render([small]))
     assert "made-up images · 3 inputs · 197 tokens · float32 · oversmooth 0.1.0 · torch 2.11.0 · 2025-01-31" in text
-    for sentence in small.verdict + small.remarks:
-        assert sentence in re.sub(r"</?b>", "", text)
+    for said in small.verdict + small.remarks:
+        assert said in re.sub(r"</?b>", "", text)
     hfc = small.layers[2].tokens["hfc_lfc"]
     assert f"<td>{hfc:.4g}</td>" in text
     assert text.index("Over depth") < text.index("Which part") < text.index("Spectra") < text.index("More depth")
 
 
+def test_the_finding_comes_before_anything_else(small):
+    text = visible(page.render([small]))
+    first, last = (round(100 * small.layers[place].tokens["cos"]) for place in (0, -1))
+    assert f"<h1>tiny vit: tokens begin {first}\u00a0% alike and end {last}\u00a0% alike, after 3 blocks</h1>" in text
+    order = ["<h1>", 'id="chart-alike"', 'id="chart-hfc"', 'id="tokens"', "In words", "Numbers"]
+    assert sorted(order, key=text.index) == order
+    assert "<details open" not in text  # sentences are folded
+
+
 def test_names_cannot_become_markup():
     nasty = example(name=NASTY, layers=2, heads=1, head_dim=2)
+    nasty.one_input.labels = [NASTY] * nasty.one_input.groups
+    nasty.one_input.grid = nasty.one_input.picture = None
+    nasty.one_input.what = NASTY
     nasty.layers[1].name = NASTY
     nasty.verdict, nasty.remarks, nasty.provenance["data"] = [NASTY], [NASTY], NASTY
     nasty.extrapolation[0].note = NASTY
@@ -68,11 +80,20 @@ def test_every_value_may_be_missing(small):
         layer.spread, layer.without_massive, layer.massive = {}, None, None
         layer.spectrum = layer.dominance = None
         layer.changes = []
-    bare.extrapolation, bare.verdict, bare.remarks = [], [], []
+    bare.extrapolation, bare.verdict, bare.remarks, bare.one_input = [], [], [], None
     bare.provenance = {}
     text = visible(page.render([bare]))
     assert "Numbers" in text
-    for absent in ("Over depth", "Which part", "Spectra of H", "dominates", "More depth", "Remarks", "massive"):
+    for absent in (
+        "Over depth",
+        "Which part",
+        "Spectra of H",
+        "dominates",
+        "More depth",
+        "Remarks",
+        "One input",
+        "without-massive",
+    ):
         assert absent not in text
     assert "Over depth" in visible(page.render([bare, small]))
 
@@ -82,8 +103,8 @@ def test_several_models(small):
     assert "tiny vit (6)" in text
     assert text.count("<table>") == 7  # one has them side by side
     assert "Side by side" in text
-    for count in (0, 7):
-        with pytest.raises(InputError, match=f"1 to 6 models and {count} were given"):
+    for count in (0, 25):
+        with pytest.raises(InputError, match=f"1 to 24 models and {count} were given"):
             page.render([small] * count)
 
 
@@ -99,7 +120,8 @@ def test_models_side_by_side_and_what_they_get_right(small):
         total = sum(layer.change(part) or 0 for layer in small.layers)
         assert f"<td>{total:+.2f}</td>".replace("-", "−") in text
         assert sign in text
-    assert re.search(r"tiny vit \(2\)</th><td>91.0</td><td>83.8</td><td>63.1</td>", text)
+    accuracies = r"91.0<small> ± 1.3</small></td><td>83.8<small> ± 1.6</small></td><td>63.1<small> ± 2.1</small></td>"
+    assert re.search(rf"tiny vit \(2\)</th><td>{accuracies}", text)
     assert '<a href="other.html">another &lt;page&gt;</a>' in text
     alone = visible(page.render([small]))
     assert "Side by side" not in alone
@@ -107,7 +129,7 @@ def test_models_side_by_side_and_what_they_get_right(small):
 
 
 def test_many_eigenvalues_are_thinned_and_the_page_says_so(small, monkeypatch):
-    monkeypatch.setattr(page, "MOST_A_PAGE", 60)
+    monkeypatch.setattr(packing, "MOST_EIGENVALUES", 60)
     assert "this page keeps" not in visible(page.render([example(layers=1, heads=1, head_dim=4)]))
     text = page.render([small])
     kept = embedded(text)[0]["layers"][1]["spectrum"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 
 import numpy
@@ -14,6 +15,8 @@ from oversmooth.diagnosis.parts import (
     Extrapolation,
     Layer,
     LayerDominance,
+    OneInput,
+    Picture,
     Spectrum,
 )
 from oversmooth.diagnosis.result import Diagnosis
@@ -90,6 +93,31 @@ def example(
             "Massive-activation tokens were found from the middle on; every curve is given with and without them.",
             "ρ rough was taken over a sample of 2 inputs.",
         ],
+        one_input=one_input(draw, layers, heads),
+    )
+
+
+def one_input(draw: numpy.random.Generator, layers: int, heads: int, grid: tuple[int, int] | None = (3, 4)) -> OneInput:
+    """A class token and a few patches that grow alike; words where there is no grid."""
+    groups = 13 if grid else 9
+
+    def coded(values: numpy.ndarray) -> str:
+        return base64.b64encode(values.round().clip(0, 255).astype("uint8").tobytes()).decode()
+
+    pairs = groups * (groups - 1) // 2
+    cosines = [draw.uniform(-0.2, 0.4, pairs) + 0.5 * depth / max(layers, 1) for depth in range(layers + 1)]
+    return OneInput(
+        what="image 3",
+        kind="image" if grid else "text",
+        tokens=groups,
+        groups=groups,
+        grid=list(grid) if grid else None,
+        leading=1 if grid else 0,
+        labels=[] if grid else [f"word{i}" for i in range(groups)],
+        picture=Picture(8, 6, coded(draw.uniform(0, 255, 3 * 48))) if grid else None,
+        similarity=[coded(127 * (1 + values)) for values in cosines],
+        received=[coded(draw.uniform(0, 255, heads * groups)) for _ in range(layers)],
+        received_most=[0.25] * layers,
     )
 
 

@@ -44,6 +44,13 @@ function paint(value, { middle, high, low }) {
   return middle.map((from, i) => Math.round(from + (end[i] - from) * part));
 }
 
+/** A ground, and black or white on it, whichever is easier to read. */
+function readable(ground) {
+  const [r, g, b] = ground.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  const light = 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  return { "--cell": `rgb(${ground.join(" ")})`, "--on-cell": light > 0.179 ? "black" : "white" };
+}
+
 /** Cells of an image: what comes before its patches in a row above them. */
 function cells(side) {
   const [rows, columns] = one.grid, top = one.leading ? 1.4 : 0, unit = side / columns;
@@ -115,7 +122,7 @@ function drawTokens() {
     drawImage(canvas, values, Math.min(360, map.clientWidth || 300), colours, { picture: true, chosen: token });
   } else {
     map.replaceChildren(...values.map((value, other) => make("span", {
-      class: other === token ? "chosen" : false, "data-token": other, "--cell": `rgb(${paint(value, colours).join(" ")})`, "data-strong": Math.abs(value) > 0.6 ? "" : false,
+      class: other === token ? "chosen" : false, "data-token": other, ...readable(paint(value, colours)),
     }, one.labels[other] || String(other))));
   }
   map.setAttribute("aria-label", `Tokens at depth ${depth}; arrow keys choose one, now ${nameOf(token)}`);

@@ -215,7 +215,7 @@ def _ceilings(models: list[Shown]) -> dict[int, None]:
 
 def _ceiling(height: int, look: Look) -> Spec:
     colour = look.colour("soft")
-    rule = {"type": "rule", "strokeDash": [3, 3], "color": colour}
+    rule = {"type": "rule", "strokeDash": [3, 3], "color": colour, "aria": False}
     text = {"type": "text", "align": "left", "baseline": "bottom", "dx": 2, "dy": -2, "x": 0, "color": colour}
     y = {"datum": height, "type": "quantitative"}
     label = {**text, "text": f"largest possible: {height}", "fontSize": 10.5}

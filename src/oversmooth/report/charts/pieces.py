@@ -72,7 +72,7 @@ def model_legend(models: list[Shown], look: Look) -> list[Key]:
 def zero_line(look: Look) -> Spec:
     return {
         "data": inline([{}]),
-        "mark": {"type": "rule", "color": look.colour("faint")},
+        "mark": {"type": "rule", "color": look.colour("faint"), "aria": False},
         "encoding": {"y": {"datum": 0}},
     }
 

@@ -173,7 +173,7 @@ def _plane(look: Look, points: Spec, quiet: Spec, box: str, width: str, height: 
         {"calculate": "cos(datum.degree * PI / 180) - 1", "as": "re"},
         {"calculate": "sin(datum.degree * PI / 180)", "as": "im"},
     ]
-    rule = {"type": "rule", "color": look.colour("rule")}
+    rule = {"type": "rule", "color": look.colour("rule"), "aria": False}
     layers: list[Spec] = [
         {"data": inline([{}]), "mark": rule, "encoding": {"x": {"datum": 0}}},
         {"data": inline([{}]), "mark": rule, "encoding": {"y": {"datum": 0}}},
