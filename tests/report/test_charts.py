@@ -10,7 +10,7 @@ import vl_convert
 from support import browser
 from support.report_example import example
 
-from oversmooth.diagnosis.parts import Accuracy
+from oversmooth.diagnosis.parts import Accuracy, Change
 from oversmooth.report import charts, figures, page, shell
 from oversmooth.report.style import PAGE, PALETTE, PAPER, css_variables, number, number_expression
 
@@ -206,3 +206,47 @@ def test_a_number_that_a_chart_computes_is_written_as_everywhere(digits):
     }
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", vl_convert.vegalite_to_svg(spec))
     assert texts == [number(value, digits) for value in values]
+
+
+def test_the_largest_possible_rank_is_a_line(several):
+    """The smaller of tokens and features, and the axis goes there from zero."""
+    panels = {p.option: p for p in charts.CHARTS["curves"].draw(charts.shown(several, PAGE), PAGE).panels}
+    for name in ("effective rank", "stable rank"):
+        text = json.dumps(panels[name].spec)
+        assert '"largest possible: 8"' in text  # 2 heads of 4 features, 197 tokens
+        assert '"domain": [0, 8.48]' in text
+    assert "largest possible" not in json.dumps(panels["σ₂/σ₁"].spec)
+
+
+def test_two_norms_of_a_block_are_told_apart():
+    one = example(layers=2, heads=1, head_dim=2)
+    for layer in one.layers[1:]:
+        parts = ["attention", "norm", "mlp", "norm"]
+        layer.changes = [Change(part, 0.1 * i, None, None, None) for i, part in enumerate(parts)]
+    drawing = charts.CHARTS["changes"].draw(charts.shown([one], PAGE), PAGE)
+    names = ["attention", "norm after attention", "mlp", "norm after mlp"]
+    assert [key.label for key in drawing.legend] == [*names, "sum, the whole block"]
+    assert len({key.colour for key in drawing.legend}) == 5
+    bars = [row for row in rows_of(drawing.panels[0].spec) if "part" in row]
+    assert [(row["part"], row["value"]) for row in bars[:4]] == list(zip(names, [0.0, 0.1, 0.2, 0.1 * 3], strict=True))
+
+
+def test_accuracies_have_error_bars(several):
+    """One standard error of a share: √(p (1 − p) / n)."""
+    (panel,) = charts.CHARTS["accuracy"].draw(charts.shown(several, PAPER), PAPER).panels
+    rows = [row for row in rows_of(panel.spec) if "low" in row]
+    assert len(rows) == 6
+    for row in rows:
+        share = row["value"] / 100
+        assert row["high"] - row["value"] == pytest.approx(100 * (share * (1 - share) / 100) ** 0.5, abs=1e-3)
+        assert row["high"] + row["low"] == pytest.approx(2 * row["value"], abs=2e-3)
+
+
+def test_the_scale_of_more_depth_is_named(several):
+    found = charts.CHARTS["extrapolation"].draw(charts.shown(several[:1], PAGE), PAGE).panels
+    assert "further blocks (logarithmic)" in json.dumps(found[0].spec)  # up to 64
+    short = copy.deepcopy(several[0])
+    for entry in short.extrapolation:
+        entry.simulated = None
+    found = charts.CHARTS["extrapolation"].draw(charts.shown([short], PAGE), PAGE).panels
+    assert '"further blocks"' in json.dumps(found[0].spec)

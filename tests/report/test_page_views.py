@@ -71,7 +71,8 @@ def test_legends_hide_and_show_in_every_chart(chromium, pages):
     chromium.wait("document.querySelectorAll('#chart-alike .mark-line path').length === 3")
     assert chromium.run("location.hash") == ""
     chromium.run("document.querySelector('#changes-legend button').click()")
-    chromium.wait("document.querySelectorAll('#chart-changes .mark-rect path').length === 6")  # bars of one part, and sums
+    # bars of one part, and sums
+    chromium.wait("document.querySelectorAll('#chart-changes .mark-rect path').length === 6")
     assert chromium.complaints() == []
 
 

@@ -1,0 +1,86 @@
+"""What a page says first."""
+
+import pytest
+from support.report_example import example
+
+from oversmooth.report import charts, headline
+from oversmooth.report.style import PAGE, sentence
+
+
+def models(*ends, begin=0.25, names=None, **facts):
+    found = []
+    for place, end in enumerate(ends):
+        one = example((names or "ABCDEFGH")[place], layers=2, heads=1, head_dim=2)
+        one.layers[0].tokens["cos"], one.layers[-1].tokens["cos"] = begin, end
+        one.model |= {name: values[place] for name, values in facts.items()}
+        found.append(one)
+    return charts.shown(found, PAGE)
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ([0.926], "A: tokens begin 25 % alike and end 93 % alike, after 2 blocks"),
+        ([-0.034], "A: tokens begin 25 % alike and end −3 % alike, after 2 blocks"),
+        ([-0.001], "A: tokens begin 25 % alike and end 0 % alike, after 2 blocks"),
+        ([0.5, 0.1], "Tokens end 50 % alike in A, 10 % in B"),
+        ([0.5, None], "Tokens end 50 % alike in A"),
+        ([0.5, 0.1, 0.2, 0.9, 0.3], "Tokens end from 10 % alike in B to 90 % in D: 5 models"),
+        ([None], "A"),
+        ([None, None], "A, B"),
+    ],
+)
+def test_how_alike_tokens_end(ends, said):
+    assert headline.finding(models(*ends)).replace("\u00a0", " ") == said
+
+
+def test_models_that_were_made_to_are_called_so():
+    three = models(0.16, 0.93, 0.05, mode=["plain", "smooth", "sharpen"])
+    assert headline.finding(three).replace("\u00a0", " ") == (
+        "Forced to smooth, tokens end 93 % alike; forced to sharpen, 5 %; left alone, 16 %"
+    )
+    for one, mode in zip(three, (None, "smooth", "sharpen"), strict=True):  # known from how they are steered
+        del one.diagnosis.model["mode"]
+        one.diagnosis.steering = {"methods": [{"method": "Spectral", "mode": mode}]} if mode else None
+    assert headline.finding(three).startswith("Forced to smooth, tokens end 93")
+    assert headline.differences(three).endswith("They differ in steering (none, Spectral smooth, Spectral sharpen).")
+    two_alike = models(0.1, 0.2, mode=["smooth", "smooth"])
+    assert headline.finding(two_alike).startswith("Tokens end")
+
+
+def test_what_differs_and_what_does_not():
+    same = models(0.1, 0.2)
+    assert headline.differences(same) == (
+        "The same in all: 2 blocks, 1 heads, 2 features, pre-norm, made-up images. They differ in their weights alone."
+    )
+    deeper = models(0.1, 0.2, layers=[2, 4])
+    assert headline.differences(deeper).endswith("They differ in blocks (2, 4).")
+    many = models(*[0.1] * 5, layers=[1, 2, 3, 4, 5], shared=[True, False, False, False, False])
+    assert headline.differences(many).endswith("They differ in blocks and weights.")
+
+
+def test_notions_that_disagree_are_told_at_once():
+    one, other = models(0.1, 0.9)
+    for m, last in ((one, {"hfc_lfc": 0.5, "effective_rank": 9.0}), (other, {"hfc_lfc": 0.5, "effective_rank": 2.0})):
+        m.diagnosis.layers[0].tokens |= {"hfc_lfc": 1.0, "effective_rank": 3.0}
+        m.diagnosis.layers[-1].tokens |= last
+    words = "tokens end more alike by HFC/LFC, less alike by the mean cosine and the effective rank."
+    assert headline.disagreements([one, other]) == [f"A: the notions of smoothing disagree, {words}"]
+    assert headline.disagreements([one]) == [f"The notions of smoothing disagree: {words}"]
+    assert headline.disagreements([other]) == []
+    assert headline.disagreements([one] * 5) == ["The notions of smoothing disagree in 5 of 5 models: see Over depth."]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("the model is in train mode", "The model is in train mode."),
+        ("encoder.layer.3 is gated", "encoder.layer.3 is gated."),
+        ("ρ rough is unknown", "ρ rough is unknown."),
+        ("Steered.", "Steered."),
+        ("d_model: 3", "d_model: 3."),
+        ("", ""),
+    ],
+)
+def test_remarks_are_sentences(given, said):
+    assert sentence(given) == said
