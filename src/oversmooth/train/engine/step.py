@@ -227,6 +227,22 @@ class Step:
             self.order_state = self.order_generator.get_state()
         self.generator.set_state(arrays["generator.augment"])
 
+    def begin_again(self, task: Task, fresh: nn.Module) -> None:
+        """From the beginning of another run that differs in its seed alone; fresh has the weights it begins with."""
+        self.task, self.recipe, self.attempt = task, task.recipe, 0
+        arrays = {f"model.{name}": value for name, value in fresh.state_dict().items()}
+        for name, parameter in self.named.items():
+            arrays |= {f"{kind}.{name}": torch.zeros_like(v) for kind, v in self._moments(parameter).items()}
+        order, augment = (torch.Generator(self.device).manual_seed(seed).get_state() for seed in _seeds(self.recipe))
+        arrays |= {
+            "position": torch.zeros_like(self.position),
+            "losses": torch.zeros_like(self.losses),
+            "failed": torch.full_like(self.failed, -1),
+            "generator.order": order,
+            "generator.augment": augment,
+        }
+        self.load(arrays)
+
     def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """The optimiser's, or those it would begin with."""
         moments = self.optimiser.state.get(parameter) or {}

@@ -97,6 +97,10 @@ class Task(ABC):
     def blank(self, batch: int, device: torch.device) -> Batch:
         """As many empty examples, to see whether a batch of that size fits into memory."""
 
+    def has_data_of(self, other: Task) -> bool:  # noqa: ARG002 (unless a task says so)
+        """Whether a feed of the other task, whose recipe differs in the seed alone, could feed this one."""
+        return False
+
     def beside(self, model: nn.Module) -> dict[str, Tensor]:  # noqa: ARG002 (most keep nothing)
         """What a run keeps beside its model, on the same device, and saves with it, such as an average of the weights.
 

@@ -35,6 +35,7 @@ class ImagesTask(Task):
         for images in (splits.train, splits.test):
             recipe.check_fits(images)
         self.recipe: Recipe = recipe
+        self.splits = splits
         self.train = data.share(splits.train, recipe.share, recipe.share_seed)
         self.test = splits.test
 
@@ -49,6 +50,9 @@ class ImagesTask(Task):
         shape, batch = self.recipe.shape, min(self.recipe.batch, len(self.train))
         activations = 8 * 4 * batch * shape.tokens * shape.width * shape.depth
         shape.check_fits(4, activations if device.type == "cpu" else 0)
+
+    def has_data_of(self, other: Task) -> bool:
+        return isinstance(other, ImagesTask) and other.splits is self.splits
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> ImagesFeed:
         return ImagesFeed(self.recipe, self.train, device, ranks, compiled=compiled)

@@ -54,6 +54,9 @@ class SegmentationTask(Task):
             "give a smaller one, or a smaller batch",
         )
 
+    def has_data_of(self, other: Task) -> bool:
+        return isinstance(other, SegmentationTask) and other.splits is self.splits
+
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> SegmentationFeed:  # noqa: ARG002
         return SegmentationFeed(self.recipe, self.splits.train, device, ranks)
 
