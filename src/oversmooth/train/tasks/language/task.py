@@ -62,9 +62,9 @@ class LanguageTask(Task):
         return LanguageFeed(self.recipe, self.text, device, ranks)
 
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
-        ids, targets = batch
+        ids, targets, *weight = batch
         loss: Tensor = forward(ids, targets)
-        return loss
+        return loss * weight[0] if weight else loss
 
     def blank(self, batch: int, device: torch.device) -> Batch:
         ids = torch.zeros(batch, self.recipe.shape.length, dtype=torch.int64, device=device)
@@ -101,7 +101,7 @@ class LanguageFeed:
         # One window less than there are, so that any offset below a window leaves as many.
         self.examples = max(0, (len(text.train) - 1) // shape.length - 1)
         self.units_per_step = recipe.batch * shape.length
-        self.places = ranks.places(recipe.batch).to(device)
+        self.processes, self.places = ranks.world, ranks.places(recipe.batch).to(device)
         self.order = torch.zeros(self.examples, dtype=torch.int64, device=device)
         self.offset = torch.zeros(1, dtype=torch.int64, device=device)
         self.within = torch.arange(shape.length, device=device)
@@ -116,7 +116,11 @@ class LanguageFeed:
             self.draws.uniform_(generator=generator)
 
     def batch(self, step: Tensor) -> Batch:
-        """Tokens and targets, ``(b, n)`` each: the next tokens, or those that are hidden."""
+        """Tokens and targets, ``(b, n)`` each: the next tokens, or those that are hidden.
+
+        Of several processes each hides another number, and its mean counts by that: the mean over processes is then the
+        mean over all hidden tokens.
+        """
         shape = self.recipe.shape
         window = self.order.index_select(0, step * self.recipe.batch + self.places)
         rows = (window * shape.length + self.offset)[:, None] + self.within
@@ -124,4 +128,8 @@ class LanguageFeed:
         if shape.causal:
             return ids, self.tokens[rows + 1]
         kinds, fillers = self.draws[:, self.places]
-        return hide(ids, kinds, fillers, self.recipe.masked, self.mask, shape.vocabulary)
+        seen, targets = hide(ids, kinds, fillers, self.recipe.masked, self.mask, shape.vocabulary)
+        if self.processes == 1:
+            return seen, targets
+        hidden = (self.draws[0] < self.recipe.masked).sum()
+        return seen, targets, self.processes * (kinds < self.recipe.masked).sum() / hidden
