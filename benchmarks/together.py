@@ -2,8 +2,8 @@
 
 python benchmarks/together.py [--most 4] [--seconds 5] [--json FILE]
 
-Each process has the step of benchmarks/train.py: on a GPU ViT-Ti, compiled, in one CUDA graph. All are built first; then
-one of them runs, then two, and so on, for as many seconds each, while the others wait.
+Each process has the step of benchmarks/train.py: on a GPU ViT-Ti, compiled, in one CUDA graph. All are built first;
+then one of them runs, then two, and so on, for as many seconds each, while the others wait.
 """
 
 from __future__ import annotations
