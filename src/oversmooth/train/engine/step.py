@@ -44,16 +44,16 @@ class Step:
         self.compiled = on_gpu if compiled is None else compiled
         self.task, self.recipe, self.model, self.device = task, recipe, model, device
         self.ranks = ranks or Ranks()
-        self.feed = task.feed(device, self.ranks, compiled=self.compiled)
-        self.steps = self.feed.examples // recipe.batch
-        if not self.steps:
+        self.steps = task.examples // recipe.batch
+        if not self.steps:  # before a feed makes room for a batch
             raise InputError(
-                f"{self.feed.examples:,} {task.examples_are} are less than one batch of {recipe.batch}; "
+                f"{task.examples:,} {task.examples_are} are less than one batch of {recipe.batch}; "
                 f"give a smaller batch or more {task.examples_are}"
             )
         steps = recipe.total_epochs * self.steps
         schedule = f"the schedule of {recipe.total_epochs:,} epochs, {steps:,} steps,"
         check_fits(_A_STEP * steps, schedule, "give fewer epochs")
+        self.feed = task.feed(device, self.ranks, compiled=self.compiled)
         self.attempt = 0
         self.order_generator, self.generator = (torch.Generator(device).manual_seed(seed) for seed in _seeds(recipe))
         self.order_state = self.order_generator.get_state()

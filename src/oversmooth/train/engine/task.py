@@ -29,8 +29,6 @@ class Feed(Protocol):
     All that changes from step to step is written into tensors that stay where they are.
     """
 
-    examples: int
-    """Of an epoch, whole batches or not."""
     units_per_step: int
     """For speed: images, tokens."""
 
@@ -74,6 +72,11 @@ class Task(ABC):
     recipe: BaseRecipe
     examples_are: ClassVar[str]
     """What a batch is counted in: images, windows."""
+
+    @property
+    @abstractmethod
+    def examples(self) -> int:
+        """Of an epoch, whole batches or not."""
 
     @abstractmethod
     def plain_model(self) -> nn.Module:

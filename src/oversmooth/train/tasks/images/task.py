@@ -39,6 +39,10 @@ class ImagesTask(Task):
         self.train = data.share(splits.train, recipe.share, recipe.share_seed)
         self.test = splits.test
 
+    @property
+    def examples(self) -> int:
+        return len(self.train)
+
     def plain_model(self) -> ViT:
         return ViT(self.recipe.shape)
 
@@ -94,7 +98,7 @@ class ImagesFeed:
         here = images.to(device)
         self.recipe, self.ranks, self.device = recipe, ranks, device
         self.images, self.labels = here.images, here.labels
-        self.examples, self.units_per_step = len(images), recipe.batch
+        self.units_per_step = recipe.batch
         self.places = ranks.places(recipe.batch).to(device)
         self.augment = augment_of(recipe).to(device)
         self.draws = self.augment.draw(recipe.batch, torch.Generator(device).manual_seed(0))

@@ -31,6 +31,11 @@ def model_of(recipe: Recipe) -> LanguageModel:
     return model
 
 
+def windows(text: Text, recipe: Recipe) -> int:
+    """Of an epoch: one less than there are, so that any offset below a window leaves as many."""
+    return max(0, (len(text.train) - 1) // recipe.shape.length - 1)
+
+
 class LanguageTask(Task):
     """``loss`` is the mean cross-entropy, the score the perplexity."""
 
@@ -42,6 +47,10 @@ class LanguageTask(Task):
             raise InputError(f"{text.name} has less than 2 tokens to validate or to test with; give a longer text")
         self.recipe: Recipe = recipe
         self.text = text
+
+    @property
+    def examples(self) -> int:
+        return windows(self.text, self.recipe)
 
     def plain_model(self) -> LanguageModel:
         return LanguageModel(self.recipe.shape)
@@ -98,8 +107,7 @@ class LanguageFeed:
         shape = recipe.shape
         self.recipe, self.device, self.mask = recipe, device, 0 if shape.causal else text.tokenizer.mask
         self.tokens = text.train.to(device, torch.int64)
-        # One window less than there are, so that any offset below a window leaves as many.
-        self.examples = max(0, (len(text.train) - 1) // shape.length - 1)
+        self.examples = windows(text, recipe)
         self.units_per_step = recipe.batch * shape.length
         self.processes, self.places = ranks.world, ranks.places(recipe.batch).to(device)
         self.order = torch.zeros(self.examples, dtype=torch.int64, device=device)

@@ -37,6 +37,10 @@ class SegmentationTask(Task):
         self.recipe: Recipe = recipe
         self.splits = splits
 
+    @property
+    def examples(self) -> int:
+        return len(self.splits.train)
+
     def plain_model(self) -> Segmenter:
         return plain_model_of(self.recipe)
 
@@ -127,7 +131,7 @@ class SegmentationFeed:
         assert isinstance(labelled.masks, Tensor)
         self.recipe, self.ranks, self.device = recipe, ranks, device
         self.images, self.masks = labelled.images.to(device), labelled.masks.to(device)
-        self.examples, self.units_per_step = len(labelled), recipe.batch
+        self.units_per_step = recipe.batch
         self.places = ranks.places(recipe.batch).to(device)
         self.everyone = torch.arange(recipe.batch, device=device)
         self.normalise = Normalise(recipe.mean, recipe.std, device)
