@@ -191,15 +191,18 @@ function enlarge(figure) {
   figure.before(place);
   find("large-place").dataset.of = figure.closest("[data-chart]")?.dataset.chart || "";
   find("large-place").replaceChildren(figure);
-  enlarged = { figure, place };
+  const key = find(`${find("large-place").dataset.of}-legend`), keyPlace = make("span", { hidden: "" });
+  if (key) { key.before(keyPlace); find("large-legend").append(key); }
+  enlarged = { figure, place, key, keyPlace };
   large.setAttribute("aria-label", figure.querySelector("figcaption b")?.textContent || "Enlarged chart");
   large.showModal();
   redraw("size");
 }
 large?.addEventListener("close", () => {
   if (!enlarged) return;
-  const { figure, place } = enlarged;
+  const { figure, place, key, keyPlace } = enlarged;
   place.replaceWith(figure);
+  if (key) keyPlace.replaceWith(key);
   enlarged = null;
   document.body.append(tip);
   redraw("size");

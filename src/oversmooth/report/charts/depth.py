@@ -168,7 +168,7 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
         )
     layers += [_ceiling(height, look) for height in ceilings]
     if first:
-        layers.append(_ends(rows, x, y, colour))
+        layers.append(_ends(rows, x, y, look))
     place = "alike" if first else _PLACES.get(metric.notion, "rank")
     named = ", ".join(m.label for m in models)
     return Panel(
@@ -188,7 +188,7 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
     )
 
 
-def _ends(rows: list[Spec], x: Spec, y: Spec, colour: Spec) -> Spec:
+def _ends(rows: list[Spec], x: Spec, y: Spec, look: Look) -> Spec:
     """How alike tokens end, written there: of lines that end too near to one another, the first."""
     last = {row["model"]: row for row in rows if row["value"] is not None}
     written: list[Spec] = []
@@ -198,8 +198,16 @@ def _ends(rows: list[Spec], x: Spec, y: Spec, colour: Spec) -> Spec:
             written.append({**row, "said": f"{round(100 * value) + 0:d}%".replace("-", "−")})
     return {
         "data": inline(written),
-        "mark": {"type": "text", "align": "left", "dx": 7, "fontSize": 13, "fontWeight": 600, "aria": False},
-        "encoding": {"x": x, "y": y, "color": colour, "text": {"field": "said"}},
+        "mark": {
+            "type": "text",
+            "align": "left",
+            "dx": 7,
+            "fontSize": 13,
+            "fontWeight": 600,
+            "aria": False,
+            "color": look.colour("ink"),
+        },
+        "encoding": {"x": x, "y": y, "text": {"field": "said"}},
     }
 
 
