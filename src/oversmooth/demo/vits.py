@@ -31,7 +31,7 @@ from oversmooth.train.tasks.images.evaluate import Corruptions, Evaluator
 FOLDER = Path(__file__).parent / "fashion"
 # In this order the page has smoothing blue and sharpening orange, as everywhere.
 NAMES = {"smooth": "ViT⁺ (smoothing)", "sharpen": "ViT⁻ (sharpening)", "plain": "ViT (left alone)"}
-_INPUTS, _CORRUPTED = 16, 150
+_INPUTS, _CORRUPTED = 16, 300
 _CPU = torch.device("cpu")
 
 

@@ -65,8 +65,8 @@ def finding(models: list[Shown]) -> str:
     if len(set(modes)) == len(modes) == len(models) and all(mode in _FORCED for mode in modes):
         by_mode = dict(zip(modes, known, strict=True))
         clauses = [f"{_FORCED[mode]}, {_alike(by_mode[mode][1])}" for mode in _FORCED if mode in by_mode]
-        name, _, end = clauses[0].rpartition(", ")
-        return "; ".join([f"{name[0].upper()}{name[1:]}, tokens end {end} alike", *clauses[1:]])
+        name, _, share = clauses[0].rpartition(", ")
+        return "; ".join([f"{name[0].upper()}{name[1:]}, tokens end {share} alike", *clauses[1:]])
     if len(known) <= _MOST_NAMED:
         (m, end), *rest = known
         return ", ".join(

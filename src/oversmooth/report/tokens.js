@@ -208,4 +208,5 @@ listen("tokens-map", "keydown", (event) => {
   event.preventDefault();
   chooseToken(looked.token + step);
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawTokens);
+// Colours of a canvas do not follow the page's by themselves: on paper they are those of a light ground.
+for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", drawTokens);
