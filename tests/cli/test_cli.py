@@ -24,7 +24,7 @@ from oversmooth.theory import toy as cases
 app_module = importlib.import_module("oversmooth.cli.app")  # the package has the application under that name
 
 SMALL = ["simulate", "--layers", "8", "--tokens", "6", "--width", "4"]
-SIGNATURE = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF", ".html": b"<!DOCTYPE html>", ".json": b"{"}
+SIGNATURE = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF", ".html": b"<!doctype html>", ".json": b"{"}
 
 
 def run(monkeypatch, *arguments):

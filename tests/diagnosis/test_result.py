@@ -14,7 +14,7 @@ from oversmooth import Diagnosis, InputError
 from oversmooth.diagnosis import verdict
 from oversmooth.diagnosis.parts import Accuracy, Course
 from oversmooth.metrics import METRICS
-from oversmooth.report import figures, page, terminal
+from oversmooth.report import figures, page, shell, terminal
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 EACH = int(os.environ.get("OVERSMOOTH_EACH", "60"))
@@ -166,7 +166,7 @@ def drawn(found):
 
 def test_one_thing_changed_anywhere(monkeypatch):
     """Every field of a file in turn, made something else: refused in a sentence, or shown like any other."""
-    monkeypatch.setattr(page, "_library", lambda: "")
+    monkeypatch.setattr(shell, "_library", lambda: "")
     found = example("tiny", layers=1, heads=1, head_dim=1, inputs=1)
     found.accuracy = Accuracy(10, 0.5, [0.4, 0.3], 5, "noise", 0.6)
     found.model |= {"state": "trained", "mode": "plain", "recipe": {"variant": "plain"}}

@@ -14,7 +14,7 @@ from oversmooth.report.figures import styled
 from oversmooth.report.style import PAPER, UNKNOWN, fixed, model_colour, number, ratio
 from oversmooth.theory.toy import ToyOutcome
 
-power = "datum.value == 1 ? '1' : format(datum.value, '.0e')"
+POWER = "datum.value == 1 ? '1' : format(datum.value, '.0e')"
 # Below these a chart has nothing to show: σ₂/σ₁ is not resolved any more, and HFC/LFC is as good as zero.
 _FLOOR = {"hfc_lfc": 1e-12, "sigma_ratio": 1e-7, "abs_cos": 0.0}
 PANELS = (
@@ -139,9 +139,9 @@ def chart(outcomes: list[ToyOutcome], title: str) -> Any:
     panels, has_predictions = [], False
     for metric, label, notion in PANELS:
         rows = [row for outcome in outcomes for row in curve(outcome, metric)]
-        expected = [row for outcome in outcomes for row in expected(outcome, metric)]
+        predicted = [row for outcome in outcomes for row in expected(outcome, metric)]
         scale = alt.Scale(domain=[0, 1]) if metric == "abs_cos" else alt.Scale(type="log", domain=domain(rows, metric))
-        axis = alt.Axis(format=".1~f") if metric == "abs_cos" else alt.Axis(labelExpr=power, tickCount=5)
+        axis = alt.Axis(format=".1~f") if metric == "abs_cos" else alt.Axis(labelExpr=POWER, tickCount=5)
         y = alt.Y("value:Q", title=label, scale=scale, axis=axis)
         x = alt.X("layer:Q", title="layer", axis=alt.Axis(tickCount=5))
         tooltip = ["case:N", "layer:Q", alt.Tooltip("value:Q", title=label, format=".4~g")]
@@ -149,9 +149,9 @@ def chart(outcomes: list[ToyOutcome], title: str) -> Any:
         solid = curves.mark_line(clip=True, strokeWidth=2.5).encode(x, y, colour, dash, tooltip=tooltip)
         points = curves.mark_point(opacity=0, size=60).encode(x, y, colour, tooltip=tooltip)
         layers = [solid, points]
-        if expected:
+        if predicted:
             has_predictions = True
-            dashed = alt.Chart(alt.Data(values=expected)).mark_line(clip=True, strokeDash=[5, 4], opacity=0.75)
+            dashed = alt.Chart(alt.Data(values=predicted)).mark_line(clip=True, strokeDash=[5, 4], opacity=0.75)
             layers.insert(0, dashed.encode(x, y, colour, detail="case:N"))
         panels.append(alt.layer(*layers).properties(width=270, height=240, title=notion))
     subtitle = (

@@ -11,7 +11,7 @@ from oversmooth.report import shell
 from oversmooth.report.charts.base import Key, Panel, Spec
 from oversmooth.report.charts.pieces import DASHES, inline, nominal, quantitative
 from oversmooth.report.packing import json_in_html, packed
-from oversmooth.report.simulation import PANELS, curve, domain, expected, numbers, power, remarks, tables
+from oversmooth.report.simulation import PANELS, POWER, curve, domain, expected, numbers, remarks, tables
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, model_colour, number
 from oversmooth.theory.toy import ToyOutcome
 
@@ -78,7 +78,7 @@ def _panel(outcomes: list[ToyOutcome], keys: list[Key], metric: str, label: str,
     names = [key.label for key in keys]
     log = metric != "abs_cos"
     scale: Spec = {"type": "log", "domain": domain(rows, metric), "nice": False} if log else {"domain": [0, 1]}
-    ticks: dict[str, Any] = {"labelExpr": power, "tickCount": 5} if log else {"format": ".1~f", "tickCount": 5}
+    ticks: dict[str, Any] = {"labelExpr": POWER, "tickCount": 5} if log else {"format": ".1~f", "tickCount": 5}
     last = max(float(outcome.observed.depth[-1]) for outcome in outcomes)
     x = quantitative("layer", "layer", {"domain": [0, last], "nice": False}, tickCount=5, grid=False, format="d")
     y = quantitative("value", None, scale, **ticks)
