@@ -170,7 +170,7 @@ def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(place, "diagnose", functools.partial(place.diagnose, depth=0, joined=0))
     assert run(monkeypatch, "demo", "-o", tmp_path / "demo.html") == 0
     text = capsys.readouterr().out
-    assert "ALBERT, one layer 12 times (random)" in text
+    assert "chemistry ALBERT (random)" in text
     assert "ViT⁻ (sharpening)" in text
     for name, other in (("demo.html", "demo-language.html"), ("demo-language.html", "demo.html")):
         page = (tmp_path / name).read_text(encoding="utf-8")

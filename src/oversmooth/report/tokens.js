@@ -14,8 +14,8 @@ function lookAt(diagnosis) {
   find("tokens-what").textContent = "";
   if (!one) return;
   if (!decoded.has(one)) decoded.set(one, { cosines: one.similarity.map(bytes), heads: one.received.map(bytes) });
-  const last = one.similarity.length - 1, shown = one.groups < one.tokens ? ` ${one.aggregated}.` : "";
-  find("tokens-what").textContent = `${one.what.charAt(0).toUpperCase()}${one.what.slice(1)}: ${one.tokens.toLocaleString("en")} tokens.${shown}`;
+  const last = one.similarity.length - 1, shown = one.aggregated ? ` ${one.aggregated}.` : "";
+  find("tokens-what").textContent = `Input: ${one.what}; ${one.tokens.toLocaleString("en")} tokens.${shown}`;
   find("tokens-depth").max = last;
   if (!known(looked.depth) || looked.depth > last) looked.depth = last;
   if (!known(looked.token) || looked.token >= one.groups) looked.token = one.grid ? one.leading + Math.floor(one.grid[0] / 2) * one.grid[1] + Math.floor(one.grid[1] / 2) : Math.min(1, one.groups - 1);
