@@ -33,14 +33,25 @@ def found():
     return models
 
 
+class Pages:
+    """Written when they are asked for."""
+
+    def __init__(self, folder, found):
+        self.folder, self.found = folder, found
+
+    def __truediv__(self, name):
+        path = self.folder / name
+        if not path.exists() and name == "simulation.html":
+            small = with_options(PRESETS["cases"], tokens=6, width=4, layers=8)
+            simulation_files.save([case.run() for case in small], path, "six tokens")
+        elif not path.exists():
+            page.save(self.found[: {"three.html": 3, "eight.html": 8}[name]], path)
+        return path
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory, found):
-    folder = tmp_path_factory.mktemp("pages")
-    page.save(found[:3], folder / "three.html")
-    page.save(found, folder / "eight.html")
-    small = with_options(PRESETS["cases"], tokens=6, width=4, layers=8)
-    simulation_files.save([case.run() for case in small], folder / "simulation.html", "six tokens")
-    return folder
+    return Pages(tmp_path_factory.mktemp("pages"), found)
 
 
 def opened(chromium, path, **settings):
@@ -127,6 +138,7 @@ def test_the_tokens_of_one_input(chromium, pages, found):
     assert chromium.complaints() == []
 
 
+@nightly
 def test_a_panel_fills_the_window_and_gives_its_data(chromium, pages, found):
     opened(chromium, pages / "three.html", height=800)
     before = chromium.run("document.querySelector('#chart-hfc svg').clientHeight")
@@ -146,6 +158,7 @@ def test_a_panel_fills_the_window_and_gives_its_data(chromium, pages, found):
     assert chromium.run("document.activeElement.className") == "tool enlarge"
 
 
+@nightly
 def test_terms_are_explained_where_they_stand(chromium, pages):
     opened(chromium, pages / "three.html", width=390, height=800, touch=True)
     for term in ("alike", "hfc", "h", "case"):
@@ -160,6 +173,7 @@ def test_terms_are_explained_where_they_stand(chromium, pages):
     assert chromium.run("[...document.querySelectorAll('.meaning')].every((one) => one.hidden)")
 
 
+@nightly
 def test_more_models_than_colours(chromium, pages):
     opened(chromium, pages / "eight.html")
     assert lines(chromium, "alike") == 6
@@ -193,6 +207,7 @@ def test_a_simulation_looks_the_same(chromium, pages):
     assert [url for url in chromium.requests() if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
 
 
+@nightly
 def test_it_prints(chromium, pages):
     opened(chromium, pages / "three.html")
     made = chromium.call("Page.printToPDF", printBackground=False)
