@@ -298,8 +298,8 @@ def test_weights_that_a_block_lacks_are_not_drawn_at_random(monkeypatch, capsys,
 
 
 def test_what_cannot_be_shown_is_refused_before_the_work(monkeypatch, capsys, tmp_path, vit):
-    assert run(monkeypatch, "diagnose", *[vit] * 4, "--twin", "--html", tmp_path / "x.html") == 2
-    assert "6 models at most, and 8 were asked for" in capsys.readouterr().err
+    assert run(monkeypatch, "diagnose", *[vit] * 13, "--twin", "--html", tmp_path / "x.html") == 2
+    assert "24 models at most, and 26 were asked for" in capsys.readouterr().err
     assert run(monkeypatch, "diagnose", vit, "--twin", "--json", tmp_path / "x.json") == 2
     assert "2 were asked for" in capsys.readouterr().err
 
