@@ -1,0 +1,104 @@
+"""How Sphinx builds the site: `make docs`. What is made at build time lies in docs/generated, which git ignores."""
+
+import re
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(DOCS / "_ext"), str(ROOT / "src")]
+
+import made_pages  # noqa: E402  (found on the path that was just set)
+import mathjax_file  # noqa: E402
+
+import oversmooth  # noqa: E402
+
+project = "oversmooth"
+author = "the oversmooth authors"
+version = release = oversmooth.__version__
+REPOSITORY = made_pages.repository(ROOT)
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["_build", "_ext", "generated/partial", "**/.ipynb_checkpoints"]
+nitpicky = False  # annotations name private aliases, which have no page
+suppress_warnings = ["toc.empty_glob"]  # pages that a toctree takes where they exist
+
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+nb_execution_mode = "off"  # tests/test_docs.py runs the notebooks; the site shows the outputs that are kept
+
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+default_role = "any_code"
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"oversmooth {release}"
+html_static_path = ["_static", "generated/static"]
+html_extra_path = ["generated/extra"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "logo": {"text": "oversmooth"},
+    "header_links_before_dropdown": 9,
+    "navbar_align": "left",
+    "show_prev_next": True,
+    "secondary_sidebar_items": ["page-toc"],
+    "article_footer_items": [],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "navbar_end": ["theme-switcher"],
+    "show_toc_level": 2,
+}
+html_sidebars = {"index": [], "theory": [], "limitations": [], "changelog": []}
+copyright = "the oversmooth authors, Apache-2.0"
+copybutton_prompt_text = r"^\$ |>>> "
+copybutton_prompt_is_regexp = True
+
+# One file from npm that draws formulas as SVG: no font and no address is asked for.
+mathjax_path = mathjax_file.NAME
+mathjax3_config = {
+    "options": {"enableMenu": False},
+    "svg": {"fontCache": "global"},
+}
+
+
+def links_to_repository(_app, docname, source):
+    """Links that leave docs/ are to files of the repository, at its address; each must exist."""
+
+    def address(match):
+        path = match[1].partition("#")[0]
+        if not (ROOT / path).exists():
+            raise ValueError(f"{docname}.md links to ../{path}, which does not exist")
+        return f"]({REPOSITORY}/blob/main/{match[1]})"
+
+    if (DOCS / f"{docname}.md").exists():
+        source[0] = re.sub(r"\]\(\.\./([^)\s]+)\)", address, source[0])
+
+
+def any_code(_name, rawtext, text, _lineno, _inliner, _options=None, _content=None):
+    """Single backticks in docstrings are code."""
+    from docutils import nodes
+
+    return [nodes.literal(rawtext, text)], []
+
+
+def setup(app):
+    from docutils.parsers.rst import roles
+
+    roles.register_local_role("any_code", any_code)
+    mathjax_file.fetch(DOCS / "generated" / "static")
+    made_pages.write(ROOT, DOCS / "generated")
+    app.connect("source-read", links_to_repository)
+    return {"parallel_read_safe": True}
