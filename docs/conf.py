@@ -76,15 +76,29 @@ mathjax3_config = {
 
 def links_to_repository(_app, docname, source):
     """Links that leave docs/ are to files of the repository, at its address; each must exist."""
+    page = DOCS / f"{docname}.md"
+    if not page.exists():
+        return
 
     def address(match):
-        path = match[1].partition("#")[0]
-        if not (ROOT / path).exists():
-            raise ValueError(f"{docname}.md links to ../{path}, which does not exist")
-        return f"]({REPOSITORY}/blob/main/{match[1]})"
+        target = (page.parent / match[1].partition("#")[0]).resolve()
+        if target.is_relative_to(DOCS):
+            return match[0]
+        if not target.exists():
+            raise ValueError(f"{docname}.md links to {match[1]}, which does not exist")
+        return f"]({REPOSITORY}/blob/main/{target.relative_to(ROOT)})"
 
-    if (DOCS / f"{docname}.md").exists():
-        source[0] = re.sub(r"\]\(\.\./([^)\s]+)\)", address, source[0])
+    source[0] = re.sub(r"\]\((\.\./[^)\s]+)\)", address, source[0])
+
+
+def docstrings_as_rst(_app, _what, _name, _object, _options, lines):
+    """Bars and stars outside of code are meant as they stand: |λ| is no substitution."""
+    for index, line in enumerate(lines):
+        if line.lstrip().startswith((">>>", "...", "..", ":")):
+            continue
+        pieces = re.split(r"(`+[^`]*`+)", line)
+        pieces[::2] = [re.sub(r"([|*])", r"\\\1", piece) for piece in pieces[::2]]
+        lines[index] = "".join(pieces)
 
 
 def any_code(_name, rawtext, text, _lineno, _inliner, _options=None, _content=None):
@@ -101,4 +115,5 @@ def setup(app):
     mathjax_file.fetch(DOCS / "generated" / "static")
     made_pages.write(ROOT, DOCS / "generated")
     app.connect("source-read", links_to_repository)
+    app.connect("autodoc-process-docstring", docstrings_as_rst, priority=10)  # before napoleon
     return {"parallel_read_safe": True}

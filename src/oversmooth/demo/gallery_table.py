@@ -26,16 +26,15 @@ HEAD = (
     "Re λ < 0",
     "smoothing cases",
     "undecided",
-    "massive tokens in",
     "last block 24 times",
 )
 NOTES = (
-    "HFC/LFC: how much tokens differ, relative to what they share. Attention, MLPs, norms: what each adds to log HFC/LFC over all "
-    "blocks; below 0 it smooths, and norms count only where they stand on the stream (Post-LN).",
+    "HFC/LFC: how much tokens differ, relative to what they share. Attention, MLPs, norms: what each adds to log "
+    "HFC/LFC over all blocks; below 0 it smooths, and norms count only where they stand on the stream (Post-LN).",
     "Smoothing cases: of all inputs, layers and heads, where the smoothing eigenvalue dominates, the norm left out. "
     "Undecided: rounding could turn the verdict, or no theorem covers the layer.",
-    "Massive tokens in: the share of inputs that have a token over 5 times the median norm after some block. Last block 24 times: "
-    "HFC/LFC of the first input before and after its last block, MLP and norms included, was run 24 times more.",
+    "Last block 24 times: HFC/LFC of the first input before and after its last block, MLP and norms included, was run "
+    "24 times more.",
 )
 
 
@@ -101,7 +100,6 @@ def row(one: Figures) -> list[str]:
         percent(one["negative_share"], decimals=0),
         percent(one["smoothing_share"]),
         percent(one["undecided_share"]),
-        percent(one["massive_input_share"], decimals=0),
         "–" if again is None else _arrow(again, lambda v: number(v, 2)),
     ]
 

@@ -104,7 +104,9 @@ def data() -> list[Finding]:
     ]
     for name in DATA if given else ():
         folder = data_folder(name)
-        found.append(Finding(name, "yes" if folder else "no", str(folder) if folder else "no folder of this name there"))
+        found.append(
+            Finding(name, "yes" if folder else "no", str(folder) if folder else "no folder of this name there")
+        )
     for entry in gallery.entries().values():
         if entry.key not in DATA:
             missing = entry.missing()

@@ -53,7 +53,7 @@ def images() -> Images:
 
 
 def example(variant: str = "plain", count: int = _INPUTS) -> tuple[nn.Module, Tensor]:
-    """One of them as an ordinary module, and test images ready for it, ``(count, channels, height, width)``.
+    """One of them with plain weights, and test images ready for it, ``(count, channels, height, width)``.
 
     Args:
         variant: "plain", "smooth" or "sharpen".
@@ -61,6 +61,8 @@ def example(variant: str = "plain", count: int = _INPUTS) -> tuple[nn.Module, Te
     """
     arguments.choice(variant, "variant", tuple(sorted(NAMES)))
     loaded = load(str(file_of(variant)))
+    if steering_of(loaded.model) is not None:
+        fold(loaded.model)
     batches = loaded.inputs(FOLDER / "images.npz", count=arguments.whole(count, "count", least=1))
     return loaded.model, torch.cat([batch.inputs[loaded.argument] for batch in batches])
 
