@@ -61,7 +61,7 @@ html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "show_toc_level": 2,
 }
-html_sidebars = {"index": [], "theory": [], "limitations": [], "changelog": []}
+html_sidebars = {page: [] for page in ("index", "start", "theory", "gallery", "limitations", "changelog")}
 copyright = "the oversmooth authors, Apache-2.0"
 copybutton_prompt_text = r"^\$ |>>> "
 copybutton_prompt_is_regexp = True

@@ -1,7 +1,7 @@
 """Follow every link inside a built site: python docs/_ext/check_links.py out/docs
 
-Each must lead to a file that is there, and each fragment to an id in it. Links to other sites are listed and not followed,
-except those that a page would load: there may be none.
+Each must lead to a file that is there, and each fragment to an id in it. Links to other sites are not followed, and
+nothing may be loaded from one.
 """
 
 import sys

@@ -16,6 +16,7 @@ from oversmooth.demo import language, vits
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Inputs
+from oversmooth.inputs.batches import Batch
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import cache_folder, check_unpacked, data_folder, whole_folder
@@ -106,9 +107,9 @@ def named(word: str) -> Entry:
 def _vit(variant: str) -> Entry:
     def make() -> tuple[Loaded, Inputs]:
         loaded = load(str(vits.file_of(variant)))
-        inputs = loaded.inputs(vits.FOLDER / "images.npz", count=_INPUTS)
-        inputs.what = f"{inputs.count} test images of Fashion-MNIST"
-        return loaded, inputs
+        batch = Batch({loaded.argument: vits.example(variant, _INPUTS)[1]})
+        what = f"{len(batch)} test images of Fashion-MNIST"
+        return loaded, Inputs(what, "vision", len(batch), [], lambda: iter([batch]))
 
     what = {"plain": "left alone", "smooth": "forced to smooth", "sharpen": "forced to sharpen"}[variant]
     return Entry(

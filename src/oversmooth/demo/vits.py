@@ -20,6 +20,7 @@ from oversmooth.diagnosis import verdict
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.parts import Accuracy
 from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.inputs.batches import spread
 from oversmooth.models import load
 from oversmooth.safety import arguments
 from oversmooth.steering import fold, steering_of
@@ -63,8 +64,10 @@ def example(variant: str = "plain", count: int = _INPUTS) -> tuple[nn.Module, Te
     loaded = load(str(file_of(variant)))
     if steering_of(loaded.model) is not None:
         fold(loaded.model)
-    batches = loaded.inputs(FOLDER / "images.npz", count=arguments.whole(count, "count", least=1))
-    return loaded.model, torch.cat([batch.inputs[loaded.argument] for batch in batches])
+    pixels = images().images
+    chosen = spread(len(pixels), arguments.whole(count, "count", least=1))
+    mean, std = (torch.tensor(values)[:, None, None] for values in (loaded.recipe.mean, loaded.recipe.std))
+    return loaded.model, (pixels[chosen].float() / 255 - mean) / std
 
 
 def run(variant: str, test: Images, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:
