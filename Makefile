@@ -86,7 +86,7 @@ LONG := two_processes or sixteen_thousand or ten_thousand or causal_sharpening_l
 quick: setup
 	OVERSMOOTH_QUICK=1 $(PYTEST) $(QUICK) -k 'not ($(LONG))'
 
-nightly: setup
+nightly: $(VENV)/.docs
 	OVERSMOOTH_NIGHTLY=1 $(PYTEST)
 
 check: setup

@@ -17,6 +17,8 @@ project = "oversmooth"
 author = "the oversmooth authors"
 version = release = oversmooth.__version__
 REPOSITORY = made_pages.repository(ROOT)
+OPTIONAL = ("watching", "first-paper")
+"""Pages that a toctree names and that are left out where they are not there."""
 
 extensions = [
     "myst_nb",
@@ -28,7 +30,6 @@ extensions = [
 ]
 exclude_patterns = ["_build", "_ext", "generated/partial", "**/.ipynb_checkpoints"]
 nitpicky = False  # annotations name private aliases, which have no page
-suppress_warnings = ["toc.empty_glob"]  # pages that a toctree takes where they exist
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
@@ -88,6 +89,9 @@ def links_to_repository(_app, docname, source):
             raise ValueError(f"{docname}.md links to {match[1]}, which does not exist")
         return f"]({REPOSITORY}/blob/main/{target.relative_to(ROOT)})"
 
+    for name in OPTIONAL:
+        if not (DOCS / f"{name}.md").exists():
+            source[0] = source[0].replace(f"\n{name}\n", "\n")
     source[0] = re.sub(r"\]\((\.\./[^)\s]+)\)", address, source[0])
 
 
