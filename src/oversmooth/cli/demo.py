@@ -18,11 +18,18 @@ if TYPE_CHECKING:
 @app.command()
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The page to write, .html; that of the language models lies beside.")
+        Path,
+        typer.Option(
+            "--output", "-o", help="The page to write, .html. The page of the language models is written beside it."
+        ),
     ] = Path("demo.html"),
-    seed: Annotated[int, typer.Option(help="Of the random twins.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the random twins.")] = 0,
 ) -> None:
-    """Three small ViTs, plain, smoothing and sharpening; MiniLM and an ALBERT beside their random twins: two pages."""
+    """Write two pages: three small ViTs, plain, smoothing and sharpening; two language models beside random twins.
+
+    The language models are MiniLM and a chemistry ALBERT that reads reaction strings. They come as packages, which the
+    command names if they are missing. Needs oversmooth[models].
+    """
     from oversmooth.cli.diagnose import show
     from oversmooth.demo import language
     from oversmooth.report import page

@@ -42,27 +42,38 @@ def _usable(device: str | None) -> str | None:
 Models = Annotated[
     list[str],
     typer.Argument(
-        metavar="MODEL...", help="Hub ids, timm names, directories or safetensors files; or saved diagnoses (.json)."
+        metavar="MODEL...", help="The models: hub ids, timm names, directories, safetensors files, or saved diagnoses."
     ),
 ]
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="A text file, a folder of images, a parquet file, an npz; sample:skimage or sample:sklearn, "
-        "their photographs; by default prose or pictures of our own."
+        help="The data to run on: a text file, a folder of images, a parquet file or an .npz file. sample:skimage and "
+        "sample:sklearn take the photographs of these libraries. By default prose or pictures of our own."
     ),
 ]
 Count = Annotated[
     int | None,
-    typer.Option("--inputs", help="How many inputs, spread over the data: 64, or 16 of our own.", min=1, max=MOST),
+    typer.Option(
+        "--inputs",
+        help="How many inputs to take, evenly spread over the data. By default 64, or 16 without --data.",
+        min=1,
+        max=MOST,
+    ),
 ]
 Length = Annotated[
-    int | None, typer.Option(help="Tokens of each text; by default 128, or what the model takes.", min=1, max=MOST)
+    int | None,
+    typer.Option(help="How many tokens each text has. By default 128, or as many as the model takes.", min=1, max=MOST),
 ]
-Batch = Annotated[int, typer.Option(help="Inputs at once.", min=1, max=MOST)]
-Device = Annotated[str | None, typer.Option(help="Such as cuda; by default the CPU.", callback=_usable)]
-Dtype = Annotated[str | None, typer.Option(help="Such as bfloat16; by default float32 on a CPU, else as stored.")]
-Seed = Annotated[int, typer.Option(help="Of random weights and of Arnoldi's starts.")]
+Batch = Annotated[int, typer.Option(help="How many inputs to run at once.", min=1, max=MOST)]
+Device = Annotated[
+    str | None, typer.Option(help="The device to run on, such as cuda. By default the CPU.", callback=_usable)
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="The floating type, such as bfloat16. By default float32 on a CPU, and as stored elsewhere."),
+]
+Seed = Annotated[int, typer.Option(help="The seed of random weights and of the eigenvalue searches.")]
 
 
 @app.command()
@@ -72,21 +83,34 @@ def diagnose(
     inputs: Count = None,
     length: Length = None,
     batch: Batch = 16,
-    json: Annotated[Path | None, typer.Option(help="Save the diagnosis (of one model).")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one page with all models.")] = None,
-    figures: Annotated[Path | None, typer.Option(help="Directory for figures.")] = None,
-    format: Annotated[Format, typer.Option(help="Of the figures.")] = Format.pdf,
-    twin: Annotated[bool, typer.Option("--twin", help="Beside each model its twin with random weights.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Save the diagnosis of one model as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one page with all models, .html.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Write every chart as a file into this directory.")] = None,
+    format: Annotated[Format, typer.Option(help="The format of the figures.")] = Format.pdf,
+    twin: Annotated[
+        bool, typer.Option("--twin", help="Diagnose each model's twin with random weights as well.")
+    ] = False,
     spectra: Annotated[
-        bool, typer.Option("--spectra/--no-spectra", help="Attention, dominance and extrapolation.")
+        bool,
+        typer.Option(
+            "--spectra/--no-spectra", help="Compute spectra, dominance and extrapolation, or measure tokens alone."
+        ),
     ] = True,
-    joined: Annotated[int, typer.Option(help="Inputs for which all heads are taken together.", min=0)] = 1,
-    ranks: Annotated[int, typer.Option(help="Inputs whose ranks are taken.", min=0)] = 4,
-    variant: Annotated[Variant, typer.Option(help="How the norm enters H for dominance.")] = Variant.raw,
-    stack: Annotated[str | None, typer.Option(help="Part of the name of the stack, where there are several.")] = None,
-    depth: Annotated[int, typer.Option(help="Blocks to extrapolate over; 0 for none.", min=0, max=10_000)] = 24,
+    joined: Annotated[int, typer.Option(help="For how many inputs all heads are taken together.", min=0)] = 1,
+    ranks: Annotated[int, typer.Option(help="For how many inputs ranks are computed.", min=0)] = 4,
+    variant: Annotated[
+        Variant,
+        typer.Option(help="How the norm before attention enters H: not at all, with its gamma, or as observed."),
+    ] = Variant.raw,
+    stack: Annotated[
+        str | None, typer.Option(help="A part of the stack's name, for models with several stacks.")
+    ] = None,
+    depth: Annotated[
+        int, typer.Option(help="How many further blocks to extrapolate over. 0 leaves it out.", min=0, max=10_000)
+    ] = 24,
     look: Annotated[
-        bool, typer.Option("--look/--no-look", help="Keep the tokens of the first input, to look at in the page.")
+        bool,
+        typer.Option("--look/--no-look", help="Keep the tokens of the first input, to look at in the page."),
     ] = True,
     device: Device = None,
     dtype: Dtype = None,
@@ -95,7 +119,10 @@ def diagnose(
         bool, typer.Option("--trust-remote-code", help="Run Python files that come with a checkpoint.")
     ] = False,
 ) -> None:
-    """Whether and where models smooth their tokens, which part does it, and what the spectra say about it."""
+    """Find out whether and where models smooth their tokens, which part does it, and what the spectra predict.
+
+    Models by hub id or directory need oversmooth[models], and timm names need oversmooth[timm].
+    """
     from oversmooth.report import figures as drawn
     from oversmooth.report import page
     from oversmooth.safety import files

@@ -16,10 +16,12 @@ from oversmooth.cli.train import Device as TrainingDevice
 from oversmooth.cli.train import Force, say
 from oversmooth.cli.tune import BatchSize, Folds, Inputs, Methods, Rate, Seed
 
-neutreno = Commands(help="The second paper, NeuTRENO: ours beside the published figures.", no_args_is_help=True)
+neutreno = Commands(
+    help="Reproduce the tables of Nguyen et al. (NeuTRENO), ours beside the published figures.", no_args_is_help=True
+)
 reproduce.add_typer(neutreno, name="neutreno")
-Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help="As oversmooth diagnose takes them.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")]
+Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help="The models, as oversmooth diagnose takes them.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")]
 
 
 @neutreno.command()
@@ -31,7 +33,7 @@ def kernel(
     output: Output = None,
     device: Device = None,
 ) -> None:
-    """How symmetric, and how positive, the attention kernels of a model are: what the paper's derivation assumes."""
+    """Measure how symmetric and how positive attention kernels are, as the paper's derivation assumes them."""
     from oversmooth.reproduce.neutreno import kernel as recipe
 
     _run(recipe, recipe.kernels, models, data, inputs, length, output, device)
@@ -47,7 +49,7 @@ def energy(
     output: Output = None,
     device: Device = None,
 ) -> None:
-    """Whether attention brings the paper's energies down, and how far its Euler step is off the gradient flow."""
+    """Measure whether attention lowers the paper's energies, and how far its Euler step is off the flow."""
     from oversmooth.reproduce.neutreno import energy as recipe
     from oversmooth.safety import arguments
 
@@ -95,7 +97,9 @@ def _run(
 
 @neutreno.command()
 def cosine(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="As oversmooth diagnose takes them.")],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="The models, as oversmooth diagnose takes them.")
+    ],
     data: Data = None,
     inputs: Count = None,
     length: Length = None,
@@ -107,7 +111,7 @@ def cosine(
     device: Device = None,
     dtype: Dtype = None,
 ) -> None:
-    """The mean cosine similarity of tokens per layer, several models in one table and one figure."""
+    """Show the mean cosine similarity of tokens per layer, several models in one table and one figure."""
     from oversmooth.report import figures
     from oversmooth.reproduce import table_text
     from oversmooth.reproduce.neutreno import cosine as recipe
@@ -156,11 +160,11 @@ def robustness(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few images and steps, a minute on a CPU; not to be compared.")
     ] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")] = None,
     device: TrainingDevice = None,
     force: Force = False,
 ) -> None:
-    """Accuracy of trained models under FGSM and PGD, and under the 15 corruptions.
+    """Test trained models under FGSM and PGD, and under the 15 corruptions.
 
     A cell per model is kept in results/neutreno/robustness; what is there is not run again.
     """
@@ -219,7 +223,7 @@ def adaptation(
     lr: Rate = 0.005,
     batch: BatchSize = 32,
     results: Annotated[Path, typer.Option(help="Directory that keeps the cells.")] = Path("results"),
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")] = None,
     device: Device = None,
     seed: Seed = 0,
     force: Force = False,

@@ -15,9 +15,11 @@ from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, S
 if TYPE_CHECKING:
     from oversmooth.inputs import Inputs
 
-reproduce = Commands(help="Tables and figures of the papers, ours beside the published ones.", no_args_is_help=True)
+reproduce = Commands(
+    help="Reproduce tables and figures of the papers, ours beside the published ones.", no_args_is_help=True
+)
 app.add_typer(reproduce, name="reproduce")
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Figure to write: .png, .svg or .pdf.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="The figure to write: .png, .svg or .pdf.")]
 _TABLE2 = "Table 2's models in place of names"
 Models = Annotated[
     list[str] | None,
@@ -76,7 +78,7 @@ def table1(
     dtype: Dtype = None,
     seed: Seed = 0,
 ) -> None:
-    """The first paper's table 1: in which share of cases the smoothing eigenvalue dominates.
+    """Make table 1 of Dovonon et al.: in which share of cases the smoothing eigenvalue dominates.
 
     With --trained, of all seeds of table 2's models that are there.
     """
@@ -120,7 +122,7 @@ def fig2(
     dtype: Dtype = None,
     seed: SeedToo = 0,
 ) -> None:
-    """The first paper's figure 2: the three notions per layer."""
+    """Draw figure 2 of Dovonon et al.: the three notions of smoothing, layer by layer."""
     from oversmooth.report import figures, terminal
     from oversmooth.reproduce import fig2 as recipe
 
@@ -154,7 +156,7 @@ def fig3(
     device: Device = None,
     seed: SeedToo = 0,
 ) -> None:
-    """The first paper's figure 3: the three notions of a model forced to sharpen, forced to smooth and left alone."""
+    """Draw figure 3 of Dovonon et al.: a model forced to sharpen, forced to smooth and left alone."""
     from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, Loaded
     from oversmooth.report import figures, terminal
     from oversmooth.reproduce import fig3 as recipe
@@ -231,7 +233,7 @@ def fig5(
     output: Output = None,
     seed: Annotated[int, typer.Option(help="Of --trained models.", rich_help_panel=_TABLE2)] = 0,
 ) -> None:
-    """The first paper's figure 5: eigenvalues of H, from weights alone."""
+    """Draw figure 5 of Dovonon et al.: eigenvalues of H, from weights alone."""
     from oversmooth.cli.spectrum import spectra_of
     from oversmooth.report import figures, terminal
     from oversmooth.reproduce import fig5 as recipe

@@ -28,32 +28,34 @@ def simulate(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="cases (the default: the four below together), smoothing, sharpening, flip, no-residual; figure4 (the "
-            "first paper's, four together), post-ln+, post-ln-, pre-ln+, pre-ln-. Other options change it."
+            help="cases (the default: the four below together), smoothing, sharpening, flip, no-residual; figure4 (of "
+            "Dovonon et al., four together), post-ln+, post-ln-, pre-ln+, pre-ln-. Other options change it."
         ),
     ] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens n.")] = None,
-    width: Annotated[int | None, typer.Option(help="Features d of a token.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Attention heads; they share the width.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="The number of tokens, n.")] = None,
+    width: Annotated[int | None, typer.Option(help="The number of features of a token, d.")] = None,
+    heads: Annotated[int | None, typer.Option(help="The number of attention heads, which share the width.")] = None,
     layers: Annotated[int | None, typer.Option(help="How often the layer is applied.")] = None,
     eigenvalues: Annotated[
-        tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="Range of H's eigenvalues.")
+        tuple[float, float] | None, typer.Option(metavar="LOW HIGH", help="The range of H's eigenvalues.")
     ] = None,
     residual: Annotated[
         bool | None, typer.Option("--residual/--no-residual", help="Add the layer to X, or replace X.")
     ] = None,
-    norm: Annotated[NormChoice | None, typer.Option(help="LayerNorm before the layer or after it.")] = None,
-    gamma: Annotated[float | None, typer.Option(help="The norm's gamma, such as 1 or -1.")] = None,
-    neutreno: Annotated[float | None, typer.Option(help="Strength of NeuTRENO's term, such as 0.6.")] = None,
-    causal: Annotated[
-        bool | None, typer.Option("--causal/--bidirectional", help="Whether later tokens are hidden.")
+    norm: Annotated[
+        NormChoice | None, typer.Option(help="Where LayerNorm stands: before the layer, after it, or nowhere.")
     ] = None,
-    draws: Annotated[int | None, typer.Option(help="Random draws; curves are their mean.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the draws.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="The gamma of the norm, such as 1 or -1.")] = None,
+    neutreno: Annotated[float | None, typer.Option(help="The strength of NeuTRENO's term, such as 0.6.")] = None,
+    causal: Annotated[
+        bool | None, typer.Option("--causal/--bidirectional", help="Hide later tokens, or show all.")
+    ] = None,
+    draws: Annotated[int | None, typer.Option(help="The number of random draws. Curves are their mean.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of the draws.")] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Chart to write: .png, .svg, .pdf, .html (interactive), or .json (numbers)."
+            "--output", "-o", help="The chart to write: .png, .svg, .pdf, .html (interactive), or .json (numbers)."
         ),
     ] = None,
 ) -> None:

@@ -19,20 +19,31 @@ if TYPE_CHECKING:
 @app.command()
 def spectrum(
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="Directories, weight files, hub ids or timm names.")
+        list[str],
+        typer.Argument(metavar="MODEL...", help="The models: directories, weight files, hub ids or timm names."),
     ],
-    joined: Annotated[bool, typer.Option("--joined/--heads-only", help="Also all heads together: slower.")] = True,
+    joined: Annotated[
+        bool,
+        typer.Option("--joined/--heads-only", help="Take all heads together as well, which is slower, or heads alone."),
+    ] = True,
     heads: Annotated[
-        int | None, typer.Option(help="Number of heads, for weights without a configuration.", min=1)
+        int | None, typer.Option(help="The number of heads, for weights without a configuration.", min=1)
     ] = None,
-    stack: Annotated[str | None, typer.Option(help="Part of the name of the stack, where there are several.")] = None,
+    stack: Annotated[
+        str | None, typer.Option(help="A part of the stack's name, for models with several stacks.")
+    ] = None,
     norm: Annotated[
-        str | None, typer.Option(help="Where the norm stands, if files do not say it: pre, post or none.")
+        str | None, typer.Option(help="Where the norm stands, if the files do not say it: pre, post or none.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Save all eigenvalues (of one model).")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Histogram: .png, .svg or .pdf.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Save all eigenvalues of one model as JSON.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a histogram: .png, .svg or .pdf.")
+    ] = None,
 ) -> None:
-    """Eigenvalues of H = (W_V W_O)ᵀ, layer by layer, from weights alone. A stopped run goes on where it was."""
+    """Compute the eigenvalues of H = (W_V W_O)ᵀ, layer by layer, from weights alone.
+
+    A stopped run goes on where it was. Files on disk need no extra; hub ids need oversmooth[models].
+    """
     from oversmooth.models import check_there
     from oversmooth.safety import files
     from oversmooth.safety.errors import InputError

@@ -9,28 +9,35 @@ import typer
 
 from oversmooth.cli.app import app, out, status
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="Directory to write; new or empty.")]
-Dtype = Annotated[str | None, typer.Option(help="Such as bfloat16; by default float32.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The directory to write, new or empty.")]
+Dtype = Annotated[str | None, typer.Option(help="The floating type, such as bfloat16. By default float32.")]
 
 
 @app.command()
 def steer(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A hub id, a timm name or a directory.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model: a hub id, a timm name or a directory.")],
     output: Output,
     method: Annotated[
         list[str],
         typer.Option(
             "--method",
             "-m",
-            help="NAME or NAME:setting=value,...; may be given again. spectral, neutreno, attnscale, featscale, "
-            "contranorm, valueresidual, centred, laplacian.",
+            help="The method, as NAME or NAME:setting=value,... Repeat it for several. spectral, neutreno, attnscale, "
+            "featscale, contranorm, valueresidual, centred, laplacian.",
         ),
     ],
-    layers: Annotated[str, typer.Option(help="all, first-half, last-half, or places: 0,2,4-7.")] = "all",
-    stack: Annotated[str | None, typer.Option(help="Part of the name of the stack, where there are several.")] = None,
+    layers: Annotated[
+        str, typer.Option(help="Which layers to steer: all, first-half, last-half, or places such as 0,2,4-7.")
+    ] = "all",
+    stack: Annotated[
+        str | None, typer.Option(help="A part of the stack's name, for models with several stacks.")
+    ] = None,
     dtype: Dtype = None,
 ) -> None:
-    """Put methods on a model and save it, steered: train it, diagnose it, fold it."""
+    """Put steering methods on a model and save it, to be trained, diagnosed or folded.
+
+    Needs oversmooth[models], or oversmooth[timm] for timm names.
+    """
     from oversmooth import models
     from oversmooth.report import terminal
     from oversmooth.safety import files
@@ -62,11 +69,14 @@ def steer(
 
 @app.command()
 def fold(
-    model: Annotated[str, typer.Argument(metavar="DIR", help="A directory that steer, or training after it, wrote.")],
+    model: Annotated[str, typer.Argument(metavar="DIR", help="The directory that steer, or training after it, wrote.")],
     output: Output,
     dtype: Dtype = None,
 ) -> None:
-    """Leave a stock checkpoint that computes the same: it loads with plain from_pretrained."""
+    """Turn a steered model into a stock checkpoint that computes the same and loads with plain from_pretrained.
+
+    Needs oversmooth[models], or oversmooth[timm] for timm models.
+    """
     from oversmooth import models
     from oversmooth.safety import files
     from oversmooth.safety.errors import InputError

@@ -131,7 +131,7 @@ def train(
     ] = False,
     **settings: Any,
 ) -> None:
-    """Train a model, by default a small ViT as the first paper did, and keep it with its log.
+    """Train a model, by default a small ViT with the recipe of Dovonon et al., and keep it with its log.
 
     Ctrl-C, or the end of --minutes, leaves a checkpoint; --resume goes on from it. So do SIGTERM and SIGUSR2, with exit
     code 75: start it again.

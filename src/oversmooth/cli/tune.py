@@ -15,7 +15,7 @@ Labelled = Annotated[
     typer.Option(
         "--data",
         metavar="LABELLED",
-        help="Labelled images: parquet with image and label, .npz with images and labels, or a folder for each class.",
+        help="The labelled images: parquet with image and label, .npz with images and labels, or a folder per class.",
     ),
 ]
 Methods = Annotated[
@@ -23,36 +23,43 @@ Methods = Annotated[
     typer.Option(
         "--method",
         "-m",
-        help="NAME, learned from 0, or NAME:setting=value,...; may be given again.",
+        help="The method, as NAME (learned from 0) or NAME:setting=value,... Repeat it for several.",
         show_default="neutreno, featscale, attnscale, valueresidual",
     ),
 ]
-Folds = Annotated[int, typer.Option(help="Parts; each is tested by strengths learned on the others.", min=2, max=MOST)]
-Inputs = Annotated[
-    int | None, typer.Option("--inputs", help="Images, spread over the data; by default all.", min=2, max=MOST)
+Folds = Annotated[
+    int, typer.Option(help="The number of parts. Each is tested by strengths learned on the others.", min=2, max=MOST)
 ]
-Rate = Annotated[float, typer.Option("--lr", help="Learning rate of AdamW.")]
-BatchSize = Annotated[int, typer.Option("--batch", help="Images a step.", min=1, max=MOST)]
-Seed = Annotated[int, typer.Option(help="Of the folds and of the order of images.")]
+Inputs = Annotated[
+    int | None,
+    typer.Option("--inputs", help="How many images to take, evenly spread. By default all.", min=2, max=MOST),
+]
+Rate = Annotated[float, typer.Option("--lr", help="The learning rate of AdamW.")]
+BatchSize = Annotated[int, typer.Option("--batch", help="How many images each step takes.", min=1, max=MOST)]
+Seed = Annotated[int, typer.Option(help="The seed of the folds and of the order of images.")]
 
 
 @app.command()
 def tune(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="An image classifier, as oversmooth diagnose takes it.")
+        str, typer.Argument(metavar="MODEL", help="The image classifier, as oversmooth diagnose takes it.")
     ],
     data: Labelled,
     method: Methods = None,
     inputs: Inputs = None,
     folds: Folds = 5,
-    epochs: Annotated[int, typer.Option(help="Of the images that a fold learns from.", min=1, max=MOST)] = 1,
-    steps: Annotated[int | None, typer.Option(help="Of AdamW in a fold, in place of epochs.", min=1, max=MOST)] = None,
+    epochs: Annotated[
+        int, typer.Option(help="How often a fold goes through the images that it learns from.", min=1, max=MOST)
+    ] = 1,
+    steps: Annotated[
+        int | None, typer.Option(help="The number of AdamW's steps in a fold, in place of epochs.", min=1, max=MOST)
+    ] = None,
     lr: Rate = 0.01,
     batch: BatchSize = 32,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="What came out, .json.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the result, .json.")] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Directory for the model tuned on all of the images: new or empty; of one --method."),
+        typer.Option(help="Save the model tuned on all images in this directory, new or empty. Takes one --method."),
     ] = None,
     device: Device = None,
     seed: Seed = 0,
@@ -60,7 +67,7 @@ def tune(
     """Learn only the strengths of steering methods on labelled images, and test what that brings.
 
     All weights stay as they are. Every image is tested once, by strengths that never saw it, beside the model as it
-    was.
+    was. Needs oversmooth[models].
     """
     from oversmooth import models, tuning
     from oversmooth.inputs.sources import check_readable

@@ -1,3 +1,3 @@
-"""What `oversmooth demo` shows: three small ViTs of our own, which tell the first paper's story, and two pretrained
+"""What `oversmooth demo` shows: three small ViTs of our own, which tell the story of Dovonon et al., and two pretrained
 language models.
 """

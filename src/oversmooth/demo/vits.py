@@ -14,13 +14,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oversmooth.diagnosis import verdict
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.parts import Accuracy
 from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.inputs.batches import spread
 from oversmooth.models import load
+from oversmooth.safety import arguments
 from oversmooth.steering import fold, steering_of
 from oversmooth.train.engine.saved_model import notes_of
 from oversmooth.train.tasks.images.build import load_vit
@@ -49,6 +51,23 @@ def images() -> Images:
         [str(digit) for digit in range(10)],
         "fashion-mnist",
     )
+
+
+def example(variant: str = "plain", count: int = _INPUTS) -> tuple[nn.Module, Tensor]:
+    """One of them with plain weights, and test images ready for it, ``(count, channels, height, width)``.
+
+    Args:
+        variant: "plain", "smooth" or "sharpen".
+        count: of the 512 images that come with the package, evenly spread.
+    """
+    arguments.choice(variant, "variant", tuple(sorted(NAMES)))
+    loaded = load(str(file_of(variant)))
+    if steering_of(loaded.model) is not None:
+        fold(loaded.model)
+    pixels = images().images
+    chosen = spread(len(pixels), arguments.whole(count, "count", least=1))
+    mean, std = (torch.tensor(values)[:, None, None] for values in (loaded.recipe.mean, loaded.recipe.std))
+    return loaded.model, (pixels[chosen].float() / 255 - mean) / std
 
 
 def run(variant: str, test: Images, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:

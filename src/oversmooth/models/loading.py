@@ -75,7 +75,9 @@ def check_loadable(name: str) -> None:
     """Refuse a name or path that does not exist, or needs a library that is not installed, without loading it."""
     check_there(name)
     if library := _loader(name).LIBRARY:
-        import_library(library, f"loading {name}")
+        maybe_timm = library == "transformers" and "/" not in name and not Path(name).exists()
+        extra = "oversmooth[models], or oversmooth[timm] if it is a timm name" if maybe_timm else ""
+        import_library(library, f"loading {name}", extra)
 
 
 def check_device(name: str) -> None:

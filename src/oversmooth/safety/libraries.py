@@ -11,18 +11,24 @@ from typing import Any
 from oversmooth.safety.errors import InputError
 
 _PACKAGES = {"PIL": "pillow", "vl_convert": "vl-convert-python"}
-_EXTRAS = {"timm": "oversmooth[timm]", "altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}
+_EXTRAS = {
+    "timm": "oversmooth[timm]",
+    "torchvision": "oversmooth[imagenet]",
+    "altair": "altair",
+    "vl_convert": "vl-convert-python",
+    "jinja2": "jinja2",
+}
 """What to install for those that are not in oversmooth[models]."""
 
 
-def import_library(module: str, purpose: str) -> Any:
-    """The module, or one sentence that says what it was wanted for and how to get it."""
+def import_library(module: str, purpose: str, extra: str = "") -> Any:
+    """The module, or one sentence that says what it was wanted for and how to get it: by the extra, if one is named."""
     top = module.split(".")[0]
     try:
         return importlib.import_module(module)
     except Exception as error:  # a library that does not fit another fails as it likes
         if isinstance(error, ModuleNotFoundError) and (error.name or top).split(".")[0] == top:
-            wanted = _EXTRAS.get(top, "oversmooth[models]")
+            wanted = extra or _EXTRAS.get(top, "oversmooth[models]")
             raise InputError(
                 f"{purpose} needs {_PACKAGES.get(top, top)}, which is not installed; install {wanted}"
             ) from error

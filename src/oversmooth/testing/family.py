@@ -63,7 +63,7 @@ def _check_signs(name: str, ours: float | None, W_V: Tensor, W_O: Tensor) -> Non
     share = float((values.real < 0).mean())
     near = float((np.abs(values.real) < 1e-5 * np.abs(values).max()).mean())  # either sign, by rounding
     assert ours is not None, f"{name}: the spectrum of H is not there"
-    assert abs(ours - share) <= near + 1e-9, (
+    assert abs(ours - share) <= near + 1e-6, (  # a diagnosis keeps seven digits
         f"{name}: {ours} of the eigenvalues of H have a negative real part in the diagnosis and {share} by numpy"
     )
 

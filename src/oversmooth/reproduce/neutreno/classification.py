@@ -21,7 +21,7 @@ from oversmooth.reproduce.tables.base import Rows, register
 @register
 @dataclass(frozen=True, kw_only=True)
 class Classification(Methods):
-    """The second paper's classification: the plain model, NeuTRENO, and NeuTRENO with FeatScale."""
+    """Make the classification table of Nguyen et al.: the plain model, NeuTRENO, and NeuTRENO with FeatScale."""
 
     name = "classification"
     published: ClassVar = {"plain": 72.17, "neutreno": 73.01}

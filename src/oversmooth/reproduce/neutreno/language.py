@@ -39,7 +39,7 @@ _QUICK_NOTE = (
 @register
 @dataclass(frozen=True, kw_only=True)
 class Language(Table):
-    """The second paper's language model: the baseline and NeuTRENO, Post-LN and Pre-LN, on WikiText-2."""
+    """Make the language table of Nguyen et al.: the baseline and NeuTRENO, Post-LN and Pre-LN, on WikiText-2."""
 
     name = "language"
     group = "neutreno"

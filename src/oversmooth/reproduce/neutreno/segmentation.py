@@ -1,4 +1,4 @@
-"""The second paper's segmentation: Segmenter on DeiT-Tiny, and NeuTRENO in encoder and decoder: mIoU on CamVid.
+"""The segmentation table of Nguyen et al.: Segmenter on DeiT-Tiny, NeuTRENO in encoder and decoder, mIoU on CamVid.
 
     oversmooth reproduce neutreno segmentation --seeds 1
     oversmooth reproduce neutreno segmentation --quick        painted shapes, minutes on a CPU
@@ -52,7 +52,7 @@ _QUICK_NOTE = (
 @register
 @dataclass(frozen=True, kw_only=True)
 class Segmentation(Table):
-    """The second paper's segmentation: Segmenter on DeiT-Tiny, the baseline and NeuTRENO, on CamVid."""
+    """Make the segmentation table of Nguyen et al.: Segmenter on DeiT-Tiny, the baseline and NeuTRENO, on CamVid."""
 
     name = "segmentation"
     group = "neutreno"

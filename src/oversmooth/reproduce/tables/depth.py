@@ -46,7 +46,7 @@ _HEAD = ("", "blocks", "seeds", "accuracy, %", "HFC/LFC, first", "HFC/LFC, last"
 @register
 @dataclass(frozen=True, kw_only=True)
 class Depth(Table):
-    """The first paper's "more layers": accuracy, and how smooth tokens end, with 12, 24 and 48 blocks.
+    """Make the depth study of Dovonon et al.: accuracy, and how smooth tokens end, with 12, 24 and 48 blocks.
 
     The cells of 12 blocks are table 2's: they are taken from there, or run and kept there.
     """

@@ -29,7 +29,7 @@ _QUICK_NOTE = (
 @register
 @dataclass(frozen=True, kw_only=True)
 class Table2(Table):
-    """The first paper's table 2: accuracy against the share of training data, for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
+    """Make table 2 of Dovonon et al.: accuracy against the share of training data, for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
 
     Cells that are not there yet are run, and kept; interrupted ones go on from their checkpoint next time.
     """

@@ -45,7 +45,7 @@ _PUBLISHED = "published, 100 % of the data"
 @register
 @dataclass(frozen=True, kw_only=True)
 class Table3(Table):
-    """The first paper's table 3: accuracy of table 2's models against the intensity of corruption."""
+    """Make table 3 of Dovonon et al.: accuracy of table 2's models against the intensity of corruption."""
 
     name = "table3"
     trains = False

@@ -22,7 +22,7 @@ _ROUND = 256  # of the images of an epoch, in timm's sampler
 
 def timm_data() -> Any:
     """The part of timm that makes batches."""
-    return import_library("timm.data", "training at ImageNet's size")
+    return import_library("timm.data", "training at ImageNet's size", "oversmooth[imagenet]")
 
 
 def training_transform(recipe: Recipe) -> Transform:

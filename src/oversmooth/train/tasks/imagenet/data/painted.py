@@ -30,7 +30,9 @@ def painted(train: int = 800, test: int = 200, *, size: int = 48) -> Splits:
 
 
 def _picture(number: int, size: int) -> bytes:
-    pil, draw = (import_library(f"PIL.{module}", "painting images") for module in ("Image", "ImageDraw"))
+    pil, draw = (
+        import_library(f"PIL.{module}", "painting images", "oversmooth[imagenet]") for module in ("Image", "ImageDraw")
+    )
     random = np.random.default_rng([15, number])
     width, height = (int(length) for length in random.integers(size, size + size // 3 + 1, 2))
     ground = random.normal(random.uniform(60, 190, 3), 12, (height, width, 3))

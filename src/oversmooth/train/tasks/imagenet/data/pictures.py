@@ -111,7 +111,7 @@ class Pictures:
 
     def image(self, index: int) -> Any:
         """Decoded, in colour, as Pillow has it."""
-        pil = import_library("PIL.Image", "decoding images")
+        pil = import_library("PIL.Image", "decoding images", "oversmooth[imagenet]")
         data = self.source.encoded(index)
         try:
             with pil.open(io.BytesIO(data), formats=_FORMATS) as opened:

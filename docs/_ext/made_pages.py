@@ -1,0 +1,98 @@
+"""Pages that are made from the code at build time: the command line, the JSON schema, the gallery's pages."""
+
+import enum
+import inspect
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+FRONT = "---\norphan: true\n---\n"
+
+
+def repository(root: Path) -> str:
+    """The address of the repository, as pyproject.toml has it."""
+    return str(tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Homepage"])
+
+
+def write(root: Path, folder: Path) -> None:
+    """All of them, into a folder that git ignores; files that would not change are left alone."""
+    _write(folder / "commands.md", _command_line())
+    schemas = folder / "extra" / "schema"
+    schemas.mkdir(parents=True, exist_ok=True)
+    for file in (root / "docs" / "schema").glob("*.json"):
+        _write(schemas / file.name, file.read_text(encoding="utf-8"))
+    pages = root / "out" / "gallery"  # where `make gallery` writes
+    if (pages / "index.html").is_file():
+        shutil.copytree(pages, folder / "extra" / "gallery-pages", dirs_exist_ok=True)
+    _write(folder / "partial" / "gallery-pages.md", _gallery_note((pages / "index.html").is_file()))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+def _gallery_note(there: bool) -> str:
+    if there:
+        return "The page of every model: <a href='gallery-pages/index.html'>the gallery's pages</a>.\n"
+    return "The pages themselves are not part of this build: `make gallery docs` makes them and puts them here.\n"
+
+
+def _command_line() -> str:
+    import typer
+
+    from oversmooth.cli import app
+    from oversmooth.cli.examples import EXAMPLES
+
+    lines = [
+        "# Command line",
+        "",
+        "Every command, as `oversmooth COMMAND --help` shows it. `oversmooth --install-completion` teaches your shell "
+        "to complete commands and options. Bad input ends with one sentence and exit code 2.",
+        "",
+    ]
+
+    def describe(command: object, words: list[str]) -> None:
+        children = getattr(command, "commands", None)
+        title = " ".join(words)
+        lines.extend([f"{'#' * min(len(words), 4)} {title}", ""])
+        lines.extend([inspect.cleandoc(getattr(command, "help", "") or ""), ""])
+        if children is not None:
+            for name, child in children.items():
+                describe(child, [*words, name])
+            return
+        if example := EXAMPLES.get(" ".join(words[1:])):
+            lines.extend(["```console", f"$ {example}", "```", ""])
+        rows = [row for parameter in command.params if (row := _row(parameter)) is not None]  # type: ignore[attr-defined]
+        lines.extend(["| | | default |", "|---|---|---|", *rows, ""])
+
+    root = typer.main.get_command(app)
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        describe(command, ["oversmooth", name])
+    return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
+
+
+def _row(parameter: object) -> str | None:
+    if getattr(parameter, "hidden", False):
+        return None
+    is_option = parameter.opts[0].startswith("-")  # type: ignore[attr-defined]
+    names = [*parameter.opts, *parameter.secondary_opts] if is_option else [parameter.metavar or parameter.name]  # type: ignore[attr-defined]
+    name = ", ".join(f"`{one}`" for one in names)
+    help = " ".join(str(getattr(parameter, "help", "") or "").split()).replace("|", r"\|").replace("*", r"\*")
+    return f"| {name} | {help} | {_default(parameter)} |"
+
+
+def _default(parameter: object) -> str:
+    shown = getattr(parameter, "show_default", True)
+    value = parameter.default  # type: ignore[attr-defined]
+    if getattr(parameter, "required", False):
+        return "required"
+    if isinstance(shown, str):
+        return shown
+    if value is None or value is False or callable(value):
+        return ""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    return "yes" if value is True else f"`{value}`" if not isinstance(value, (list, dict)) else json.dumps(value)

@@ -1,0 +1,46 @@
+"""`oversmooth doctor`: what is here, and what that enables."""
+
+from __future__ import annotations
+
+import typer
+
+from oversmooth.cli.app import app, out, status
+
+_MARKS = {"yes": ("✓", "green"), "no": ("–", "dim"), "broken": ("✗", "red")}
+_PLAIN = {"yes": "yes", "no": "no", "broken": "broken"}
+
+
+@app.command()
+def doctor() -> None:
+    """Show what is installed, which devices and data are found, and which commands that enables.
+
+    The exit code is 1 where a library is installed and does not load, and 0 otherwise: what is merely absent is no
+    fault.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from oversmooth.demo import installation
+
+    with status("looking at libraries"):
+        libraries = installation.libraries()
+    sections = {
+        "This installation": installation.versions(),
+        "Devices": installation.devices(),
+        "Libraries for some commands": libraries,
+        "Data and models": installation.data(),
+        "What that enables": installation.work(libraries),
+    }
+    unicode = out.encoding.startswith("utf")
+    for title, findings in sections.items():
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+        table.add_column(no_wrap=True)
+        table.add_column()
+        table.add_column(overflow="fold")
+        for finding in findings:
+            mark, style = _MARKS[finding.state]
+            table.add_row(Text(mark if unicode else _PLAIN[finding.state], style=style), finding.what, finding.detail)
+        out.print(f"\n{title}", style="bold")
+        out.print(table)
+    if any(finding.state == "broken" for finding in libraries):
+        raise typer.Exit(1)

