@@ -61,7 +61,7 @@ def albert(random: bool, seed: int) -> tuple[Loaded, Inputs]:
     """The chemistry ALBERT, as trained or random from a seed, with reactions."""
     path = folder(ALBERT)
     loaded = load(str(path), random=random, seed=seed)
-    loaded.name = "chemistry ALBERT, one layer 12 times" + (" (random)" if random else "")
+    loaded.name = "chemistry ALBERT" + (" (random)" if random else "")
     tokenizer = smiles_tokenizer(path / "vocab.txt")
     inputs = text_inputs(tokenizer, REACTIONS, count=_TEXTS, length=_TOKENS, batch=8, lines=True)
     inputs.what = f"{inputs.count} reactions that come with oversmooth"
