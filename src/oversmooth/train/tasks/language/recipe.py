@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth.train.engine.recipe import BaseRecipe, Scores, methods_of
+from oversmooth.train.engine.recipe import BaseRecipe, Scores, check_layers, methods_of
 from oversmooth.train.tasks.language.settings import Shape
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Recipe(BaseRecipe):
     )
     wiring: Literal["paper", "code"] = "paper"
     start: Literal["cold", "warm"] = "cold"
+    layers: str = "all"
+    """Which blocks the variant steers; see `steering.steer`."""
     shape: Shape = field(default_factory=Shape)
     masked: float = option(0.15, "Share of tokens that a masked model must find.")
     epochs: int = option(120, "Epochs, the warm-up among them.")
@@ -67,6 +69,7 @@ class Recipe(BaseRecipe):
             raise InputError(f"masked is {self.masked:g}; give a share above 0 and below 1")
         if self.tokenizer == "bpe" and self.vocabulary < 300:
             raise InputError(f"vocabulary is {self.vocabulary}; bpe begins with 256 bytes: give at least 300")
+        check_layers(self.layers, self.shape.depth)
         self.methods()  # refuses words that name none
 
     @property
@@ -89,6 +92,7 @@ class Recipe(BaseRecipe):
         """``Post-LN language model with neutreno:strength=0.4, 16 blocks, wikitext-2``."""
         kind = f"{'Post' if self.shape.norm == 'post' else 'Pre'}-LN {'' if self.shape.causal else 'masked '}"
         steered = "" if self.variant == "plain" else f" with {self.variant}"
+        steered += "" if self.layers == "all" or not steered else f" in layers {self.layers}"
         return f"{kind}language model{steered}, {self.shape.depth} blocks, {self.data}"
 
     @property

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steer
 from oversmooth.train.engine.ranks import Ranks
+from oversmooth.train.engine.recipe import steered_layers
 from oversmooth.train.engine.task import Batch, Evaluation, Forward, Probe, Task
 from oversmooth.train.tasks.language.data import Text
 from oversmooth.train.tasks.language.evaluate import CausalEvaluation, MaskedEvaluation, Perplexity
@@ -27,7 +28,7 @@ def model_of(recipe: Recipe) -> LanguageModel:
         torch.manual_seed(recipe.seed)
         model = LanguageModel(recipe.shape)
         if methods := recipe.methods():
-            steer(model, methods)
+            steer(model, methods, steered_layers(recipe.layers))
     return model
 
 
