@@ -7,7 +7,7 @@ import sys
 
 # Each adds its command, and help lists them in this order.
 from oversmooth.cli import diagnose, train  # isort: skip
-from oversmooth.cli import demo, neutreno, reproduce, simulate, spectrum, steer, tables, tune
+from oversmooth.cli import demo, kept_models, neutreno, reproduce, simulate, spectrum, steer, tables, tune
 from oversmooth.cli.app import app
 from oversmooth.cli.streams import err, standard_streams
 from oversmooth.safety import signals
@@ -18,6 +18,7 @@ __all__ = [
     "demo",
     "diagnose",
     "main",
+    "kept_models",
     "neutreno",
     "reproduce",
     "simulate",

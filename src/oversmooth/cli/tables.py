@@ -6,6 +6,7 @@ The options that tables share are those of `_reproduce`; a table's own are its f
 from __future__ import annotations
 
 import contextlib
+import shlex
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,6 +92,7 @@ def _reproduce(
             device=device,
             on_nan=on_nan,
             force=force,
+            command=_command(table, own, cells, seeds, quick),
         )
     elif quick:
         recipes = fitted_to_kept(recipes, results, asked.folder)
@@ -100,6 +102,22 @@ def _reproduce(
     if why != "finished":
         out.print(f"{why}: not all cells are there; the same command goes on", highlight=False)
         leave(why)
+
+
+def _command(
+    table: type[Table], own: dict[str, Any], cells: list[str] | None, seeds: int | None, quick: bool
+) -> str:
+    """What decides the figures, as a user types it; not where things lie on one machine."""
+    words = ["oversmooth", "reproduce", *filter(None, (table.group, table.name))]
+    words += [word for cell in cells or [] for word in ("--cells", cell)]
+    words += [] if seeds is None else ["--seeds", str(seeds)]
+    words += ["--quick"] if quick else []
+    for field in option_fields(table):
+        value = own[field.name]
+        if value != field.default:
+            shown = value.name if isinstance(value, Path) else str(value)
+            words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [shown])]
+    return shlex.join(words)
 
 
 def _fill(
@@ -200,20 +218,31 @@ for _table in all_tables():
 
 
 @reproduce.command()
-def status(results: Results = Path("results")) -> None:
-    """Which cells are there, and which are on their way."""
+def status(
+    results: Results = Path("results"),
+    seeds: Annotated[int, typer.Option(help="Of what is missing.", min=1, max=1000)] = 1,
+) -> None:
+    """Which cells are there, which are on their way, and what those that are missing would cost."""
     from rich import box
     from rich.table import Table
 
+    from oversmooth.reproduce.status import missing_rows
     from oversmooth.reproduce.status import status as status_rows
+
+    def show(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+        shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+        for heading in head:
+            shown.add_column(heading, justify="right" if heading in ("score", "minutes") else "left")
+        for row in rows:
+            shown.add_row(*row)
+        out.print(shown)
 
     rows = status_rows(results)
     if not rows:
         out.print(f"{results} has no cells yet; oversmooth reproduce table2 makes some", highlight=False)
         return
-    shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for heading in ("table", "cell", "score", "on", "when"):
-        shown.add_column(heading, justify="right" if heading == "score" else "left")
-    for row in rows:
-        shown.add_row(*row)
-    out.print(shown)
+    show(("table", "cell", "score", "on", "when", "key"), rows)
+    if lacking := missing_rows(results, seeds):
+        show(("missing from", "cell", "minutes"), list(lacking))
+        note = "Minutes: of the run most like it that was measured, scaled by epochs, share and blocks."
+        out.print(note, style="dim", highlight=False)

@@ -7,7 +7,7 @@ on the device and that a CUDA graph reads.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -125,6 +125,10 @@ class Task(ABC):
     def metadata(self) -> dict[str, str]:
         """What a model's file says beside its recipe, such as its tokenizer."""
         return {}
+
+    def data(self) -> Iterable[Tensor | str]:
+        """What is trained and tested on, for its hash."""
+        return ()
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

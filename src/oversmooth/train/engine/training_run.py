@@ -23,7 +23,7 @@ from oversmooth.train.engine.lock import Lock
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import Scores
 from oversmooth.train.engine.result import OnNan, Progress, Result, WatchSettings
-from oversmooth.train.engine.saved_model import save_model
+from oversmooth.train.engine.saved_model import save_model, stored_as
 from oversmooth.train.engine.smoothing import Monitor
 from oversmooth.train.engine.step import Step
 from oversmooth.train.engine.stopping import REASONS, interruptible, reason
@@ -387,9 +387,9 @@ class Run:
             if self.lock is not None:
                 self.lock.check()
             notes = {**self.scores, "seconds": round(self.seconds, 1)}
-            path = self.folder / MODEL
+            path, dtype, more = self.folder / MODEL, stored_as(self.model), self.task.metadata()
             self._patiently(lambda: self.task.save_beside(self.model, path.parent))
-            self._patiently(lambda: save_model(self.model, self.recipe, path, notes=notes, more=self.task.metadata()))
+            self._patiently(lambda: save_model(self.model, self.recipe, path, dtype=dtype, notes=notes, more=more))
             checkpoint.remove(self.folder)
         self.ranks.wait()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -83,6 +84,9 @@ class LanguageTask(Task):
 
     def metadata(self) -> dict[str, str]:
         return {"tokenizer": self.text.tokenizer.to_text()}
+
+    def data(self) -> Iterable[Tensor | str]:
+        return self.text.train, self.text.valid, self.text.test, self.text.tokenizer.to_text()
 
     def facts(self) -> dict[str, Any]:
         text = self.text
