@@ -17,6 +17,7 @@ from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.neutreno import neutreno
 from oversmooth.cli.options import own_option, parameters_of, take
 from oversmooth.cli.reproduce import reproduce
+from oversmooth.cli.text import text
 from oversmooth.cli.train import Device, Force, leave, leaves_when_asked, load, on_nan_named, progress, say
 from oversmooth.reproduce.table_registry import all_tables
 from oversmooth.reproduce.tables.base import Table
@@ -94,7 +95,7 @@ def _reproduce(
             force=force,
             command=_command(table, own, cells, seeds, quick),
         )
-    elif quick:
+    elif quick and asked.loads_data:
         recipes = fitted_to_kept(recipes, results, asked.folder)
     _present(asked, read_kept(recipes, results, asked.folder), output or [])
     if note := asked.terminal_note():
@@ -135,12 +136,13 @@ def _fill(
     when_nan = on_nan_named(on_nan)
     chosen(recipes, words, table.names_of)
     with leaves_when_asked() if table.trains else contextlib.nullcontext():
-        loaded = load(data, recipes[0])
-        if table.quick:
+        loaded = load(data, recipes[0]) if table.loads_data else None
+        if table.loads_data and (table.quick or (table.fits_data and data != table.default_data)):
             recipes, loaded = _fitted(recipes, loaded, table.quick_test_images)
+        if table.quick:
             how["at_once"] = 1
         wanted = chosen(recipes, words, table.names_of)
-        for recipe in wanted:
+        for recipe in wanted if table.loads_data else ():
             check_fits(recipe, loaded)
         with progress() if table.trains else parts_done(table.progress_unit) as on_progress:
             from oversmooth.reproduce.filling import Running
@@ -192,19 +194,21 @@ def _add_command(table: type[Table]) -> None:
 
     command.__doc__ = table.__doc__
     take(command, _parameters(table))
-    group = {"": reproduce, "neutreno": neutreno}[table.group]
+    group = {"": reproduce, "neutreno": neutreno, "text": text}[table.group]
     group.command(name=table.name)(command)
 
 
 def _parameters(table: type[Table]) -> list[Parameter]:
     """The options that tables share, with the table's own among them."""
     left_out = ("table", "own", *(() if table.trains else _OF_TRAINING), *(() if table.asks_unknowns else _UNKNOWNS))
+    left_out += (() if table.at_once_allowed else ("at_once",)) + (() if table.loads_data else ("data",))
     shared = {one.name: one for one in parameters_of(_reproduce) if one.name not in left_out}
     if "cells" in shared:
         which = Annotated[list[str] | None, typer.Option("--cells", help=table.cells_help)]
         shared["cells"] = shared["cells"].replace(annotation=which)
-    what = Annotated[str | None, typer.Option(help=table.data_help, show_default=table.default_data)]
-    shared["data"] = shared["data"].replace(annotation=what)
+    if "data" in shared:
+        what = Annotated[str | None, typer.Option(help=table.data_help, show_default=table.default_data)]
+        shared["data"] = shared["data"].replace(annotation=what)
     parameters = list(shared.values())
     for field in reversed(option_fields(table)):
         names = [parameter.name for parameter in parameters]

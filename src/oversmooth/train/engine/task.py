@@ -74,6 +74,8 @@ class Task(ABC):
     recipe: BaseRecipe
     examples_are: ClassVar[str]
     """What a batch is counted in: images, windows."""
+    compiles: ClassVar[bool] = True
+    """Whether compiling pays on a GPU; runs of a minute are over before it would."""
 
     @abstractmethod
     def plain_model(self) -> nn.Module:
@@ -117,6 +119,10 @@ class Task(ABC):
     @abstractmethod
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         """The same at every look of a run, and in every run on these data."""
+
+    def look_at_weights(self, model: nn.Module) -> dict[str, list[float]]:  # noqa: ARG002 (most look at tokens alone)
+        """What is logged of the weights, by depth, whenever smoothing is looked at."""
+        return {}
 
     @abstractmethod
     def check_memory(self, device: torch.device) -> None:

@@ -264,7 +264,7 @@ class Run:
             self._tell()
         due = self.watch.monitor and (done % self.watch.monitor == 0 or done in (1, self.step.total))
         if self.monitor is not None and self.ranks.first and due:
-            row = {"step": done, **self.monitor.measure()}
+            row = {"step": done, **self.monitor.measure(), **self.task.look_at_weights(self.model)}
             if self.smoothing is not None:
                 self._write(self.smoothing, row)
             self.looks.append(row)

@@ -131,7 +131,11 @@ class LanguageModel(nn.Module):
 
     def tokens(self, ids: Tensor, cache: Cache | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """``(b, n, d)``: what the output reads."""
-        mask = None if attention_mask is None or attention_mask.all() else self._seen(attention_mask)
+        mask = None if attention_mask is None or attention_mask.all() else self.seen(attention_mask)
+        return self.stream(ids, cache, mask)
+
+    def stream(self, ids: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
+        """The same with a mask as `seen` makes it, which nobody looks into: a CUDA graph cannot."""
         read = cache[0][0].shape[2] if cache else 0
         x = self.embedding(ids)
         if self.shape.positions == "sinusoidal":
@@ -141,7 +145,7 @@ class LanguageModel(nn.Module):
             x = block(x, cache, mask)
         return self.norm(x)
 
-    def _seen(self, attention_mask: Tensor) -> Tensor:
+    def seen(self, attention_mask: Tensor) -> Tensor:
         """``(b, 1, n, n)``: tokens see those that are no padding, and where it is causal none after them."""
         seen = attention_mask.bool()[:, None, None, :].expand(-1, 1, attention_mask.shape[1], -1)
         return seen.tril() if self.shape.causal else seen

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steer
+from oversmooth.theory import asymmetry
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import steered_layers
 from oversmooth.train.engine.task import Batch, Evaluation, Forward, Probe, Task
@@ -81,6 +82,16 @@ class LanguageTask(Task):
         count = min(WATCHED, len(self.text.valid) // length)
         ids = self.text.valid[: count * length].view(count, length)
         return Probe((ids.to(device, torch.int64),), list(model.blocks))  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def look_at_weights(self, model: nn.Module) -> dict[str, list[float]]:
+        """How far H is from symmetric, the mean over heads, block by block."""
+        shape, looks = self.recipe.shape, []
+        for block in model.blocks:  # type: ignore[union-attr]
+            rows = block.attn.qkv.weight[2 * shape.width :].unflatten(0, (shape.heads, -1))
+            back = block.attn.proj.weight.mT.unflatten(0, (shape.heads, -1))
+            looks.append(asymmetry(rows.mT, back).mean())
+        return {"asymmetry": [float(f"{value:.5g}") for value in torch.stack(looks).nan_to_num().tolist()]}
 
     def metadata(self) -> dict[str, str]:
         return {"tokenizer": self.text.tokenizer.to_text()}
