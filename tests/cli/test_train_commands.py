@@ -434,10 +434,10 @@ def test_cells_filled_at_once_are_those_filled_one_by_one(tmp_path, cifar):
         fill(broken, both, tmp_path / "broken", "table2", Running(at_once=2, **given))
     # Kept with its weights folded, and rounded after that; how good that file is stands in the cell.
     path = cells.model_path(tmp_path / "at-once", fitted[1])
-    model, recipe = load_trained(path)
+    model, trained_by = load_trained(path)
     assert steering_of(model) is None
-    assert recipe.methods()
-    evaluator = Evaluator(recipe, model, torch.device("cpu"))
+    assert trained_by.methods()
+    evaluator = Evaluator(trained_by, model, torch.device("cpu"))
     assert one["rounded"]["accuracy"] == evaluator.accuracy(both.test.images, both.test.labels)
     assert one["checkpoint_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert one["data_sha256"] == other["data_sha256"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.commands import run
 from support.places import ROOT
-from support.train_example import RECIPE, splits, train
+from support.train_example import RECIPE, splits
 
 from oversmooth.reproduce import cells, costs, model_archive, provenance, status, verify
 from oversmooth.reproduce.filling import Running, fill
@@ -90,7 +90,7 @@ def test_archives_that_are_refused_leave_nothing(kept, tmp_path):
 
 
 def test_a_cell_is_verified_and_a_wrong_one_is_not(kept, monkeypatch, capsys):
-    path, cell = verify.find_cell(SHARP.key, kept)
+    _, cell = verify.find_cell(SHARP.key, kept)
     file = verify.model_of(cell, kept)
     model, recipe = load_trained(file)
     test = splits().test

@@ -1,4 +1,4 @@
-"""The controls of sharpening: its form with signs that are fixed at random or free, in some layers, or as weights alone."""
+"""The controls of sharpening: its form with random or free signs, in some layers, or as initial weights alone."""
 
 from dataclasses import replace
 

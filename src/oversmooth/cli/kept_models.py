@@ -76,3 +76,23 @@ def verify(
     out.print(f"took {duration(checked.seconds)}", style="dim", highlight=False, markup=False)
     if not checked.agrees:
         raise typer.Exit(1)
+
+
+@reproduce.command()
+def first_paper(
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Page to write, .md.")] = None,
+    results: Results = Path("results"),
+) -> None:
+    """The first paper's claims line by line, ours beside the published, from the cells that are there."""
+    from oversmooth.reproduce.first_paper import page
+    from oversmooth.safety import files
+
+    if output is not None:
+        files.check_writable(output, (".md",))
+    text = page(results)
+    if output is None:
+        out.print(text, highlight=False, markup=False, soft_wrap=True)
+        return
+    with files.whole_file(output) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    out.print(f"wrote {output}", highlight=False, markup=False)

@@ -105,9 +105,7 @@ def _reproduce(
         leave(why)
 
 
-def _command(
-    table: type[Table], own: dict[str, Any], cells: list[str] | None, seeds: int | None, quick: bool
-) -> str:
+def _command(table: type[Table], own: dict[str, Any], cells: list[str] | None, seeds: int | None, quick: bool) -> str:
     """What decides the figures, as a user types it; not where things lie on one machine."""
     words = ["oversmooth", "reproduce", *filter(None, (table.group, table.name))]
     words += [word for cell in cells or [] for word in ("--cells", cell)]

@@ -57,7 +57,8 @@ def measure(
     on_rule("joined")
     together = diagnose(model, few, **{**_QUIET, "joined": joined})
     counts["joined"] = shares(together, joined=True)
-    for rule, settings in (("real", {"rule": "real"}), ("folded", {"variant": "folded"})):
+    others: dict[str, dict[str, Any]] = {"real": {"rule": "real"}, "folded": {"variant": "folded"}}
+    for rule, settings in others.items():
         on_rule(rule)
         counts[rule] = shares(diagnose(model, batches, **_QUIET, **settings))
     on_rule("unnormalised")

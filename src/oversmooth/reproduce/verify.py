@@ -95,9 +95,7 @@ def model_of(cell: Cell, results: Path, model: Path | None = None) -> Path:
     return path
 
 
-def verify(
-    cell: Cell, path: Path, data: Any, *, device: str | None = None, images: int | None = None
-) -> Verification:
+def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, images: int | None = None) -> Verification:
     """Test a model again and compare.
 
     Args:

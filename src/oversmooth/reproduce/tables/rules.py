@@ -36,11 +36,11 @@ TITLES = {
     "unnormalised": "un-normalised tokens",
 }
 _NOTE = (
-    "Smoothing eigenvalue, in % of cases; the rest sharpens, ties, or is undecided. The first {images} test images, {few} "
-    "of them with heads joined; models as their files have them, in bf16. HFC/LFC, cosine and effective rank of what "
-    "enters the first block and of what leaves the last. As predicted: blocks in which one pass of attention moved "
-    "HFC/LFC to the side that its spectrum, all heads together, favours. What a case is, and on what share the published "
-    "ViT-Ti were trained, was not published."
+    "Smoothing eigenvalue, in % of cases; the rest sharpens, ties, or is undecided. The first {images} test images, "
+    "{few} of them with heads joined; models as their files have them, in bf16. HFC/LFC, cosine and effective rank of "
+    "what enters the first block and of what leaves the last. As predicted: blocks in which one pass of attention "
+    "moved HFC/LFC to the side that its spectrum, all heads together, favours. What a case is, and on what share the "
+    "published ViT-Ti were trained, was not published."
 )
 
 

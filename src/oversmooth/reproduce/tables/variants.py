@@ -6,7 +6,6 @@ and kept there.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -115,12 +114,23 @@ class VariantTable(Table):
         return "ours, quick" if self.quick else "ours"
 
 
-@functools.cache
 def parameters(recipe: Recipe) -> int:
-    """Numbers that training changes."""
-    from oversmooth.train.tasks.registry import untrained_model
+    """Numbers that training changes: in a constrained block Θ, or the entries of a rotation, and ψ in place of W_V and
+    W_O.
+    """
+    constrained = [method for method in recipe.methods() if method.place == "weights"]
+    if not constrained or recipe.freed:
+        return recipe.parameters
+    width, blocks = recipe.shape.width, recipe.shape.depth
+    if recipe.layers != "all":
+        from oversmooth.train.engine.recipe import steered_layers
 
-    return sum(p.numel() for p in untrained_model(recipe).parameters() if p.requires_grad)
+        words = {"first half": blocks // 2, "last half": blocks - blocks // 2}
+        named = steered_layers(recipe.layers)
+        blocks = words[named.replace("-", " ")] if isinstance(named, str) else len(set(named))
+    rotated = getattr(constrained[0], "orthogonal", "qr") != "qr"
+    free = width * (width - 1) // 2 if rotated else width**2
+    return recipe.parameters + blocks * (free + width - 2 * width**2)
 
 
 def minutes(cells: Sequence[Cell]) -> str:

@@ -20,12 +20,14 @@ from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
 from oversmooth.report import figures, terminal
 from oversmooth.reproduce import fig2, fig3, fig5, table_charts
 from oversmooth.reproduce.cells import Cell, model_path, read_folder
-from oversmooth.reproduce.table_registry import TABLES
 from oversmooth.reproduce.text import variants
+from oversmooth.reproduce.text.causal import Causal
+from oversmooth.reproduce.text.masked import Masked
+from oversmooth.reproduce.text.wikitext import Wikitext
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine.recipe import read_recipe
 
-TABLES_OF_MODELS = ("causal", "wikitext", "masked")
+TABLES_OF_MODELS: dict[str, type[variants.TextTable]] = {"causal": Causal, "wikitext": Wikitext, "masked": Masked}
 _MODES = ("plain", "smooth", "sharpen")
 
 
@@ -43,7 +45,7 @@ def trained(table: str, results: Path, seed: int = 0, *, quick: bool = False) ->
     """The plain, smoothing and sharpening models of a text table."""
     if table not in TABLES_OF_MODELS:
         raise InputError(f"--table is {table!r}; choose {', '.join(TABLES_OF_MODELS)}")
-    asked = TABLES[f"text/{table}"](quick=quick)
+    asked = TABLES_OF_MODELS[table](quick=quick)
     models: dict[str, Trained] = {}
     for cell in read_folder(results / asked.folder(None)):
         recipe: Any = read_recipe(cell["recipe"])

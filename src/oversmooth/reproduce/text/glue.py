@@ -90,7 +90,7 @@ class Glue(Table):
     def names_of(self, recipe: Recipe) -> dict[str, str]:
         return {"variant": variants.name_of(recipe), "task": recipe.data}
 
-    def fill(self, recipes: Sequence[Any], _data: Any, results: Path, running: Running) -> Filled:  # noqa: ARG002
+    def fill(self, recipes: Sequence[Any], _data: Any, results: Path, running: Running) -> Filled:
         """Task by task, each with its model's own tokens; models that are missing are named."""
         from oversmooth.reproduce.filling import Filled, fill
         from oversmooth.train.tasks.glue.data import load_glue

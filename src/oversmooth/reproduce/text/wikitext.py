@@ -1,6 +1,6 @@
 """The same decoder on WikiText-2, a text of 2 million words.
 
-    oversmooth reproduce text wikitext --seeds 1
+oversmooth reproduce text wikitext --seeds 1
 """
 
 from __future__ import annotations

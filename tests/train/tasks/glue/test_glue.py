@@ -24,22 +24,29 @@ from oversmooth.train.tasks.registry import load_trained
 
 TSV = {
     "CoLA": ("x\t1\t\tOne sentence.\n", [(("One sentence.",),)], 1.0),
-    "SST-2": ("sentence\tlabel\n\"quoted words \t0\n", [(('"quoted words ',),)], 0.0),
+    "SST-2": ('sentence\tlabel\n"quoted words \t0\n', [(('"quoted words ',),)], 0.0),
     "MRPC": ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t3\t4\ta b\tc d\n", [(("a b", "c d"),)], 1.0),
     "STS-B": ("index\tsentence1\tsentence2\tscore\n0\ta\tb\t3.800\n", [(("a", "b"),)], 3.8),
 }
 JSONL = {
     "CB": ({"premise": "p", "hypothesis": "h", "label": "neutral"}, (("p", "h"),), 2.0),
     "RTE": ({"premise": "p", "hypothesis": "h", "label": "not_entailment"}, (("p", "h"),), 0.0),
-    "WiC": ({"word": "run", "sentence1": "I run", "sentence2": "A run", "label": True}, (("run: I run", "A run"),), 1.0),
+    "WiC": (
+        {"word": "run", "sentence1": "I run", "sentence2": "A run", "label": True},
+        (("run: I run", "A run"),),
+        1.0,
+    ),
     "COPA": (
         {"premise": "It fell.", "choice1": "x", "choice2": "y", "question": "effect", "label": 1},
         (("It fell. What happened as a result?", "x"), ("It fell. What happened as a result?", "y")),
         1.0,
     ),
     "WSC": (
-        {"text": "Mark saw him there", "target": {"span2_index": 2, "span2_text": "him", "span1_text": "Mark"},
-         "label": False},
+        {
+            "text": "Mark saw him there",
+            "target": {"span2_index": 2, "span2_text": "him", "span1_text": "Mark"},
+            "label": False,
+        },
         (("Mark saw * him * there", "Mark"),),
         0.0,
     ),

@@ -63,7 +63,9 @@ def _read(task: str, path: Path) -> list[Example]:
         try:
             examples += _READERS[task](row, len(examples))
         except (KeyError, IndexError, ValueError, TypeError) as error:
-            raise InputError(f"{path}, line {number}: no example of {task} ({error}); give the published file") from error
+            raise InputError(
+                f"{path}, line {number}: no example of {task} ({error}); give the published file"
+            ) from error
     if not examples:
         raise InputError(f"{path} has no examples; give the published file")
     return examples

@@ -31,7 +31,9 @@ class TaskSettings:
 _YES = ("not_entailment", "entailment")
 _TRUE = ("false", "true")
 TASKS = {
-    "CB": TaskSettings("superglue", "classes", ("contradiction", "entailment", "neutral"), ("macro_f1", "accuracy"), 30),
+    "CB": TaskSettings(
+        "superglue", "classes", ("contradiction", "entailment", "neutral"), ("macro_f1", "accuracy"), 30
+    ),
     "RTE": TaskSettings("superglue", "classes", _YES, ("accuracy",), 10),
     "WiC": TaskSettings("superglue", "classes", _TRUE, ("accuracy",), 10),
     "CoLA": TaskSettings("glue", "classes", ("0", "1"), ("matthews",), 10),

@@ -79,7 +79,6 @@ class CausalEvaluation:
         return scores
 
 
-
 class MaskedEvaluation:
     """exp of the mean cross-entropy of hidden tokens; the same tokens are hidden for every model."""
 
