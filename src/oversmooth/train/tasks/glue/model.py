@@ -27,7 +27,8 @@ class GlueModel(nn.Module):
         """ids ``(b, choices, n)``; lengths ``(b, choices)``: tokens that are no padding."""
         rows, counts = ids.flatten(0, 1), lengths.flatten()
         counted = torch.arange(rows.shape[1], device=rows.device) < counts[:, None]
-        x = self.encoder.stream(rows, mask=self.encoder.seen(counted))
+        # Through its call, not past it: what steers it prepares all weights as a pass begins.
+        x = self.encoder(rows, seen=self.encoder.seen(counted), features=True)
         weight = counted.to(x.dtype)[..., None]
         mean = (x * weight).sum(1) / weight.sum(1).clamp(min=1)
         answers: Tensor = self.head(self.dropout(mean))

@@ -116,12 +116,17 @@ class LanguageModel(nn.Module):
         attention_mask: Tensor | None = None,
         last: int | None = None,
         cache: Cache | None = None,
+        seen: Tensor | None = None,
+        features: bool = False,
     ) -> Tensor:
         """attention_mask ``(b, n)``: 0 where there is padding. last: logits of so many last tokens alone.
 
-        cache: of what was read before; filled on the way.
+        cache: of what was read before; filled on the way. seen: a mask as the method of this name makes it, in place
+        of attention_mask. features: give what the output reads, ``(b, n, d)``.
         """
-        x = self.tokens(input_ids, cache, attention_mask)
+        x = self.tokens(input_ids, cache, attention_mask) if seen is None else self.stream(input_ids, cache, seen)
+        if features:
+            return x
         if last is not None:
             x = x[:, -last:]
         logits = F.linear(x, self.embedding.weight, self.bias)

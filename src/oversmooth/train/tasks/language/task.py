@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import steer
+from oversmooth.steering import steer, steering_of
+from oversmooth.steering.reparametrized import compute
 from oversmooth.theory import asymmetry
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import steered_layers
@@ -87,9 +88,18 @@ class LanguageTask(Task):
     def look_at_weights(self, model: nn.Module) -> dict[str, list[float]]:
         """How far H is from symmetric, the mean over heads, block by block."""
         shape, looks = self.recipe.shape, []
-        for block in model.blocks:  # type: ignore[union-attr]
-            rows = block.attn.qkv.weight[2 * shape.width :].unflatten(0, (shape.heads, -1))
-            back = block.attn.proj.weight.mT.unflatten(0, (shape.heads, -1))
+        steering = steering_of(model)
+        constrained = steering.reparametrized if steering is not None else []
+        # All at once: read one by one, each weight would be computed by itself.
+        computed = dict(
+            zip((own.index for own in constrained), compute(constrained) if constrained else (), strict=True)
+        )
+        for number, block in enumerate(model.blocks):  # type: ignore[arg-type]
+            if number in computed:
+                rows, back = computed[number]
+            else:
+                rows = block.attn.qkv.weight[2 * shape.width :].unflatten(0, (shape.heads, -1))
+                back = block.attn.proj.weight.mT.unflatten(0, (shape.heads, -1))
             looks.append(asymmetry(rows.mT, back).mean())
         return {"asymmetry": [float(f"{value:.5g}") for value in torch.stack(looks).nan_to_num().tolist()]}
 
