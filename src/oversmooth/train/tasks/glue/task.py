@@ -62,6 +62,9 @@ class GlueTask(Task):
         activations = 4 * batch * self.given.train.ids[0].numel() * 8 * shape.width * shape.depth
         shape.check_fits(4, activations if device.type == "cpu" else 0)
 
+    def has_data_of(self, other: Task) -> bool:
+        return isinstance(other, GlueTask) and other.given is self.given
+
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> GlueFeed:  # noqa: ARG002 (no kernels)
         return GlueFeed(self.recipe, self.given.train, device, ranks)
 
