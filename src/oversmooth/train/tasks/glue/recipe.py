@@ -41,7 +41,7 @@ class Recipe(BaseRecipe):
     warmup: float = 0.1
     lr: float = 2e-4
     weight_decay: float = 0.01
-    batch: int = 16
+    batch: int = 32
     clip: float | None = 1.0
     seed: int = 0
     """Of the answer's first weights, of order and dropout."""
