@@ -43,6 +43,10 @@ class GlueTask(Task):
         self.recipe: Recipe = recipe
         self.given, self.settings = data, TASKS[recipe.data]
 
+    @property
+    def examples(self) -> int:
+        return len(self.given.train)
+
     def plain_model(self) -> GlueModel:
         return plain_model_of(self.recipe)
 
