@@ -234,7 +234,9 @@ def status(
     def show(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
         shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
         for heading in head:
-            shown.add_column(heading, justify="right" if heading in ("score", "minutes") else "left")
+            # Where it is narrow, titles break over lines; what is copied to another command never does.
+            whole = heading in ("table", "missing from", "key")
+            shown.add_column(heading, justify="right" if heading in ("score", "minutes") else "left", no_wrap=whole)
         for row in rows:
             shown.add_row(*row)
         out.print(shown)
