@@ -152,8 +152,8 @@ _GPT = Shape(
 )
 _BPE: dict[str, Any] = dict(tokenizer="bpe", vocabulary=8192, lr=1e-3, weight_decay=0.01, clip=1.0, sliding=False)
 CAUSAL = Recipe(data="text", shape=_GPT, epochs=4, warmup=500, **_BPE)
-"""The first paper's text experiment, causal: a decoder of GPT-2's form on novels and articles, 4 times 46 million
-tokens. What the paper trained with was not published; rates and dropout are customary for models of this size, the same
+"""The first paper's text experiment, causal: a decoder of GPT-2's form on novels and articles of 34 million words, read
+4 times. What the paper trained with was not published; rates and dropout are customary for models of this size, the same
 for every variant, and none was tuned.
 """
 CAUSAL_WIKITEXT2 = dataclasses.replace(
@@ -163,7 +163,7 @@ CAUSAL_WIKITEXT2 = dataclasses.replace(
 MASKED = dataclasses.replace(
     CAUSAL, shape=dataclasses.replace(_GPT, causal=False, length=128), epochs=8, warmup=1000, batch=192
 )
-"""A BERT on a budget: sequences of 128, 8 times 46 million tokens, the same for every variant."""
+"""A BERT on a budget: sequences of 128, the same text read 8 times by every variant. Neither has been run."""
 
 QUICK = Recipe(
     data="prose",
