@@ -153,8 +153,8 @@ _GPT = Shape(
 _BPE: dict[str, Any] = dict(tokenizer="bpe", vocabulary=8192, lr=1e-3, weight_decay=0.01, clip=1.0, sliding=False)
 CAUSAL = Recipe(data="text", shape=_GPT, epochs=4, warmup=500, **_BPE)
 """The first paper's text experiment, causal: a decoder of GPT-2's form on novels and articles of 34 million words, read
-4 times. What the paper trained with was not published; rates and dropout are customary for models of this size, the same
-for every variant, and none was tuned.
+4 times. What the paper trained with was not published; rates and dropout are customary for models of this size, the
+same for every variant, and none was tuned.
 """
 CAUSAL_WIKITEXT2 = dataclasses.replace(
     CAUSAL, data="wikitext-2", shape=dataclasses.replace(_GPT, dropout=0.2), epochs=20, warmup=200
