@@ -29,7 +29,7 @@ def provenance(device: str | None = None) -> dict[str, Any]:
     on_gpu = used.type == "cuda"
     hardware = torch.cuda.get_device_name(used) if on_gpu else f"{_processor()}, {os.cpu_count()} cores"
     versions = {"oversmooth": oversmooth.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    known = {"commit": commit} if (commit := commit_of()) else {}
+    known = {"commit": _BEGUN_WITH} if _BEGUN_WITH else {}
     return {"hardware": hardware, "versions": versions, "day": time.strftime("%Y-%m-%d", time.gmtime()), **known}
 
 
@@ -75,6 +75,10 @@ def file_hash(path: Path) -> str:
         while piece := file.read(_PIECE):
             digest.update(piece)
     return digest.hexdigest()
+
+
+# As this is imported: by the time that a long run is over, someone may have committed more.
+_BEGUN_WITH = commit_of()
 
 
 def _processor() -> str:
