@@ -1,5 +1,6 @@
 """train and the tables of trained models as a user meets them, on a small data set of our own."""
 
+import hashlib
 import json
 import os
 import re
@@ -428,7 +429,15 @@ def test_cells_filled_at_once_are_those_filled_one_by_one(tmp_path, cifar):
     assert fill(fitted[1:], both, tmp_path / "alone", "table2", Running(**given))
     one, other = (cells.read(cells.cell_path(tmp_path / where, "table2", fitted[1])) for where in ("at-once", "alone"))
     assert one["accuracy"] == other["accuracy"]
-    assert steering_of(load_trained(cells.model_path(tmp_path / "at-once", fitted[1]))[0]).methods
+    # Kept with its weights folded, and rounded after that; how good that file is stands in the cell.
+    path = cells.model_path(tmp_path / "at-once", fitted[1])
+    model, trained_by = load_trained(path)
+    assert steering_of(model) is None
+    assert trained_by.methods()
+    evaluator = Evaluator(trained_by, model, torch.device("cpu"))
+    assert one["rounded"]["accuracy"] == evaluator.accuracy(both.test.images, both.test.labels)
+    assert one["checkpoint_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert one["data_sha256"] == other["data_sha256"]
 
 
 @nightly

@@ -7,7 +7,19 @@ import sys
 
 # Each adds its command, and help lists them in this order.
 from oversmooth.cli import diagnose, train  # isort: skip
-from oversmooth.cli import demo, doctor, gallery, neutreno, reproduce, simulate, spectrum, steer, tables, tune
+from oversmooth.cli import (
+    demo,
+    doctor,
+    gallery,
+    kept_models,
+    neutreno,
+    reproduce,
+    simulate,
+    spectrum,
+    steer,
+    tables,
+    tune,
+)
 from oversmooth.cli.app import app
 from oversmooth.cli.streams import err, standard_streams
 from oversmooth.safety import signals
@@ -19,6 +31,7 @@ __all__ = [
     "diagnose",
     "doctor",
     "gallery",
+    "kept_models",
     "main",
     "neutreno",
     "reproduce",

@@ -6,6 +6,7 @@ The options that tables share are those of `_reproduce`; a table's own are its f
 from __future__ import annotations
 
 import contextlib
+import shlex
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from oversmooth.cli.app import out, parts_done
 from oversmooth.cli.neutreno import neutreno
 from oversmooth.cli.options import own_option, parameters_of, take
 from oversmooth.cli.reproduce import reproduce
+from oversmooth.cli.text import text
 from oversmooth.cli.train import Device, Force, leave, leaves_when_asked, load, on_nan_named, progress, say
 from oversmooth.reproduce.table_registry import all_tables
 from oversmooth.reproduce.tables.base import Table
@@ -91,8 +93,9 @@ def _reproduce(
             device=device,
             on_nan=on_nan,
             force=force,
+            command=_command(table, own, cells, seeds, quick),
         )
-    elif quick:
+    elif quick and asked.loads_data:
         recipes = fitted_to_kept(recipes, results, asked.folder)
     _present(asked, read_kept(recipes, results, asked.folder), output or [])
     if note := asked.terminal_note():
@@ -100,6 +103,20 @@ def _reproduce(
     if why != "finished":
         out.print(f"{why}: not all cells are there; the same command goes on", highlight=False)
         leave(why)
+
+
+def _command(table: type[Table], own: dict[str, Any], cells: list[str] | None, seeds: int | None, quick: bool) -> str:
+    """What decides the figures, as a user types it; not where things lie on one machine."""
+    words = ["oversmooth", "reproduce", *filter(None, (table.group, table.name))]
+    words += [word for cell in cells or [] for word in ("--cells", cell)]
+    words += [] if seeds is None else ["--seeds", str(seeds)]
+    words += ["--quick"] if quick else []
+    for field in option_fields(table):
+        value = own[field.name]
+        if value != field.default:
+            shown = value.name if isinstance(value, Path) else str(value)
+            words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [shown])]
+    return shlex.join(words)
 
 
 def _fill(
@@ -117,12 +134,13 @@ def _fill(
     when_nan = on_nan_named(on_nan)
     chosen(recipes, words, table.names_of)
     with leaves_when_asked() if table.trains else contextlib.nullcontext():
-        loaded = load(data, recipes[0])
-        if table.quick:
+        loaded = load(data, recipes[0]) if table.loads_data else None
+        if table.loads_data and (table.quick or (table.fits_data and data != table.default_data)):
             recipes, loaded = _fitted(recipes, loaded, table.quick_test_images)
+        if table.quick:
             how["at_once"] = 1
         wanted = chosen(recipes, words, table.names_of)
-        for recipe in wanted:
+        for recipe in wanted if table.loads_data else ():
             check_fits(recipe, loaded)
         with progress() if table.trains else parts_done(table.progress_unit) as on_progress:
             from oversmooth.reproduce.filling import Running
@@ -174,19 +192,21 @@ def _add_command(table: type[Table]) -> None:
 
     command.__doc__ = table.__doc__
     take(command, _parameters(table))
-    group = {"": reproduce, "neutreno": neutreno}[table.group]
+    group = {"": reproduce, "neutreno": neutreno, "text": text}[table.group]
     group.command(name=table.name)(command)
 
 
 def _parameters(table: type[Table]) -> list[Parameter]:
     """The options that tables share, with the table's own among them."""
     left_out = ("table", "own", *(() if table.trains else _OF_TRAINING), *(() if table.asks_unknowns else _UNKNOWNS))
+    left_out += (() if table.at_once_allowed else ("at_once",)) + (() if table.loads_data else ("data",))
     shared = {one.name: one for one in parameters_of(_reproduce) if one.name not in left_out}
     if "cells" in shared:
         which = Annotated[list[str] | None, typer.Option("--cells", help=table.cells_help)]
         shared["cells"] = shared["cells"].replace(annotation=which)
-    what = Annotated[str | None, typer.Option(help=table.data_help, show_default=table.default_data)]
-    shared["data"] = shared["data"].replace(annotation=what)
+    if "data" in shared:
+        what = Annotated[str | None, typer.Option(help=table.data_help, show_default=table.default_data)]
+        shared["data"] = shared["data"].replace(annotation=what)
     parameters = list(shared.values())
     for field in reversed(option_fields(table)):
         names = [parameter.name for parameter in parameters]
@@ -200,20 +220,33 @@ for _table in all_tables():
 
 
 @reproduce.command()
-def status(results: Results = Path("results")) -> None:
-    """Which cells are there, and which are on their way."""
+def status(
+    results: Results = Path("results"),
+    seeds: Annotated[int, typer.Option(help="Of what is missing.", min=1, max=1000)] = 1,
+) -> None:
+    """Which cells are there, which are on their way, and what those that are missing would cost."""
     from rich import box
     from rich.table import Table
 
+    from oversmooth.reproduce.status import missing_rows
     from oversmooth.reproduce.status import status as status_rows
+
+    def show(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+        shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+        for heading in head:
+            # Where it is narrow, titles break over lines; what is copied to another command never does.
+            whole = heading in ("table", "missing from", "key")
+            shown.add_column(heading, justify="right" if heading in ("score", "minutes") else "left", no_wrap=whole)
+        for row in rows:
+            shown.add_row(*row)
+        out.print(shown)
 
     rows = status_rows(results)
     if not rows:
         out.print(f"{results} has no cells yet; oversmooth reproduce table2 makes some", highlight=False)
         return
-    shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for heading in ("table", "cell", "score", "on", "when"):
-        shown.add_column(heading, justify="right" if heading == "score" else "left")
-    for row in rows:
-        shown.add_row(*row)
-    out.print(shown)
+    show(("table", "cell", "score", "on", "when", "key"), rows)
+    if lacking := missing_rows(results, seeds):
+        show(("missing from", "cell", "minutes"), list(lacking))
+        note = "Minutes: of the run most like it that was measured, scaled by epochs, share and blocks."
+        out.print(note, style="dim", highlight=False)

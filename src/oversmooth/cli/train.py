@@ -46,7 +46,7 @@ _SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
     (None, images.Recipe, ("variant", "share", "seed")),
     (_RECIPE, images.Recipe, ("epochs", "warmup", "lr", "batch", "weight_decay", "share_seed")),
     (_MODEL, ImagesShape, ("patch", "depth", "width", "heads")),
-    (_MODEL, images.Recipe, ("wiring", "start", "initialisation", "output_bias", "precision")),
+    (_MODEL, images.Recipe, ("wiring", "start", "initialisation", "output_bias", "layers", "freed", "precision")),
     (_LANGUAGE, language.Recipe, ("tokenizer", "vocabulary", "masked")),
     (_LANGUAGE, LanguageShape, ("length", "hidden", "activation", "norm", "positions", "causal", "dropout")),
     (_SEGMENTATION, segmentation.Recipe, ("encoder", "steer", "crop", "stride", "decoder_layers")),

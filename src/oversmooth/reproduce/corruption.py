@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from oversmooth.reproduce.cells import Folder, cell_path, folder_name, missing, write
-from oversmooth.reproduce.filling import Filled, Running, one_writer, provenance
+from oversmooth.reproduce.filling import Filled, Running, one_writer
+from oversmooth.reproduce.provenance import data_hash, file_hash, provenance
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of
 from oversmooth.train.engine.loop import device_named
@@ -52,6 +54,7 @@ def corrupt_and_test(
             if path is None:
                 lacking.append(recipe)
                 continue
+            begin = time.monotonic()
             evaluator = _evaluator(recipe, path, device, evaluator)
             clean = evaluator.accuracy(test.images, test.labels)
 
@@ -71,8 +74,12 @@ def corrupt_and_test(
                     **corruptions_made(official, frost),
                     "mean": by_severity(by_kind),
                     "kinds": by_kind,
+                    "data_sha256": data_hash((test.images, test.labels)),
+                    "checkpoint_sha256": file_hash(path),
+                    "minutes": round((time.monotonic() - begin) / 60, 2),
                     "recipe": recipe.to_dict(),
                     **provenance(running.device),
+                    **({"command": running.command} if running.command else {}),
                 },
             )
     for recipe in lacking:

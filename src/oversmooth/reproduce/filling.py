@@ -6,8 +6,6 @@ A results directory has one writer at a time. What is interrupted goes on from i
 from __future__ import annotations
 
 import math
-import os
-import platform
 import shutil
 import statistics
 import time
@@ -17,16 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import oversmooth
 from oversmooth.reproduce.cells import Folder, cell_path, folder_name, missing, model_path, work_folder, write
+from oversmooth.reproduce.provenance import data_hash, file_hash, provenance
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_file
+from oversmooth.steering import fold, steering_of
 from oversmooth.train.engine import lock, loop
 from oversmooth.train.engine.parallel_runs import Job, run_many
 from oversmooth.train.engine.recipe import BaseRecipe
-from oversmooth.train.engine.result import OnNan, WatchSettings
+from oversmooth.train.engine.result import OnNan, Result, WatchSettings
+from oversmooth.train.engine.saved_model import load_model, save_model
+from oversmooth.train.engine.task import Task
 from oversmooth.train.tasks.registry import task_of
 
 _LOOKS = 20  # times that smoothing was looked at, kept of all
@@ -43,6 +42,10 @@ class Running:
     minutes: float | None = None
     device: str | None = None
     on_nan: OnNan = "retry"
+    command: str = ""
+    """That a user gave, without where things lie, for cells to record."""
+    keep_models: bool = True
+    """Whether results/models gets what was trained."""
     force: bool = False
     """Even where another process fills cells of this directory."""
     on_message: Callable[[str], None] = lambda _line: None
@@ -91,7 +94,7 @@ def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder
             if not result.finished:
                 running.on_message(f"{title}: {result.why} after {result.step:,} of {result.steps:,} steps")
                 return Filled(result.why)
-            _keep(job, data, results, folder, running.device)
+            _keep(job, data, results, folder, running)
             running.on_message(f"{title}: {job.recipe.describe(result.scores)}")
     return Filled("finished")
 
@@ -109,7 +112,7 @@ def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder,
     )
     for outcome in outcomes:
         if outcome.job.finished:
-            _keep(outcome.job, data, results, folder, running.device)
+            _keep(outcome.job, data, results, folder, running)
     if failed := [outcome for outcome in outcomes if outcome.failed]:
         first = failed[0]
         raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.said}")
@@ -135,13 +138,11 @@ def _tidy(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> None:
             shutil.rmtree(work_folder(results, recipe), ignore_errors=True)
 
 
-def _keep(job: Job, data: Any, results: Path, folder: Folder, device: str | None) -> None:
+def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) -> None:
     """The finished run as a cell and a model, and no run any more."""
-    task = task_of(job.recipe, data)
+    task, device = task_of(job.recipe, data), running.device
     result = loop.train(task, folder=job.folder, device=device, resume=True)  # over: read from its files
-    model = model_path(results, job.recipe)
-    with whole_file(model) as temporary:
-        shutil.copyfile(job.folder / loop.MODEL, temporary)
+    model = _keep_model(task, result, job.folder / loop.MODEL, results, device) if running.keep_models else {}
     per_s = f"{job.recipe.unit}_per_s"
     speeds = [row[per_s] for row in result.epochs if per_s in row]
     step = max(1, math.ceil(len(result.smoothing) / _LOOKS))
@@ -151,10 +152,14 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, device: str | None
         **result.scores,
         "seed": job.recipe.seed,
         **task.facts(),
+        **model,
+        "data_sha256": data_hash(task.data()),
         "seconds": round(result.seconds, 1),
+        "minutes": round(result.seconds / 60, 2),
         per_s: round(statistics.median(speeds), 1) if speeds else None,
         "recipe": job.recipe.to_dict(),
         **provenance(device),
+        **({"command": running.command} if running.command else {}),
         **({"retries": result.retries} if result.retries else {}),
         "epochs": [{k: row[k] for k in ("epoch", "loss", "lr", *result.scores) if k in row} for row in result.epochs],
         "smoothing": result.smoothing[::-1][::step][::-1],
@@ -163,14 +168,23 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, device: str | None
     shutil.rmtree(job.folder, ignore_errors=True)
 
 
-def provenance(device: str | None = None) -> dict[str, Any]:
-    """Versions, hardware and the day."""
-    used = loop.device_named(device)
-    on_gpu = used.type == "cuda"
-    hardware = torch.cuda.get_device_name(used) if on_gpu else f"{_processor()}, {os.cpu_count()} cores"
-    versions = {"oversmooth": oversmooth.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    return {"hardware": hardware, "versions": versions, "day": time.strftime("%Y-%m-%d", time.gmtime())}
+def _keep_model(task: Task, result: Result, file: Path, results: Path, device: str | None) -> dict[str, Any]:
+    """The model for results/models, and what the cell says of it: how good the file is, and its hash.
 
-
-def _processor() -> str:
-    return platform.processor() or platform.machine()
+    Constrained weights are folded before they are rounded to bf16: that moves H by 0.2 %, where rounding Θ moves it by
+    up to 1 %. What no weight can do stays steered, and is copied as it is.
+    """
+    path = model_path(results, task.recipe)
+    model, _ = load_model(file, lambda _recipe: task.plain_model())
+    steering = steering_of(model)
+    if steering is not None and not any(method.why_no_fold for method in steering.methods):
+        fold(model)
+        save_model(model, task.recipe, path, notes={**result.scores, "seconds": result.seconds}, more=task.metadata())
+        model, _ = load_model(path, lambda _recipe: task.plain_model())
+    else:
+        with whole_file(path) as temporary:
+            shutil.copyfile(file, temporary)
+    where = loop.device_named(device)
+    with loop.float32_products(where):
+        scores = task.evaluation(model.to(where), where, compiled=False).scores(final=False)
+    return {"rounded": dict(scores), "checkpoint_sha256": file_hash(path)}

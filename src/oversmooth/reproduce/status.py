@@ -1,32 +1,55 @@
-"""What a results directory holds: the cells of every registered table, and the runs on their way."""
+"""What a results directory holds: the cells of every registered table, the runs on their way, and what is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from oversmooth.reproduce.cells import read_folder
+from oversmooth.reproduce import costs
+from oversmooth.reproduce.cells import Cell, missing, read_folder
 from oversmooth.reproduce.table_registry import all_tables
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine import checkpoint
 from oversmooth.train.engine.recipe import read_recipe
 
 
-def status(results: Path) -> list[tuple[str, str, str, str, str]]:
-    """Rows of table, cell, scores, where it was run, when; runs on their way last."""
-    rows = []
+def status(results: Path) -> list[tuple[str, ...]]:
+    """Rows of table, cell, scores, where it was run, when, and its key; runs on their way last."""
+    rows: list[tuple[str, ...]] = []
     for folder in _folders(results):
         for cell in sorted(read_folder(folder), key=lambda cell: (cell["title"], cell["recipe"]["seed"])):
             scores = read_recipe(cell["recipe"]).describe(cell)
-            rows.append((folder.relative_to(results).as_posix(), cell["title"], scores, cell["hardware"], cell["day"]))
+            rows.append((folder.relative_to(results).as_posix(), cell["title"], scores, *where_and_when(cell)))
     for folder in sorted(path for path in (results / "work").glob("*") if path.is_dir()):
         try:
             recipe = checkpoint.recipe_of(folder)
         except InputError:  # who goes on with it is told what is wrong
-            rows.append(("on its way", folder.name, "damaged", "–", "–"))
+            rows.append(("on its way", folder.name, "damaged", "–", "–", "–"))
             continue
         if recipe is not None:
-            rows.append(("on its way", recipe.title, checkpoint.how_far(folder), "–", "–"))
+            rows.append(("on its way", recipe.title, checkpoint.how_far(folder), "–", "–", folder.name))
+    return rows
+
+
+def where_and_when(cell: Cell) -> tuple[str, str, str]:
+    return cell["hardware"], cell["day"], read_recipe(cell["recipe"]).key
+
+
+def missing_rows(results: Path, seeds: int = 1) -> list[tuple[str, str, str]]:
+    """Rows of table, cell and minutes that it takes, by what was measured; of the full versions, cells that tables
+    share once.
+    """
+    runs = costs.measured(results)
+    rows, seen = [], set()
+    for table in all_tables():
+        asked = table(seeds=seeds)
+        if not asked.trains:
+            continue
+        for recipe in missing(asked.recipes(), results, asked.folder):
+            if (key := (asked.folder(recipe), recipe.key)) not in seen:
+                seen.add(key)
+                minutes = costs.cost(recipe, runs)
+                rows.append((key[0], recipe.title, "unknown" if minutes is None else f"{minutes:.1f}"))
     return rows
 
 

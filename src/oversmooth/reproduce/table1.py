@@ -32,7 +32,7 @@ PUBLISHED = {
 }
 """Smoothing eigenvalue, in % of cases; the rest is the sharpening one."""
 _COLUMNS = ("model", "smoothing %", "sharpening %", "tie %", "undecided %", "cases", "whose")
-_WORDS = ("smooth", "rough", "tie", "undecided")
+WORDS = ("smooth", "rough", "tie", "undecided")
 
 
 def shares(diagnosis: Diagnosis, joined: bool = False) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ def shares(diagnosis: Diagnosis, joined: bool = False) -> tuple[int, ...]:
         if joined
         else [v for d in dominances for row in d.verdict_heads for v in row]
     )
-    return tuple(sum(v == word for v in verdicts) for word in _WORDS)
+    return tuple(sum(v == word for v in verdicts) for word in WORDS)
 
 
 def rules(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:

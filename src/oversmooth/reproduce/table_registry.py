@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from oversmooth.reproduce import neutreno, tables
+from oversmooth.reproduce import neutreno, tables, text
 from oversmooth.reproduce.tables.base import TABLES, Table, register
 
 __all__ = ["TABLES", "all_tables", "register"]
 
-for _folder in (tables, neutreno):
+for _folder in (tables, neutreno, text):
     for _file in pkgutil.iter_modules(_folder.__path__):
-        if _file.name not in neutreno.NO_TABLES:
+        if _file.name not in getattr(_folder, "NO_TABLES", ()):
             importlib.import_module(f"{_folder.__name__}.{_file.name}")  # where its class registers itself
 
 

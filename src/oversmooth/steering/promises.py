@@ -218,7 +218,7 @@ def _check(layer: ReparametrizedLayer, attention: Tensor | None) -> LayerCheck:
         check.problems.append(f"{where}: its heads overlap (W_O W_V is {check.coupling:.1e} between them)")
     if check.condition > CONDITION_LIMIT:
         check.problems.append(f"{where}: V is nearly singular (condition number {check.condition:.1e})")
-    if method.ends[0] < 0 and check.room is not None and check.room < -slack:
+    if method.ends[0] < 0 and method.signs == "one" and check.room is not None and check.room < -slack:
         flip = -1.0 if check.flip is None else check.flip
         bound = "−1, below which some attention makes it smooth" if check.flip is None else f"the flip at {flip:.4g}"
         what = "eigenvalue" if group == 1 else f"sum over {group} query heads that share a value head"

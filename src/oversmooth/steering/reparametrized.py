@@ -50,9 +50,12 @@ class _ValueWeight(nn.Module):
 class _OutputWeight(nn.Module):
     """``ψ -> weight``."""
 
-    def __init__(self, layer: ReparametrizedLayer) -> None:
+    signs: Tensor | None
+
+    def __init__(self, layer: ReparametrizedLayer, signs: Tensor | None) -> None:
         super().__init__()
         self._layer = [layer]
+        self.register_buffer("signs", signs)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
         return (self._layer[0].start_psi.to(weight),)
@@ -99,7 +102,10 @@ class ReparametrizedLayer:
             base = orthogonal.completed(start.V).to(self.value[0].get_parameter(self.value[1]))
         self.start_psi = method.psi(start.eigenvalues, self.group)
         self.passes = passes
-        for (module, name), new in ((self.value, _ValueWeight(self, base)), (self.output, _OutputWeight(self))):
+        signs = None
+        if method.signs == "fixed":
+            signs = torch.where(start.eigenvalues < 0, -1.0, 1.0).to(self.output[0].get_parameter(self.output[1]))
+        for (module, name), new in ((self.value, _ValueWeight(self, base)), (self.output, _OutputWeight(self, signs))):
             kept = (module, name, getattr(module, name), list(module._parameters))
             parametrize.register_parametrization(module, name, new, unsafe=True)
             self.originals.append(kept)
@@ -157,6 +163,10 @@ class ReparametrizedLayer:
     def base(self) -> Tensor | None:
         return self._list(self.value)[0].base
 
+    @property
+    def signs(self) -> Tensor | None:
+        return self._list(self.output)[0].signs
+
     @staticmethod
     def _list(weight: tuple[nn.Module, str]) -> Any:
         module, name = weight
@@ -176,8 +186,9 @@ def compute(layers: list[ReparametrizedLayer]) -> list[tuple[Tensor, Tensor]]:
     free = torch.stack([layer.theta for layer in layers])
     psi = torch.stack([layer.psi for layer in layers])
     base = None if first.base is None else torch.stack([layer.base for layer in layers])  # type: ignore[misc]
+    signs = None if first.signs is None else torch.stack([layer.signs for layer in layers])  # type: ignore[misc]
     V = method.V(free, base)[..., : first.shape.kv_heads * first.shape.head_dim]
-    rows, back = method.weights(V, method.eigenvalues(psi, first.group), first.shape.kv_heads)
+    rows, back = method.weights(V, method.eigenvalues(psi, first.group, signs), first.shape.kv_heads)
     return list(zip(rows.unbind(), back.unbind(), strict=True))
 
 

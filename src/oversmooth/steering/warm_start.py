@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -66,7 +67,16 @@ def _cold(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -
     if method.form == "general":
         low, high = method.ends
         return theta, (low + (high - low) * drawn) / group
+    if method.signs != "one":
+        return theta, random_signs(method.seed, layer) * drawn.square() / group
     return theta, method.eigenvalues(drawn / group**0.5, group)
+
+
+def random_signs(seed: int, layer: AttentionLayer) -> Tensor:
+    """``(heads, k)`` of +1 and −1. Of a generator of their own: Θ and |λ| begin as without them, in every layer."""
+    words = f"{seed} {layer.name}".encode()
+    generator = torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(words, digest_size=7).digest(), "little"))
+    return 2.0 * torch.randint(2, (layer.heads, layer.head_dim), generator=generator).double() - 1
 
 
 def nearest_basis(method: Spectral, W_V: Tensor, W_O: Tensor, group: int) -> Tensor:

@@ -77,6 +77,22 @@ def head_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
     return eigenvalues(smaller_product(W_V, W_O))
 
 
+def asymmetry(W_V: Tensor, W_O: Tensor) -> Tensor:
+    """``‖(H − Hᵀ)/2‖ / ‖H‖`` per head, in the Frobenius norm: 0 where H is symmetric, 1 where it is skew. ``(heads,)``
+
+    H is never formed: ``‖H − Hᵀ‖² = 2‖H‖² − 2 tr H²``, and both are of k by k products. NaN where H is 0.
+
+    Args:
+        W_V: ``(heads, d, k)``
+        W_O: ``(heads, k, d)``
+    """
+    V, O = W_V.double(), W_O.double()  # noqa: E741
+    size = ((V.mT @ V) * (O @ O.mT)).sum((-2, -1))
+    product = O @ V
+    trace = (product * product.mT).sum((-2, -1))
+    return ((1 - trace / size) / 2).clamp(min=0).sqrt()
+
+
 def smaller_product(V: Tensor, O: Tensor) -> Tensor:  # noqa: E741
     """``O V`` or ``V O``, whichever is smaller; both have the same nonzero eigenvalues."""
     return V @ O if V.shape[-2] < V.shape[-1] else O @ V

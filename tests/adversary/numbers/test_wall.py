@@ -14,8 +14,7 @@ from support.train_example import RECIPE, plain, splits, train
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import Spectral, steer, steering_of, verify
 from oversmooth.steering.methods import orthogonal
-from oversmooth.train.engine import failure
-from oversmooth.train.engine import training_run as run
+from oversmooth.train.engine import failure, parts
 from oversmooth.train.engine.loop import WatchSettings
 
 BOUND = 1e-6
@@ -232,7 +231,7 @@ def test_the_general_form_says_so_before_V_is_singular(monkeypatch):
     recipe = plain(variant="spectral:mode=sharpen,form=general", epochs=2)
     spoiled = []
 
-    class Spoiled(run.Step):
+    class Spoiled(parts.Step):
         def run(self):
             if self.done == 7:
                 layer = steering_of(self.model).reparametrized[1]
@@ -241,7 +240,7 @@ def test_the_general_form_says_so_before_V_is_singular(monkeypatch):
                 spoiled.append(self.done)
             super().run()
 
-    monkeypatch.setattr(run, "Step", Spoiled)
+    monkeypatch.setattr(parts, "Step", Spoiled)
     with pytest.raises(failure.Diverged, match=r"step 8: layer 1 \(.*\): V is nearly singular"):
         train(recipe, splits(), device="cpu", watch=WatchSettings(monitor=0))
     # As a graph would do it: unasked.
@@ -254,7 +253,7 @@ def test_the_general_form_says_so_before_V_is_singular(monkeypatch):
 def test_training_goes_through_the_wall(variant, monkeypatch):
     """Θ is put on it, and beside it, before every step: the run ends well, and its H has the promised spectrum."""
 
-    class Walled(run.Step):
+    class Walled(parts.Step):
         def run(self):
             for layer in steering_of(self.model).reparametrized:
                 with torch.no_grad():
@@ -266,7 +265,7 @@ def test_training_goes_through_the_wall(variant, monkeypatch):
                         theta[:, 3] = theta[:, 1]
             super().run()
 
-    monkeypatch.setattr(run, "Step", Walled)
+    monkeypatch.setattr(parts, "Step", Walled)
     result = train(RECIPE.changed(dict(variant=variant)), splits(), device="cpu", watch=WatchSettings(monitor=0))
     assert result.finished
     assert not result.retries
@@ -275,7 +274,7 @@ def test_training_goes_through_the_wall(variant, monkeypatch):
     assert all(abs(check.condition - 1) < 1e-5 for check in checked.layers)
 
 
-class Fails(run.Step):
+class Fails(parts.Step):
     """Its step is not finite at these numbers of calls, as a rare event would be."""
 
     at: tuple[int, ...] = ()
@@ -291,7 +290,7 @@ class Fails(run.Step):
 def failing(monkeypatch):
     def set_up(*at):
         step = type("FailsThere", (Fails,), {"at": at})
-        monkeypatch.setattr(run, "Step", step)
+        monkeypatch.setattr(parts, "Step", step)
 
     return set_up
 

@@ -14,9 +14,8 @@ from support.train_example import RECIPE, plain, splits, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
-from oversmooth.train.engine import checkpoint, failure, loop
+from oversmooth.train.engine import checkpoint, failure, loop, parts
 from oversmooth.train.engine import saved_model as saved
-from oversmooth.train.engine import training_run as run
 from oversmooth.train.engine.loop import WatchSettings
 from oversmooth.train.tasks.images import task
 from oversmooth.train.tasks.images.data.splits import load_splits
@@ -276,7 +275,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
 
 @pytest.mark.parametrize("layer", ["blocks.1.mlp.fc1.weight", "blocks.0.norm1.bias"])
 def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, monkeypatch):
-    body = run.Step._body
+    body = parts.Step._body
 
     def sabotaged(self):
         if self.done == 7:
@@ -284,7 +283,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, mo
                 dict(self.model.named_parameters())[layer].view(-1)[0] = torch.nan
         body(self)
 
-    monkeypatch.setattr(run.Step, "_body", sabotaged)
+    monkeypatch.setattr(parts.Step, "_body", sabotaged)
     with pytest.raises(failure.Diverged, match=r"step 8 \(epoch 2\): the loss is nan; " + layer.replace(".", r"\.")):
         train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=EVERY_EPOCH)
     monkeypatch.undo()
@@ -319,7 +318,7 @@ def test_a_batch_that_does_not_fit_says_which_would(monkeypatch):
         if batch > 2:
             raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(run.Step, "run", full)
+    monkeypatch.setattr(parts.Step, "run", full)
     monkeypatch.setattr(failure, "_try", fits)
     with pytest.raises(InputError, match="a batch of 8 does not fit into the memory of cpu; one of 2 would"):
         train(RECIPE, splits(), device="cpu")

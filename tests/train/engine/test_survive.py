@@ -9,7 +9,7 @@ import torch
 from support.train_example import RECIPE, splits, train
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train.engine import checkpoint, failure, lock, logs, loop
+from oversmooth.train.engine import checkpoint, failure, lock, logs, loop, parts
 from oversmooth.train.engine import disk_space as room
 from oversmooth.train.engine import saved_model as saved
 from oversmooth.train.engine import training_run as run
@@ -40,7 +40,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now, self.saved = 0.0, []
-        body, save = run.Step._body, checkpoint.save
+        body, save = parts.Step._body, checkpoint.save
 
         def step(this):
             self.now += 7
@@ -50,7 +50,7 @@ class Clock:
             self.saved.append(int(arrays["position"]))
             return save(folder, recipe, arrays, facts)
 
-        monkeypatch.setattr(run.Step, "_body", step)
+        monkeypatch.setattr(parts.Step, "_body", step)
         monkeypatch.setattr(run.checkpoint, "save", kept)
         monkeypatch.setattr(run.time, "monotonic", lambda: self.now)
 
@@ -66,7 +66,7 @@ def test_checkpoints_belong_to_the_clock(tmp_path, monkeypatch):
 
 def test_a_run_that_fails_early_has_a_checkpoint_and_goes_on_from_it(tmp_path, monkeypatch, whole):
     """Also one that meets NaN before the first minute is over."""
-    body = run.Step._body
+    body = parts.Step._body
 
     def sabotaged(self):
         if self.done == 3:
@@ -74,7 +74,7 @@ def test_a_run_that_fails_early_has_a_checkpoint_and_goes_on_from_it(tmp_path, m
                 self.model.head.bias[0] = torch.nan
         body(self)
 
-    monkeypatch.setattr(run.Step, "_body", sabotaged)
+    monkeypatch.setattr(parts.Step, "_body", sabotaged)
     with pytest.raises(failure.Diverged, match=r"step 4 .*go on from .*checkpoint.000001 with --resume"):
         train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=QUIET)
     monkeypatch.undo()
@@ -118,8 +118,8 @@ def test_a_disk_that_stays_full_stops_the_run_with_everything_kept(tmp_path, mon
     else:
         monkeypatch.setattr(saved.os, "fsync", lambda _handle: full() if checkpoint_is_over() else None)
     steps = []
-    step = run.Step.run
-    monkeypatch.setattr(run.Step, "run", lambda self: (step(self), steps.append(self.done)))
+    step = parts.Step.run
+    monkeypatch.setattr(parts.Step, "run", lambda self: (step(self), steps.append(self.done)))
 
     def checkpoint_is_over():
         return bool(steps) and steps[-1] == 20
@@ -145,14 +145,14 @@ LOST = (
 
 @pytest.mark.parametrize("said", LOST)
 def test_a_gpu_that_is_lost_is_said_and_the_run_goes_on(tmp_path, monkeypatch, whole, said):
-    body = run.Step._body
+    body = parts.Step._body
 
     def falls_off(self):
         if self.done == 7:
             raise RuntimeError(said)
         body(self)
 
-    monkeypatch.setattr(run.Step, "_body", falls_off)
+    monkeypatch.setattr(parts.Step, "_body", falls_off)
     first = said.partition("\n")[0].replace("(", r"\(").replace(")", r"\)")
     with pytest.raises(
         InputError,
@@ -169,7 +169,7 @@ def test_other_errors_are_not_taken_for_a_lost_gpu(monkeypatch):
     def wrong(_self):
         raise RuntimeError("The size of tensor a must match")
 
-    monkeypatch.setattr(run.Step, "_body", wrong)
+    monkeypatch.setattr(parts.Step, "_body", wrong)
     with pytest.raises(RuntimeError, match="size of tensor a"):
         train(RECIPE, splits(), device="cpu")
 
@@ -187,7 +187,7 @@ def test_one_writer_a_run(tmp_path):
 
 
 def test_a_run_that_was_taken_over_writes_no_more(tmp_path, monkeypatch):
-    body = run.Step._body
+    body = parts.Step._body
 
     def taken(self):
         if self.done == 7:
@@ -197,7 +197,7 @@ def test_a_run_that_was_taken_over_writes_no_more(tmp_path, monkeypatch):
         body(self)
 
     stack = []
-    monkeypatch.setattr(run.Step, "_body", taken)
+    monkeypatch.setattr(parts.Step, "_body", taken)
     with pytest.raises(InputError, match=r"was taken over by process .* this one stops, and what it had saved is"):
         train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=replace(QUIET, save=0))
     assert int(checkpoint.load(tmp_path, RECIPE).arrays["position"]) == 7

@@ -21,7 +21,8 @@ from torch import nn
 from oversmooth.models import Loaded
 from oversmooth.report import tuning as report
 from oversmooth.reproduce import table_text
-from oversmooth.reproduce.filling import Running, one_writer, provenance
+from oversmooth.reproduce.filling import Running, one_writer
+from oversmooth.reproduce.provenance import provenance
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import data_folder, read_json, whole_file
 from oversmooth.safety.foreign import json_text

@@ -24,7 +24,8 @@ import torch
 
 from oversmooth.reproduce import table_text
 from oversmooth.reproduce.cells import Cell, cell_path, read, write
-from oversmooth.reproduce.filling import Running, one_writer, provenance
+from oversmooth.reproduce.filling import Running, one_writer
+from oversmooth.reproduce.provenance import provenance
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.typed import typed
 from oversmooth.steering import fold, steering_of

@@ -46,6 +46,12 @@ class Table(ABC):
     """Of --cells."""
     trains: ClassVar[bool] = True
     """Whether its cells are training runs; one that only tests models has a `fill` of its own."""
+    fits_data: ClassVar[bool] = False
+    """Whether its recipes take whatever data a user names, and are fitted to them."""
+    loads_data: ClassVar[bool] = True
+    """Whether all its cells are of one data set, which is loaded first; else its `fill` loads what it needs."""
+    at_once_allowed: ClassVar[bool] = True
+    """Whether several of its cells may run at once."""
     progress_unit: ClassVar[str] = ""
     """Where nothing is trained: what progress is counted in."""
 

@@ -80,8 +80,8 @@ class Depth(Table):
                 cells = _cells(kept, variant, depth)
                 looks = [look for cell in cells if (look := ends(cell)) is not None]
                 columns = list(zip(*looks, strict=True)) if looks else [()] * 3
-                accuracy = _over_seeds([100 * cell["accuracy"] for cell in cells], ".2f")
-                smoothness = [_over_seeds(column, ".3g") for column in columns]
+                accuracy = over_seeds([100 * cell["accuracy"] for cell in cells], ".2f")
+                smoothness = [over_seeds(column, ".3g") for column in columns]
                 rows.append([self.model_name(variant), str(depth), str(len(cells)), accuracy, *smoothness, whose])
         return _HEAD, rows
 
@@ -129,7 +129,7 @@ def _cells(kept: Kept, variant: str, depth: int) -> list[Cell]:
     return [cell for recipe, cell in kept.items() if (recipe.variant, recipe.shape.depth) == (variant, depth)]
 
 
-def _over_seeds(values: Sequence[float], form: str) -> str:
+def over_seeds(values: Sequence[float], form: str) -> str:
     if not values:
         return "–"
     mean, spread = table_text.mean_and_spread(values)

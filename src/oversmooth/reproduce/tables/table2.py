@@ -57,7 +57,7 @@ class Table2(Table):
         rows = []
         for variant in VARIANTS:
             name = self.model_name(variant)
-            ours = [table_text.percent_over_seeds(_accuracies(kept, variant, share)) for share in shares]
+            ours = [table_text.percent_over_seeds(accuracies(kept, variant, share)) for share in shares]
             rows.append([name, *ours, self._whose()])
             if not self.quick:
                 theirs = [f"{mean:.2f} ± {spread}" for mean, spread in map(self.published[variant].get, shares)]
@@ -73,7 +73,7 @@ class Table2(Table):
             points = []
             for variant in VARIANTS:
                 name = self.model_name(variant)
-                if ours := _accuracies(kept, variant, share):
+                if ours := accuracies(kept, variant, share):
                     mean, spread = table_text.mean_and_spread([100 * accuracy for accuracy in ours])
                     points.append(table_charts.point(name, self._whose(), mean, spread))
                 if not self.quick:
@@ -94,6 +94,6 @@ class Table2(Table):
         return "ours, quick" if self.quick else "ours"
 
 
-def _accuracies(kept: Kept, variant: str, share: float) -> list[float]:
+def accuracies(kept: Kept, variant: str, share: float) -> list[float]:
     """Over seeds."""
     return [cell["accuracy"] for recipe, cell in kept.items() if (recipe.variant, recipe.share) == (variant, share)]

@@ -40,6 +40,9 @@ class Spectral(Method):
         form: "symmetric" has V orthogonal and Λ = ∓ψ²; "general" has any invertible V and ψ clipped to `interval`.
         bounded: symmetric: ``ψ²/(1 + Σψ²)``, the sum over query heads that share a value head. |λ| stays below 1, where
             sharpening cannot flip back to smoothing.
+        signs: symmetric: "one" as mode says; "fixed" has λ = sψ², each sign s as it began (random when cold, the
+            weights' own when warm) and mode without effect; "free" has λ = ψ, begun as "fixed" is. Controls: the form
+            without the promise.
         interval: general: the ends of the clipping; by default [−1, 0] to sharpen, [0, 1] to smooth; in place of mode.
         orthogonal: how V is made of Θ: "qr" (the paper's), "cayley" or "exp".
         wiring: "paper" is ``x V`` then ``(·) Λ Vᵀ``; "code", the authors' early code, ``x Vᵀ`` then ``(·) V Λ``: all
@@ -52,6 +55,7 @@ class Spectral(Method):
     mode: Mode = "sharpen"
     form: Literal["symmetric", "general"] = "symmetric"
     bounded: bool = False
+    signs: Literal["one", "fixed", "free"] = "one"
     interval: tuple[float, float] | None = None
     orthogonal: orthogonal.Map = "qr"
     wiring: Literal["paper", "code"] = "paper"
@@ -66,6 +70,7 @@ class Spectral(Method):
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, ("sharpen", "smooth"))
         check_choice("form", self.form, ("symmetric", "general"))
+        check_choice("signs", self.signs, ("one", "fixed", "free"))
         check_choice("orthogonal", self.orthogonal, orthogonal.MAPS)
         check_choice("wiring", self.wiring, ("paper", "code"))
         check_choice("start", self.start, ("warm", "cold"))
@@ -90,6 +95,8 @@ class Spectral(Method):
                     f"interval is ({low:g}, {high:g}), whose ends are swapped or equal; give the lower first"
                 )
             object.__setattr__(self, "interval", (low, high))
+        if self.signs != "one" and (self.bounded or self.form == "general"):
+            raise InputError(f"signs is {self.signs!r}, which promises no sign: leave bounded and form as they are")
         if self.form == "general" and (self.bounded or self.wiring == "code" or self.orthogonal != "qr"):
             raise InputError("form='general' has no orthogonal V: leave bounded, orthogonal and wiring as they are")
 
@@ -98,11 +105,13 @@ class Spectral(Method):
         """Bounds of the eigenvalues, summed over query heads that share a value head."""
         if self.interval is not None:
             return self.interval
+        if self.signs != "one":
+            return (-torch.inf, torch.inf)
         top = 1.0 if self.bounded or self.form == "general" else torch.inf
         return (-top, 0.0) if self.mode == "sharpen" else (0.0, top)
 
     def always_said(self) -> tuple[str, ...]:
-        return () if self.interval is not None else ("mode",)  # an interval stands in place of it
+        return () if self.interval is not None or self.signs != "one" else ("mode",)  # these stand in place of it
 
     def refusal(self, layer: AttentionLayer, anatomy: Anatomy) -> str | None:
         if (why := super().refusal(layer, anatomy)) is not None:
@@ -132,24 +141,30 @@ class Spectral(Method):
         turn = orthogonal.cayley if self.orthogonal == "cayley" else orthogonal.exponential
         return (base.double() @ turn(orthogonal.skew(free, base.shape[-1]))).to(free.dtype)
 
-    def eigenvalues(self, psi: Tensor, group: int) -> Tensor:
+    def eigenvalues(self, psi: Tensor, group: int, signs: Tensor | None = None) -> Tensor:
         """Λ from ψ.
 
         Args:
             psi: ``(layers, heads, k)``
             group: query heads per value head.
+            signs: ``(layers, heads, k)``: +1 or −1, where they are fixed.
         """
+        if self.signs == "free":
+            return psi
         if self.form == "general":
             low, high = self.ends
             return psi.clamp(low / group, high / group)  # a group's sum then lies between the ends
         square = psi.square()
         if self.bounded:
             square = square / (1 + _group_sum(square, group))
+        if self.signs == "fixed":
+            assert signs is not None, "they are kept beside ψ"
+            return signs * square
         return -square if self.mode == "sharpen" else square
 
     def psi(self, eigenvalues: Tensor, group: int) -> Tensor:
         """The inverse of `eigenvalues`, for Λ that it can give."""
-        if self.form == "general":
+        if self.form == "general" or self.signs == "free":
             return eigenvalues
         square = eigenvalues.abs()
         if self.bounded:
@@ -171,11 +186,13 @@ class Spectral(Method):
 
     def with_gradient(self, eigenvalues: Tensor, group: int) -> Tensor:
         """Eigenvalues that clipping left at zero, moved slightly away: ψ² has no gradient at ψ = 0."""
-        if self.form == "general":
+        if self.form == "general" or self.signs == "free":
             return eigenvalues
         size = eigenvalues.abs()
         least = _LEAST * size.max().clamp(min=_LEAST)
         size = torch.where(size < _LEAST * least, least, size)
+        if self.signs == "fixed":
+            return torch.where(eigenvalues < 0, -size, size)
         return self._within_bounds(-size if self.mode == "sharpen" else size, group)
 
     def weights(self, V: Tensor, eigenvalues: Tensor, kv_heads: int) -> tuple[Tensor, Tensor]:

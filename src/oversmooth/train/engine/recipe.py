@@ -29,6 +29,7 @@ TASK = "task"
 FIRST_TASK = "images"
 """The one whose recipes do not name it: they were there before there were others."""
 _BETWEEN_METHODS = " + "
+LAYER_WORDS = ("all", "first half", "last half")
 _HIGHEST = 1e15  # of a rate: tensors take neither whole numbers of more than 64 bits nor floats beyond float32's
 _RECIPES: dict[str, type[BaseRecipe]] = {}
 _SEEDS = 2**62  # torch's generators take 64 bits, and a run needs two seeds
@@ -220,7 +221,8 @@ def read_recipe(fields: Any, where: str = "the recipe") -> BaseRecipe:
 def methods_of(variant: str, **spectral: Any) -> list[Method]:
     """The steering that a variant names: plain, smooth, sharpen, or methods in words, joined by ``" + "``.
 
-    spectral: further settings of smooth and sharpen, as `steering.Spectral` takes them.
+    spectral: further settings of smooth and sharpen, as `steering.Spectral` takes them; of those in words the seed,
+    unless the words name one.
     """
     if variant == "plain":  # before torch is needed: recipes are made for help texts too
         return []
@@ -231,7 +233,33 @@ def methods_of(variant: str, **spectral: Any) -> list[Method]:
         return [Spectral(mode="smooth", **spectral)]
     if variant == "sharpen":
         return [Spectral(mode="sharpen", **spectral)]
-    return [method_named(words.strip()) for words in variant.split(_BETWEEN_METHODS)]
+    methods = [method_named(words.strip()) for words in variant.split(_BETWEEN_METHODS)]
+    seeded = "seed" in spectral and "seed=" not in variant
+    return [
+        dataclasses.replace(method, seed=spectral["seed"]) if seeded and isinstance(method, Spectral) else method
+        for method in methods
+    ]
+
+
+def check_layers(layers: str, depth: int) -> None:
+    """Refuse layers that a model of this depth has not."""
+    if layers.replace("-", " ") in LAYER_WORDS:  # before torch is needed
+        return
+    from oversmooth.steering.layer_names import layers_named
+
+    wanted = layers_named(layers)
+    if isinstance(wanted, str):
+        raise InputError(f"layers is {layers!r}; give {', '.join(LAYER_WORDS)}, or places such as 0-2")
+    for index in wanted:
+        if not -depth <= index < depth:
+            raise InputError(f"layers is {layers!r} and the model has the layers 0 to {depth - 1}; give some of them")
+
+
+def steered_layers(layers: str) -> Any:
+    """As `steer` takes them."""
+    from oversmooth.steering.layer_names import layers_named
+
+    return layers_named(layers)
 
 
 def _leaves(fields: dict[str, Any], before: str = "") -> dict[str, Any]:

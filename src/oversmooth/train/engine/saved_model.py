@@ -1,4 +1,4 @@
-"""Trained models on disk: safetensors in bf16 with the recipe, and the steering's settings where it is steered.
+"""Trained models on disk: safetensors with the recipe, and the steering's settings where it is steered.
 
 A steered file follows the conventions of `steering.save_steered`: `oversmooth.load_steered(path, model)` reads it into
 the plain model of its recipe. Where parts of a model were steered each for itself, as an encoder and a decoder are, the
@@ -23,6 +23,7 @@ from oversmooth.anatomy.steered import STEERED
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import parse_json, whole_file
 from oversmooth.safety.typed import typed
+from oversmooth.steering.record import steering_of
 from oversmooth.steering.saving import KEY, read_file, read_settings, restore_into, restore_structure
 from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
 from oversmooth.train.model_file import RECIPE, trained_file
@@ -55,6 +56,15 @@ def save_model(
     if notes:
         metadata["notes"] = json.dumps(notes)
     write_arrays(path, arrays, metadata)
+
+
+def stored_as(model: nn.Module) -> torch.dtype:
+    """bf16; float32 where weights are computed from others: rounding Θ would move H by up to 1 %, and who folds it can
+    round the product alone.
+    """
+    steering = steering_of(unwrapped(model))
+    computed = steering is not None and any(method.place == "weights" for method in steering.methods)
+    return torch.float32 if computed else torch.bfloat16
 
 
 def write_arrays(path: Path, arrays: dict[str, Tensor], metadata: dict[str, str]) -> None:

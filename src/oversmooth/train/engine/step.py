@@ -41,7 +41,7 @@ class Step:
         """model is on the device; compiled: by default on a GPU."""
         recipe = task.recipe
         on_gpu = device.type == "cuda"
-        self.compiled = on_gpu if compiled is None else compiled
+        self.compiled = on_gpu and task.compiles if compiled is None else compiled
         self.task, self.recipe, self.model, self.device = task, recipe, model, device
         self.ranks = ranks or Ranks()
         self.steps = task.examples // recipe.batch

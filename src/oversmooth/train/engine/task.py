@@ -7,7 +7,7 @@ on the device and that a CUDA graph reads.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -72,6 +72,8 @@ class Task(ABC):
     recipe: BaseRecipe
     examples_are: ClassVar[str]
     """What a batch is counted in: images, windows."""
+    compiles: ClassVar[bool] = True
+    """Whether compiling pays on a GPU; runs of a minute are over before it would."""
 
     @property
     @abstractmethod
@@ -125,6 +127,10 @@ class Task(ABC):
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         """The same at every look of a run, and in every run on these data."""
 
+    def look_at_weights(self, model: nn.Module) -> dict[str, list[float]]:  # noqa: ARG002 (most look at tokens alone)
+        """What is logged of the weights, by depth, whenever smoothing is looked at."""
+        return {}
+
     @abstractmethod
     def check_memory(self, device: torch.device) -> None:
         """Refuse what the machine cannot hold, before it is made."""
@@ -132,6 +138,10 @@ class Task(ABC):
     def metadata(self) -> dict[str, str]:
         """What a model's file says beside its recipe, such as its tokenizer."""
         return {}
+
+    def data(self) -> Iterable[Tensor | str]:
+        """What is trained and tested on, for its hash."""
+        return ()
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from oversmooth.train.engine.parts import Reuse
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import Scores
 from oversmooth.train.engine.result import OnNan, Progress, Result, WatchSettings
-from oversmooth.train.engine.saved_model import save_model
+from oversmooth.train.engine.saved_model import save_model, stored_as
 from oversmooth.train.engine.stopping import REASONS, interruptible, reason
 from oversmooth.train.engine.task import Task
 
@@ -251,7 +251,7 @@ class Run:
             self._tell()
         due = self.watch.monitor and (done % self.watch.monitor == 0 or done in (1, self.step.total))
         if self.monitor is not None and self.ranks.first and due:
-            row = {"step": done, **self.monitor.measure()}
+            row = {"step": done, **self.monitor.measure(), **self.task.look_at_weights(self.model)}
             if self.smoothing is not None:
                 self._write(self.smoothing, row)
             self.looks.append(row)
@@ -374,9 +374,9 @@ class Run:
             if self.lock is not None:
                 self.lock.check()
             notes = {**self.scores, "seconds": round(self.seconds, 1)}
-            path = self.folder / MODEL
+            path, dtype, more = self.folder / MODEL, stored_as(self.model), self.task.metadata()
             self._patiently(lambda: self.task.save_beside(self.model, path.parent))
-            self._patiently(lambda: save_model(self.model, self.recipe, path, notes=notes, more=self.task.metadata()))
+            self._patiently(lambda: save_model(self.model, self.recipe, path, dtype=dtype, notes=notes, more=more))
             checkpoint.remove(self.folder)
         self.ranks.wait()
 

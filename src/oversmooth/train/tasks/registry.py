@@ -12,6 +12,10 @@ from torch import nn
 from oversmooth.train.engine.recipe import BaseRecipe
 from oversmooth.train.engine.saved_model import load_model
 from oversmooth.train.engine.task import Task
+from oversmooth.train.tasks.glue import recipe as glue
+from oversmooth.train.tasks.glue.data import load_glue
+from oversmooth.train.tasks.glue.task import GlueTask
+from oversmooth.train.tasks.glue.task import plain_model_of as plain_glue
 from oversmooth.train.tasks.imagenet import model as imagenet_model
 from oversmooth.train.tasks.imagenet import recipe as imagenet
 from oversmooth.train.tasks.imagenet.data import load_splits as load_pictures
@@ -77,6 +81,14 @@ _TASKS: dict[type[BaseRecipe], _Parts] = {
         task=ImagenetTask,
         plain=imagenet_model.plain_model_of,
         model=imagenet_model.model_of,
+    ),
+    glue.Recipe: _Parts(
+        load=lambda recipe, pretrained: load_glue(recipe.data, Path(pretrained)),
+        fitted=glue.Recipe.fitted,
+        check=glue.Recipe.check_fits,
+        task=GlueTask,
+        plain=plain_glue,
+        model=plain_glue,
     ),
 }
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import steer
-from oversmooth.train.engine.recipe import BaseRecipe
+from oversmooth.steering import fold, steer
+from oversmooth.train.engine.recipe import BaseRecipe, steered_layers
 from oversmooth.train.engine.saved_model import load_model
 from oversmooth.train.tasks.images.augment import Augment
 from oversmooth.train.tasks.images.recipe import Recipe
@@ -27,7 +27,9 @@ def model_of(recipe: Recipe) -> ViT:
                     module.reset_parameters()
         methods = recipe.methods()
         if methods:
-            steer(model, methods)
+            steer(model, methods, steered_layers(recipe.layers))
+            if recipe.freed:
+                fold(model)
         if not recipe.output_bias and recipe.variant in ("smooth", "sharpen"):
             for module in model.modules():
                 if isinstance(module, Attention):  # zero, and never learned: the files keep their layout

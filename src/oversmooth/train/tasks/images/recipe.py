@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth.train.engine.recipe import BaseRecipe, Scores, methods_of
+from oversmooth.train.engine.recipe import BaseRecipe, Scores, check_layers, methods_of
 from oversmooth.train.tasks.images.settings import CIFAR100_MEAN, CIFAR100_STD, RandAugment, Shape
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 VARIANTS = ("plain", "smooth", "sharpen")
 """ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of the first paper."""
+_USUAL = {"wiring": "paper", "start": "cold"}
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class Recipe(BaseRecipe):
     """Of all other weights: normal of 0.02 as ViTs usually begin, or torch's own; the paper does not say."""
     output_bias: bool = option(True, "Of smooth and sharpen: of attention's output; the authors' early code has none.")
     """Of attention in smooth and sharpen; the authors' early code has none there (THEORY §5)."""
+    layers: str = option("all", "Which blocks the variant steers: all, first half, last half, or places such as 0-2.")
+    """The rest are plain: the first paper's ViT*."""
+    freed: bool = option(False, "Steer the beginning alone: fold what the variant makes into weights, and train those.")
+    """A control: the same initial weights without the constraint."""
     shape: Shape = field(default_factory=Shape)
     epochs: int = option(300, "Epochs of cosine.")
     warmup: int = option(5, "Epochs of warm-up before them.")
@@ -91,6 +96,9 @@ class Recipe(BaseRecipe):
         )
         object.__setattr__(self, "mean", tuple(self.mean))
         object.__setattr__(self, "std", tuple(self.std))
+        check_layers(self.layers, self.shape.depth)
+        if self.freed and (why := next((m.why_no_fold for m in self.methods() if m.why_no_fold), "")):
+            raise InputError(f"freed needs what weights alone can do, and {self.variant} {why}; leave one out")
         self.methods()  # refuses words that name none
 
     @property
@@ -109,7 +117,17 @@ class Recipe(BaseRecipe):
         if self.shape.width != PAPER.shape.width:
             name = name.replace("ViT-Ti", "ViT")
         depth = "" if self.shape.depth == PAPER.shape.depth else f", depth {self.shape.depth}"
-        return f"{name}{depth}, {percent(self.share)} of {self.data}"
+        return f"{name}{self._unusual}{depth}, {percent(self.share)} of {self.data}"
+
+    @property
+    def _unusual(self) -> str:
+        """What sets a steered model apart from the paper's."""
+        if self.variant == "plain":
+            return ""
+        words = ["" if self.layers == "all" else f"layers {self.layers}", "freed" if self.freed else ""]
+        if self.variant in VARIANTS:
+            words += [f"{name} {word}" for name in ("wiring", "start") if (word := getattr(self, name)) != _USUAL[name]]
+        return "".join(f", {word}" for word in words if word)
 
     @property
     def parameters(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -76,6 +76,9 @@ class ImagesTask(Task):
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         images = self.test.images[:WATCHED].to(device).float()
         return Probe((augment_of(self.recipe).to(device).normalise(images),), list(model.blocks))  # type: ignore[arg-type]
+
+    def data(self) -> Iterable[Tensor | str]:
+        return self.train.images, self.train.labels, self.test.images, self.test.labels
 
     def facts(self) -> dict[str, Any]:
         return {"test_images": len(self.test)}

@@ -28,7 +28,11 @@ from oversmooth.safety.signals import held_back
 from oversmooth.train.tasks.language.tokens import Kind, Tokenizer, tokenizer_of
 
 SPLITS = ("train", "valid", "test")
-NAMED = {"wikitext-2": ("wikitext-2", "wikitext-2-v1"), "wikitext-103": ("wikitext-103", "wikitext-103-v1")}
+NAMED = {
+    "wikitext-2": ("wikitext-2", "wikitext-2-v1"),
+    "wikitext-103": ("wikitext-103", "wikitext-103-v1"),
+    "text": ("text",),
+}
 """What is looked for in OVERSMOOTH_DATA by name, and the folders it comes in."""
 _VERSION = 1  # of what the cache holds
 

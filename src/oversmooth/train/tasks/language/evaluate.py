@@ -72,7 +72,8 @@ class CausalEvaluation:
         scores = {"valid_perplexity": self.perplexity(self.valid, length)}
         if final:
             scores["test_perplexity"] = self.perplexity(self.test, length)
-            if self.perplexity.device.type == "cuda" or len(self.valid) + len(self.test) < 4096:
+            few = len(self.valid) + len(self.test) < 4096
+            if self.perplexity.recipe.sliding and (few or self.perplexity.device.type == "cuda"):
                 scores["valid_perplexity_sliding"] = self.perplexity(self.valid, 1)
                 scores["test_perplexity_sliding"] = self.perplexity(self.test, 1)
         return scores

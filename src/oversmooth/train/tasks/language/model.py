@@ -116,12 +116,17 @@ class LanguageModel(nn.Module):
         attention_mask: Tensor | None = None,
         last: int | None = None,
         cache: Cache | None = None,
+        seen: Tensor | None = None,
+        features: bool = False,
     ) -> Tensor:
         """attention_mask ``(b, n)``: 0 where there is padding. last: logits of so many last tokens alone.
 
-        cache: of what was read before; filled on the way.
+        cache: of what was read before; filled on the way. seen: a mask as the method of this name makes it, in place
+        of attention_mask. features: give what the output reads, ``(b, n, d)``.
         """
-        x = self.tokens(input_ids, cache, attention_mask)
+        x = self.tokens(input_ids, cache, attention_mask) if seen is None else self.stream(input_ids, cache, seen)
+        if features:
+            return x
         if last is not None:
             x = x[:, -last:]
         logits = F.linear(x, self.embedding.weight, self.bias)
@@ -131,7 +136,11 @@ class LanguageModel(nn.Module):
 
     def tokens(self, ids: Tensor, cache: Cache | None = None, attention_mask: Tensor | None = None) -> Tensor:
         """``(b, n, d)``: what the output reads."""
-        mask = None if attention_mask is None or attention_mask.all() else self._seen(attention_mask)
+        mask = None if attention_mask is None or attention_mask.all() else self.seen(attention_mask)
+        return self.stream(ids, cache, mask)
+
+    def stream(self, ids: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
+        """The same with a mask as `seen` makes it, which nobody looks into: a CUDA graph cannot."""
         read = cache[0][0].shape[2] if cache else 0
         x = self.embedding(ids)
         if self.shape.positions == "sinusoidal":
@@ -141,7 +150,7 @@ class LanguageModel(nn.Module):
             x = block(x, cache, mask)
         return self.norm(x)
 
-    def _seen(self, attention_mask: Tensor) -> Tensor:
+    def seen(self, attention_mask: Tensor) -> Tensor:
         """``(b, 1, n, n)``: tokens see those that are no padding, and where it is causal none after them."""
         seen = attention_mask.bool()[:, None, None, :].expand(-1, 1, attention_mask.shape[1], -1)
         return seen.tril() if self.shape.causal else seen

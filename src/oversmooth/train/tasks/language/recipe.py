@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth.train.engine.recipe import BaseRecipe, Scores, methods_of
+from oversmooth.train.engine.recipe import BaseRecipe, Scores, check_layers, methods_of
 from oversmooth.train.tasks.language.settings import Shape
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Recipe(BaseRecipe):
     )
     wiring: Literal["paper", "code"] = "paper"
     start: Literal["cold", "warm"] = "cold"
+    layers: str = "all"
+    """Which blocks the variant steers; see `steering.steer`."""
     shape: Shape = field(default_factory=Shape)
     masked: float = option(0.15, "Share of tokens that a masked model must find.")
     epochs: int = option(120, "Epochs, the warm-up among them.")
@@ -50,6 +52,8 @@ class Recipe(BaseRecipe):
     clip: float | None = 0.25
     seed: int = option(0, "Of weights, order and dropout.")
     precision: Literal["bf16", "float32"] = option("bf16", "On a GPU: bf16 or float32.")
+    sliding: bool = True
+    """Whether a causal model is tested at the end with windows that slide by one token, which takes long."""
 
     def __post_init__(self) -> None:
         self.check_numbers(
@@ -67,6 +71,7 @@ class Recipe(BaseRecipe):
             raise InputError(f"masked is {self.masked:g}; give a share above 0 and below 1")
         if self.tokenizer == "bpe" and self.vocabulary < 300:
             raise InputError(f"vocabulary is {self.vocabulary}; bpe begins with 256 bytes: give at least 300")
+        check_layers(self.layers, self.shape.depth)
         self.methods()  # refuses words that name none
 
     @property
@@ -89,6 +94,7 @@ class Recipe(BaseRecipe):
         """``Post-LN language model with neutreno:strength=0.4, 16 blocks, wikitext-2``."""
         kind = f"{'Post' if self.shape.norm == 'post' else 'Pre'}-LN {'' if self.shape.causal else 'masked '}"
         steered = "" if self.variant == "plain" else f" with {self.variant}"
+        steered += "" if self.layers == "all" or not steered else f" in layers {self.layers}"
         return f"{kind}language model{steered}, {self.shape.depth} blocks, {self.data}"
 
     @property
@@ -141,6 +147,24 @@ baseline's validation perplexity was 182 with the published rate and dropout and
 these (one seed each, an H200). docs/neutreno.md has the commands, and what 60 epochs reached.
 """
 
+_GPT = Shape(
+    vocabulary=8192, width=256, depth=12, heads=4, hidden=1024, activation="gelu", norm="pre", positions="learned"
+)
+_BPE: dict[str, Any] = dict(tokenizer="bpe", vocabulary=8192, lr=1e-3, weight_decay=0.01, clip=1.0, sliding=False)
+CAUSAL = Recipe(data="text", shape=_GPT, epochs=4, warmup=500, **_BPE)
+"""The first paper's text experiment, causal: a decoder of GPT-2's form on novels and articles of 34 million words, read
+4 times. What the paper trained with was not published; rates and dropout are customary for models of this size, the
+same for every variant, and none was tuned.
+"""
+CAUSAL_WIKITEXT2 = dataclasses.replace(
+    CAUSAL, data="wikitext-2", shape=dataclasses.replace(_GPT, dropout=0.2), epochs=20, warmup=200
+)
+"""The same on WikiText-2, with more dropout for so short a text."""
+MASKED = dataclasses.replace(
+    CAUSAL, shape=dataclasses.replace(_GPT, causal=False, length=128), epochs=8, warmup=1000, batch=192
+)
+"""A BERT on a budget: sequences of 128, the same text read 8 times by every variant. Neither has been run."""
+
 QUICK = Recipe(
     data="prose",
     tokenizer="bytes",
@@ -151,3 +175,6 @@ QUICK = Recipe(
     shape=Shape(length=64, width=64, depth=4, heads=4, hidden=128, norm="pre", dropout=0.0),
 )
 """A small version for a CPU, on the bytes of the prose that comes with oversmooth: it learns to spell, no more."""
+
+QUICK_MASKED = dataclasses.replace(QUICK, shape=dataclasses.replace(QUICK.shape, causal=False))
+"""The same, masked."""

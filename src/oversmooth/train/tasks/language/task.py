@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import steer
+from oversmooth.steering import steer, steering_of
+from oversmooth.steering.reparametrized import compute
+from oversmooth.theory import asymmetry
 from oversmooth.train.engine.ranks import Ranks
+from oversmooth.train.engine.recipe import steered_layers
 from oversmooth.train.engine.task import Batch, Evaluation, Forward, Probe, Task
 from oversmooth.train.tasks.language.data import Text
 from oversmooth.train.tasks.language.evaluate import CausalEvaluation, MaskedEvaluation, Perplexity
@@ -27,7 +31,7 @@ def model_of(recipe: Recipe) -> LanguageModel:
         torch.manual_seed(recipe.seed)
         model = LanguageModel(recipe.shape)
         if methods := recipe.methods():
-            steer(model, methods)
+            steer(model, methods, steered_layers(recipe.layers))
     return model
 
 
@@ -92,8 +96,30 @@ class LanguageTask(Task):
         ids = self.text.valid[: count * length].view(count, length)
         return Probe((ids.to(device, torch.int64),), list(model.blocks))  # type: ignore[arg-type]
 
+    @torch.no_grad()
+    def look_at_weights(self, model: nn.Module) -> dict[str, list[float]]:
+        """How far H is from symmetric, the mean over heads, block by block."""
+        shape, looks = self.recipe.shape, []
+        steering = steering_of(model)
+        constrained = steering.reparametrized if steering is not None else []
+        # All at once: read one by one, each weight would be computed by itself.
+        computed = dict(
+            zip((own.index for own in constrained), compute(constrained) if constrained else (), strict=True)
+        )
+        for number, block in enumerate(model.blocks):  # type: ignore[arg-type]
+            if number in computed:
+                rows, back = computed[number]
+            else:
+                rows = block.attn.qkv.weight[2 * shape.width :].unflatten(0, (shape.heads, -1))
+                back = block.attn.proj.weight.mT.unflatten(0, (shape.heads, -1))
+            looks.append(asymmetry(rows.mT, back).mean())
+        return {"asymmetry": [float(f"{value:.5g}") for value in torch.stack(looks).nan_to_num().tolist()]}
+
     def metadata(self) -> dict[str, str]:
         return {"tokenizer": self.text.tokenizer.to_text()}
+
+    def data(self) -> Iterable[Tensor | str]:
+        return self.text.train, self.text.valid, self.text.test, self.text.tokenizer.to_text()
 
     def facts(self) -> dict[str, Any]:
         text = self.text

@@ -1,0 +1,87 @@
+"""What a missing cell costs, in minutes, by what its likes took: scaled by steps, blocks and tokens.
+
+The likeness is the recipe's: the cell of fewest differences that was measured, and of equals the quickest, which ran
+alone. A guess, and said to be: it knows nothing of compiling, nor of what else the machine does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oversmooth.reproduce.cells import Cell, read_folder
+from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
+
+_NO_COST = ("seed", "share", "epochs", "warmup", "shape.depth", "share_seed")
+"""Fields that make a run no other, or that scaling takes care of."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run that is over."""
+
+    recipe: BaseRecipe
+    minutes: float
+    hardware: str
+
+
+def measured(results: Path, hardware: str = "") -> list[Measured]:
+    """Every cell of a training run. hardware: of this machine alone, where any was measured there."""
+    cells = [cell for folder in _folders(results) for cell in _readable(folder)]
+    runs = [Measured(read_recipe(c["recipe"]), c["seconds"] / 60, c["hardware"]) for c in cells if c.get("seconds")]
+    return [run for run in runs if run.hardware == hardware] or runs
+
+
+def cost(recipe: BaseRecipe, runs: Iterable[Measured]) -> float | None:
+    """Minutes that a recipe takes, as far as its likes tell; None where nothing like it was run."""
+    alike = [run for run in runs if type(run.recipe) is type(recipe)]
+    if not alike:
+        return None
+    nearest = min(alike, key=lambda run: (_differences(recipe, run.recipe), _scaled(recipe, run)))
+    return _scaled(recipe, nearest)
+
+
+def total(recipes: Sequence[BaseRecipe], runs: Sequence[Measured]) -> float | None:
+    """Of all of them, one after the other; None where one is unknown."""
+    costs = [cost(recipe, runs) for recipe in recipes]
+    known = [minutes for minutes in costs if minutes is not None]
+    return sum(known) if len(known) == len(costs) else None
+
+
+def work(recipe: BaseRecipe) -> float:
+    """What minutes grow with: examples and blocks; tokens of a window or an image, and the batches they come in, are
+    compared as differences.
+    """
+    return float(recipe.total_epochs * getattr(recipe, "share", 1.0) * recipe.shape.depth)
+
+
+def _scaled(recipe: BaseRecipe, run: Measured) -> float:
+    return run.minutes * work(recipe) / work(run.recipe)
+
+
+def _differences(one: BaseRecipe, other: BaseRecipe) -> int:
+    mine, theirs = _leaves(one.to_dict()), _leaves(other.to_dict())
+    return sum(mine.get(name) != theirs.get(name) for name in {*mine, *theirs} if name not in _NO_COST)
+
+
+def _leaves(fields: dict[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        flat |= _leaves(value, f"{before}{name}.") if isinstance(value, dict) else {before + name: str(value)}
+    return flat
+
+
+def _folders(results: Path) -> list[Path]:
+    """Of cells: table2, and neutreno/language."""
+    return sorted({path.parent for path in results.glob("**/*.json") if path.parent.parts[-1:] != ("work",)})
+
+
+def _readable(folder: Path) -> list[Cell]:
+    from oversmooth.safety.errors import InputError
+
+    try:
+        return read_folder(folder)
+    except InputError:  # measurements of another kind, or a damaged cell, which its table tells of
+        return []

@@ -1,0 +1,175 @@
+"""The masked models of `text masked`, fine-tuned on tasks of GLUE and SuperGLUE: medians of three seeds.
+
+    oversmooth reproduce text glue --seeds 3               models of `text masked`, seed 0
+    oversmooth reproduce text glue --quick                 with `text masked --quick`: does one line follow another?
+
+A small model on a small budget is weak on these tasks. So each figure stands beside that of the most frequent answer
+and beside the pretraining perplexity, with the range over seeds; and a difference from the plain model that is within
+the ranges is called none: nothing can be told.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oversmooth.reproduce import table_charts
+from oversmooth.reproduce.cells import Cell, Kept, missing, model_path
+from oversmooth.reproduce.tables.base import Rows, Table, register
+from oversmooth.reproduce.text import variants
+from oversmooth.reproduce.text.masked import Masked
+from oversmooth.safety.options import option
+from oversmooth.train.tasks.glue.recipe import Recipe
+from oversmooth.train.tasks.glue.settings import TASKS, TOLD
+from oversmooth.train.tasks.language.recipe import Recipe as LanguageRecipe
+
+if TYPE_CHECKING:
+    from oversmooth.reproduce.filling import Filled, Running
+
+NOTHING = "nothing can be told"
+_NOTE = (
+    "Published metrics in %, on the validation sets: macro F1 (CB), accuracy (RTE, WiC, SST-2, COPA, WSC), Matthews' "
+    "correlation (CoLA), F1 (MRPC, MultiRC), Pearson's correlation (STS-B); the median over seeds of fine-tuning, and "
+    "their range. Majority: the most frequent training label. Pretraining: perplexity of hidden tokens. Told apart: "
+    "where the range over seeds of a forced model lies wholly above (+) or below (−) the plain model's."
+)
+_QUICK_NOTE = (
+    "quick: the models of text masked --quick, asked whether a line of the package's prose follows another. These "
+    "figures compare with each other and with nothing that is published."
+)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Glue(Table):
+    """The models of text masked, fine-tuned on GLUE and SuperGLUE: medians of seeds, with majority and spread."""
+
+    name = "glue"
+    group = "text"
+    asks_unknowns = False
+    loads_data = False
+    at_once_allowed = False
+    cells_help = "Which: a variant (plain), a task (CB), or both (plain:CB); by default all that a small model learns."
+
+    pretrained_seed: int = option(0, "Of the pretrained models.")
+    chance: bool = option(False, "COPA, WSC and MultiRC too, where a model of this size is at chance level.")
+
+    def tasks(self) -> list[str]:
+        if self.quick:
+            return ["following"]
+        return [*TOLD, *(name for name, own in TASKS.items() if own.chance and self.chance)]
+
+    def pretrained(self) -> dict[str, LanguageRecipe]:
+        """Recipes of the models by variant."""
+        recipes = Masked(seeds=self.pretrained_seed + 1, quick=self.quick).recipes()
+        own = [recipe for recipe in recipes if recipe.seed == self.pretrained_seed]
+        if self.quick:  # as it is fitted to the prose, whose bytes and one mask are its tokens
+            own = [replace(recipe, shape=replace(recipe.shape, vocabulary=257)) for recipe in own]
+        return {variants.name_of(recipe): recipe for recipe in own}
+
+    def recipes(self) -> list[Any]:
+        """Task by task and seed by seed, so that what is cut short compares all variants."""
+        return [
+            Recipe(
+                data=task,
+                pretrained=own.key,
+                variant=own.variant,
+                layers=own.layers,
+                shape=own.shape,
+                epochs=TASKS[task].epochs,
+                seed=seed,
+            )
+            for seed in range(self.seeds)
+            for task in self.tasks()
+            for own in self.pretrained().values()
+        ]
+
+    def names_of(self, recipe: Recipe) -> dict[str, str]:
+        return {"variant": variants.name_of(recipe), "task": recipe.data}
+
+    def fill(self, recipes: Sequence[Any], _data: Any, results: Path, running: Running) -> Filled:
+        """Task by task, each with its model's own tokens; models that are missing are named."""
+        from oversmooth.reproduce.filling import Filled, fill
+        from oversmooth.train.tasks.glue.data import load_glue
+
+        own = {recipe.key: recipe for recipe in self.pretrained().values()}
+        lacking: dict[str, None] = {}
+        todo: dict[tuple[str, str], list[Any]] = {}
+        for recipe in missing(recipes, results, self.folder):
+            todo.setdefault((recipe.data, recipe.pretrained), []).append(recipe)
+        short = replace(running, keep_models=False, at_once=1)
+        for (task, key), same in todo.items():
+            path = model_path(results, own[key])
+            if not path.is_file():
+                lacking[own[key].title] = None
+                continue
+            filled = fill(same, load_glue(task, path), results, self.folder, short)
+            if not filled:
+                return filled
+        for title in lacking:
+            running.on_message(f"{title}: no model; oversmooth reproduce text masked makes it")
+        return Filled("finished")
+
+    def rows(self, kept: Kept) -> Rows:
+        head = ["", *self.tasks(), "whose"]
+        rows: list[list[str]] = []
+        for name, title in variants.TITLES.items():
+            rows.append([title, *(_shown(scores(kept, name, task)) for task in self.tasks()), self._whose()])
+        rows.append(["majority", *(self._majority(kept, task) for task in self.tasks()), self._whose()])
+        for name, title in list(variants.TITLES.items())[1:]:
+            told = [told_apart(scores(kept, name, task), scores(kept, "plain", task)) for task in self.tasks()]
+            rows.append([f"{title}, told apart from plain", *told, self._whose()])
+        return head, rows
+
+    def _majority(self, kept: Kept, task: str) -> str:
+        cells = [cell for recipe, cell in kept.items() if recipe.data == task]
+        return f"{100 * cells[0]['majority'][TASKS[task].metrics[0]]:.1f}" if cells else "–"
+
+    def chart(self, kept: Kept) -> Any:
+        points = []
+        for task in self.tasks():
+            for name, title in variants.TITLES.items():
+                if values := scores(kept, name, task):
+                    point = table_charts.point(f"{task}, {title}", self._whose(), statistics.median(values), None)
+                    points.append({**point, "low": min(values), "high": max(values)})
+        return table_charts.bars("fine-tuned: median and range over seeds", points, "score, %")
+
+    def notes(self) -> list[str]:
+        return [_QUICK_NOTE if self.quick else _NOTE]
+
+    def terminal_note(self) -> str:
+        return self.notes()[0]
+
+    def _whose(self) -> str:
+        return "ours, quick" if self.quick else "ours"
+
+
+def scores(kept: Kept, name: str, task: str) -> list[float]:
+    """Of a variant on a task over seeds, in %, by the metric to compare by."""
+    own = [cell for recipe, cell in kept.items() if (variants.name_of(recipe), recipe.data) == (name, task)]
+    return [100 * _score(cell, task) for cell in own]
+
+
+def _score(cell: Cell, task: str) -> float:
+    return float(cell[TASKS[task].metrics[0]])
+
+
+def _shown(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    spread = "" if len(values) == 1 else f" [{min(values):.1f}, {max(values):.1f}]"
+    return f"{statistics.median(values):.1f}{spread} ({len(values)})"
+
+
+def told_apart(forced: Sequence[float], plain: Sequence[float]) -> str:
+    """+ or − where the ranges over seeds do not meet; of fewer than two seeds each there is no range."""
+    if min(len(forced), len(plain)) < 2:
+        return "–"
+    if min(forced) > max(plain):
+        return f"+{statistics.median(forced) - statistics.median(plain):.1f}"
+    if max(forced) < min(plain):
+        return f"−{statistics.median(plain) - statistics.median(forced):.1f}"
+    return NOTHING

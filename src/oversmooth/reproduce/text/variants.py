@@ -1,0 +1,120 @@
+"""The five language models of every text table, and what their tables have in common.
+
+Published, in words: for text, Transformers that are forced to smooth or to sharpen generalise worse than plain ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from oversmooth.reproduce import table_charts, table_text
+from oversmooth.reproduce.cells import Cell, Kept
+from oversmooth.reproduce.tables.base import Rows, Table
+from oversmooth.reproduce.tables.variants import minutes
+from oversmooth.train.tasks.language.recipe import Recipe
+
+VARIANTS: dict[str, dict[str, str]] = {
+    "plain": {"variant": "plain"},
+    "smooth": {"variant": "smooth"},
+    "sharpen": {"variant": "sharpen"},
+    "smooth-half": {"variant": "smooth", "layers": "first half"},
+    "sharpen-half": {"variant": "sharpen", "layers": "first half"},
+}
+"""What each changes of the recipe, by what --cells calls it."""
+TITLES = {
+    "plain": "plain",
+    "smooth": "smoothing, all layers",
+    "sharpen": "sharpening, all layers",
+    "smooth-half": "smoothing, first half",
+    "sharpen-half": "sharpening, first half",
+}
+PUBLISHED = "published, in words"
+QUICK_NOTE = (
+    "quick: 4 blocks of width 64, bytes of the package's prose, perplexity per byte. These figures compare with each "
+    "other and with nothing that is published."
+)
+
+
+def name_of(recipe: Any) -> str:
+    """Of the variant."""
+    for name, changes in VARIANTS.items():
+        if (recipe.variant, recipe.layers) == (changes["variant"], changes.get("layers", "all")):
+            return name
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTable(Table):
+    """Subclasses say the recipe and its quick version."""
+
+    group = "text"
+    asks_unknowns = False
+    fits_data = True
+    quick_data = "prose"
+    cells_help = f"Which: {', '.join(VARIANTS)}; by default all."
+    base: ClassVar[Recipe]
+    quick_base: ClassVar[Recipe]
+    note: ClassVar[str]
+
+    def recipes(self) -> list[Any]:
+        """Seed by seed, so that a table that is cut short compares all of them."""
+        base = self.quick_base if self.quick else self.base
+        return [replace(base, seed=seed, **changes) for seed in range(self.seeds) for changes in VARIANTS.values()]  # type: ignore[arg-type]
+
+    def names_of(self, recipe: Recipe) -> dict[str, str]:
+        return {"variant": name_of(recipe)}
+
+    def rows(self, kept: Kept) -> Rows:
+        rows = []
+        for name, title in TITLES.items():
+            cells = cells_of(kept, name)
+            valid = over_seeds([cell["valid_perplexity"] for cell in cells])
+            test = over_seeds([cell["test_perplexity"] for cell in cells if "test_perplexity" in cell])
+            rows.append([title, valid, test, *_last(cells), minutes(cells), self._whose()])
+        rows.append(["forced either way", "worse than plain", "–", "–", "–", "–", PUBLISHED])
+        head = ["", "validation", "test", "HFC/LFC, last", "asymmetry of H, first and last", "minutes", "whose"]
+        return head, rows
+
+    def chart(self, kept: Kept) -> Any:
+        points = []
+        for name, title in TITLES.items():
+            if cells := cells_of(kept, name):
+                mean, spread = table_text.mean_and_spread([cell["valid_perplexity"] for cell in cells])
+                points.append(table_charts.point(title, self._whose(), mean, spread))
+        return table_charts.bars(f"{self.name}{', quick' if self.quick else ''}", points, "validation perplexity")
+
+    def notes(self) -> list[str]:
+        return [QUICK_NOTE] if self.quick else [self.note]
+
+    def terminal_note(self) -> str:
+        return self.notes()[0]
+
+    def _whose(self) -> str:
+        return "ours, quick" if self.quick else "ours"
+
+
+def cells_of(kept: Kept, name: str) -> list[Cell]:
+    """Over seeds."""
+    return [cell for recipe, cell in kept.items() if name_of(recipe) == name]
+
+
+def over_seeds(values: Sequence[float], form: str = ".2f") -> str:
+    if not values:
+        return "–"
+    mean, spread = table_text.mean_and_spread(values)
+    return f"{mean:{form}}" + ("" if spread is None else f" ± {spread:.2g}") + f" ({len(values)})"
+
+
+def _last(cells: Sequence[Cell]) -> list[str]:
+    """HFC/LFC after the last block; how asymmetric H was, the mean over blocks, at the first look and at the last."""
+    looked = [cell["smoothing"] for cell in cells if cell.get("smoothing")]
+    ratios = [looks[-1]["hfc_lfc"][-1] for looks in looked]
+    ends = [[_mean(looks[end]["asymmetry"]) for looks in looked if "asymmetry" in looks[end]] for end in (0, -1)]
+    shown = [f"{table_text.mean_and_spread(values)[0]:.3f}" if values else "–" for values in ends]
+    return [f"{table_text.mean_and_spread(ratios)[0]:.3g}" if ratios else "–", " → ".join(shown)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,159 @@
+"""One figure again: the model of a cell, from results/models or from an archive, tested as the cell was.
+
+    oversmooth reproduce verify 44136fa355b3
+
+On a CPU that takes minutes, where training took a GPU's half hour. The file holds weights in bf16, and a CPU multiplies
+in float32 where a GPU did in bf16: a few test images near the border between two classes fall on the other side. Cells
+that record how good the rounded file is are compared with that, earlier ones with the figure of the run itself.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oversmooth.reproduce.cells import Cell, model_path, read
+from oversmooth.reproduce.provenance import data_hash, file_hash
+from oversmooth.reproduce.table_registry import all_tables
+from oversmooth.safety.errors import InputError
+from oversmooth.train.engine import loop
+from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
+from oversmooth.train.engine.saved_model import recipe_of
+from oversmooth.train.tasks.images.data.splits import Splits, first_of_test
+from oversmooth.train.tasks.registry import check_fits, load_trained, task_of
+
+TOLERANCE = {"accuracy": 0.003, "valid_perplexity": 0.01}
+"""By score: an absolute share of images; of perplexities relative."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A figure of a cell, and the same again."""
+
+    score: str
+    recorded: float
+    again: float
+    allowed: float
+    """Difference."""
+
+    @property
+    def agrees(self) -> bool:
+        return abs(self.again - self.recorded) <= self.allowed
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came of it."""
+
+    title: str
+    file: Path
+    figures: list[Checked]
+    notes: list[str]
+    """What was compared beside figures, and what could not be."""
+    seconds: float
+
+    @property
+    def agrees(self) -> bool:
+        return all(figure.agrees for figure in self.figures)
+
+
+def find_cell(named: str, results: Path) -> tuple[Path, Cell]:
+    """By its file, or by its key in the tables of a results directory, those of training first."""
+    path = Path(named)
+    if path.suffix != ".json":
+        homes = sorted(all_tables(), key=lambda table: not table.trains)
+        places = [folder for table in homes for folder in sorted(results.glob(f"{table.home()}*")) if folder.is_dir()]
+        path = next((file for folder in places if (file := folder / f"{named}.json").is_file()), path)
+    cell = read(path)
+    if cell is None:
+        raise InputError(
+            f"there is no cell {named!r} in {results}; give the twelve digits of one, as oversmooth reproduce status "
+            "lists them, or its file"
+        )
+    return path, cell
+
+
+def model_of(cell: Cell, results: Path, model: Path | None = None) -> Path:
+    """The file with the cell's model, checked against its recipe and its hash."""
+    recipe = read_recipe(cell["recipe"])
+    path = model or model_path(results, recipe)
+    if not path.is_file():
+        raise InputError(
+            f"{path} is not there: the model of {cell['title']} was not kept here; get it with oversmooth reproduce "
+            "models --from ARCHIVE, or train it again"
+        )
+    own = recipe_of(path)
+    if own is None or (differs := own.difference(recipe)) is not None:
+        why = "it has no recipe" if own is None else differs
+        raise InputError(f"{path} is not the model of this cell: {why}; name another file")
+    recorded = cell.get("checkpoint_sha256")
+    if recorded and model is None and file_hash(path) != recorded:
+        raise InputError(f"{path} is not the file that the cell was made with: its hash differs; get it again")
+    return path
+
+
+def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, images: int | None = None) -> Verification:
+    """Test a model again and compare.
+
+    Args:
+        cell: what is to be verified.
+        path: its model.
+        data: of its task, whole.
+        device: cpu or cuda.
+        images: so many test images, the first ones, in place of all: quicker, and less certain.
+    """
+    begin = time.monotonic()
+    recipe = read_recipe(cell["recipe"])
+    check_fits(recipe, data)
+    notes = [_same_data(cell, recipe, data), _same_file(cell, path)]
+    share = 1.0
+    if images is not None:
+        if not isinstance(data, Splits):
+            raise InputError(f"--images is {images} and {cell['title']} is tested on text; leave it out")
+        share, data = min(1.0, images / len(data.test)), first_of_test(data, images)
+    task = task_of(recipe, data)
+    model, _ = load_trained(path)
+    where = loop.device_named(device)
+    with loop.float32_products(where):
+        scores = task.evaluation(model.to(where), where, compiled=None).scores(final=False)
+    recorded = cell.get("rounded")
+    if recorded is None:
+        recorded = cell
+        notes.append("The cell is of the weights before they were rounded to bf16; this file is rounded.")
+    figures = [
+        Checked(name, recorded[name], again, _allowed(name, recorded[name], share, len(getattr(data, "test", ()))))
+        for name, again in scores.items()
+        if name in recorded
+    ]
+    if not figures:
+        raise InputError(f"{cell['title']} has none of the scores {', '.join(scores)}; give another cell")
+    return Verification(cell["title"], path, figures, notes, time.monotonic() - begin)
+
+
+def _allowed(score: str, value: float, share: float, tested: int) -> float:
+    if "perplexity" in score:
+        return TOLERANCE["valid_perplexity"] * value
+    allowed = TOLERANCE["accuracy"]
+    if share < 1:  # three standard errors of a sample's share
+        allowed += 3 * math.sqrt(max(value * (1 - value), 1e-4) * (1 - share) / max(1, tested))
+    return allowed
+
+
+def _same_data(cell: Cell, recipe: BaseRecipe, data: Any) -> str:
+    recorded = cell.get("data_sha256")
+    if not recorded:
+        return "The cell records no hash of its data."
+    if data_hash(task_of(recipe, data).data()) == recorded:
+        return "The data are those of the cell, by their hash."
+    return "The data are not those of the cell, by their hash: figures may differ for that reason."
+
+
+def _same_file(cell: Cell, path: Path) -> str:
+    recorded = cell.get("checkpoint_sha256")
+    if not recorded:
+        return "The cell records no hash of its model."
+    same = file_hash(path) == recorded
+    return f"The model {'is' if same else 'is not'} the file that the cell was made with, by its hash."

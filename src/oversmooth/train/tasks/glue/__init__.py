@@ -1,0 +1,1 @@
+"""Fine-tuning masked language models on tasks of GLUE and SuperGLUE."""

@@ -1,0 +1,215 @@
+"""Models for others: one archive with checksums, a figure tested again, what cells record, what missing ones cost."""
+
+import hashlib
+import json
+import math
+import subprocess
+import zipfile
+from dataclasses import replace
+
+import pytest
+import torch
+from support.commands import run
+from support.places import ROOT
+from support.train_example import RECIPE, splits
+
+from oversmooth.reproduce import cells, costs, model_archive, provenance, status, verify
+from oversmooth.reproduce.filling import Running, fill
+from oversmooth.reproduce.table_registry import all_tables
+from oversmooth.safety.errors import InputError
+from oversmooth.train.engine.recipe import read_recipe
+from oversmooth.train.tasks.images.evaluate import Evaluator
+from oversmooth.train.tasks.images.recipe import PAPER
+from oversmooth.train.tasks.registry import load_trained
+
+SHORT = replace(RECIPE, epochs=1, warmup=0)
+SHARP = replace(SHORT, variant="sharpen")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A results directory with two cells and their models."""
+    results = tmp_path_factory.mktemp("results")
+    running = Running(device="cpu", command="oversmooth reproduce table2")
+    assert fill([SHORT, SHARP], splits(), results, "table2", running)
+    return results
+
+
+# Archives
+
+
+def test_an_archive_there_and_back(kept, tmp_path):
+    titles = model_archive.pack(kept, tmp_path / "models.zip")
+    assert sorted(titles) == sorted([SHORT.title, SHARP.title])
+    assert sorted(model_archive.unpack(tmp_path / "models.zip", tmp_path / "new")) == sorted(titles)
+    for recipe in (SHORT, SHARP):
+        one, other = (cells.model_path(where, recipe).read_bytes() for where in (kept, tmp_path / "new"))
+        assert one == other
+    assert model_archive.unpack(tmp_path / "models.zip", tmp_path / "new") == []  # they are there
+    cells.model_path(tmp_path / "new", SHORT).write_bytes(b"mine")
+    with pytest.raises(InputError, match="is there already and differs"):
+        model_archive.unpack(tmp_path / "models.zip", tmp_path / "new")
+
+
+def evil(path, files, sums=None, kind=zipfile.ZIP_STORED):
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} if sums is None else sums
+    with zipfile.ZipFile(path, "w", kind) as archive:
+        archive.writestr(model_archive.MANIFEST, json.dumps(sums))
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return path
+
+
+def test_archives_that_are_refused_leave_nothing(kept, tmp_path):
+    good = cells.model_path(kept, SHORT)
+    name, data = good.name, good.read_bytes()
+    other = cells.model_path(kept, SHARP).name
+    cases = [
+        (evil(tmp_path / "a.zip", {"../" + name: data}), "no name of a model"),
+        (evil(tmp_path / "b.zip", {"/tmp/" + name: data}), "no name of a model"),
+        (evil(tmp_path / "c.zip", {name: data}, {name: "0" * 64}), "does not have its checksum"),
+        (evil(tmp_path / "d.zip", {other: data}), "not the model it is named by"),
+        (evil(tmp_path / "e.zip", {name: data}, kind=zipfile.ZIP_DEFLATED), "is compressed"),
+        (evil(tmp_path / "f.zip", {name: data, "more.txt": b"x"}, {name: ""}), "not both in it"),
+        (evil(tmp_path / "g.zip", {name: b"no model"}), "not the model it is named by"),
+        (evil(tmp_path / "h.zip", {}, []), "names no checksums"),
+    ]
+    (tmp_path / "i.zip").write_bytes(b"PK\3\4 and no more")
+    cut = tmp_path / "j.zip"
+    model_archive.pack(kept, cut)
+    cut.write_bytes(cut.read_bytes()[:-2000])
+    for path, words in [*cases, (tmp_path / "i.zip", "cannot be read"), (cut, "cannot be read")]:
+        with pytest.raises(InputError, match=words):
+            model_archive.unpack(path, tmp_path / "out")
+        assert not [left for left in tmp_path.rglob("*") if left.suffix == ".safetensors"], path
+    with pytest.raises(InputError, match="has no models"):
+        model_archive.pack(tmp_path, tmp_path / "k.zip")
+
+
+# A figure again
+
+
+def test_a_cell_is_verified_and_a_wrong_one_is_not(kept, monkeypatch, capsys):
+    _, cell = verify.find_cell(SHARP.key, kept)
+    file = verify.model_of(cell, kept)
+    model, recipe = load_trained(file)
+    test = splits().test
+    again = Evaluator(recipe, model, torch.device("cpu")).accuracy(test.images, test.labels)
+    checked = verify.verify(cell, file, splits(), device="cpu")
+    assert [(f.recorded, f.again) for f in checked.figures] == [(again, again)]
+    assert checked.agrees
+    assert any("data are those" in note for note in checked.notes)
+    assert any("is the file" in note for note in checked.notes)
+    wrong = {**cell, "rounded": {"accuracy": again - 0.2}}
+    assert not verify.verify(wrong, file, splits(), device="cpu").agrees
+    early = {name: value for name, value in cell.items() if name not in ("rounded", "data_sha256", "checkpoint_sha256")}
+    notes = verify.verify(early, file, splits(), device="cpu").notes
+    assert any("before they were rounded" in note for note in notes)
+    assert sum("records no hash" in note for note in notes) == 2
+    other = verify.verify(cell, file, splits(32), device="cpu")
+    assert any("not those of the cell" in note for note in other.notes)
+    few = verify.verify(cell, file, splits(), device="cpu", images=12)
+    tolerance = 0.003 + 3 * math.sqrt(max(again * (1 - again), 1e-4) * 0.5 / 12)
+    assert few.figures[0].allowed == pytest.approx(tolerance)
+    monkeypatch.setattr("oversmooth.cli.kept_models.load", lambda *_: splits())
+    assert run(monkeypatch, "reproduce", "verify", SHARP.key, "--results", kept, "--device", "cpu") == 0
+    assert "agrees" in capsys.readouterr().out
+    spoilt = kept / "table2" / f"{SHORT.key}.json"
+    before = spoilt.read_text()
+    spoilt.write_text(json.dumps({**json.loads(before), "rounded": {"accuracy": 5.0}}))
+    assert run(monkeypatch, "reproduce", "verify", spoilt, "--results", kept, "--device", "cpu") == 1
+    assert "DIFFERS" in capsys.readouterr().out
+    spoilt.write_text(before)
+
+
+def test_what_cannot_be_verified_says_why(kept, tmp_path):
+    with pytest.raises(InputError, match="there is no cell 'abc'"):
+        verify.find_cell("abc", kept)
+    _, cell = verify.find_cell(SHORT.key, kept)
+    with pytest.raises(InputError, match="was not kept here; get it with"):
+        verify.model_of(cell, tmp_path)
+    with pytest.raises(InputError, match="not the model of this cell: variant"):
+        verify.model_of(cell, kept, cells.model_path(kept, SHARP))
+    with pytest.raises(InputError, match="its hash differs"):
+        verify.model_of({**cell, "checkpoint_sha256": "0"}, kept)
+
+
+def test_commands_without_models_stop(monkeypatch, capsys, tmp_path):
+    for words in (("table1", "--trained"), ("fig2", "--trained"), ("fig3", "--trained"), ("fig5", "--trained")):
+        assert run(monkeypatch, "reproduce", *words, "--results", tmp_path) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "has no model ViT-Ti" in said
+        assert "models --from FILE" in said or "…" in said
+    assert run(monkeypatch, "reproduce", "models") == 2
+
+
+# What a cell records
+
+
+def test_cells_record_where_they_come_from(kept):
+    cell = cells.read(cells.cell_path(kept, "table2", SHARP))
+    assert cell["command"] == "oversmooth reproduce table2"
+    assert cell["minutes"] == round(cell["seconds"] / 60, 2)
+    data = splits()
+    digest = hashlib.sha256()
+    for images in (data.train, data.test):  # the bytes as numpy has them
+        for array in (images.images.numpy(), images.labels.numpy()):
+            kind = {"uint8": "torch.uint8", "int64": "torch.int64"}[str(array.dtype)]
+            digest.update(f"{kind} {array.shape} ".encode() + array.tobytes())
+    assert cell["data_sha256"] == digest.hexdigest()
+
+
+def test_the_commit_is_that_of_the_code(monkeypatch, tmp_path):
+    monkeypatch.delenv(provenance.COMMIT, raising=False)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    assert provenance.commit_of(tmp_path) == ""
+    subprocess.run([*git, "init", "-q"], check=True)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "code.py").write_text("1")
+    (tmp_path / "guest").mkdir()
+    (tmp_path / "guest" / "code.py").write_text("1")
+    subprocess.run([*git, "add", "own"], check=True)
+    subprocess.run([*git, "commit", "-qm", "x"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    assert provenance.commit_of(tmp_path / "own") == head
+    assert provenance.commit_of(tmp_path / "guest") == ""  # installed into another's repository
+    (tmp_path / "own" / "code.py").write_text("2")
+    assert provenance.commit_of(tmp_path / "own") == head + "+"
+    monkeypatch.setenv(provenance.COMMIT, "abc")
+    assert provenance.commit_of() == "abc"
+
+
+# What is missing
+
+
+def test_costs_are_those_of_the_likest_run():
+    runs = [
+        costs.Measured(replace(PAPER, share=0.1), 2.0, "GPU"),
+        costs.Measured(replace(PAPER, share=0.1, seed=1), 5.0, "GPU"),
+        costs.Measured(replace(PAPER, share=0.1, variant="sharpen"), 3.0, "GPU"),
+    ]
+    assert costs.cost(replace(PAPER, share=1.0), runs) == pytest.approx(20.0)
+    assert costs.cost(replace(PAPER, share=0.1, variant="sharpen", seed=4), runs) == pytest.approx(3.0)
+    deep = replace(PAPER, share=0.1, variant="sharpen", shape=replace(PAPER.shape, depth=48))
+    assert costs.cost(deep, runs) == pytest.approx(12.0)
+    assert costs.total([deep, deep], runs) == pytest.approx(24.0)
+    assert costs.cost(PAPER, []) is None
+    assert costs.total([PAPER], []) is None
+
+
+def test_status_lists_what_is_missing_with_its_minutes():
+    rows = status.missing_rows(ROOT / "results")
+    assert len(rows) == len(set(rows))
+    kept = {cell["title"] for folder in (ROOT / "results").glob("table2") for cell in cells.read_folder(folder)}
+    assert not kept & {title for table, title, _ in rows if table == "table2"}
+    depth = [row for row in rows if row[0] == "depth"]
+    assert all(float(minutes) > 0 for _, _, minutes in depth)
+
+
+def test_every_kept_cell_has_a_recipe_that_its_table_names():
+    """Whatever tables are added: what was run is found."""
+    homes = {table.home() for table in all_tables()}
+    for path in (ROOT / "results").glob("**/*.json"):
+        home = path.parent.relative_to(ROOT / "results").as_posix()
+        if home in homes and (cell := cells.read(path)) is not None:
+            assert read_recipe(cell["recipe"]).key == path.stem

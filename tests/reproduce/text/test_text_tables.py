@@ -1,0 +1,148 @@
+"""Text tables: recipes, what is told apart and what is not, the fine-tuning of what was pretrained, figures."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from support import language_example
+from support.commands import run
+from support.nightly import nightly
+
+from oversmooth.reproduce import cells
+from oversmooth.reproduce.filling import Running
+from oversmooth.reproduce.text import figures, glue, masked, variants
+from oversmooth.reproduce.text.causal import Causal
+from oversmooth.reproduce.text.glue import NOTHING, Glue, told_apart
+from oversmooth.reproduce.text.masked import Masked
+from oversmooth.reproduce.text.wikitext import Wikitext
+from oversmooth.safety.errors import InputError
+from oversmooth.theory import asymmetry
+from oversmooth.train.tasks.glue.settings import TASKS, TOLD
+from oversmooth.train.tasks.language import recipe as language
+from oversmooth.train.tasks.language.data import load_text
+from oversmooth.train.tasks.language.settings import Shape
+
+TINY = replace(
+    language.QUICK,
+    epochs=1,
+    batch=8,
+    shape=Shape(length=64, width=16, depth=2, heads=2, hidden=16, norm="pre", dropout=0.0),
+)
+
+
+def test_recipes_are_those_of_the_paper_s_experiment():
+    for table in (Causal(seeds=1), Masked(seeds=1), Wikitext(seeds=1)):
+        recipes = table.recipes()
+        assert [variants.name_of(recipe) for recipe in recipes] == list(variants.VARIANTS)
+        assert len({recipe.key for recipe in recipes}) == 5
+        shape = recipes[0].shape
+        assert (shape.depth, shape.width, shape.vocabulary, recipes[0].tokenizer) == (12, 256, 8192, "bpe")
+    assert Masked().recipes()[0].shape.length == 128
+    assert not Masked().recipes()[0].shape.causal
+    assert [task for task in TASKS if not TASKS[task].chance and task != "following"] == list(TOLD)
+    assert len(Glue(seeds=3).recipes()) == 3 * len(TOLD) * 5
+    assert {recipe.data for recipe in Glue(chance=True).recipes()} == {*TOLD, "COPA", "WSC", "MultiRC"}
+
+
+def test_only_ranges_that_do_not_meet_are_told_apart():
+    assert told_apart([50, 51, 52], [53, 54, 60]) == "−3.0"
+    assert told_apart([61, 62], [53, 54, 60]) == "+7.5"
+    assert told_apart([50, 55, 52], [53, 54, 60]) == NOTHING
+    assert told_apart([50], [53, 54]) == "–"
+    kept = {
+        replace(recipe, seed=seed): {
+            "accuracy": 0.5 + 0.01 * seed + (recipe.variant == "plain") * 0.2,
+            "majority": {"accuracy": 0.4},
+        }
+        for recipe in Glue(seeds=1, quick=True).recipes()
+        for seed in range(3)
+    }
+    _, rows = Glue(quick=True).rows(kept)
+    shown = {row[0]: row[1] for row in rows}
+    assert shown["plain"] == "71.0 [70.0, 72.0] (3)"
+    assert shown["majority"] == "40.0"
+    assert shown["sharpening, all layers, told apart from plain"] == "−20.0"
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_asymmetry_is_that_of_the_whole_matrix(symmetric):
+    generator = torch.Generator().manual_seed(3)
+    W_V = torch.randn(3, 7, 4, generator=generator, dtype=torch.float64)
+    W_O = W_V.mT * torch.randn(3, 4, 1, generator=generator) if symmetric else torch.randn(3, 4, 7, generator=generator)
+    for head, value in enumerate(asymmetry(W_V, W_O)):
+        H = W_V[head] @ W_O[head].double()
+        wanted = torch.linalg.norm((H - H.T) / 2) / torch.linalg.norm(H)
+        assert float(value) == pytest.approx(float(wanted), abs=1e-7)
+    assert symmetric == bool((asymmetry(W_V, W_O) < 1e-6).all())
+
+
+@nightly
+def test_text_is_trained_tuned_and_drawn(monkeypatch, capsys, tmp_path):
+    """All of it, with models of a second each."""
+    monkeypatch.setenv("COLUMNS", "200")
+    small = replace(TINY, shape=replace(TINY.shape, causal=False))
+    monkeypatch.setattr(masked.Masked, "quick_base", small)
+    monkeypatch.setattr(glue.Glue, "tasks", lambda _self: ["following"])
+    given = ("--quick", "--results", tmp_path, "--device", "cpu")
+    assert run(monkeypatch, "reproduce", "text", "glue", *given) == 0
+    assert "no model; oversmooth reproduce text masked makes it" in capsys.readouterr().err
+    assert run(monkeypatch, "reproduce", "text", "masked", *given, "--cells", "plain,smooth,sharpen") == 0
+    shown = capsys.readouterr().out
+    kept = cells.read_folder(tmp_path / "text" / "masked-quick")
+    assert len(kept) == 3
+    for cell in kept:
+        assert f"{cell['valid_perplexity']:.2f} (1)" in shown
+        looks = [look["asymmetry"] for look in cell["smoothing"]]
+        steered = cell["recipe"]["variant"] != "plain"
+        assert all((max(look) < 1e-3) == steered for look in looks)  # V Λ Vᵀ is symmetric
+    assert run(monkeypatch, "reproduce", "text", "glue", *given, "--cells", "plain,sharpen") == 0
+    tuned = cells.read_folder(tmp_path / "text" / "glue-quick")
+    assert [cell["recipe"]["variant"] for cell in tuned].count("sharpen") == 1
+    assert len(tuned) == 2
+    assert not any(
+        (tmp_path / "models" / f"{path.stem}.safetensors").exists()
+        for path in (tmp_path / "text" / "glue-quick").iterdir()
+    )
+    assert run(monkeypatch, "reproduce", "text", "glue", "--quick", "--results", tmp_path, "--show") == 0
+    assert f"{100 * tuned[0]['accuracy']:.1f} (1)" in capsys.readouterr().out
+    drawn = ("figures", "--table", "masked", "--quick", "--results", tmp_path, "-o", tmp_path / "figures")
+    assert run(monkeypatch, "reproduce", "text", *drawn, "--inputs", 2, "--length", 24) == 0
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
+        f"{n}.svg" for n in ("fig2", "fig3", "fig5", "asymmetry")
+    }
+    with pytest.raises(InputError, match="has no plain model of text causal"):
+        figures.trained("causal", tmp_path, quick=True)
+    with pytest.raises(InputError, match="choose causal, wikitext, masked"):
+        figures.trained("glue", tmp_path)
+
+
+@nightly
+def test_any_folder_of_text_will_do(monkeypatch, tmp_path, capsys):
+    for split, words in (("train", "a b c d " * 400), ("valid", "a b c d " * 40)):
+        (tmp_path / f"{split}.txt").write_text(words)
+    monkeypatch.setattr(Causal, "base", replace(TINY, batch=2))
+    given = ("--data", tmp_path, "--results", tmp_path / "results", "--device", "cpu", "--seeds", 1, "--cells", "plain")
+    assert run(monkeypatch, "reproduce", "text", "causal", *given) == 0
+    (cell,) = cells.read_folder(tmp_path / "results" / "text" / "causal")
+    assert cell["recipe"]["data"] == tmp_path.name
+    assert f"{cell['valid_perplexity']:.2f} (1)" in capsys.readouterr().out
+    assert load_text(tmp_path, "bytes").name == tmp_path.name
+    assert Running().keep_models
+
+
+@pytest.mark.parametrize("variant", ["plain", "smooth"])
+def test_the_look_at_weights_is_that_of_each_block(variant):
+    """A block's weight as it is used, by dense matrices."""
+    recipe = replace(language_example.RECIPE, variant=variant)
+    task = language_example.task_of(recipe)
+    model = task.model()
+    looked = task.look_at_weights(model)["asymmetry"]
+    width, heads = recipe.shape.width, recipe.shape.heads
+    for value, block in zip(looked, model.blocks, strict=True):
+        values = block.attn.qkv.weight[2 * width :].detach().double().unflatten(0, (heads, -1))
+        back = block.attn.proj.weight.detach().double().T.unflatten(0, (heads, -1))
+        by_hand = []
+        for V, O in zip(values, back, strict=True):  # noqa: E741
+            H = V.T @ O
+            by_hand.append(float(torch.linalg.norm((H - H.T) / 2) / torch.linalg.norm(H)))
+        assert value == pytest.approx(sum(by_hand) / heads, abs=1e-4)
