@@ -15,6 +15,7 @@ from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import STEERED, steered_module
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.signals import held_back
 from oversmooth.steering.attach import detach, put_on, recompile
 from oversmooth.steering.methods.base import Method
 from oversmooth.steering.record import Steering, steering_of
@@ -109,15 +110,28 @@ def _located_again(model: nn.Module, stack: str, heads: int | None) -> Anatomy:
 def _apply(model: nn.Module, steering: Steering) -> None:
     try:
         put_on(model, steering, [method for method in steering.given if not method.changes_nothing()])
+        with held_back():
+            _remember(model, steering)
     except BaseException:
-        detach(steering, fold=False)
+        _take_off(model, steering, fold=False)
         raise
+
+
+def _remember(model: nn.Module, steering: Steering) -> None:
     model.__dict__[STEERED] = steering
     if hasattr(model, "save_pretrained") or hasattr(model, "pretrained_cfg"):
         device = next((p.device for p in model.parameters()), None)
         model.register_buffer(MARKER, torch.zeros((), device=device))
     recompile()
     write_config(model, steering.settings())
+
+
+@held_back()  # a model is steered or not, and knows it
+def _take_off(model: nn.Module, steering: Steering, *, fold: bool) -> None:
+    detach(steering, fold=fold)
+    if model.__dict__.pop(STEERED, None) is not None:
+        model._buffers.pop(MARKER, None)
+        write_config(model, None)
 
 
 def unsteer(model: nn.Module) -> nn.Module:
@@ -141,9 +155,7 @@ def unsteer(model: nn.Module) -> nn.Module:
 
 def take_off(model: nn.Module) -> None:
     """Remove steering in place, even where the weights left are not those that a loaded model once had."""
-    inside, steering = _steered(model)
-    detach(steering, fold=False)
-    _forget(inside)
+    _take_off(*_steered(model), fold=False)
 
 
 def fold(model: nn.Module) -> nn.Module:
@@ -168,8 +180,7 @@ def fold(model: nn.Module) -> nn.Module:
         for layer in steering.reparametrized:
             check_parameters([layer])
             check_reparametrized([layer], compute([layer]))
-    detach(steering, fold=True)
-    _forget(inside)
+    _take_off(inside, steering, fold=True)
     return model
 
 
@@ -178,12 +189,6 @@ def _steered(model: nn.Module) -> tuple[nn.Module, Steering]:
     if inside is None:
         raise InputError(f"this {type(unwrapped(model)).__name__} is not steered; steer it first")
     return inside, inside.__dict__[STEERED]
-
-
-def _forget(model: nn.Module) -> None:
-    del model.__dict__[STEERED]
-    model._buffers.pop(MARKER, None)
-    write_config(model, None)
 
 
 def write_config(model: nn.Module, settings: dict[str, Any] | None) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import STEERING_PARTS
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.signals import held_back
 from oversmooth.steering import open_attention as opened
 from oversmooth.steering.methods.base import Method
 from oversmooth.steering.methods.layernorm_scaling import LayerNormScaling, norms_of
@@ -37,15 +38,18 @@ def put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None:
     owner = modules[_owner(steering.anatomy)]
     steering.passes = passes = Passes(steering.begin, _arguments(owner), averages, streams)
     # Opened first: parametrizations go on top of the class that a module has then.
-    _open(modules, steering, inner)
+    with held_back():
+        _open(modules, steering, inner)
     for method in methods:
         if isinstance(method, Spectral):
             _reparametrize(modules, steering, method, _distinct(steering), passes)
         elif isinstance(method, LayerNormScaling):
-            _scale_norms(modules, steering, method)
-    _add_parts(modules, steering, inner, passes)
-    if any(method.place != "norms" for method in methods):
-        _hook(modules, steering, passes)
+            with held_back():
+                _scale_norms(modules, steering, method)
+    with held_back():
+        _add_parts(modules, steering, inner, passes)
+        if any(method.place != "norms" for method in methods):
+            _hook(modules, steering, passes)
 
 
 def put_on_later(model: nn.Module, steering: Steering, method: Method) -> None:
@@ -149,11 +153,12 @@ def _reparametrize(
         value, output = _place(modules, shape.value_module), _place(modules, shape.output_module)
         layer = ReparametrizedLayer(index, method, shape, value, output)
         begin = placeholder(shape) if steering.restored else start(method, shape, generator)
-        steering.reparametrized.append(layer)
-        before = None if steering.restored else shape.raw_W_O.detach().clone()
-        layer.attach(begin, passes)
-        if before is not None and method.start == "warm":
-            layer.keep_offset(before)
+        with held_back():  # what is attached is on record, and the other way round
+            steering.reparametrized.append(layer)
+            before = None if steering.restored else shape.raw_W_O.detach().clone()
+            layer.attach(begin, passes)
+            if before is not None and method.start == "warm":
+                layer.keep_offset(before)
         if not steering.restored:
             steering.moved.append(Moved(index, name, [round(m, 6) for m in begin.moved.tolist()]))
 
@@ -194,7 +199,7 @@ def recompile() -> None:
 
 
 def detach(steering: Steering, *, fold: bool) -> None:
-    """Undo `put_on`.
+    """Undo `put_on`, or what was done of it.
 
     Args:
         steering: what was done; nothing of it is left.

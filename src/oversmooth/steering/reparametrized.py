@@ -131,6 +131,8 @@ class ReparametrizedLayer:
 
     def detach(self, *, fold: bool) -> None:
         """Plain weights again: as they are computed now (fold), or the original ones."""
+        if not self.originals:
+            return
         like = self.psi.detach()
         if fold:
             with torch.no_grad():
