@@ -19,7 +19,14 @@ from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
 from oversmooth.theory.simulate import Simulation, simulate
 from oversmooth.theory.spectrum import AttentionSpectrum, attention_spectrum, flip_threshold
 from oversmooth.theory.stack import StackDominance, stack_dominance
-from oversmooth.theory.weights import centre_features, fold_norm, head_spectrum, joined_spectrum, repeat_shared_heads
+from oversmooth.theory.weights import (
+    asymmetry,
+    centre_features,
+    fold_norm,
+    head_spectrum,
+    joined_spectrum,
+    repeat_shared_heads,
+)
 
 __all__ = [
     "AttentionChange",
@@ -33,6 +40,7 @@ __all__ = [
     "Simulation",
     "SoftmaxAttention",
     "StackDominance",
+    "asymmetry",
     "attention_kernel",
     "attention_spectrum",
     "centre_features",

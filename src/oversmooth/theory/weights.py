@@ -98,6 +98,25 @@ def joined_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
     return eigenvalues(smaller_product(*stack_heads(W_V, W_O)))
 
 
+def asymmetry(W_V: Tensor, W_O: Tensor) -> Tensor:
+    """``‖H − Hᵀ‖/‖H‖`` in the Frobenius norm, H of all heads together: 0 where it is symmetric, 2 at most.
+
+    Args:
+        W_V: ``(..., heads, d, k)``, value weights.
+        W_O: ``(..., heads, k, d)``, output weights.
+
+    Returns:
+        ``(...)``, NaN where H is zero.
+
+    >>> asymmetry(torch.eye(2)[None], torch.tensor([[[1.0, 2.0], [0.0, 1.0]]]))
+    tensor(1.1547)
+    """
+    W_V, W_O = check_weights(W_V, W_O)
+    V, O = stack_heads(W_V, W_O)  # noqa: E741
+    H = V @ O
+    return torch.linalg.matrix_norm(H - H.mT) / torch.linalg.matrix_norm(H)
+
+
 def stack_heads(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:
     """All heads side by side: ``(..., d, heads·k)`` and ``(..., heads·k, d)``."""
     heads, d, k = W_V.shape[-3:]
