@@ -168,10 +168,9 @@ class Gauge:
             by_depth = [ranks_of(singular_values(x, mask=mask)) for _, (x, mask) in sorted(self.samples.items())]
             for name in _RANKS:
                 row[name] = torch.stack([ranks[name].mean() for ranks in by_depth]).tolist()
-        if self.gradients:
-            if any(entry[3] for entry in table):
-                row["gradient_norm"] = [entry[3] for entry in table[1:]]
-                row["gradient_hfc"] = [entry[4] for entry in table[1:]]
+        if self.gradients and any(entry[3] for entry in table):
+            row["gradient_norm"] = [entry[3] for entry in table[1:]]
+            row["gradient_hfc"] = [entry[4] for entry in table[1:]]
         return row, []
 
     def close(self) -> None:

@@ -86,8 +86,8 @@ class Probe:
             loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise InputError(
-                "the probe comes without a loss, which gradients need; give labels in it, or loss=function of (what the "
-                "model gives, the probe)"
+                "the probe comes without a loss, which gradients need; give labels in it, or loss=, a function of what the "
+                "model gives and the probe"
             )
         return loss
 
@@ -127,9 +127,9 @@ def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> dict[s
         fits = mask is not None and mask.shape == x.shape[:2]
         depths.add(depth, x, mask.to(x.device) if fits and mask is not None else None)
 
-    with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad():
-        with every_depth(eyes.blocks, seen) as ran:
-            probe.run(eyes.model)
+    watched = every_depth(eyes.blocks, seen)
+    with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad(), watched as ran:
+        probe.run(eyes.model)
     silent = [name for name, _ in eyes.blocks if name not in ran]
     if silent:
         raise InputError(

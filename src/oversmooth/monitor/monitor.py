@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -152,10 +153,8 @@ class Monitor:
             "every": self.every,
             "from": "passing batch" if passing else "probe",
         } | ({} if name is None else {"name": str(name)})
-        if self.steps or resume:
-            self.history.cut(
-                self.steps if self.steps or not resume else self.history.steps[-1] if len(self.history) else 0
-            )
+        if self.steps:
+            self.history.cut(self.steps)
         self._unchanged: tuple[Any, int] | None = None
         self.gauge = None
         if passing:
@@ -176,7 +175,7 @@ class Monitor:
         if due:
             self.look()
         if self.gauge is not None:
-            self._guarded(lambda: self._arm())
+            self._guarded(self._arm)
         return due
 
     def _arm(self) -> None:
@@ -260,7 +259,7 @@ class Monitor:
             return
         self.should_stop |= crossing.then == "stop"
         end = "; training is asked to stop" if crossing.then == "stop" else ""
-        warnings.warn(f"alarm at {crossing.text}{end}", MonitorWarning, stacklevel=2)
+        say(f"alarm at {crossing.text}{end}")
 
     def _check_trained(self) -> None:
         """Say so where the weights do not change: then another copy of the model is trained."""
@@ -273,8 +272,8 @@ class Monitor:
         self._unchanged = (now, times + 1 if now == before else 0)
         if self._unchanged[1] == 2:
             self._warn(
-                "the weights that are watched have not changed in three looks: give the monitor the model that is trained, "
-                "not one that was copied or replaced since"
+                "the weights that are watched have not changed in three looks: give the monitor the model that is "
+                "trained, not one that was copied or replaced since"
             )
 
     def _is_together(self) -> bool:
@@ -293,12 +292,7 @@ class Monitor:
     def _warn(self, text: str) -> None:
         if text not in self.failures:
             self.failures.append(text)
-            with warnings.catch_warnings():
-                if any(
-                    action == "error" for action, _, kind, *_ in warnings.filters if issubclass(MonitorWarning, kind)
-                ):
-                    warnings.simplefilter("always", MonitorWarning)  # a training does not end because of a look
-                warnings.warn(text, MonitorWarning, stacklevel=4)
+            say(text)
 
     def to_html(self, path: str | os.PathLike[str], *others: History) -> None:
         """Write the film: one page, which needs no network, of what was seen over training and depth.
@@ -399,6 +393,14 @@ def _average(values: Iterable[Any]) -> float | None:
 def _fingerprint(p: Tensor) -> float:
     local: Tensor = p.to_local() if hasattr(p, "to_local") else p  # type: ignore[operator]
     return float(local.detach().flatten()[:4096].double().sum())
+
+
+def say(text: str) -> None:
+    """Warn; where warnings are errors, without raising: a training does not end because of a look."""
+    try:
+        warnings.warn(text, MonitorWarning, stacklevel=5)
+    except MonitorWarning:
+        print(f"oversmooth: {text}", file=sys.stderr)
 
 
 def _rank() -> int:

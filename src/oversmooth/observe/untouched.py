@@ -23,7 +23,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         model: the module itself, and no wrapper around it.
     """
     with ExitStack() as stack:
-        stack.enter_context(_random_states())
+        stack.enter_context(random_states())
         stack.enter_context(_flags(model))
         stack.enter_context(_buffers(model))
         stack.enter_context(_autocast())
@@ -33,7 +33,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _random_states() -> Iterator[None]:
+def random_states() -> Iterator[None]:
+    """Whatever is drawn within the block, those outside draw what they would have drawn."""
     numpy: Any = sys.modules.get("numpy")
     python = random.getstate()
     arrays = None if numpy is None else numpy.random.get_state()
