@@ -102,22 +102,23 @@ class Gauge:
         if torch.compiler.is_compiling():
             torch.ops.oversmooth.gauge(x.detach(), mask, self.buffer, self.flag, self.number, depth)
         elif self.due or _is_captured(x):
-            self.measure(depth, x.detach(), mask)
+            self.measure(depth, x.detach(), mask, self.buffer)
 
     @torch.no_grad()
-    def measure(self, depth: int, x: Tensor, mask: Tensor | None) -> None:
+    def measure(self, depth: int, x: Tensor, mask: Tensor | None, buffer: Tensor) -> None:
         """Reduce the tokens of one depth into the buffer.
 
         Args:
             depth: 0 for what enters the first block.
             x: ``(batch, n, d)``: tokens.
             mask: ``(batch, n)``: not 0 for tokens that count; None: all.
+            buffer: where the numbers go; compilers may pass a copy, and write it back.
         """
         if x.ndim != 3:
             return
         log_ratio, cos = token_numbers(x, mask)
         new = torch.stack([torch.ones_like(cos), log_ratio, cos])
-        row = self.buffer[depth, : len(new)]
+        row = buffer[depth, : len(new)]
         captured = _is_captured(x)
         row.copy_(torch.where(self.flag, new, row) if captured else new)
         if self.ranks:
@@ -260,8 +261,8 @@ def _operator() -> Any:
         depth: int,
     ) -> None:
         one = _GAUGES.get(number)
-        if one is not None and buffer is not None and (one.due or _is_captured(x)):
-            one.measure(depth, x, mask)
+        if one is not None and (one.due or _is_captured(x)):
+            one.measure(depth, x, mask, buffer)
 
     @gauge.register_fake
     def _(x: Tensor, mask: Tensor | None, buffer: Tensor, flag: Tensor, number: int, depth: int) -> None:  # noqa: ARG001

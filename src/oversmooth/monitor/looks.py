@@ -86,7 +86,7 @@ class Probe:
             loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise InputError(
-                "the probe comes without a loss, which gradients need; give labels in it, or loss=, a function of what the "
+                "the probe comes without a loss, which gradients need; give labels in it, or loss=, of what the "
                 "model gives and the probe"
             )
         return loss
