@@ -100,7 +100,9 @@ ALARMS = [
 @pytest.mark.parametrize(("bound", "values", "steps"), ALARMS)
 def test_alarms_go_off_where_the_bound_is_crossed_and_not_again_until_it_came_back(bound, values, steps):
     alarm = oversmooth.Alarm("cos", **bound)
-    off = [crossing for step, v in enumerate(values, 1) if (crossing := alarm.look({"step": step, "cos": [1.0, v][1:]}))]
+    off = [
+        crossing for step, v in enumerate(values, 1) if (crossing := alarm.look({"step": step, "cos": [1.0, v][1:]}))
+    ]
     assert [crossing.step for crossing in off] == steps
 
 
@@ -204,7 +206,11 @@ def refused():
     yield "no batch", lambda: Monitor(known, "cats"), "the probe is 'cats'; give a batch"
     yield "every", lambda: Monitor(known, x, every=0), "every is 0; give a whole number, 1 or more"
     yield "no model", lambda: Monitor("bert", x), "the model is text; give a torch.nn.Module"
-    yield "no such blocks", lambda: Monitor(model, x, blocks="blocks.*"), r"is called 'blocks\.\*'; choose such as 'layers"
+    yield (
+        "no such blocks",
+        lambda: Monitor(model, x, blocks="blocks.*"),
+        r"is called 'blocks\.\*'; choose such as 'layers",
+    )
     yield "spectra", lambda: Monitor(model, x, blocks="layers.*", spectra=1), "spectra need attention that is known"
     yield "no metric", lambda: Monitor(known, x, tokens=("rank",)), "one of tokens is 'rank'; choose"
     yield "parts", lambda: Monitor(known, passing=True, parts=1), "parts cannot be seen in the passing batch"

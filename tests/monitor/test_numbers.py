@@ -23,7 +23,10 @@ def by_hand(x):
     high = math.sqrt(sum(float((row - mean) @ (row - mean)) for row in x))
     low = math.sqrt(len(x) * float(mean @ mean))
     cosines = [
-        float(a @ b) / (np.linalg.norm(a) * np.linalg.norm(b)) for i, a in enumerate(x) for j, b in enumerate(x) if i != j
+        float(a @ b) / (np.linalg.norm(a) * np.linalg.norm(b))
+        for i, a in enumerate(x)
+        for j, b in enumerate(x)
+        if i != j
     ]
     share = np.linalg.svd(x, compute_uv=False)
     share = share / share.sum()

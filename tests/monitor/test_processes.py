@@ -110,7 +110,9 @@ def test_bit_for_bit_in_two_processes(two, kind, way):
     assert [row["step"] for row in two[0][kind][way]["rows"]] == [1, 2, 4]
 
 
-@pytest.mark.parametrize(("kind", "way"), [("ddp", "together"), ("ddp", "passing"), ("fsdp", "probe"), ("fsdp", "passing")])
+@pytest.mark.parametrize(
+    ("kind", "way"), [("ddp", "together"), ("ddp", "passing"), ("fsdp", "probe"), ("fsdp", "passing")]
+)
 def test_every_rank_has_the_same_numbers(two, kind, way):
     assert two[0][kind][way]["rows"] == two[1][kind][way]["rows"]
 
