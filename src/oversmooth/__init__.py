@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from oversmooth._version import __version__
+
 TYPE_CHECKING = False  # importing typing takes as long as all that the command line needs to react to Ctrl-C
 if TYPE_CHECKING:
     from typing import Any
@@ -14,12 +16,12 @@ if TYPE_CHECKING:
     from oversmooth.safety.errors import InputError
     from oversmooth.steering import fold, save_steered, steer, unsteer
 
-__version__ = "0.1.0"
 __all__ = [
     "Alarm",
     "Diagnosis",
     "InputError",
     "Monitor",
+    "__version__",
     "anatomy",
     "diagnose",
     "fold",

@@ -67,10 +67,11 @@ def fitted(folder, callback=None, resume=None, **settings):
     return trainer, module, logger
 
 
+MORE = ({"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"})
+
+
 @pytest.mark.parametrize("passing", [False, True])
-@pytest.mark.parametrize(
-    "settings", [{}, pytest.param({"accumulate_grad_batches": 2}, marks=nightly), pytest.param({"precision": "bf16-mixed"}, marks=nightly)]
-)  # fmt: skip
+@pytest.mark.parametrize("settings", [{}, *(pytest.param(one, marks=nightly) for one in MORE)])
 def test_bit_for_bit_and_every_look_is_logged_at_its_step(passing, settings, tmp_path):
     _, plain, logger = fitted(tmp_path / "a", **settings)
     callback = LightningSmoothing(every=3, passing=passing)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.browser import until
 from support.nightly import nightly
 
 import oversmooth
@@ -94,7 +95,8 @@ def test_bit_for_bit_and_the_reported_loss_is_the_same(setting, passing, tmp_pat
     assert callback.history.steps == steps == History.load(tmp_path / "b").steps
     logged = [row for row in seen.state.log_history if "oversmooth/cos/layer_03" in row]
     assert [row["step"] for row in logged] == steps
-    assert not any(m._forward_hooks for m in seen.model.modules())
+    hooks = [[len(m._forward_hooks) for m in one.model.modules()] for one in (plain, seen)]
+    assert hooks[0] == hooks[1]  # Trainer's own may be there
     capsys.readouterr()
 
 
@@ -119,7 +121,7 @@ def test_keys_reach_tensorboard_and_weights_and_biases(tmp_path, monkeypatch, ca
     assert sorted(history) == [1, 4, 8]
     assert len(board.Scalars("train/loss")) == 2
     (file,) = {Path(name).resolve() for name in glob.glob(str(tmp_path / "wandb/offline*/*.wandb"))}
-    assert file.read_bytes().count(b"oversmooth/cos/layer_03") >= 3
+    until(lambda: file.read_bytes().count(b"oversmooth/cos/layer_03") >= 3, "W&B's service to write")
     capsys.readouterr()
 
 

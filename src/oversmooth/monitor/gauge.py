@@ -8,6 +8,7 @@ until the numbers are fetched.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -59,6 +60,9 @@ class Gauge:
         self.number = id(self)
         _GAUGES[self.number] = self
         _operator()
+        if "torch._dynamo" in sys.modules:
+            # Code that was compiled for another model of this class, without hooks, would be taken for this one's.
+            torch.compiler.reset()
         first = blocks[0][1]
         self.handles = [
             model.register_forward_pre_hook(self._begin, with_kwargs=True),
@@ -87,7 +91,7 @@ class Gauge:
             y = results_like(first_tensor(args, kwargs), out, self.names[depth - 1])[0]
             self._see(depth, y)
             if self.gradients and not torch.compiler.is_compiling() and self.due and y.requires_grad:
-                y.register_hook(lambda gradient: self._see_gradient(depth, gradient))  # type: ignore[no-untyped-call]
+                y.register_hook(lambda gradient: self._see_gradient(depth, gradient))
 
         return hook
 

@@ -81,7 +81,7 @@ class Probe:
     def loss_of(self, out: Any) -> Tensor:
         """A number to differentiate."""
         if self.loss is not None:
-            loss = self.loss(out, self.given)
+            loss: Any = self.loss(out, self.given)
         else:
             loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
         if not isinstance(loss, Tensor) or loss.numel() != 1:

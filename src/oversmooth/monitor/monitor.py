@@ -379,7 +379,7 @@ def _mean(rows: list[Row | None]) -> Row | None:
         if name == "step" or any(value is None for value in values):
             continue
         if isinstance(seen[0][name], list):
-            mean[name] = [_average(column) for column in zip(*values, strict=False)]  # type: ignore[arg-type]
+            mean[name] = [_average(column) for column in zip(*values, strict=False)]
         else:
             mean[name] = _average(values)
     return mean
@@ -391,7 +391,7 @@ def _average(values: Iterable[Any]) -> float | None:
 
 
 def _fingerprint(p: Tensor) -> float:
-    local: Tensor = p.to_local() if hasattr(p, "to_local") else p  # type: ignore[operator]
+    local: Tensor = p.to_local() if hasattr(p, "to_local") else p
     return float(local.detach().flatten()[:4096].double().sum())
 
 

@@ -34,7 +34,7 @@ class TensorBoard:
             raise InputError(
                 "writing for TensorBoard needs tensorboard, which is not installed; pip install tensorboard"
             ) from error
-        self.writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self.writer = SummaryWriter(str(folder))
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
         """Add the values of a look.
@@ -120,4 +120,4 @@ def _checked(sink: Any) -> Sink:
         raise InputError(
             f"a sink is {arguments.shown(sink)}; give TensorBoard(folder), WandB(), JSONLines(path) or a function"
         )
-    return sink  # type: ignore[no-any-return]
+    return sink
