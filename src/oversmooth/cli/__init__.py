@@ -7,7 +7,7 @@ import sys
 
 # Each adds its command, and help lists them in this order.
 from oversmooth.cli import diagnose, train  # isort: skip
-from oversmooth.cli import demo, neutreno, reproduce, simulate, spectrum, steer, tables, tune
+from oversmooth.cli import demo, neutreno, reproduce, simulate, spectrum, steer, tables, tune, watch
 from oversmooth.cli.app import app
 from oversmooth.cli.streams import err, standard_streams
 from oversmooth.safety import signals
@@ -26,6 +26,7 @@ __all__ = [
     "tables",
     "train",
     "tune",
+    "watch",
 ]
 
 

@@ -134,6 +134,41 @@ class Depths:
         return dict(zip(known, table.tolist(), strict=True))
 
 
+class StoredDepths:
+    """The tokens of every depth in one array that stays where it is, so that a CUDA graph can fill it.
+
+    Args:
+        blocks: by name, in the order in which they run, each once.
+    """
+
+    def __init__(self, blocks: Sequence[tuple[str, nn.Module]]) -> None:
+        self.blocks = blocks
+        self.tokens: Tensor | None = None
+        """``(depth + 1, inputs, n, d)`` in float32, as the first pass shows."""
+
+    @torch.no_grad()
+    def fill(self, run: Callable[[], object]) -> None:
+        """Store what one call of the model shows.
+
+        Args:
+            run: calls the model on inputs that are always the same.
+        """
+        with every_depth(self.blocks, self._keep):
+            run()
+
+    def _keep(self, depth: int, x: Tensor) -> None:
+        if self.tokens is None:
+            self.tokens = torch.zeros(len(self.blocks) + 1, *x.shape, device=x.device)
+        self.tokens[depth].copy_(x)
+
+    def measure(self) -> dict[str, list[float]]:
+        """HFC/LFC and cosines by depth, each the mean over inputs, in one sweep."""
+        assert self.tokens is not None, "the first pass made it"
+        measured = summary(self.tokens)
+        columns = torch.stack([measured.log_hfc_lfc.mean(1).exp(), measured.cos.mean(1), measured.abs_cos.mean(1)])
+        return dict(zip(("hfc_lfc", "cos", "abs_cos"), columns.tolist(), strict=True))
+
+
 def columns_of(measured: Summary, cosines: bool = True) -> dict[str, Tensor]:
     """The metrics of a summary by name, ``(batch,)`` each."""
     row = {"log_hfc": measured.log_hfc, "log_lfc": measured.log_lfc, "log_hfc_lfc": measured.log_hfc_lfc}

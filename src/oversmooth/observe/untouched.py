@@ -24,7 +24,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(random_states())
-        stack.enter_context(_flags(model))
+        stack.enter_context(in_eval_mode(model))
         stack.enter_context(_buffers(model))
         stack.enter_context(_autocast())
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
@@ -49,7 +49,8 @@ def random_states() -> Iterator[None]:
 
 
 @contextmanager
-def _flags(model: nn.Module) -> Iterator[None]:
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Every module in eval mode within the block; afterwards each has its own flag again."""
     flags = [(module, module.training) for module in model.modules()]
     for module, _ in flags:
         module.training = False  # and not eval(), which some models override

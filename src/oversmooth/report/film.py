@@ -1,4 +1,4 @@
-"""The film of a training: what was seen over time and depth, as one page that needs no network, and as still figures."""
+"""The film of a training: what was seen over time and depth, as one page that needs no network, and as figures."""
 
 from __future__ import annotations
 
@@ -241,7 +241,8 @@ def _heat(name: str, runs: Sequence[Run], index: int, look: Look) -> dict[str, A
             "data": {"name": "cells"} if look.in_page else {"values": cells(runs[index], name)},
             "mark": {"type": "rect", "tooltip": look.in_page},
             "encoding": {
-                "x": {"field": "from", "type": "quantitative", "title": "step", "scale": {"nice": False, "zero": False}},
+                "x": {"field": "from", "type": "quantitative", "title": "step",
+                      "scale": {"nice": False, "zero": False}},
                 "x2": {"field": "to"},
                 "y": {"field": "low", "type": "quantitative", "title": "depth", "scale": {"nice": False, "zero": False},
                       "axis": {"tickMinStep": 1, "format": "d"}},

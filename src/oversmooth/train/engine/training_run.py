@@ -24,7 +24,7 @@ from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import Scores
 from oversmooth.train.engine.result import OnNan, Progress, Result, WatchSettings
 from oversmooth.train.engine.saved_model import save_model
-from oversmooth.train.engine.smoothing import Monitor
+from oversmooth.train.engine.smoothing import SmoothingProbe
 from oversmooth.train.engine.step import Step
 from oversmooth.train.engine.stopping import REASONS, interruptible, reason
 from oversmooth.train.engine.task import Task
@@ -99,7 +99,7 @@ class Run:
             self.evaluation = task.evaluation(self.model, device, compiled=compiled)
             self.monitor = None
             if self.watch.monitor:
-                self.monitor = Monitor(self.recipe, self.model, task.probe(self.model, device), device)
+                self.monitor = SmoothingProbe(self.recipe, self.model, task.probe(self.model, device), device)
         except torch.OutOfMemoryError:
             full = True
         if full:  # not inside the handler, where the error still holds all that was allocated
