@@ -4,8 +4,8 @@ python benchmarks/monitor.py [--json FILE] [--rows minilm,bert,vit] [--quick]
 
 On a GPU: BERT-base's size, batch 32 × 128, bf16 autocast, forward, backward and AdamW, eager and compiled; and ViT-Ti
 with batch 96. Without one: MiniLM's size in float32, on as many threads as torch has. Steps with and without the
-monitor take turns, so that what else the machine does hits both. A ratio is of every so many steps with their one look: what an
-idle step costs, the median over pairs, plus a look's share of so many steps.
+monitor take turns, so that what else the machine does hits both. A ratio is of every so many steps with their one
+look: what an idle step costs, the median over pairs, plus a look's share of so many steps.
 """
 
 from __future__ import annotations

@@ -79,9 +79,8 @@ def test_it_plays_in_a_browser(width, dark, tmp_path):
         page.open(tmp_path / "film.html", width, 900, dark)
         page.wait("document.body.dataset.ready === 'yes'")
         assert page.run("document.body.dataset.step") == "100"
-        page.run(
-            "(() => { const t = document.getElementById('time'); t.value = '0'; t.dispatchEvent(new Event('input')); })()"
-        )
+        page.run("document.getElementById('time').value = '0'")
+        page.run("document.getElementById('time').dispatchEvent(new Event('input'))")
         assert page.run("document.body.dataset.step") == "1"
         page.run("document.getElementById('keep').click()")
         assert page.run("document.getElementById('clear').hidden") is False
