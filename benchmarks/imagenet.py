@@ -107,10 +107,11 @@ class Plain:
         self.average = ModelEmaV3(self.model, decay=recipe.ema)
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=recipe.weight_decay)
         self.device, self.on_gpu = device, device.type == "cuda"
-        self.feed = ImagenetTask(recipe, splits, 0).feed(torch.device("cpu"), Ranks(), compiled=False)
+        task = ImagenetTask(recipe, splits, 0)
+        self.feed = task.feed(torch.device("cpu"), Ranks(), compiled=False)
         self.feed.loader = ChunkLoader(splits.train, training_transform(recipe), workers, pinned=self.on_gpu)
         self.generator = torch.Generator().manual_seed(0)
-        self.steps = self.feed.examples // recipe.batch
+        self.steps = task.examples // recipe.batch
         self.batch = self._fetch()
 
     def _fetch(self) -> tuple[torch.Tensor, torch.Tensor]:

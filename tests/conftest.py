@@ -15,7 +15,7 @@ settings.register_profile(
     "oversmooth",
     derandomize=REPEATABLE,
     deadline=None,
-    max_examples=100 if NIGHTLY else 3 if QUICK else 15,
+    max_examples=100 if NIGHTLY else 3 if QUICK else 10,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("oversmooth")

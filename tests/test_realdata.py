@@ -157,6 +157,7 @@ def test_the_frozen_stack_repeated():
     assert (last.verdict, last.simulated_verdict) == ("smooth", "smooth")
 
 
+@nightly
 def test_a_causal_stack_is_known_by_its_diagonals(stories):
     """Token by token, dense: 1.238 a layer. Arnoldi on the whole product, far from normal, said 1.294."""
     batch = next(iter(stories.inputs(WIKITEXT, count=2, length=48, batch=1)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.commands import run
-from support.nightly import some
+from support.nightly import nightly, some
 
 from oversmooth import Diagnosis
 from oversmooth.anatomy import locate
@@ -154,6 +154,7 @@ def test_the_real_rule_counts_what_real_parts_say(vit):
         assert torch.allclose(torch.tensor(seen.dominance.rho_smooth_heads).double(), mu[0, :, -1], atol=1e-4)
 
 
+@nightly
 def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
     from oversmooth.demo import language as demo
     from oversmooth.demo import vits

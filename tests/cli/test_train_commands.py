@@ -428,10 +428,15 @@ def test_cells_filled_at_once_are_those_filled_one_by_one(tmp_path, cifar):
     assert fill(fitted[1:], both, tmp_path / "alone", "table2", Running(**given))
     one, other = (cells.read(cells.cell_path(tmp_path / where, "table2", fitted[1])) for where in ("at-once", "alone"))
     assert one["accuracy"] == other["accuracy"]
-    broken = [replace(one, batch=5000) for one in fitted]
-    with pytest.raises(InputError, match=r"2 of 2 runs failed; .* less than one batch of 5000"):
-        fill(broken, both, tmp_path / "broken", "table2", Running(at_once=2, **given))
     assert steering_of(load_trained(cells.model_path(tmp_path / "at-once", fitted[1]))[0]).methods
+
+
+@nightly
+def test_runs_at_once_that_fail_say_which_and_why(tmp_path, cifar):
+    both = load_splits(cifar)
+    broken = [replace(recipe.QUICK, batch=5000, variant=variant).fitted(both.train) for variant in ("plain", "sharpen")]
+    with pytest.raises(InputError, match=r"2 of 2 runs failed; .* less than one batch of 5000"):
+        fill(broken, both, tmp_path / "broken", "table2", Running(at_once=2, data=str(cifar), device="cpu"))
 
 
 def test_test_images_are_those_of_the_recipe():

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from support.nightly import nightly
 
 pytestmark = pytest.mark.xdist_group("hub ids")  # one process answers for all of them
 MEAN, STD = [0.1, 0.2, 0.3], [0.4, 0.5, 0.6]
@@ -113,6 +114,7 @@ NOWHERE = "/dev/null/nowhere"
 """A place in which nothing can be written or made, whoever asks."""
 
 
+@nightly
 def test_a_home_that_cannot_be_written_to_is_no_reason_to_stop(home):
     """As in a container, or on a machine whose home directories are mounted to be read only."""
     homes = dict.fromkeys(("HOME", "HF_HOME", "XDG_CACHE_HOME", "HF_MODULES_CACHE", "OVERSMOOTH_CACHE"), NOWHERE)

@@ -22,7 +22,7 @@ ONE_OF_THEM = {"fold": "Spectral: sharpen", "zero": "NeuTRENO", "bf16": "Spectra
 CELLS = [(check, name, method) for name in FULL for method in METHODS for check in CHECKS]
 CELLS += [
     (check, name, method)
-    for name in some(usable(), 3)
+    for name in some(usable(), 5)
     for method in EVERYWHERE
     for check in CHECKS
     if name not in FULL and check not in ONLY_FULL and ONE_OF_THEM.get(check, method) == method

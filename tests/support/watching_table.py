@@ -18,6 +18,8 @@ from support.places import ROOT
 PAGE = ROOT / "docs" / "watching.md"
 BEGIN, END = "<!-- the table begins -->", "<!-- the table ends -->"
 COLUMNS = (
+    "probe", "passing batch", "accumulation", "checkpointing", "autocast", "compiled", "logged", "resumed", "stopped",
+)  # fmt: skip
     "probe",
     "passing batch",
     "accumulation",

@@ -18,6 +18,7 @@ from oversmooth.anatomy.live import NormForm, config_parts, config_value
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_plain, read_json
+from oversmooth.safety.signals import held_back
 
 _TORCH_ENDINGS = (".bin", ".pt", ".pth", ".ckpt")
 _LONGEST_NAME = 1000
@@ -93,7 +94,8 @@ class Checkpoint:
     def _safe(self, file: Path) -> Any:
         if self._open is None or self._open[0] != file:
             try:
-                self._open = (file, safe_open(file, framework="pt"))
+                with held_back():
+                    self._open = (file, safe_open(file, framework="pt"))
             except (SafetensorError, OSError) as error:
                 raise InputError(
                     f"{file} cannot be read ({reason(error)}); fetch it again: it may be cut off"
@@ -104,7 +106,8 @@ class Checkpoint:
         if file not in self._state:
             try:
                 zipped = _is_zip(file)
-                loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+                with held_back():
+                    loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
             except InputError:
                 raise
             except pickle.UnpicklingError as error:
@@ -124,7 +127,8 @@ class Checkpoint:
             return value if rows is None else value[rows]
         try:
             part = self._safe(file).get_slice(stored)
-            return part[:] if rows is None else part[rows]
+            with held_back():
+                return part[:] if rows is None else part[rows]
         except Exception as error:  # dtypes that this torch does not have, among others
             raise InputError(f"{name} in {file} cannot be read ({reason(error)}); fetch it again") from error
 

@@ -6,7 +6,6 @@ import datetime
 import importlib.metadata
 import platform
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Batch, Inputs
 from oversmooth.models.loaded import Loaded
-from oversmooth.observe import MASSIVE_RATIO, Observations, Observer, SeenBlock, Settings, study
+from oversmooth.observe import MASSIVE_RATIO, ONE_AT_A_TIME, Observations, Observer, SeenBlock, Settings, study
 from oversmooth.observe.feed import Given, Runner
 from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
@@ -39,9 +38,6 @@ OnProgress = Callable[[int, int | None, str], None]
 """Called with (inputs done, inputs in all if known, the current step)."""
 MOST_BLOCKS = 10_000
 """Limit of blocks to extrapolate over: each of them is run."""
-ONE_AT_A_TIME = threading.RLock()
-# A model that is watched has other forward functions, and torch other settings, which all threads share: threads that
-# diagnose take turns.
 
 
 def diagnose(

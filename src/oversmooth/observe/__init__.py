@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,7 +20,11 @@ from oversmooth.observe.study import Study
 from oversmooth.observe.watch import Watch
 from oversmooth.safety.errors import InputError
 
-__all__ = ["MASSIVE_RATIO", "Observations", "Observer", "SeenBlock", "Settings", "Stage", "study"]
+__all__ = ["MASSIVE_RATIO", "ONE_AT_A_TIME", "Observations", "Observer", "SeenBlock", "Settings", "Stage", "study"]
+
+ONE_AT_A_TIME = threading.RLock()
+# A model that is watched has other forward functions, and torch other settings, which all threads share: threads that
+# observe take turns.
 
 
 def study(

@@ -68,6 +68,7 @@ def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder
         jobs = [Job(recipe, work_folder(results, recipe)) for recipe in missing(recipes, results, folder)]
         if running.at_once > 1 and len(jobs) > 1:
             return _fill_at_once(jobs, data, results, folder, running)
+        reuse = loop.Reuse()
         for job in jobs:
             title = job.recipe.title
             running.on_message(f"{title}: begins")
@@ -82,6 +83,7 @@ def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder
                 on_nan=running.on_nan,
                 force=running.force,
                 on_message=running.on_message,
+                reuse=reuse,
             )
             for retry in result.retries:
                 back = f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}"

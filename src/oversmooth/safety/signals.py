@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 
 TYPE_CHECKING = False  # typing's own takes time
 if TYPE_CHECKING:
@@ -73,3 +74,27 @@ def heard() -> Iterator[Heard]:
         sys.unraisablehook = before_unraisable
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Signals wait until the end of the block, which should be short.
+
+    For calls into libraries that make another error of an exception raised within: reading an array, safetensors
+    calls a Ctrl-C a damaged file.
+    """
+    waiting: list[int] = []
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # no other hears signals
+        for name in (*_NAMES, "SIGUSR2"):  # batch systems warn by it
+            number = getattr(signal, name, None)
+            if number is not None and callable(was := signal.getsignal(number)):
+                before[number] = was
+                signal.signal(number, lambda number, _frame: waiting.append(number))
+    try:
+        yield
+    finally:
+        for number, was in before.items():
+            signal.signal(number, was)
+        for number in waiting[:1]:
+            signal.raise_signal(number)

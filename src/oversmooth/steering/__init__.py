@@ -29,22 +29,19 @@ from oversmooth.steering.promises import Verification
 from oversmooth.steering.ramps import Ramp, ramp
 from oversmooth.steering.record import Steering, steering_of
 from oversmooth.steering.saving import save_steered
+from oversmooth.steering.suggestion import Suggestion, suggest
 from oversmooth.steering.verify import verify
 
 __all__ = [
     "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "GatedAttention", "Inversion", "Laplacian",
-    "LayerNormScaling", "Method", "NeuTRENO", "OrthogonalUpdate", "Ramp", "Spectral", "Steering", "ValueResidual",
-    "Verification", "fold", "method_from", "method_named", "ramp", "register", "save_steered", "steer", "steering_of",
-    "suggest", "unsteer", "verify",
+    "LayerNormScaling", "Method", "NeuTRENO", "OrthogonalUpdate", "Ramp", "Spectral", "Steering", "Suggestion",
+    "ValueResidual", "Verification", "fold", "method_from", "method_named", "ramp", "register", "save_steered", "steer",
+    "steering_of", "suggest", "unsteer", "verify",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Methods that are registered and not named here; and `suggest`, which alone observes models."""
-    if name == "suggest":
-        from oversmooth.diagnosis.suggestion import suggest
-
-        return suggest
+    """Methods that are registered and not named here."""
     if name in METHODS:
         return METHODS[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from oversmooth.safety.signals import held_back
+
 RECIPE = "recipe"
 """Of the recipe, in the file's metadata."""
 
@@ -16,7 +18,7 @@ def trained_file(path: Path) -> Path | None:
     if file.suffix != ".safetensors" or not file.is_file():
         return None
     try:
-        with safe_open(file, framework="pt") as opened:
+        with held_back(), safe_open(file, framework="pt") as opened:
             return file if RECIPE in (opened.metadata() or {}) else None
     except (SafetensorError, OSError):
         return None  # whoever reads it says what is wrong

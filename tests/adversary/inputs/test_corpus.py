@@ -9,7 +9,7 @@ import pytest
 from support.nightly import NIGHTLY
 
 TESTS = Path(__file__).parents[2]
-CASES = 2000 if NIGHTLY else 26
+CASES = 2000 if NIGHTLY else 18
 GROUPS = (
     "options", "weights", "configs", "shards", "code", "kinds", "names", "data", "diagnoses", "runs", "outputs",
     "environment", "api",

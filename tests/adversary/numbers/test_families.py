@@ -4,6 +4,7 @@ import pytest
 from adversary.numbers import family_columns, family_oracle
 from adversary.numbers.family_cases import CASES, REFUSED
 from adversary.numbers.family_columns import COLUMNS, outcome, sampled, usable
+from support.nightly import some
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
@@ -22,7 +23,7 @@ def test_a_cell(name, column):
         one_sentence(came)
 
 
-@pytest.mark.parametrize("name", usable())
+@pytest.mark.parametrize("name", some(usable(), 3))
 def test_the_oracle_proves_its_own_description(name):
     for how in ("padded", *CASES[name].other_ways()):
         family_oracle.passages(name, how)

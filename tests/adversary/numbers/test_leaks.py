@@ -333,7 +333,7 @@ def test_hidden_tokens_are_found(how, method):
 
 
 @by_method
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", some([torch.bfloat16, torch.float16, torch.float64], 2), ids=str)
 @pytest.mark.parametrize("how", ["is_causal", "-1e4 by hand", "a buffer, filled", "a window"])
 def test_hidden_tokens_are_found_in_every_precision(how, dtype, method):
     check_refused(model_of(HIDING[how], dtype=dtype), method, tokens(dtype=dtype))
@@ -839,7 +839,9 @@ def test_a_diagnosis_is_the_first_pass(method):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("whole", "method", "how"), [(True, Centred(0.5), "-1e9 by hand"), (False, ContraNorm(0.3), "is_causal")], ids=str
+    ("whole", "method", "how"),
+    some([(True, Centred(0.5), "-1e9 by hand"), (False, ContraNorm(0.3), "is_causal")], 2),
+    ids=str,
 )
 def test_the_first_pass_is_compiled(whole, method, how):
     torch._dynamo.reset()
@@ -892,7 +894,7 @@ def test_exporting_wants_a_pass_first():
         torch.export.export(model, (x,), strict=False)
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dynamic", some([None, True], 2))
 def test_a_window_wider_than_the_first_text_compiled(dynamic):
     """Code for short texts, or for texts of any length, has not seen what a window hides of longer ones."""
     torch._dynamo.reset()

@@ -227,6 +227,20 @@ def check_a_run_is_cut_and_goes_on():
         assert result.accuracy is not None
 
 
+def check_a_second_seed_takes_the_graph_over():
+    data, reuse = splits(), loop.Reuse()
+    recipes = [replace(RECIPE, seed=seed) for seed in (0, 1, 0)]
+    together = [
+        {name: value.cpu() for name, value in train(one, data, device="cuda", reuse=reuse).model.state_dict().items()}
+        for one in recipes
+    ]
+    assert reuse.reused == 2
+    for recipe, arrays in zip(recipes[:2], together, strict=False):
+        alone = train(recipe, data, device="cuda").model.state_dict()
+        assert all(torch.equal(arrays[name], value.cpu()) for name, value in alone.items()), recipe.title
+    assert all(torch.equal(value, together[2][name]) for name, value in together[0].items())
+
+
 def check_a_loss_that_is_not_finite_names_its_layer():
     made_before = task.model_of
 

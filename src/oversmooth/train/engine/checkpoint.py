@@ -29,6 +29,7 @@ from torch import Tensor
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import parse_json, read_json, whole_folder
 from oversmooth.safety.machine import check_fits
+from oversmooth.safety.signals import held_back
 from oversmooth.safety.typed import typed
 from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
 
@@ -274,7 +275,7 @@ def _read_piece(path: Path, piece: _Piece) -> bytes:
 
 def _read_single(path: Path) -> Checkpoint:
     try:
-        with safe_open(path, framework="pt") as file:
+        with held_back(), safe_open(path, framework="pt") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             metadata = file.metadata() or {}
         recipe, facts = (parse_json(metadata[name], name, "write it again") for name in ("recipe", "facts"))

@@ -16,13 +16,14 @@ import torch
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder
 from oversmooth.train.engine import checkpoint, lock, logs
+from oversmooth.train.engine.parts import Reuse
 from oversmooth.train.engine.ranks import Ranks, joined, number
 from oversmooth.train.engine.result import ON_NAN, OnNan, Progress, Result, WatchSettings
 from oversmooth.train.engine.saved_model import load_model, notes_of, recipe_of
 from oversmooth.train.engine.task import Task
 from oversmooth.train.engine.training_run import MODEL, Run
 
-__all__ = ["MODEL", "Progress", "Result", "Run", "WatchSettings", "train"]
+__all__ = ["MODEL", "Progress", "Result", "Reuse", "Run", "WatchSettings", "train"]
 
 
 def train(
@@ -38,6 +39,7 @@ def train(
     on_nan: OnNan = "stop",
     force: bool = False,
     on_message: Callable[[str], None] | None = None,
+    reuse: Reuse | None = None,
 ) -> Result:
     """Train as the task's recipe says.
 
@@ -52,6 +54,9 @@ def train(
 
     on_nan: when a step is not finite, "stop" says which layer was the first; "retry" goes back to the last checkpoint,
     or the beginning, and on with other draws, three times at most, and says so in the log and in the result.
+
+    reuse: given to several calls, lets runs that differ in the seed alone share what was compiled; each result's model
+    is then the next run's too.
     """
     if on_nan not in ON_NAN:
         raise InputError(f"on_nan is {on_nan!r}; choose 'stop' or 'retry'")
@@ -71,7 +76,8 @@ def train(
         # Whoever wrote there until now may have finished.
         if where is not None and (finished := finished_run(task, where, resume)) is not None:
             return finished
-        run = Run(task, device, where, ranks, watch or WatchSettings(), progress, compiled, on_nan, on_message, mine)
+        watch = watch or WatchSettings()
+        run = Run(task, device, where, ranks, watch, progress, compiled, on_nan, on_message, mine, reuse)
         return run.go(end)
 
 

@@ -44,16 +44,16 @@ class Step:
         self.compiled = on_gpu if compiled is None else compiled
         self.task, self.recipe, self.model, self.device = task, recipe, model, device
         self.ranks = ranks or Ranks()
-        self.feed = task.feed(device, self.ranks, compiled=self.compiled)
-        self.steps = self.feed.examples // recipe.batch
-        if not self.steps:
+        self.steps = task.examples // recipe.batch
+        if not self.steps:  # before a feed makes room for a batch
             raise InputError(
-                f"{self.feed.examples:,} {task.examples_are} are less than one batch of {recipe.batch}; "
+                f"{task.examples:,} {task.examples_are} are less than one batch of {recipe.batch}; "
                 f"give a smaller batch or more {task.examples_are}"
             )
         steps = recipe.total_epochs * self.steps
         schedule = f"the schedule of {recipe.total_epochs:,} epochs, {steps:,} steps,"
         check_fits(_A_STEP * steps, schedule, "give fewer epochs")
+        self.feed = task.feed(device, self.ranks, compiled=self.compiled)
         self.attempt = 0
         self.order_generator, self.generator = (torch.Generator(device).manual_seed(seed) for seed in _seeds(recipe))
         self.order_state = self.order_generator.get_state()
@@ -226,6 +226,22 @@ class Step:
         else:
             self.order_state = self.order_generator.get_state()
         self.generator.set_state(arrays["generator.augment"])
+
+    def begin_again(self, task: Task, fresh: nn.Module) -> None:
+        """From the beginning of another run that differs in its seed alone; fresh has the weights it begins with."""
+        self.task, self.recipe, self.attempt = task, task.recipe, 0
+        arrays = {f"model.{name}": value for name, value in fresh.state_dict().items()}
+        for name, parameter in self.named.items():
+            arrays |= {f"{kind}.{name}": torch.zeros_like(v) for kind, v in self._moments(parameter).items()}
+        order, augment = (torch.Generator(self.device).manual_seed(seed).get_state() for seed in _seeds(self.recipe))
+        arrays |= {
+            "position": torch.zeros_like(self.position),
+            "losses": torch.zeros_like(self.losses),
+            "failed": torch.full_like(self.failed, -1),
+            "generator.order": order,
+            "generator.augment": augment,
+        }
+        self.load(arrays)
 
     def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """The optimiser's, or those it would begin with."""

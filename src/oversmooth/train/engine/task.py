@@ -29,8 +29,6 @@ class Feed(Protocol):
     All that changes from step to step is written into tensors that stay where they are.
     """
 
-    examples: int
-    """Of an epoch, whole batches or not."""
     units_per_step: int
     """For speed: images, tokens."""
 
@@ -75,6 +73,11 @@ class Task(ABC):
     examples_are: ClassVar[str]
     """What a batch is counted in: images, windows."""
 
+    @property
+    @abstractmethod
+    def examples(self) -> int:
+        """Of an epoch, whole batches or not."""
+
     @abstractmethod
     def plain_model(self) -> nn.Module:
         """As files are read into it: unsteered, on the CPU, with any weights."""
@@ -96,6 +99,10 @@ class Task(ABC):
     @abstractmethod
     def blank(self, batch: int, device: torch.device) -> Batch:
         """As many empty examples, to see whether a batch of that size fits into memory."""
+
+    def has_data_of(self, other: Task) -> bool:  # noqa: ARG002 (unless a task says so)
+        """Whether a feed of the other task, whose recipe differs in the seed alone, could feed this one."""
+        return False
 
     def beside(self, model: nn.Module) -> dict[str, Tensor]:  # noqa: ARG002 (most keep nothing)
         """What a run keeps beside its model, on the same device, and saves with it, such as an average of the weights.

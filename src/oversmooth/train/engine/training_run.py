@@ -20,12 +20,11 @@ from oversmooth.steering.reparametrized import SingularError
 from oversmooth.train.engine import checkpoint, failure, logs
 from oversmooth.train.engine import disk_space as room
 from oversmooth.train.engine.lock import Lock
+from oversmooth.train.engine.parts import Reuse
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import Scores
 from oversmooth.train.engine.result import OnNan, Progress, Result, WatchSettings
 from oversmooth.train.engine.saved_model import save_model
-from oversmooth.train.engine.smoothing import SmoothingProbe
-from oversmooth.train.engine.step import Step
 from oversmooth.train.engine.stopping import REASONS, interruptible, reason
 from oversmooth.train.engine.task import Task
 
@@ -49,6 +48,7 @@ class Run:
         on_nan: OnNan = "stop",
         on_message: Callable[[str], None] | None = None,
         lock: Lock | None = None,
+        reuse: Reuse | None = None,
     ) -> None:
         """on_message: sentences that a user should see. lock: of the folder, where this process writes."""
         self.task, self.recipe = task, task.recipe
@@ -60,7 +60,10 @@ class Run:
         if folder is not None and ranks.first:
             checkpoint.tidy(folder)
         saved = None if folder is None else checkpoint.load(folder, self.recipe)
-        self._build(compiled)
+        self.reuse = Reuse() if reuse is None else reuse
+        parts = self.reuse.parts(task, device, ranks, monitored=bool(watch.monitor), compiled=compiled)
+        self.model, self.step = parts.model, parts.step
+        self.evaluation, self.monitor = parts.evaluation, parts.monitor
         facts: checkpoint.Facts = {} if saved is None else self._resume(saved)
         self.scores: Scores
         self.seconds, self.scores = float(facts.get("seconds", 0)), _scores(facts)
@@ -88,23 +91,6 @@ class Run:
         self.mark: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
         self.kept = (self.step.state(), self._facts()) if on_nan == "retry" else None
         """The last checkpoint, or the beginning, to go back to."""
-
-    def _build(self, compiled: bool | None) -> None:
-        task, device = self.task, self.device
-        task.check_memory(device)
-        self.model: torch.nn.Module = task.model().to(device)
-        full = False
-        try:
-            self.step = Step(task, self.model, device, self.ranks, compiled=compiled)
-            self.evaluation = task.evaluation(self.model, device, compiled=compiled)
-            self.monitor = None
-            if self.watch.monitor:
-                self.monitor = SmoothingProbe(self.recipe, self.model, task.probe(self.model, device), device)
-        except torch.OutOfMemoryError:
-            full = True
-        if full:  # not inside the handler, where the error still holds all that was allocated
-            self.model = self.step = self.evaluation = None  # type: ignore[assignment]
-            raise failure.too_large(task, device)
 
     def _resume(self, saved: checkpoint.Checkpoint) -> checkpoint.Facts:
         arrays, path = saved.arrays, saved.path
@@ -257,6 +243,7 @@ class Run:
             raise failure.Diverged(f"step {self.step.done + 1:,}: {error}") from None
         if full:
             self.model = self.step = self.evaluation = self.monitor = None  # type: ignore[assignment]
+            self.reuse.forget()
             raise failure.too_large(self.task, self.device)
         done = self.step.done
         if self.device.type == "cpu":

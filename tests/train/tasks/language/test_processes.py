@@ -12,10 +12,10 @@ from oversmooth.train.tasks.registry import load_trained
 _WORK = """
 from dataclasses import replace
 from oversmooth.train.engine import loop
-from support.language_example import RECIPE, step_of, train
+from support.language_example import RECIPE, masked_recipe, step_of, train
 
-def gradients(ranks):
-    recipe = replace(RECIPE, variant="neutreno:strength=0.4", shape=replace(RECIPE.shape, dropout=0.0))
+def gradients(ranks, recipe):
+    recipe = replace(recipe, variant="neutreno:strength=0.4", shape=replace(recipe.shape, dropout=0.0))
     step = step_of(recipe, cpu, ranks)
     found = []
     update = step._update
@@ -29,7 +29,8 @@ def gradients(ranks):
     return found
 
 def work(ranks, name):
-    torch.save(gradients(ranks), folder / f"{name}.pt")
+    for kind, recipe in (("causal", RECIPE), ("masked", masked_recipe())):
+        torch.save(gradients(ranks, recipe), folder / f"{kind}-{name}.pt")
     if ranks.world == 1:
         return
     watch = loop.WatchSettings(evaluate=1, monitor=0, save=0)
@@ -44,8 +45,10 @@ def both(tmp_path_factory):
     return two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("language"))
 
 
-def test_two_processes_give_the_gradients_of_one(both):
-    one, first, second = (torch.load(both / f"{name}.pt", weights_only=True) for name in ("one", "two0", "two1"))
+@pytest.mark.parametrize("kind", ["causal", "masked"])
+def test_two_processes_give_the_gradients_of_one(both, kind):
+    files = (both / f"{kind}-{name}.pt" for name in ("one", "two0", "two1"))
+    one, first, second = (torch.load(file, weights_only=True) for file in files)
     for step in range(3):
         for name, gradient in one[step].items():
             torch.testing.assert_close(first[step][name], gradient, rtol=1e-4, atol=1e-6)

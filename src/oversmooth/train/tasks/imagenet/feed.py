@@ -21,7 +21,7 @@ class ImagenetFeed:
     def __init__(self, recipe: Recipe, pictures: Pictures, device: torch.device, ranks: Ranks, workers: int) -> None:
         self.recipe, self.device = recipe, device
         self.order = Order(len(pictures), recipe.repeats)
-        self.examples, self.units_per_step = self.order.examples, recipe.batch
+        self.units_per_step = recipe.batch
         self.places = ranks.places(recipe.batch)
         self.chunk = chunk_size(len(self.places))
         self.mixing = Mixing(recipe, ranks)
@@ -67,7 +67,7 @@ class ImagenetFeed:
 
     def _keys(self) -> list[tuple[Key, ...]]:
         """Of the chunks from this step to the epoch's end."""
-        steps = self.examples // self.recipe.batch
+        steps = self.order.examples // self.recipe.batch
         chunks = []
         for step in range(self.step, steps):
             for places in (step * self.recipe.batch + self.places).split(self.chunk):

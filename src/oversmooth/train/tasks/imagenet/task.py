@@ -24,7 +24,7 @@ from oversmooth.train.tasks.imagenet.model import (
     start_average,
 )
 from oversmooth.train.tasks.imagenet.recipe import Recipe
-from oversmooth.train.tasks.imagenet.transforms import testing_transform
+from oversmooth.train.tasks.imagenet.transforms import Order, testing_transform
 from oversmooth.train.tasks.imagenet.workers import worker_count
 
 WATCHED = 8
@@ -50,6 +50,10 @@ class ImagenetTask(Task):
 
     def _workers(self, world: int) -> int:
         return worker_count(world) if self.workers is None else self.workers
+
+    @property
+    def examples(self) -> int:
+        return Order(len(self.splits.train), self.recipe.repeats).examples
 
     def plain_model(self) -> DroppingViT:
         return plain_model_of(self.recipe)

@@ -35,8 +35,13 @@ class ImagesTask(Task):
         for images in (splits.train, splits.test):
             recipe.check_fits(images)
         self.recipe: Recipe = recipe
+        self.splits = splits
         self.train = data.share(splits.train, recipe.share, recipe.share_seed)
         self.test = splits.test
+
+    @property
+    def examples(self) -> int:
+        return len(self.train)
 
     def plain_model(self) -> ViT:
         return ViT(self.recipe.shape)
@@ -49,6 +54,9 @@ class ImagesTask(Task):
         shape, batch = self.recipe.shape, min(self.recipe.batch, len(self.train))
         activations = 8 * 4 * batch * shape.tokens * shape.width * shape.depth
         shape.check_fits(4, activations if device.type == "cpu" else 0)
+
+    def has_data_of(self, other: Task) -> bool:
+        return isinstance(other, ImagesTask) and other.splits is self.splits
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> ImagesFeed:
         return ImagesFeed(self.recipe, self.train, device, ranks, compiled=compiled)
@@ -90,7 +98,7 @@ class ImagesFeed:
         here = images.to(device)
         self.recipe, self.ranks, self.device = recipe, ranks, device
         self.images, self.labels = here.images, here.labels
-        self.examples, self.units_per_step = len(images), recipe.batch
+        self.units_per_step = recipe.batch
         self.places = ranks.places(recipe.batch).to(device)
         self.augment = augment_of(recipe).to(device)
         self.draws = self.augment.draw(recipe.batch, torch.Generator(device).manual_seed(0))

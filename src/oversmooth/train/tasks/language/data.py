@@ -24,6 +24,7 @@ from oversmooth.inputs.text import PROSE
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import cache_folder, whole_file
 from oversmooth.safety.machine import check_fits
+from oversmooth.safety.signals import held_back
 from oversmooth.train.tasks.language.tokens import Kind, Tokenizer, tokenizer_of
 
 SPLITS = ("train", "valid", "test")
@@ -70,7 +71,7 @@ def load_text(what: str | Path, kind: Kind = "word", size: int = 0, *, masked: b
 
 
 def _kept(path: Path, name: str) -> Text:
-    with safe_open(path, "pt") as opened:
+    with held_back(), safe_open(path, "pt") as opened:
         tokenizer = Tokenizer.from_text(opened.metadata()["tokenizer"])
         train, valid, test = (opened.get_tensor(split) for split in SPLITS)
     return Text(train, valid, test, tokenizer, name)

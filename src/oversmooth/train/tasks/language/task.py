@@ -31,6 +31,11 @@ def model_of(recipe: Recipe) -> LanguageModel:
     return model
 
 
+def windows(text: Text, recipe: Recipe) -> int:
+    """Of an epoch: one less than there are, so that any offset below a window leaves as many."""
+    return max(0, (len(text.train) - 1) // recipe.shape.length - 1)
+
+
 class LanguageTask(Task):
     """``loss`` is the mean cross-entropy, the score the perplexity."""
 
@@ -42,6 +47,10 @@ class LanguageTask(Task):
             raise InputError(f"{text.name} has less than 2 tokens to validate or to test with; give a longer text")
         self.recipe: Recipe = recipe
         self.text = text
+
+    @property
+    def examples(self) -> int:
+        return windows(self.text, self.recipe)
 
     def plain_model(self) -> LanguageModel:
         return LanguageModel(self.recipe.shape)
@@ -55,13 +64,16 @@ class LanguageTask(Task):
         activations = 4 * batch * shape.length * (8 * shape.width * shape.depth + 3 * shape.vocabulary)
         shape.check_fits(4, activations if device.type == "cpu" else 0)
 
+    def has_data_of(self, other: Task) -> bool:
+        return isinstance(other, LanguageTask) and other.text is self.text
+
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> LanguageFeed:  # noqa: ARG002 (no kernels)
         return LanguageFeed(self.recipe, self.text, device, ranks)
 
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
-        ids, targets = batch
+        ids, targets, *weight = batch
         loss: Tensor = forward(ids, targets)
-        return loss
+        return loss * weight[0] if weight else loss
 
     def blank(self, batch: int, device: torch.device) -> Batch:
         ids = torch.zeros(batch, self.recipe.shape.length, dtype=torch.int64, device=device)
@@ -95,10 +107,9 @@ class LanguageFeed:
         shape = recipe.shape
         self.recipe, self.device, self.mask = recipe, device, 0 if shape.causal else text.tokenizer.mask
         self.tokens = text.train.to(device, torch.int64)
-        # One window less than there are, so that any offset below a window leaves as many.
-        self.examples = max(0, (len(text.train) - 1) // shape.length - 1)
+        self.examples = windows(text, recipe)
         self.units_per_step = recipe.batch * shape.length
-        self.places = ranks.places(recipe.batch).to(device)
+        self.processes, self.places = ranks.world, ranks.places(recipe.batch).to(device)
         self.order = torch.zeros(self.examples, dtype=torch.int64, device=device)
         self.offset = torch.zeros(1, dtype=torch.int64, device=device)
         self.within = torch.arange(shape.length, device=device)
@@ -113,7 +124,11 @@ class LanguageFeed:
             self.draws.uniform_(generator=generator)
 
     def batch(self, step: Tensor) -> Batch:
-        """Tokens and targets, ``(b, n)`` each: the next tokens, or those that are hidden."""
+        """Tokens and targets, ``(b, n)`` each: the next tokens, or those that are hidden.
+
+        Of several processes each hides another number, and its mean counts by that: the mean over processes is then the
+        mean over all hidden tokens.
+        """
         shape = self.recipe.shape
         window = self.order.index_select(0, step * self.recipe.batch + self.places)
         rows = (window * shape.length + self.offset)[:, None] + self.within
@@ -121,4 +136,8 @@ class LanguageFeed:
         if shape.causal:
             return ids, self.tokens[rows + 1]
         kinds, fillers = self.draws[:, self.places]
-        return hide(ids, kinds, fillers, self.recipe.masked, self.mask, shape.vocabulary)
+        seen, targets = hide(ids, kinds, fillers, self.recipe.masked, self.mask, shape.vocabulary)
+        if self.processes == 1:
+            return seen, targets
+        hidden = (self.draws[0] < self.recipe.masked).sum()
+        return seen, targets, self.processes * (kinds < self.recipe.masked).sum() / hidden

@@ -37,6 +37,10 @@ class SegmentationTask(Task):
         self.recipe: Recipe = recipe
         self.splits = splits
 
+    @property
+    def examples(self) -> int:
+        return len(self.splits.train)
+
     def plain_model(self) -> Segmenter:
         return plain_model_of(self.recipe)
 
@@ -53,6 +57,9 @@ class SegmentationTask(Task):
             f"a Segmenter of {self.recipe.parameters:,} weights, in batches of {batch}, has and",
             "give a smaller one, or a smaller batch",
         )
+
+    def has_data_of(self, other: Task) -> bool:
+        return isinstance(other, SegmentationTask) and other.splits is self.splits
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> SegmentationFeed:  # noqa: ARG002
         return SegmentationFeed(self.recipe, self.splits.train, device, ranks)
@@ -124,7 +131,7 @@ class SegmentationFeed:
         assert isinstance(labelled.masks, Tensor)
         self.recipe, self.ranks, self.device = recipe, ranks, device
         self.images, self.masks = labelled.images.to(device), labelled.masks.to(device)
-        self.examples, self.units_per_step = len(labelled), recipe.batch
+        self.units_per_step = recipe.batch
         self.places = ranks.places(recipe.batch).to(device)
         self.everyone = torch.arange(recipe.batch, device=device)
         self.normalise = Normalise(recipe.mean, recipe.std, device)

@@ -153,7 +153,7 @@ def test_where_nothing_smooths():
 
 def test_what_is_undecided_counts_as_such_and_is_said(monkeypatch):
     """A layer about which the theory says nothing."""
-    from oversmooth.diagnosis import suggestion as module
+    from oversmooth.steering import suggestion as module
 
     real = module.study
 
@@ -204,7 +204,7 @@ def test_deit_tiny():
     """As measured: about 60 % of cases smooth, and none from λ̃ = 0.6 on, where NeuTRENO acts."""
     loaded = models.load(str(DEIT))
     inputs = loaded.inputs(IMAGES, count=2, batch=2)
-    suggestion = suggest(loaded, inputs, strengths=[0, 0.2, 0.4, 0.6, 0.8])
+    suggestion = suggest(loaded.model, inputs, strengths=[0, 0.2, 0.4, 0.6, 0.8])
     shares = [p.steered_share for p in suggestion.curve]
     assert shares == pytest.approx([0.6, 0.43, 0.15, 0.0, 0.0], abs=0.08)
     assert suggestion.strength == 0.6

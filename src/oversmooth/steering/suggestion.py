@@ -10,9 +10,8 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -20,22 +19,20 @@ from torch import Tensor, nn
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.diagnosis.diagnose import ONE_AT_A_TIME, OnProgress
-from oversmooth.diagnosis.facts import Number, plain
 from oversmooth.inputs import Batch, Inputs
-from oversmooth.models.loaded import Loaded
-from oversmooth.observe import Observer, SeenBlock, Settings, study
+from oversmooth.observe import ONE_AT_A_TIME, Observer, SeenBlock, Settings, study
 from oversmooth.observe.feed import Given, Runner
 from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, about
-from oversmooth.steering import NeuTRENO
+from oversmooth.steering.methods.neutreno import NeuTRENO
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
 
 STRENGTHS = tuple(i / 100 for i in range(101))
 """λ̃ that are tried unless others are given: 0 to 1 in hundredths."""
 _REASONS = 3
+Number = float | None
 
 
 @dataclass
@@ -109,19 +106,19 @@ class Suggestion:
 
 
 def suggest(
-    model: nn.Module | Loaded | str | Path,
-    inputs: Given | Iterable[Given] | None = None,
+    model: nn.Module,
+    inputs: Given | Iterable[Given],
     *,
     strengths: Sequence[float] = STRENGTHS,
     stack: str | None = None,
     heads: int | None = None,
     seed: int = 0,
-    progress: OnProgress | None = None,
+    progress: Callable[[int, int | None, str], None] | None = None,
 ) -> Suggestion:
     """The least strength of NeuTRENO at which the spectra of a trained model say that nothing smooths.
 
     Args:
-        model: not steered; a module, run as it is, a name or path, or what `models.load` gave.
+        model: not steered; run as it is.
         inputs: as for `diagnose`.
         strengths: λ̃ to try, ascending from 0.
         stack, heads: for `anatomy.locate`.
@@ -136,13 +133,6 @@ def suggest(
     """
     tried = _checked(strengths)
     seed = arguments.seed(seed)
-    if isinstance(model, (str, Path)):
-        from oversmooth import models  # imports transformers or timm
-
-        model = models.load(str(model))
-    if isinstance(model, Loaded):
-        inputs = model.inputs() if inputs is None else inputs
-        model = model.model
     inside = unwrapped(check_is_module(model))
     if (steering := steered_as(inside)) is not None:
         raise InputError(
@@ -153,10 +143,6 @@ def suggest(
     for index, layer in enumerate(anatomy):
         if (why := NeuTRENO().refusal(layer, anatomy)) is not None:
             raise InputError(f"NeuTRENO cannot act on layer {index} ({layer.name}): {why}")
-    if inputs is None:
-        from oversmooth import models
-
-        inputs = models.default_inputs(inside)
     run = Runner(inside, anatomy)
     batches = run.batches(inputs)
     first = next(batches, None)
@@ -238,7 +224,7 @@ class _Along:
             rough.append(rho.reshape(-1, columns))
             open_somewhere = unknown.any(-1).tolist()
             cases += [
-                Case(call, head, item, plain(value), open_somewhere[row][head])
+                Case(call, head, item, _number(value), open_somewhere[row][head])
                 for row, item in enumerate(which)
                 for head, value in enumerate(least[row].tolist())
             ]
@@ -256,8 +242,8 @@ class _Along:
             smoothing_share=_share(layers, column),
             steered_share=_share(acting, column),
             undecided_share=float(undecided.double().mean()),
-            rho_rough=plain(rho.mean()) if len(rho) else None,
-            rho_rough_largest=plain(rho.max()) if len(rho) else None,
+            rho_rough=_number(rho.mean()) if len(rho) else None,
+            rho_rough_largest=_number(rho.max()) if len(rho) else None,
             layers=[_share([layer], column) for layer in layers],
         )
 
@@ -280,7 +266,7 @@ def _share(layers: list[_Layer], column: int) -> Number:
     smooths, unknown = (
         torch.cat([getattr(layer, name)[:, column] for layer in layers]) for name in ("smoothing", "undecided")
     )
-    return None if bool(unknown.all()) else plain(smooths.double().mean())
+    return None if bool(unknown.all()) else _number(smooths.double().mean())
 
 
 def _checked(strengths: Sequence[float]) -> tuple[float, ...]:
@@ -345,6 +331,11 @@ def _reason(
         where = "from there on" if strength else "for some λ̃"
         sentences.append(f"{unknown:,} cases are undecided {where}{why}, and may smooth")
     return "; ".join(sentences)
+
+
+def _number(value: float | Tensor) -> Number:
+    """None where it has no meaning, as JSON has it."""
+    return value if math.isfinite(value := float(value)) else None
 
 
 def _percent(share: float) -> str:

@@ -1,0 +1,96 @@
+"""What a run is built of; the next run takes it over where it differs in the seed alone.
+
+On a GPU building means compiling and capturing, which takes as long as many epochs of a small model. Nothing of it
+depends on the seed: weights, moments and the states of generators lie in tensors, and are filled again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from oversmooth.train.engine import failure
+from oversmooth.train.engine.ranks import Ranks
+from oversmooth.train.engine.smoothing import SmoothingProbe
+from oversmooth.train.engine.step import Step
+from oversmooth.train.engine.task import Evaluation, Task
+
+
+@dataclass
+class Parts:
+    """Of one run in this process."""
+
+    model: nn.Module
+    step: Step
+    evaluation: Evaluation
+    monitor: SmoothingProbe | None
+
+
+def build(task: Task, device: torch.device, ranks: Ranks, *, monitored: bool, compiled: bool | None) -> Parts:
+    """All parts, on the device, with the weights that the task's seed gives.
+
+    Raises:
+        InputError: they do not fit into the device's memory.
+    """
+    task.check_memory(device)
+    model = task.model().to(device)
+    try:
+        step = Step(task, model, device, ranks, compiled=compiled)
+        evaluation = task.evaluation(model, device, compiled=compiled)
+        monitor = SmoothingProbe(task.recipe, model, task.probe(model, device), device) if monitored else None
+        return Parts(model, step, evaluation, monitor)
+    except torch.OutOfMemoryError:
+        del model
+        step = evaluation = None  # type: ignore[assignment]
+    # Not inside the handler, where the error still holds all that was allocated.
+    raise failure.too_large(task, device)
+
+
+class Reuse:
+    """``Reuse()``, given to one `train` after the other: each builds anew or takes over what the last one built.
+
+    The model of a result belongs to the next run then: keep a copy of what is to be kept.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Parts, tuple[Any, ...]] | None = None
+        self.reused = 0
+        """How often something was taken over."""
+
+    def parts(self, task: Task, device: torch.device, ranks: Ranks, *, monitored: bool, compiled: bool | None) -> Parts:
+        """As `build`."""
+        asked = (device, monitored, compiled)
+        if self._last is not None and ranks.world == 1:
+            (parts, before), self._last = self._last, None
+            if before == asked and _begin_again(parts.step, task):
+                self._last = parts, asked
+                self.reused += 1
+                return parts
+            del parts  # before others are built: two may not fit
+        parts = build(task, device, ranks, monitored=monitored, compiled=compiled)
+        self._last = parts, asked
+        return parts
+
+    def forget(self) -> None:
+        """Hold nothing any more."""
+        self._last = None
+
+
+def _begin_again(step: Step, task: Task) -> bool:
+    """Put a step at the beginning of a task's run, where it can be: it is left alone otherwise."""
+    before = step.task
+    if type(before) is not type(task) or not task.has_data_of(before) or step.beside:
+        return False
+    seed: Any = {"seed": task.recipe.seed}
+    if replace(before.recipe, **seed) != task.recipe or before.recipe.methods() != task.recipe.methods():
+        return False
+    fresh = task.model()
+    kept = {name for name, _ in fresh.named_buffers()} - set(fresh.state_dict())
+    own = dict(step.model.named_buffers())
+    if any(not torch.equal(value, own[name].cpu()) for name, value in fresh.named_buffers() if name in kept):
+        return False  # drawn with the seed, and not saved with the weights
+    step.begin_again(task, fresh)
+    return True
