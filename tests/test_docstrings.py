@@ -6,7 +6,7 @@ import inspect
 import re
 
 ROOMS = ["oversmooth"] + [
-    f"oversmooth.{room}" for room in ("metrics", "theory", "anatomy", "inputs", "steering", "models", "testing")
+    f"oversmooth.{room}" for room in ("metrics", "theory", "anatomy", "inputs", "steering", "models", "testing", "monitor", "integrations")
 ]
 _SECTION = re.compile(r"^Args:\n(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): ", re.MULTILINE)

@@ -20,16 +20,6 @@ BEGIN, END = "<!-- the table begins -->", "<!-- the table ends -->"
 COLUMNS = (
     "probe", "passing batch", "accumulation", "checkpointing", "autocast", "compiled", "logged", "resumed", "stopped",
 )  # fmt: skip
-    "probe",
-    "passing batch",
-    "accumulation",
-    "checkpointing",
-    "autocast",
-    "compiled",
-    "logged",
-    "resumed",
-    "stopped",
-)
 _PLAIN, _TRAINER = r"test_guarantee.*test_bit_for_bit\[{}-{}\]", r"test_trainer.*reported_loss_is_the_same\[{}-{}\]"
 _LIGHTNING = r"test_lightning.*logged_at_its_step\[{}-{}\]"
 _COMPILED = r"test_guarantee.*one_graph_no_break_and_no_recompilation\[{}-aot_eager\]"
