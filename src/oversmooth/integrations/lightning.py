@@ -11,8 +11,8 @@ from torch import nn
 from oversmooth.integrations.guessing import probe_of
 from oversmooth.monitor import History, Monitor
 from oversmooth.monitor.history import FILE
-from oversmooth.monitor.monitor import say
 from oversmooth.monitor.names import keys
+from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
@@ -94,9 +94,11 @@ class LightningSmoothing(_callbacks.Callback):  # type: ignore[misc]
         self._last = trainer.global_step
         if not self.passing:
             self._begin(trainer, pl_module)
-        elif self.monitor is not None:
-            self.monitor.history = History(self._path(trainer), resume=trainer.global_step > 0)
-            self.monitor.load_state_dict({"steps": trainer.global_step})
+        elif self.monitor is not None and self.monitor.is_open:
+            try:
+                self.monitor.restart(self._path(trainer), trainer.global_step)
+            except (InputError, OSError) as error:
+                say(f"what is seen is kept in memory alone: {error}")
 
     def _path(self, trainer: Any) -> Path | None:
         if self._history is False or not trainer.is_global_zero:

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from oversmooth.integrations.guessing import probe_of
 from oversmooth.monitor import History, Monitor
 from oversmooth.monitor.history import FILE
-from oversmooth.monitor.monitor import say
 from oversmooth.monitor.names import keys
+from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
@@ -90,12 +90,19 @@ class SmoothingCallback(_callbacks.TrainerCallback):  # type: ignore[misc]
             kwargs: the model among them.
         """
         self.trainer = _trainer_of(self) or self.trainer
-        if self.passing and self.monitor is not None:
-            self.monitor.history = History(self._path(args), resume=state.global_step > 0)
-            self.monitor.history.about = {"model": type(self.monitor.eyes.model).__name__}
-            self.monitor.load_state_dict({"steps": state.global_step})
+        if self.passing and self.monitor is not None and self.monitor.is_open:
+            self._restart(args, state.global_step)
         else:
             self._begin(args, state.global_step, kwargs.get("model"))
+
+    def _restart(self, args: Any, step: int) -> None:
+        assert self.monitor is not None
+        try:
+            if (path := self._path(args)) is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self.monitor.restart(path, step)
+        except (InputError, OSError) as error:
+            say(f"what is seen is kept in memory alone: {error}")
 
     def _path(self, args: Any) -> Path | None:
         if self._history is False or getattr(args, "process_index", 0) != 0:
@@ -111,7 +118,8 @@ class SmoothingCallback(_callbacks.TrainerCallback):  # type: ignore[misc]
                     raise InputError("the trainer is not known to the callback; give probe=batch, or passing=True")
                 probe = probe_of(trainer.train_dataset, trainer.data_collator, model, self.inputs)
             several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-            path = self._path(args)
+            late = self.passing and self.trainer is None  # on_train_begin knows whether it is resumed
+            path = None if late else self._path(args)
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self.monitor = Monitor(
@@ -119,7 +127,7 @@ class SmoothingCallback(_callbacks.TrainerCallback):  # type: ignore[misc]
                 probe,
                 self.every,
                 passing=self.passing,
-                history=None if self.passing and step == 0 and self.trainer is None else path,
+                history=path,
                 resume=step > 0,
                 start=step,
                 **{"together": several or None, **self.settings},
@@ -141,8 +149,7 @@ class SmoothingCallback(_callbacks.TrainerCallback):  # type: ignore[misc]
         if monitor is None:
             return control
         monitor.steps = state.global_step - 1
-        looks = len(monitor.history.rows)
-        if monitor.step() and monitor.history.rows and len(monitor.history.rows) >= looks:
+        if monitor.step() and monitor.history.rows:
             row = monitor.history.rows[-1]
             if row["step"] == state.global_step:
                 self._log(keys(row), control)

@@ -74,10 +74,11 @@ class Gauge:
     def _buffers(self, device: torch.device) -> tuple[Tensor, Tensor]:
         buffer = torch.zeros(self.depths, len(_COLUMNS), device=device)
         flag = torch.zeros((), dtype=torch.bool, device=device)
-        mark = getattr(torch._dynamo, "mark_static_address", None) if hasattr(torch, "_dynamo") else None
-        if mark is not None and device.type == "cuda":  # so that CUDA graphs of the compiler take them as they are
-            mark(buffer)
-            mark(flag)
+        if device.type == "cuda":  # so that CUDA graphs of the compiler take them as they are
+            from torch import _dynamo  # heavy, and a CPU does without
+
+            _dynamo.mark_static_address(buffer)
+            _dynamo.mark_static_address(flag)
         return buffer, flag
 
     def _begin(self, _module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -25,16 +23,14 @@ from oversmooth.monitor.gauge import Gauge, check_not_compiled
 from oversmooth.monitor.history import History
 from oversmooth.monitor.looks import Eyes, Probe
 from oversmooth.monitor.names import TOKENS, Row, keys
+from oversmooth.monitor.processes import fingerprint, mean_over, rank
+from oversmooth.monitor.warning import say
 from oversmooth.observe.blocks import named_blocks, repeated_blocks
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 
 DEFAULT_TOKENS = ("hfc_lfc", "cos", "effective_rank")
 _PASSING = ("hfc_lfc", "cos", "effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance")
-
-
-class MonitorWarning(UserWarning):
-    """Something could not be seen, or an alarm went off; the training goes on."""
 
 
 class Monitor:
@@ -144,7 +140,7 @@ class Monitor:
         """Alarms that went off."""
         self.failures: list[str] = []
         """Why looks failed, each reason once."""
-        first = _rank() == 0
+        first = rank() == 0
         self.history = History(history if first else None, resume=resume)
         self.history.about = {
             **self.history.about,
@@ -155,11 +151,31 @@ class Monitor:
         } | ({} if name is None else {"name": str(name)})
         if self.steps:
             self.history.cut(self.steps)
+        self._remind()
         self._unchanged: tuple[Any, int] | None = None
         self.gauge = None
         if passing:
             self.gauge = Gauge(inside, self.eyes.blocks, ranks=self.ranks, gradients=bool(self.cadences["gradients"]))
             self.gauge.arm(self._is_due(self.steps + 1))
+
+    def restart(self, history: str | os.PathLike[str] | None, step: int) -> None:
+        """Begin to count and to write, for a trainer that says late where; what a file holds up to the step stays.
+
+        Args:
+            history: a file of JSON lines; None: memory alone.
+            step: steps done already.
+        """
+        about = self.history.about
+        self.history = History(history if rank() == 0 else None, resume=step > 0)
+        self.history.about = about
+        self.load_state_dict({"steps": step})
+        self._remind()
+
+    def _remind(self) -> None:
+        """Alarms compare with the first look of the run, which may have been before a restart."""
+        for row in self.history.rows:
+            for alarm in self.alarms:
+                alarm.look(row)
 
     def _is_due(self, step: int) -> bool:
         return step == 1 or step % self.every == 0
@@ -197,7 +213,7 @@ class Monitor:
         if self._is_together():
             rows: list[Row | None] = [None] * dist.get_world_size()
             dist.all_gather_object(rows, row)  # those that failed too: nobody waits in vain
-            row = _mean(rows)
+            row = mean_over(rows)
         if row is None:
             return None
         self._guarded(lambda: self._keep(row))
@@ -238,7 +254,7 @@ class Monitor:
         return self._guarded(lambda: see(self.probe)) or {}
 
     def _keep(self, row: Row) -> None:
-        first = _rank() == 0
+        first = rank() == 0
         try:
             self.history.add(row)
         except (OSError, InputError) as error:
@@ -267,7 +283,7 @@ class Monitor:
         if not trained:
             return
         with torch.no_grad():
-            now = (sum(p._version for p in trained), *(_fingerprint(p) for p in trained[-2:]))
+            now = (sum(p._version for p in trained), *(fingerprint(p) for p in trained[-2:]))
         before, times = self._unchanged or (None, 0)
         self._unchanged = (now, times + 1 if now == before else 0)
         if self._unchanged[1] == 2:
@@ -321,6 +337,11 @@ class Monitor:
         if self.gauge is not None:
             self._arm()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether hooks are on the model, where it needs any."""
+        return self.gauge is None or bool(self.gauge.handles)
+
     def close(self) -> None:
         """Take hooks off the model and close the sinks that were opened here."""
         if self.gauge is not None:
@@ -366,44 +387,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [None if one is None else plain(one) for one in value]
     return plain(value)
-
-
-def _mean(rows: list[Row | None]) -> Row | None:
-    """The mean over processes of what each has seen; None where one has seen nothing."""
-    seen = [row for row in rows if row is not None]
-    if len(seen) < len(rows):
-        return None
-    mean: Row = {"step": seen[0]["step"]}
-    for name in seen[0]:
-        values = [row.get(name) for row in seen]
-        if name == "step" or any(value is None for value in values):
-            continue
-        if isinstance(seen[0][name], list):
-            mean[name] = [_average(column) for column in zip(*values, strict=False)]
-        else:
-            mean[name] = _average(values)
-    return mean
-
-
-def _average(values: Iterable[Any]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return plain(sum(known) / len(known)) if known else None
-
-
-def _fingerprint(p: Tensor) -> float:
-    local: Tensor = p.to_local() if hasattr(p, "to_local") else p
-    return float(local.detach().flatten()[:4096].double().sum())
-
-
-def say(text: str) -> None:
-    """Warn; where warnings are errors, without raising: a training does not end because of a look."""
-    try:
-        warnings.warn(text, MonitorWarning, stacklevel=5)
-    except MonitorWarning:
-        print(f"oversmooth: {text}", file=sys.stderr)
-
-
-def _rank() -> int:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank()
-    return int(os.environ.get("RANK", "0") or 0)
