@@ -22,6 +22,7 @@ def ran(name, *words):
     return done.stdout
 
 
+@nightly
 def test_a_loop_of_ones_own(tmp_path):
     said = ran("watch_loop.py", "--steps", 4, "--every", 2, "-o", tmp_path / "film.html")
     assert [line.partition(":")[0] for line in said.splitlines()[:3]] == [

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from support import watched
-from support.nightly import nightly
+from support.nightly import nightly, some
 from torch import nn
 
 import oversmooth
@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", some(SETTINGS, 2))
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_bit_for_bit(setting, way):
     settings = SETTINGS[setting]
@@ -157,11 +157,10 @@ def counted(watch, backend):
     return training, counters["stats"]["unique_graphs"], dict(counters["graph_break"]), dict(counters["recompiles"])
 
 
-BACKENDS = ["aot_eager", pytest.param("inductor", marks=nightly)]
+COMPILED = [("passing", "aot_eager"), ("probe", "aot_eager"), ("passing", "inductor"), ("probe", "inductor")]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("way", KNOWN)
+@pytest.mark.parametrize(("way", "backend"), some(COMPILED, 4))
 def test_compiled_there_is_one_graph_no_break_and_no_recompilation(way, backend):
     (losses, model, _), graphs, *breaks = counted(None, backend)
     (seen, seen_model, monitor), seen_graphs, *seen_breaks = counted(KNOWN[way], backend)
@@ -223,6 +222,7 @@ def test_a_block_that_does_not_report_is_named():
         watched.trained(Skips, lambda m: oversmooth.Monitor(m, probe=watched.probe(), blocks="layers.*"))
 
 
+@nightly
 def test_lora():
     peft = pytest.importorskip("peft")
     import transformers

@@ -4,6 +4,9 @@ import json
 
 import pytest
 from support import two_processes
+from support.nightly import nightly
+
+pytestmark = nightly
 
 SCRIPT = """
 import json, warnings
