@@ -87,6 +87,7 @@ quick: setup
 	OVERSMOOTH_QUICK=1 $(PYTEST) $(QUICK) -k 'not ($(LONG))'
 
 nightly: $(VENV)/.docs
+	$(PINNED) --editable '.[night]'
 	OVERSMOOTH_NIGHTLY=1 $(PYTEST)
 
 check: setup

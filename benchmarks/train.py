@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from oversmooth.train.cuda_graphs import captured
-from oversmooth.train.engine.smoothing import Monitor
+from oversmooth.train.engine.smoothing import SmoothingProbe
 from oversmooth.train.engine.step import Step
 from oversmooth.train.tasks.images.build import model_of
 from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES, corrupt
@@ -230,7 +230,7 @@ def main() -> None:
 
         work["augmentation"] = alone
     if "monitoring" in options.only:
-        monitor = Monitor(recipe, plain.model, plain.task.probe(plain.model, device), device)
+        monitor = SmoothingProbe(recipe, plain.model, plain.task.probe(plain.model, device), device)
         work["monitoring"] = monitor.measure
     milliseconds = interleaved(work, rounds, repeats)
     note("milliseconds", {name: round(value, 4) for name, value in milliseconds.items()})

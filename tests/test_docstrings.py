@@ -5,9 +5,8 @@ import importlib
 import inspect
 import re
 
-ROOMS = ["oversmooth"] + [
-    f"oversmooth.{room}" for room in ("metrics", "theory", "anatomy", "inputs", "steering", "models", "testing")
-]
+_NAMES = ("metrics", "theory", "anatomy", "inputs", "steering", "models", "testing", "monitor", "integrations")
+ROOMS = ["oversmooth", *(f"oversmooth.{room}" for room in _NAMES)]
 _SECTION = re.compile(r"^Args:\n(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): ", re.MULTILINE)
 

@@ -15,6 +15,23 @@ def test_the_mathematics_imports_torch_alone(module):
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("module", ["oversmooth.monitor", "oversmooth.integrations"])
+def test_watching_imports_no_trainer_and_no_logger(module):
+    libraries = {
+        "transformers",
+        "lightning",
+        "pytorch_lightning",
+        "accelerate",
+        "wandb",
+        "tensorboard",
+        "peft",
+        "altair",
+    }
+    code = f"import {module}, sys; print(sorted({libraries} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_command_line_imports_no_model_library_and_no_chart_library_until_it_draws():
     libraries = {"transformers", "timm", "torchvision", "altair"}
     code = f"import oversmooth.cli, sys; print(sorted({libraries} & set(sys.modules)))"

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from oversmooth._version import __version__
+
 TYPE_CHECKING = False  # importing typing takes as long as all that the command line needs to react to Ctrl-C
 if TYPE_CHECKING:
     from typing import Any
 
-    from oversmooth import anatomy, metrics, steering, theory
+    from oversmooth import anatomy, integrations, metrics, steering, theory
     from oversmooth.diagnosis.diagnose import diagnose
     from oversmooth.diagnosis.result import Diagnosis
     from oversmooth.models import load_steered
+    from oversmooth.monitor import Alarm, Monitor
     from oversmooth.report.comparison import compare
     from oversmooth.safety.errors import InputError
     from oversmooth.steering import fold, save_steered, steer, unsteer
 
-__version__ = "0.1.0"
 __all__ = [
+    "Alarm",
     "Diagnosis",
     "InputError",
+    "Monitor",
+    "__version__",
     "anatomy",
     "compare",
     "diagnose",
     "fold",
+    "integrations",
     "load_steered",
     "metrics",
     "save_steered",
@@ -30,13 +36,14 @@ __all__ = [
     "theory",
     "unsteer",
 ]
-_PARTS = ("anatomy", "metrics", "steering", "theory")
+_PARTS = ("anatomy", "integrations", "metrics", "steering", "theory")
 _HOMES = {
     "Diagnosis": "oversmooth.diagnosis.result",
     "InputError": "oversmooth.safety.errors",
     "compare": "oversmooth.report.comparison",
     "diagnose": "oversmooth.diagnosis.diagnose",
     "load_steered": "oversmooth.models",
+    **dict.fromkeys(("Alarm", "Monitor"), "oversmooth.monitor"),
     **dict.fromkeys(("fold", "save_steered", "steer", "unsteer"), "oversmooth.steering"),
 }
 

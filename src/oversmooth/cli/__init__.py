@@ -19,6 +19,7 @@ from oversmooth.cli import (
     steer,
     tables,
     tune,
+    watch,
 )
 from oversmooth.cli.app import app
 from oversmooth.cli.streams import err, standard_streams
@@ -41,6 +42,7 @@ __all__ = [
     "tables",
     "train",
     "tune",
+    "watch",
 ]
 
 

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import oversmooth
+from oversmooth._version import __version__
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, NormPosition
 from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis import verdict
+from oversmooth.diagnosis.blocks_alone import layers_of_blocks
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
 from oversmooth.diagnosis.facts import ModelFacts, Provenance, plain
 from oversmooth.diagnosis.layers import layers_observed
@@ -46,6 +47,7 @@ def diagnose(
     *,
     name: str | None = None,
     tokenizer: Any = None,
+    blocks: str | None = None,
     stack: str | None = None,
     heads: int | None = None,
     norm: NormPosition | None = None,
@@ -69,6 +71,8 @@ def diagnose(
             or pictures, where the model says which preprocessing it needs.
         name: of the model in reports.
         tokenizer: for the default prose, with a language model given as a module.
+        blocks: names of the blocks, such as "layers.*", of a model whose attention is not known: any modules that map
+            (batch, n, d) to (batch, n, d). Only tokens are then measured, and ``spectra`` has to be False.
         stack, heads, norm: for `anatomy.locate`.
         spectra: False leaves out everything that needs attention itself.
         joined: inputs for which ρ_rough of all heads together is computed (slow).
@@ -115,6 +119,10 @@ def diagnose(
     inside = unwrapped(check_is_module(model))
     if inside is not model:
         remarks.append(f"{type(model).__name__}: observed the module inside, whose outputs these are")
+    if blocks is not None:
+        if spectra:
+            raise InputError("spectra need attention that is known, and blocks were named; give spectra=False")
+        return _of_blocks(inside, inputs, blocks, ranks, name, about, remarks, started)
     anatomy = locate(inside, stack=stack, heads=heads, norm=norm)
     remarks += anatomy.remarks
     check_finite(inside)
@@ -133,20 +141,20 @@ def diagnose(
 
     with ONE_AT_A_TIME, torch.no_grad():
         one = run.first_input(first)
-        blocks = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
-        device = blocks[0].x.device
-        if variant != "raw" and not any(b.norm_position == "pre" and b.norm_agrees for b in blocks):
+        seen = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
+        device = seen[0].x.device
+        if variant != "raw" and not any(b.norm_position == "pre" and b.norm_agrees for b in seen):
             remarks.append(f"no known norm stands before attention here: H is raw, not {variant}")
             variant = "raw"
         settings = Settings(ranks=ranks, spectra=spectra, joined=joined, variant=variant, rule=rule, seed=seed)
         special = isinstance(first, Batch) and first.special is not None and bool(first.special[:1].any())
-        extrapolation = _extrapolate(blocks, inside, depth, seed, special, remarks) if spectra and depth else []
-        looked_at = one_input(blocks, first, one, run.mask(one), tokenizer) if look else None
-        for block in blocks:
+        extrapolation = _extrapolate(seen, inside, depth, seed, special, remarks) if spectra and depth else []
+        looked_at = one_input(seen, first, one, run.mask(one), tokenizer) if look else None
+        for block in seen:
             block.forget()
-        observed, accuracy = _observe(inside, blocks, settings, run, first, batches, inputs, progress)
+        observed, accuracy = _observe(inside, seen, settings, run, first, batches, inputs, progress)
         for call in observed.varies:
-            blocks[call].undecided = BY_INPUT
+            seen[call].undecided = BY_INPUT
     if observed.short:
         remarks.append(
             f"{observed.short} of {observed.inputs} inputs have fewer than two tokens that count: they are in no figure"
@@ -158,23 +166,23 @@ def diagnose(
         remarks += inputs.skipped[:8]
         if len(inputs.skipped) > 8:
             remarks.append(f"{len(inputs.skipped) - 8} more inputs were skipped")
-    remarks += _doubts(blocks, anatomy)
+    remarks += _doubts(seen, anatomy)
     with torch.autocast(device.type, enabled=False):
-        layers = layers_observed(blocks, observed)
+        layers = layers_observed(seen, observed)
     parameters = {id(p): p for p in inside.parameters()}
     first_layer = anatomy.layers[0]
     facts: ModelFacts = {
         "name": name or _name(inside),
         "layout": first_layer.layout.name,
         "stack": anatomy.stack,
-        "layers": len(blocks),
-        "shared": len({block.layer.name for block in blocks}) < len(blocks),
+        "layers": len(seen),
+        "shared": len({block.layer.name for block in seen}) < len(seen),
         "width": first_layer.width,
         "heads": first_layer.heads,
         "kv_heads": first_layer.kv_heads,
         "head_dim": first_layer.head_dim,
         "causal": first_layer.causal if observed.causal is None else observed.causal,
-        "norm": blocks[0].norm_position,
+        "norm": seen[0].norm_position,
         "norm_kind": first_layer.norm.kind if first_layer.norm is not None else None,
         "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
         "parameters": sum(p.numel() for p in parameters.values()),
@@ -182,7 +190,7 @@ def diagnose(
     }
     facts |= {"class": type(inside).__name__, **known, **(about or {})}  # type: ignore[typeddict-item]
     provenance: Provenance = {
-        "oversmooth": oversmooth.__version__,
+        "oversmooth": __version__,
         "platform": platform.platform(),
         "device": str(device),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -213,6 +221,57 @@ def diagnose(
     if (steering := steered_as(inside)) is not None:
         diagnosis.steering = steering.report()
         diagnosis.remarks += steering.remarks()
+    diagnosis.verdict = verdict.sentences(diagnosis)
+    return diagnosis
+
+
+def _of_blocks(
+    model: nn.Module,
+    inputs: Any,
+    blocks: str,
+    ranks: int,
+    name: str | None,
+    about: dict[str, Any] | None,
+    remarks: list[str],
+    started: float,
+) -> Diagnosis:
+    """Tokens alone, where only the names of blocks are known."""
+    check_finite(model)
+    if inputs is None:
+        raise InputError("there are no inputs, and none are known for a model of one's own; give a tensor or a dict")
+    if model.training:
+        drops = ": dropout is active and part of what was measured" if _has_dropout(model) else ", without dropout"
+        remarks.append(f"the model is in train mode{drops}")
+    with ONE_AT_A_TIME:
+        layers, tokens, width = layers_of_blocks(model, inputs, blocks, ranks)
+    parameters = list(model.parameters())
+    names = [layer.name for layer in layers[1:]]
+    facts: ModelFacts = {
+        "name": name or _name(model),
+        "stack": blocks,
+        "layers": len(names),
+        "shared": len(set(names)) < len(names),
+        "width": width,
+        "heads": 0,
+        "parameters": sum(p.numel() for p in parameters),
+        "training": model.training,
+    }
+    facts |= {"class": type(model).__name__, **(about or {})}  # type: ignore[typeddict-item]
+    provenance: Provenance = {
+        "oversmooth": __version__,
+        "platform": platform.platform(),
+        "device": str(parameters[0].device) if parameters else "cpu",
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.perf_counter() - started, 2),
+        "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
+        "inputs": len(tokens),
+        "tokens": [min(tokens), max(tokens)],
+        "rank_inputs": min(ranks, len(tokens)),
+        "joined_inputs": 0,
+    }
+    provenance |= _versions()  # type: ignore[typeddict-item]
+    remarks.append("blocks were named: their attention is not known, and tokens alone were measured")
+    diagnosis = Diagnosis(model=facts, provenance=provenance, layers=layers, remarks=remarks)
     diagnosis.verdict = verdict.sentences(diagnosis)
     return diagnosis
 

@@ -47,7 +47,7 @@ def layers_observed(blocks: list[SeenBlock], observed: Observations) -> list[Lay
                 attention_out_spread=None if attention_out is None else _spreads(attention_out),
                 without_massive=_without(observed, end),
                 massive=_massive(observed, end),
-                changes=_changes(blocks, observed, call),
+                changes=changes(blocks, observed, call),
                 spectrum=spectra[key],
                 dominance=_dominance(observed, call),
             )
@@ -55,7 +55,8 @@ def layers_observed(blocks: list[SeenBlock], observed: Observations) -> list[Lay
     return layers
 
 
-def _changes(blocks: list[SeenBlock], observed: Observations, call: int) -> list[Change]:
+def changes(blocks: list[SeenBlock], observed: Observations, call: int) -> list[Change]:
+    """What each part of a block did; call: how many blocks ran before it."""
     entry = (call, -1)
     if entry not in observed.tokens:
         entry = (call - 1, len(blocks[call - 1].stages) - 1)

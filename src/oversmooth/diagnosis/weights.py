@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import oversmooth
+from oversmooth._version import __version__
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis.facts import Number, plain
 from oversmooth.diagnosis.parts import Eigenvalues, Layer, Spectrum
@@ -211,7 +211,7 @@ def diagnose_weights(
             "norm_kind": first.norm.kind if first.norm is not None else None,
         },
         provenance={
-            "oversmooth": oversmooth.__version__,
+            "oversmooth": __version__,
             "torch": str(torch.__version__),
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "seconds": round(time.perf_counter() - started, 2),
@@ -265,7 +265,7 @@ class Memory:
             question: the options.
         """
         facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
-        return cls(cache_folder(), json.dumps([oversmooth.__version__, facts, [str(q) for q in question]]))
+        return cls(cache_folder(), json.dumps([__version__, facts, [str(q) for q in question]]))
 
     def read(self) -> dict[str, Spectrum]:
         """Finished layers by name.

@@ -24,6 +24,7 @@ from oversmooth.theory.weights import (
     centre_features,
     fold_norm,
     head_spectrum,
+    joined_asymmetry,
     joined_spectrum,
     repeat_shared_heads,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "head_verdicts",
     "is_causal",
     "is_row_stochastic",
+    "joined_asymmetry",
     "joined_spectrum",
     "repeat_shared_heads",
     "shifted_dominance",

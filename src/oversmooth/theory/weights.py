@@ -78,19 +78,25 @@ def head_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
 
 
 def asymmetry(W_V: Tensor, W_O: Tensor) -> Tensor:
-    """``‖(H − Hᵀ)/2‖ / ‖H‖`` per head, in the Frobenius norm: 0 where H is symmetric, 1 where it is skew. ``(heads,)``
+    """``‖H − Hᵀ‖/‖H‖`` per head, in the Frobenius norm: 0 where H is symmetric, 2 where it is skew.
 
-    H is never formed: ``‖H − Hᵀ‖² = 2‖H‖² − 2 tr H²``, and both are of k by k products. NaN where H is 0.
+    H is never formed: ``‖H − Hᵀ‖² = 2‖H‖² − 2 tr H²``, and both are of k by k products.
 
     Args:
-        W_V: ``(heads, d, k)``
-        W_O: ``(heads, k, d)``
+        W_V: ``(..., heads, d, k)``, value weights.
+        W_O: ``(..., heads, k, d)``, output weights.
+
+    Returns:
+        ``(..., heads)`` in float64, NaN where H is zero.
+
+    >>> asymmetry(torch.eye(2)[None], torch.tensor([[[1.0, 2.0], [0.0, 1.0]]]))
+    tensor([1.1547], dtype=torch.float64)
     """
-    V, O = W_V.double(), W_O.double()  # noqa: E741
-    size = ((V.mT @ V) * (O @ O.mT)).sum((-2, -1))
+    V, O = (weight.double() for weight in check_weights(W_V, W_O))  # noqa: E741
     product = O @ V
+    size = ((V.mT @ V) * (O @ O.mT)).sum((-2, -1))
     trace = (product * product.mT).sum((-2, -1))
-    return ((1 - trace / size) / 2).clamp(min=0).sqrt()
+    return (2 - 2 * trace / size).clamp(min=0).sqrt()
 
 
 def smaller_product(V: Tensor, O: Tensor) -> Tensor:  # noqa: E741
@@ -112,6 +118,20 @@ def joined_spectrum(W_V: Tensor, W_O: Tensor) -> Tensor:
     """
     W_V, W_O = check_weights(W_V, W_O)
     return eigenvalues(smaller_product(*stack_heads(W_V, W_O)))
+
+
+def joined_asymmetry(W_V: Tensor, W_O: Tensor) -> Tensor:
+    """``‖H − Hᵀ‖/‖H‖`` of all heads together.
+
+    Args:
+        W_V: ``(..., heads, d, k)``, value weights.
+        W_O: ``(..., heads, k, d)``, output weights.
+
+    Returns:
+        ``(...)`` in float64, NaN where H is zero.
+    """
+    V, O = stack_heads(*check_weights(W_V, W_O))  # noqa: E741
+    return asymmetry(V[..., None, :, :], O[..., None, :, :])[..., 0]
 
 
 def stack_heads(W_V: Tensor, W_O: Tensor) -> tuple[Tensor, Tensor]:

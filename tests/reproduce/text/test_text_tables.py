@@ -71,7 +71,7 @@ def test_asymmetry_is_that_of_the_whole_matrix(symmetric):
     W_O = W_V.mT * torch.randn(3, 4, 1, generator=generator) if symmetric else torch.randn(3, 4, 7, generator=generator)
     for head, value in enumerate(asymmetry(W_V, W_O)):
         H = W_V[head] @ W_O[head].double()
-        wanted = torch.linalg.norm((H - H.T) / 2) / torch.linalg.norm(H)
+        wanted = torch.linalg.norm(H - H.T) / torch.linalg.norm(H)
         assert float(value) == pytest.approx(float(wanted), abs=1e-7)
     assert symmetric == bool((asymmetry(W_V, W_O) < 1e-6).all())
 
@@ -144,5 +144,5 @@ def test_the_look_at_weights_is_that_of_each_block(variant):
         by_hand = []
         for V, O in zip(values, back, strict=True):  # noqa: E741
             H = V.T @ O
-            by_hand.append(float(torch.linalg.norm((H - H.T) / 2) / torch.linalg.norm(H)))
+            by_hand.append(float(torch.linalg.norm(H - H.T) / torch.linalg.norm(H)))
         assert value == pytest.approx(sum(by_hand) / heads, abs=1e-4)

@@ -19,7 +19,7 @@ from support.train_example import RECIPE, blobs, plain, splits, step_of, train
 from oversmooth.safety.errors import InputError
 from oversmooth.train import cuda_graphs
 from oversmooth.train.engine import loop
-from oversmooth.train.engine.smoothing import Monitor
+from oversmooth.train.engine.smoothing import SmoothingProbe
 from oversmooth.train.tasks.images import data, task
 from oversmooth.train.tasks.images.build import augment_of, model_of
 from oversmooth.train.tasks.images.data.splits import Splits
@@ -196,8 +196,8 @@ def check_evaluation_and_monitoring_are_those_of_a_cpu():
     theirs = Evaluator(recipe, model, CPU, batch=128).predicted(images)
     assert (ours == theirs).float().mean() > 0.97
     watched = ImagesTask(recipe, Splits(blobs(40, 0), blobs(24, 1)))
-    here = Monitor(recipe, moved, watched.probe(moved, gpu()), gpu()).measure()
-    there = Monitor(recipe, model, watched.probe(model, CPU), CPU).measure()
+    here = SmoothingProbe(recipe, moved, watched.probe(moved, gpu()), gpu()).measure()
+    there = SmoothingProbe(recipe, model, watched.probe(model, CPU), CPU).measure()
     for name, values in here.items():
         assert all(abs(a - b) < 2e-3 for a, b in zip(values, there[name], strict=True)), (name, values, there[name])
 

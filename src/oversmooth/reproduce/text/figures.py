@@ -106,6 +106,6 @@ def write(drawn: list[Diagnosis], points: list[table_charts.Point], folder: Path
         yield path
     if points:
         path = folder / f"asymmetry.{ending}"
-        panel = ("asymmetry of H, mean over blocks", points, "‖(H − Hᵀ)/2‖ / ‖H‖")
+        panel = ("asymmetry of H, mean over blocks", points, "‖H − Hᵀ‖ / ‖H‖")
         figures.write(table_charts.lines([panel], "step"), path)
         yield path

@@ -29,6 +29,6 @@ class Masked(TextTable):
     note = (
         "Perplexity of hidden BPE tokens, 15 % of all and the same for every model, after the last epoch; mean ± "
         "standard deviation over seeds (their number). HFC/LFC of what leaves the last block, of 8 windows of the "
-        "validation text; asymmetry of H, ‖(H − Hᵀ)/2‖/‖H‖, the mean over heads and blocks, when training began and "
+        "validation text; asymmetry of H, ‖H − Hᵀ‖/‖H‖, the mean over heads and blocks, when training began and "
         "ended. Every row saw the same number of tokens, with the same recipe and seeds; none was tuned."
     )

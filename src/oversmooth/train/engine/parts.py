@@ -14,7 +14,7 @@ from torch import nn
 
 from oversmooth.train.engine import failure
 from oversmooth.train.engine.ranks import Ranks
-from oversmooth.train.engine.smoothing import Monitor
+from oversmooth.train.engine.smoothing import SmoothingProbe
 from oversmooth.train.engine.step import Step
 from oversmooth.train.engine.task import Evaluation, Task
 
@@ -26,7 +26,7 @@ class Parts:
     model: nn.Module
     step: Step
     evaluation: Evaluation
-    monitor: Monitor | None
+    monitor: SmoothingProbe | None
 
 
 def build(task: Task, device: torch.device, ranks: Ranks, *, monitored: bool, compiled: bool | None) -> Parts:
@@ -40,7 +40,7 @@ def build(task: Task, device: torch.device, ranks: Ranks, *, monitored: bool, co
     try:
         step = Step(task, model, device, ranks, compiled=compiled)
         evaluation = task.evaluation(model, device, compiled=compiled)
-        monitor = Monitor(task.recipe, model, task.probe(model, device), device) if monitored else None
+        monitor = SmoothingProbe(task.recipe, model, task.probe(model, device), device) if monitored else None
         return Parts(model, step, evaluation, monitor)
     except torch.OutOfMemoryError:
         del model

@@ -1,0 +1,98 @@
+"""`oversmooth watch`: what a training has shown so far, live in the terminal and as a page."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oversmooth.cli.app import app, out
+from oversmooth.safety.errors import InputError
+
+if TYPE_CHECKING:
+    from oversmooth.monitor.history import History
+
+_LINES = "▁▂▃▄▅▆▇█"
+
+
+@app.command()
+def watch(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs that are or were watched.")],
+    html: Annotated[Path | None, typer.Option(help="The page to write, again whenever something new is seen.")] = None,
+    follow: Annotated[bool, typer.Option("--follow/--once", help="Go on until Ctrl-C, or show what there is.")] = False,
+    seconds: Annotated[float, typer.Option(help="Between looks at the files.")] = 5.0,
+) -> None:
+    """Draw what trainings have written so far: by depth in the last look, and over time."""
+    from rich.console import Group
+    from rich.live import Live
+
+    from oversmooth.monitor.history import History
+    from oversmooth.report import film
+    from oversmooth.safety import arguments
+
+    wait = float(arguments.number(seconds, "--seconds", "give a number of seconds over 0"))
+    if wait <= 0:
+        raise InputError(f"--seconds is {seconds:g}; give a number of seconds over 0")
+    if html is not None:
+        film.check(html)
+
+    def read() -> list[History]:
+        return [History.load(run) for run in runs]
+
+    def write(histories: list[History]) -> None:
+        if html is not None and any(len(history) for history in histories):
+            film.save([film.Run(history.name, history.rows) for history in histories], html)
+
+    histories = read()
+    write(histories)
+    if not follow:
+        for history in histories:
+            out.print(table_of(history))
+        if html is not None:
+            out.print(f"wrote {html}")
+        return
+    seen = [history.steps for history in histories]
+    with Live(Group(*map(table_of, histories)), console=out, refresh_per_second=4) as live:
+        while True:
+            time.sleep(wait)
+            histories = read()
+            if (new := [history.steps for history in histories]) != seen:
+                seen = new
+                live.update(Group(*map(table_of, histories)))
+                write(histories)
+
+
+def table_of(history: History) -> Any:
+    """A run: by metric the last look by depth as a row of bars, its ends, and the last depth over time."""
+    from rich.table import Table
+
+    from oversmooth.report.style import number
+
+    steps = history.steps
+    span = f"{len(steps)} looks, step {steps[-1]:,}" if steps else "no looks yet"
+    table = Table(title=f"{history.name}: {span}", title_justify="left", box=None, header_style="dim")
+    for heading in ("", "first block → last", "by depth", "after the last block, over time"):
+        table.add_column(heading)
+    for name in history.metrics:
+        rows = [row[name] for row in history.rows if name in row]
+        last = rows[-1] if isinstance(rows[-1], list) else [rows[-1]]
+        over = [(row[-1] if row else None) if isinstance(row, list) else row for row in rows]
+        ends = f"{number(last[0])} → {number(last[-1])}" if len(last) > 1 else number(last[0])
+        table.add_row(name, ends, bars(last), f"{bars(over)} {number(over[0])} → {number(over[-1])}")
+    return table
+
+
+def bars(values: list[float | None], most: int = 32) -> str:
+    """Numbers as a row of blocks, thinned to what a line takes; a dot where there is none.
+
+    >>> bars([0.0, 0.5, 1.0]), bars([None, 2.0]), bars([1.0, 1.0])
+    ('▁▅█', '·▁', '▁▁')
+    """
+    stride = max(1, -(-len(values) // most))
+    kept = values[::stride]
+    known = [value for value in kept if value is not None]
+    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    scale = (len(_LINES) - 1) / (high - low) if high > low else 0.0
+    return "".join("·" if value is None else _LINES[int((value - low) * scale + 0.5)] for value in kept)

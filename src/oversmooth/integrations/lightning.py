@@ -1,0 +1,182 @@
+"""Smoothing watched in Lightning, logged to the loggers that the trainer has."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from oversmooth.integrations.guessing import probe_of
+from oversmooth.monitor import History, Monitor
+from oversmooth.monitor.history import FILE
+from oversmooth.monitor.names import keys
+from oversmooth.monitor.warning import say
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.libraries import import_library
+
+# The same classes under two names: whoever uses one cannot use the callbacks of the other.
+_LIBRARY = "lightning.pytorch" if importlib.util.find_spec("lightning") else "pytorch_lightning"
+_callbacks: Any = import_library(f"{_LIBRARY}.callbacks", "a callback for Lightning")
+
+
+class LightningSmoothing(_callbacks.Callback):  # type: ignore[misc]
+    """A callback that looks at smoothing every so many steps and hands it to every logger of the trainer.
+
+    It is written at the step it belongs to, whatever ``log_every_n_steps`` says, and is among ``callback_metrics``, so
+    that EarlyStopping and ModelCheckpoint can go by it.
+
+    Args:
+        every: steps of the optimiser between looks.
+        probe: a batch as the module's ``forward`` takes it; None: the first examples of the training data.
+        passing: watch the training batch as it passes, in place of a probe.
+        inputs: examples of the probe that is made.
+        model: the name of the module to watch inside the LightningModule; None: the LightningModule itself.
+        history: where to write what is seen; None: the trainer's log directory; False: nowhere.
+        **settings: for `oversmooth.Monitor`: what to see, alarms, sinks.
+    """
+
+    def __init__(
+        self,
+        every: int = 100,
+        *,
+        probe: Any = None,
+        passing: bool = False,
+        inputs: int = 8,
+        model: str | None = None,
+        history: str | Path | bool | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self.every = arguments.whole(every, "every", least=1)
+        self.inputs = arguments.whole(inputs, "inputs", least=1)
+        self.probe, self.passing, self.model = probe, passing, model
+        self._history, self.settings = history, settings
+        self.monitor: Monitor | None = None
+        self._last = 0
+
+    @property
+    def history(self) -> History:
+        """What was seen so far."""
+        return History() if self.monitor is None else self.monitor.history
+
+    def to_html(self, path: str | Path, *others: History) -> None:
+        """Write the film.
+
+        Args:
+            path: of the page, .html.
+            others: histories of other runs, laid over this one.
+        """
+        if self.monitor is None:
+            raise InputError("nothing was watched yet; fit first")
+        self.monitor.to_html(path, *others)
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Before anything is wrapped: the time to put hooks on.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: what is trained.
+            stage: "fit", "validate", …
+        """
+        if stage == "fit" and self.passing:
+            self._begin(trainer, pl_module)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Training begins, or goes on.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: what is trained.
+        """
+        self._last = trainer.global_step
+        if not self.passing:
+            self._begin(trainer, pl_module)
+        elif self.monitor is not None and self.monitor.is_open:
+            try:
+                self.monitor.restart(self._path(trainer), trainer.global_step)
+            except (InputError, OSError) as error:
+                say(f"what is seen is kept in memory alone: {error}")
+
+    def _path(self, trainer: Any) -> Path | None:
+        if self._history is False or not trainer.is_global_zero:
+            return None
+        if self._history not in (None, True):
+            return Path(str(self._history))
+        folder = trainer.log_dir or trainer.default_root_dir
+        return Path(folder) / FILE
+
+    def _begin(self, trainer: Any, pl_module: Any) -> None:
+        try:
+            watched: nn.Module = pl_module if self.model is None else pl_module.get_submodule(self.model)
+            probe = self.probe
+            if probe is None and not self.passing:
+                loader = trainer.train_dataloader
+                probe = probe_of(
+                    getattr(loader, "dataset", None), getattr(loader, "collate_fn", None), watched, self.inputs
+                )
+            path = None if self.passing else self._path(trainer)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            step = trainer.global_step
+            self.monitor = Monitor(
+                watched,
+                probe,
+                self.every,
+                passing=self.passing,
+                history=path,
+                resume=step > 0,
+                start=step,
+                **{"together": trainer.world_size > 1 or None, **self.settings},
+            )
+        except (InputError, OSError, AttributeError) as error:
+            self.monitor = None
+            say(f"smoothing is not watched: {error}")
+
+    def on_train_batch_end(
+        self,
+        trainer: Any,
+        pl_module: Any,
+        outputs: Any,  # noqa: ARG002
+        batch: Any,  # noqa: ARG002
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        """A batch is done, and with accumulation perhaps a step.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: what is trained.
+            outputs: of the training step.
+            batch: the batch.
+            batch_idx: its number.
+        """
+        monitor = self.monitor
+        if monitor is None or trainer.global_step == self._last:
+            return
+        self._last = monitor_step = trainer.global_step
+        monitor.steps = monitor_step - 1
+        if monitor.step() and monitor.history.rows and monitor.history.rows[-1]["step"] == monitor_step:
+            self._log(trainer, pl_module, keys(monitor.history.rows[-1]))
+        if monitor.should_stop:
+            trainer.should_stop = True
+
+    @staticmethod
+    def _log(trainer: Any, pl_module: Any, values: dict[str, float]) -> None:
+        # To the loggers at once, which write on the first process alone; log() would wait for log_every_n_steps, and
+        # throw away what comes between.
+        for logger in trainer.loggers:
+            logger.log_metrics(dict(values), step=trainer.global_step)
+        # On every process alike: averaging over them here would make those wait that have nothing to say.
+        pl_module.log_dict(dict(values), logger=False, on_step=True, on_epoch=False, sync_dist=False, batch_size=1)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Training ends: hooks come off.
+
+        Args:
+            trainer: Lightning's.
+            pl_module: what is trained.
+        """
+        if self.monitor is not None:
+            self.monitor.close()

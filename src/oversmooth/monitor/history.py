@@ -1,0 +1,209 @@
+"""What was seen, look by look: in memory, and as JSON lines on disk that a restarted training goes on with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oversmooth.monitor.names import LABELS, Row, depth_of
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import check_folder, parse_json, read_bytes, whole_file
+from oversmooth.safety.foreign import json_text
+from oversmooth.safety.libraries import import_library
+
+if TYPE_CHECKING:
+    import pandas
+
+FILE = "smoothing.jsonl"
+"""The name under which a run's directory has it; that of our own trainer, too."""
+_MOST = 2**30
+
+
+class History:
+    """The looks of one run, in the order of their steps, no step twice.
+
+    Args:
+        path: the file of JSON lines that each look is added to; None: memory alone.
+        resume: whether to go on with what the file holds. Otherwise a file that is there is kept, under another name.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, resume: bool = False) -> None:
+        self.path = None if path is None else arguments.path(path, "history", "give the path of a file as text")
+        self.rows: list[Row] = []
+        self.about: dict[str, Any] = {}
+        """What is known of the run: its name, the model's class and the names of its blocks."""
+        if self.path is None:
+            return
+        if self.path.is_dir():
+            self.path = self.path / FILE
+        check_folder(self.path.parent)
+        if self.path.is_file():
+            if resume:
+                self.rows, self.about = _read(self.path)
+            else:
+                _put_aside(self.path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> History:
+        """What a run has written so far.
+
+        Args:
+            path: the file, or the directory it lies in.
+
+        Raises:
+            InputError: there is none.
+        """
+        given = arguments.path(path, "the run", "give its directory, or the file of JSON lines")
+        file = given / FILE if given.is_dir() else given
+        if not file.is_file():
+            raise InputError(f"{given} has no {FILE}; give the directory of a run that is or was watched")
+        history = cls()
+        history.rows, history.about = _read(file)
+        history.path = file
+        return history
+
+    @property
+    def name(self) -> str:
+        """Of the run: as it was given, or after its directory."""
+        given = str(self.about.get("name") or "")
+        return given or ("this run" if self.path is None else self.path.resolve().parent.name)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of all that was seen, in the order in which they are shown."""
+        seen = {name for row in self.rows for name in row if name != "step"}
+        return [*(name for name in LABELS if name in seen), *sorted(seen - set(LABELS))]
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps at which somebody looked."""
+        return [row["step"] for row in self.rows]
+
+    def add(self, row: Row) -> None:
+        """Add a look. One of the same step or of later ones, from before a restart, gives way.
+
+        Args:
+            row: the look.
+
+        Raises:
+            OSError: it could not be written; it is in memory all the same.
+        """
+        fresh = not self.rows
+        cut = self.cut(row["step"] - 1, write=False)
+        self.rows.append(row)
+        if self.path is None:
+            return
+        if cut or fresh:
+            self._rewrite()
+        else:
+            line = json_text(row) + "\n"
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+
+    def cut(self, step: int, *, write: bool = True) -> bool:
+        """Drop what was seen after a step; whether there was anything.
+
+        Args:
+            step: the last that stays.
+            write: whether the file follows at once.
+        """
+        kept = [row for row in self.rows if row["step"] <= step]
+        cut = len(kept) < len(self.rows)
+        self.rows = kept
+        if cut and write and self.path is not None:
+            self._rewrite()
+        return cut
+
+    def _rewrite(self) -> None:
+        assert self.path is not None
+        lines = [{"about": self.about}, *self.rows] if self.about else self.rows
+        with whole_file(self.path) as temporary:
+            temporary.write_text("".join(json_text(line) + "\n" for line in lines), encoding="utf-8")
+
+    def curve(self, metric: str, step: int | None = None) -> list[float | None]:
+        """A metric by depth.
+
+        Args:
+            metric: its name, such as "cos".
+            step: of the look; None: the last that has it.
+
+        Raises:
+            InputError: it was not seen.
+        """
+        for row in reversed(self.rows):
+            if metric in row and step in (None, row["step"]):
+                return list(row[metric]) if isinstance(row[metric], list) else [row[metric]]
+        at = "" if step is None else f" at step {step}"
+        known = ", ".join(self.metrics) or "nothing yet"
+        raise InputError(f"{arguments.shown(metric)} was not seen{at}; there is {known}")
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per look and depth, with a column for each metric.
+
+        What is one number for the whole model stands in every row of its look; what belongs to blocks is missing at
+        depth 0.
+        """
+        pandas = import_library("pandas", "a table of what was seen")
+        names = self.about.get("blocks") or []
+        table = []
+        for row in self.rows:
+            lists = {name: value for name, value in row.items() if isinstance(value, list)}
+            single = {name: value for name, value in row.items() if not isinstance(value, list)}
+            cells: dict[int, dict[str, Any]] = {}
+            for name, values in lists.items():
+                for index, value in enumerate(values):
+                    cells.setdefault(depth_of(name, index), {})[name] = value
+            for depth in sorted(cells) or [0]:
+                layer = "embedding" if depth == 0 else names[depth - 1] if depth <= len(names) else f"layer {depth}"
+                table.append({"depth": depth, "layer": layer, **single, **cells.get(depth, {})})
+        columns = ["step", "depth", "layer", *self.metrics]
+        return pandas.DataFrame(table, columns=columns)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        span = f", steps {self.rows[0]['step']} to {self.rows[-1]['step']}" if self.rows else ""
+        return f"<History of {self.name}: {len(self.rows)} looks{span}>"
+
+
+def _read(path: Path) -> tuple[list[Row], dict[str, Any]]:
+    """All whole lines, up to one that was cut off or is none of ours; of a step that is there twice the last."""
+    rows: dict[int, Row] = {}
+    about: dict[str, Any] = {}
+    for line in read_bytes(path, "give the file of a run", _MOST).split(b"\n")[:-1]:
+        try:
+            row = parse_json(line, "no line", "remove it")
+        except InputError:
+            break
+        if not isinstance(row, dict):
+            break
+        if isinstance(row.get("about"), dict):
+            about = row["about"]
+        elif isinstance(row.get("step"), int):
+            rows = {step: seen for step, seen in rows.items() if step < row["step"]}
+            rows[row["step"]] = {name: value for name, value in row.items() if _is_plain(value)}
+        else:
+            break
+    return list(rows.values()), about
+
+
+def _is_plain(value: Any) -> bool:
+    values: Sequence[Any] = value if isinstance(value, list) else [value]
+    return all(one is None or (isinstance(one, (int, float)) and not isinstance(one, bool)) for one in values)
+
+
+def _put_aside(path: Path) -> None:
+    """What an earlier run wrote there stays, under the first number that is free."""
+    if path.stat().st_size == 0:
+        return
+    number = 1
+    while (other := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
+        number += 1
+    try:
+        path.rename(other)
+    except OSError as error:
+        raise InputError(f"{path} cannot be kept as {other.name} ({reason(error)}); name another file") from error

@@ -1,0 +1,276 @@
+"""One look at a model in training: a pass of its own over a fixed batch, and its weights. Nothing is left behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.anatomy.calls import PADDING_HIDDEN, PADDING_SHOWN
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.diagnosis.facts import plain
+from oversmooth.diagnosis.layers import changes
+from oversmooth.diagnosis.parts import share_of_smoothing
+from oversmooth.monitor.gauge import band_norms
+from oversmooth.observe import Observations, Observer, SeenBlock, Settings, study
+from oversmooth.observe.depths import Depths, every_depth
+from oversmooth.observe.untouched import untouched
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.steering import steering_of, verify
+from oversmooth.theory.weights import head_spectrum, joined_asymmetry
+
+Loss = Callable[[Any, Any], Tensor]
+"""Gets what the model gave and the probe."""
+_ZERO = 1e-6  # relative: the sign of a smaller eigenvalue is rounding
+_PARTS = ("attention", "mlp", "norm")
+
+
+@dataclass
+class Probe:
+    """A fixed batch, in the form in which the model takes it."""
+
+    given: Any
+    loss: Loss | None = None
+
+    def __post_init__(self) -> None:
+        if not _tensors(self.given):
+            raise InputError(
+                f"the probe is {arguments.shown(self.given)}; give a batch: a tensor, a dict of the model's arguments, "
+                "or a tuple of them"
+            )
+
+    def run(self, model: nn.Module) -> Any:
+        """What the model gives for it, on the model's device and in its precision."""
+        parameter = next(model.parameters(), None)
+
+        def moved(value: Any) -> Any:
+            if not isinstance(value, Tensor) or parameter is None:
+                return value
+            half = value.is_floating_point() and parameter.dtype in (torch.float16, torch.bfloat16, torch.float64)
+            return value.to(parameter.device, parameter.dtype if half else value.dtype)
+
+        given = self.given
+        try:
+            if isinstance(given, Tensor):
+                return model(moved(given))
+            if isinstance(given, Mapping):
+                return model(**{str(name): moved(value) for name, value in given.items()})
+            return model(*map(moved, given))
+        except InputError:
+            raise
+        except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(
+                f"the model does not run on the probe ({reason(error)}); give one that it takes"
+            ) from error
+
+    def mask(self) -> Tensor | None:
+        """``(batch, n)``: the tokens that are not padding, by the name of an argument."""
+        if not isinstance(self.given, Mapping):
+            return None
+        shown, hidden = self.given.get(PADDING_SHOWN), self.given.get(PADDING_HIDDEN)
+        if isinstance(shown, Tensor) and shown.ndim == 2:
+            return shown.bool()
+        return ~hidden.bool() if isinstance(hidden, Tensor) else None
+
+    def loss_of(self, out: Any) -> Tensor:
+        """A number to differentiate."""
+        if self.loss is not None:
+            loss: Any = self.loss(out, self.given)
+        else:
+            loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise InputError(
+                "the probe comes without a loss, which gradients need; give labels in it, or loss=, of what the "
+                "model gives and the probe"
+            )
+        return loss
+
+
+def _tensors(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(isinstance(one, Tensor) for one in value.values())
+    if isinstance(value, (tuple, list)):
+        return bool(value) and isinstance(value[0], Tensor)
+    return isinstance(value, Tensor)
+
+
+@dataclass
+class Eyes:
+    """All that looks need to know of the model."""
+
+    model: nn.Module
+    """The module itself, without wrappers."""
+    blocks: list[tuple[str, nn.Module]]
+    anatomy: Anatomy | None
+    """None: its attention is not known."""
+    why_unknown: str = ""
+
+    def known(self, what: str) -> Anatomy:
+        """The anatomy, for what needs it."""
+        if self.anatomy is None:
+            why = self.why_unknown or "blocks were named, and their attention is not known"
+            raise InputError(f"{what} need attention that is known: {why}; leave them out")
+        return self.anatomy
+
+
+def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> dict[str, list[float]]:
+    """Metrics of the tokens at every depth, mean over the probe's inputs."""
+    depths, mask = Depths(ranks=ranks, cosines=bool({"cos", "abs_cos"} & set(names))), probe.mask()
+
+    def seen(depth: int, x: Tensor) -> None:
+        fits = mask is not None and mask.shape == x.shape[:2]
+        depths.add(depth, x, mask.to(x.device) if fits and mask is not None else None)
+
+    watched = every_depth(eyes.blocks, seen)
+    with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad(), watched as ran:
+        probe.run(eyes.model)
+    silent = [name for name, _ in eyes.blocks if name not in ran]
+    if silent:
+        raise InputError(
+            f"{len(silent)} of {len(eyes.blocks)} blocks did not run on the probe, {silent[0]} first; give inputs that "
+            "pass through all of them, or name the blocks"
+        )
+    return depths.means(names)
+
+
+def parts(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
+    """By part: the change of log HFC/LFC through it in every block."""
+    blocks, observed = _observed(eyes, probe, eyes.known("changes by part"), Settings(ranks=0, spectra=False, joined=0))
+    found: dict[str, list[float | None]] = {}
+    for call in range(len(blocks)):
+        for change in changes(blocks, observed, call):
+            name = f"change_{change.part if change.part in _PARTS else 'other'}"
+            row = found.setdefault(name, [None] * len(blocks))
+            if change.log_hfc_lfc is not None:
+                row[call] = (row[call] or 0.0) + change.log_hfc_lfc
+    return found
+
+
+def dominance(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
+    """The share of (input, head) cases whose smoothing eigenvalue dominates, in every block."""
+    settings = Settings(ranks=0, spectra=True, joined=0)
+    blocks, observed = _observed(eyes, probe, eyes.known("shares of dominance"), settings)
+    cases = [[v for row in observed.verdict.get(call, []) for v in row] for call in range(len(blocks))]
+    return {"smoothing_share": [share_of_smoothing(words) if words else None for words in cases]}
+
+
+def _observed(eyes: Eyes, probe: Probe, anatomy: Anatomy, settings: Settings) -> tuple[list[SeenBlock], Observations]:
+    mask = probe.mask()
+    with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad():
+        blocks = study(eyes.model, anatomy, lambda: probe.run(eyes.model), mask, attention=settings.spectra)
+        for block in blocks:
+            block.forget()
+        with Observer(eyes.model, blocks, settings) as observer:
+            observer.begin(mask=mask)
+            probe.run(eyes.model)
+    return blocks, observer.observations
+
+
+@torch.no_grad()
+def spectra(eyes: Eyes) -> dict[str, list[float | None]]:
+    """Per block, over the eigenvalues of every head's H: the share with negative real part and the largest |keep + λ|;
+    and how far the H of all heads together is from symmetric.
+    """
+    rows = [_spectrum(eyes.model, layer) for layer in eyes.known("spectra")]
+    names = ("negative_share", "rho_smooth", "asymmetry")
+    return {name: [plain(row[index]) for row in rows] for index, name in enumerate(names)}
+
+
+def _spectrum(model: nn.Module, layer: AttentionLayer) -> tuple[float, float, float]:
+    with _gathered(model, layer.name):
+        W_V, W_O = layer.W_V, layer.W_O
+        W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
+        values = head_spectrum(W_V, W_O).flatten()
+        negative = (values.real < -_ZERO * values.abs().max()).double().mean()
+        return float(negative), float((layer.keep + values).abs().max()), float(joined_asymmetry(W_V, W_O))
+
+
+def steering(eyes: Eyes) -> dict[str, list[float | None] | float]:
+    """Of a steered model: the strength in every block, the distance to the flip, and whether every promise holds."""
+    record = steering_of(eyes.model)
+    if record is None:
+        return {}
+    found: dict[str, list[float | None] | float] = {}
+    layers = list(record.anatomy)
+    strengths: list[float | None] = [None] * len(layers)
+    for index, layer in enumerate(layers):
+        site = record.site(layer.name)
+        held = [getattr(part, "strength", None) for part in site.parts.values()] if site is not None else []
+        known = [float(s.detach().float().mean()) if isinstance(s, Tensor) else float(s) for s in held if s is not None]
+        if known:
+            strengths[index] = plain(math.fsum(known) / len(known))
+    if any(value is not None for value in strengths):
+        found["strength"] = strengths
+    if record.reparametrized:
+        checked = verify(eyes.model)
+        rooms: list[float | None] = [None] * len(layers)
+        for check in checked.layers:
+            if check.room is not None and check.index < len(rooms):
+                rooms[check.index] = plain(check.room)
+        found |= {"room": rooms, "verified": float(checked.ok)}
+    return found
+
+
+def gradients(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
+    """Of the probe's loss: the norm of the gradient after every block, and the share of it that is HFC."""
+    if is_sharded(eyes.model):
+        raise InputError("gradients by band of a sharded model come from the passing batch alone; leave them out")
+    arrays: list[Tensor] = []
+    with untouched(eyes.model), torch.enable_grad():
+        with every_depth(eyes.blocks, lambda depth, x: arrays.append(x) if depth else None):
+            out = probe.run(eyes.model)
+        loss = probe.loss_of(out)
+        wanted = [x for x in arrays if x.requires_grad]
+        if not wanted:
+            raise InputError("no block of this model has a gradient, as all before the loss is frozen; leave them out")
+        # Of these arrays alone: no parameter gets a .grad.
+        given = dict(zip(map(id, wanted), torch.autograd.grad(loss, wanted, allow_unused=True), strict=True))
+    norms: list[float | None] = []
+    shares: list[float | None] = []
+    for x in arrays:
+        gradient = given.get(id(x))
+        norm, share = (None, None) if gradient is None else map(plain, band_norms(gradient))
+        norms.append(norm)
+        shares.append(share)
+    return {"gradient_norm": norms, "gradient_hfc": shares}
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether parameters are spread over processes (FSDP2, tensor parallelism): then all of them look, or none."""
+    return any(type(p).__name__ == "DTensor" or hasattr(p, "full_tensor") for p in model.parameters())
+
+
+def _sharded_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, module in model.named_modules():
+        if callable(getattr(module, "unshard", None)) and callable(getattr(module, "reshard", None)):
+            yield name, module
+
+
+@contextmanager
+def _unsharded_after(model: nn.Module) -> Iterator[None]:
+    """What a pass has gathered is let go: the next step of the optimiser would not reach it."""
+    try:
+        yield
+    finally:
+        for _, module in _sharded_modules(model):
+            module.reshard()
+
+
+@contextmanager
+def _gathered(model: nn.Module, layer: str) -> Iterator[None]:
+    """The weights of one layer whole, where they are spread over processes; all of them get here together."""
+    around = [m for name, m in _sharded_modules(model) if not name or f"{layer}.".startswith(f"{name}.")
+              or name.startswith(f"{layer}.")]  # fmt: skip
+    for module in around:
+        module.unshard()
+    try:
+        yield
+    finally:
+        for module in around:
+            module.reshard()

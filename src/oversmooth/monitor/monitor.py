@@ -1,0 +1,389 @@
+"""Smoothing watched while a model trains: when to look, what to look at, where it goes. The training is as without."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from oversmooth.anatomy import locate
+from oversmooth.anatomy.layer import Anatomy
+from oversmooth.anatomy.live import check_is_module, unwrapped
+from oversmooth.anatomy.steered import steered_as
+from oversmooth.diagnosis.facts import plain
+from oversmooth.monitor import alarm as alarms_module
+from oversmooth.monitor import looks
+from oversmooth.monitor import sinks as sinks_module
+from oversmooth.monitor.alarm import Alarm, Crossing
+from oversmooth.monitor.gauge import Gauge, check_not_compiled
+from oversmooth.monitor.history import History
+from oversmooth.monitor.looks import Eyes, Probe
+from oversmooth.monitor.names import TOKENS, Row, keys
+from oversmooth.monitor.processes import fingerprint, mean_over, rank
+from oversmooth.monitor.warning import say
+from oversmooth.observe.blocks import named_blocks, repeated_blocks
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError, reason
+
+DEFAULT_TOKENS = ("hfc_lfc", "cos", "effective_rank")
+_PASSING = ("hfc_lfc", "cos", "effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance")
+
+
+class Monitor:
+    """Looks at a model every so many steps of its training, which is bit for bit what it would be without.
+
+    ::
+
+        monitor = oversmooth.Monitor(model, probe=batch, every=100)
+        for batch in loader:
+            ...
+            optimizer.step()
+            monitor.step()
+        monitor.history.to_pandas()
+        monitor.to_html("film.html")
+
+    A look that fails warns once, with the reason, and the training goes on. In several processes each has a monitor, or
+    the first alone; where weights are sharded, and where ``together`` is said, each must have one.
+
+    Args:
+        model: what is trained; wrapped or compiled as it may be, before or after.
+        probe: a fixed batch that the model takes: a tensor, a dict of its arguments, or a tuple of them. A look is then
+            a pass of its own, in eval mode and without gradients.
+        every: looks are made after the first step and after every so many.
+        passing: watch the training batch as it passes, without a pass of its own, in place of a probe. The monitor has
+            to be made before the model is compiled.
+        blocks: names of the blocks, such as "layers.*", for a model whose attention is not known.
+        tokens: which metrics of tokens, of hfc_lfc, cos, abs_cos, effective_rank, stable_rank, sigma_ratio and
+            rank_one_distance.
+        ranks: inputs whose ranks are computed, the first ones.
+        parts: change by part (attention, MLP, norm) in every so many looks; 0: never.
+        spectra: spectra of H (negative share, ρ_smooth, asymmetry) in every so many looks; 0: never.
+        dominance: the share of heads whose smoothing eigenvalue dominates, in every so many looks; 0: never.
+        steering: of a steered model, strength, distance to the flip and whether promises hold.
+        gradients: norm of the gradient after each block and its share of HFC in every so many looks; 0: never. From
+            the passing batch, or from a probe that comes with a loss.
+        loss: a function of (what the model gives, the probe), where the model does not give a loss itself.
+        alarms: each an `Alarm`.
+        sinks: where looks go: of `oversmooth.monitor` TensorBoard, WandB or JSONLines, or functions of (step, values).
+        history: a file of JSON lines, or the directory for one; None: memory alone.
+        resume: go on with what that file holds.
+        start: the number of steps done already, where a training is resumed.
+        name: of the run, on pages.
+        stack: part of the name of the stack of blocks, where the model has several.
+        heads: the number of heads, where the model does not say.
+        together: average looks over all processes; each must then have a monitor. None: where weights are sharded.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        probe: Any = None,
+        every: int = 100,
+        *,
+        passing: bool = False,
+        blocks: str | None = None,
+        tokens: Sequence[str] = DEFAULT_TOKENS,
+        ranks: int = 4,
+        parts: int = 0,
+        spectra: int = 0,
+        dominance: int = 0,
+        steering: bool = True,
+        gradients: int = 0,
+        loss: Callable[[Any, Any], Tensor] | None = None,
+        alarms: Alarm | Iterable[Alarm] = (),
+        sinks: Any = (),
+        history: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        start: int = 0,
+        name: str | None = None,
+        stack: str | None = None,
+        heads: int | None = None,
+        together: bool | None = None,
+    ) -> None:
+        self.every = arguments.whole(every, "every", least=1)
+        self.steps = arguments.whole(start, "start")
+        """Steps done so far."""
+        self.tokens = _metrics(tokens)
+        self.ranks = arguments.whole(ranks, "ranks") if set(self.tokens) & set(_PASSING[2:]) else 0
+        cadences = {"parts": parts, "spectra": spectra, "dominance": dominance, "gradients": gradients}
+        self.cadences = {what: arguments.whole(int(looks_), what) for what, looks_ in cadences.items()}
+        self.steering = arguments.flag(steering, "steering")
+        passing = arguments.flag(passing, "passing")
+        if (probe is None) != passing:
+            raise InputError(
+                "there is a probe and the passing batch is to be watched; choose one of them"
+                if passing
+                else "there is no probe; give probe=batch, a batch that the model takes, or passing=True"
+            )
+        if passing and (needy := [what for what in ("parts", "dominance") if self.cadences[what]]):
+            raise InputError(f"{needy[0]} cannot be seen in the passing batch; give a probe, or leave them out")
+        if passing and "abs_cos" in self.tokens:
+            raise InputError("abs_cos cannot be seen in the passing batch; give a probe, or choose 'cos'")
+        inside = unwrapped(check_is_module(model))
+        if passing:
+            check_not_compiled(model)
+        self.eyes = _eyes(inside, blocks, stack, heads)
+        if self.eyes.anatomy is None:
+            for what in ("parts", "spectra", "dominance"):
+                if self.cadences[what]:
+                    self.eyes.known({"parts": "changes by part", "dominance": "shares of dominance"}.get(what, what))
+        self.probe = None if probe is None else Probe(probe, loss)
+        self.alarms, self.sinks = alarms_module.checked(alarms), sinks_module.checked(sinks)
+        self.together = together
+        self.should_stop = False
+        """Whether an alarm asked for the training to stop."""
+        self.crossings: list[Crossing] = []
+        """Alarms that went off."""
+        self.failures: list[str] = []
+        """Why looks failed, each reason once."""
+        first = rank() == 0
+        self.history = History(history if first else None, resume=resume)
+        self.history.about = {
+            **self.history.about,
+            "model": type(inside).__name__,
+            "blocks": [block for block, _ in self.eyes.blocks],
+            "every": self.every,
+            "from": "passing batch" if passing else "probe",
+        } | ({} if name is None else {"name": str(name)})
+        if self.steps:
+            self.history.cut(self.steps)
+        self._remind()
+        self._unchanged: tuple[Any, int] | None = None
+        self.gauge = None
+        if passing:
+            self.gauge = Gauge(inside, self.eyes.blocks, ranks=self.ranks, gradients=bool(self.cadences["gradients"]))
+            self.gauge.arm(self._is_due(self.steps + 1))
+
+    def restart(self, history: str | os.PathLike[str] | None, step: int) -> None:
+        """Begin to count and to write, for a trainer that says late where; what a file holds up to the step stays.
+
+        Args:
+            history: a file of JSON lines; None: memory alone.
+            step: steps done already.
+        """
+        about = self.history.about
+        self.history = History(history if rank() == 0 else None, resume=step > 0)
+        self.history.about = about
+        self.load_state_dict({"steps": step})
+        self._remind()
+
+    def _remind(self) -> None:
+        """Alarms compare with the first look of the run, which may have been before a restart."""
+        for row in self.history.rows:
+            for alarm in self.alarms:
+                alarm.look(row)
+
+    def _is_due(self, step: int) -> bool:
+        return step == 1 or step % self.every == 0
+
+    def step(self) -> bool:
+        """Count a step of the optimiser, and look where it is time; call it after ``optimizer.step()``.
+
+        Returns:
+            Whether it looked.
+        """
+        self.steps += 1
+        due = self._is_due(self.steps)
+        if due:
+            self.look()
+        if self.gauge is not None:
+            self._guarded(self._arm)
+        return due
+
+    def _arm(self) -> None:
+        assert self.gauge is not None
+        self.gauge.moved()
+        self.gauge.arm(self._is_due(self.steps + 1))
+
+    def look(self, step: int | None = None) -> Row | None:
+        """Look now, whether or not it is time.
+
+        Args:
+            step: the number of the step; None: of the last one counted.
+
+        Returns:
+            What was seen; None where it failed, which a warning says once.
+        """
+        step = self.steps if step is None else arguments.whole(step, "step")
+        row: Row | None = self._guarded(lambda: self._seen(step))
+        if self._is_together():
+            rows: list[Row | None] = [None] * dist.get_world_size()
+            dist.all_gather_object(rows, row)  # those that failed too: nobody waits in vain
+            row = mean_over(rows)
+        if row is None:
+            return None
+        self._guarded(lambda: self._keep(row))
+        return row
+
+    def _seen(self, step: int) -> Row:
+        nth, eyes = len(self.history), self.eyes
+        due = {what: bool(looks_) and nth % looks_ == 0 for what, looks_ in self.cadences.items()}
+        found: dict[str, Any] = {}
+        if self.gauge is not None:
+            seen, silent = self.gauge.read()
+            if silent:
+                raise InputError(
+                    f"{len(silent)} of {self.gauge.depths} depths did not report from the passing batch, {silent[0]} "
+                    "first; make the monitor before the model is compiled or replaced, or give a probe"
+                )
+            wanted = {*self.tokens, *(("gradient_norm", "gradient_hfc") if due["gradients"] else ())}
+            found |= {name: values for name, values in seen.items() if name in wanted}
+            if due["gradients"] and "gradient_norm" not in found:
+                self._warn("gradients of the passing batch are seen in models that run eagerly alone; give a probe")
+        if self.probe is not None:
+            found |= looks.tokens(eyes, self.probe, self.tokens, self.ranks)
+            if due["parts"]:
+                found |= self._part(lambda probe: looks.parts(eyes, probe))
+            if due["dominance"]:
+                found |= self._part(lambda probe: looks.dominance(eyes, probe))
+            if due["gradients"]:
+                found |= self._part(lambda probe: looks.gradients(eyes, probe))
+        if due["spectra"]:
+            found |= self._part(lambda _: looks.spectra(eyes))
+        if self.steering and steered_as(eyes.model) is not None:
+            found |= self._part(lambda _: looks.steering(eyes))
+        self._check_trained()
+        return {"step": step, **{name: _plain(value) for name, value in found.items()}}
+
+    def _part(self, see: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """One kind of what is seen: where it fails, the others stay."""
+        return self._guarded(lambda: see(self.probe)) or {}
+
+    def _keep(self, row: Row) -> None:
+        first = rank() == 0
+        try:
+            self.history.add(row)
+        except (OSError, InputError) as error:
+            self._warn(f"{self.history.path} cannot be written ({reason(error)}): looks are kept in memory alone")
+            self.history.path = None
+        if first:
+            values = keys(row)
+            for sink in self.sinks:
+                self._guarded(lambda sink=sink: sink(row["step"], dict(values)))  # type: ignore[misc]
+        for one in self.alarms:
+            if (crossing := one.look(row)) is not None:
+                self.crossings.append(crossing)
+                self._act(crossing)
+
+    def _act(self, crossing: Crossing) -> None:
+        if callable(crossing.then):
+            self._guarded(lambda: crossing.then(crossing))
+            return
+        self.should_stop |= crossing.then == "stop"
+        end = "; training is asked to stop" if crossing.then == "stop" else ""
+        say(f"alarm at {crossing.text}{end}")
+
+    def _check_trained(self) -> None:
+        """Say so where the weights do not change: then another copy of the model is trained."""
+        trained = [p for p in self.eyes.model.parameters() if p.requires_grad]
+        if not trained:
+            return
+        with torch.no_grad():
+            now = (sum(p._version for p in trained), *(fingerprint(p) for p in trained[-2:]))
+        before, times = self._unchanged or (None, 0)
+        self._unchanged = (now, times + 1 if now == before else 0)
+        if self._unchanged[1] == 2:
+            self._warn(
+                "the weights that are watched have not changed in three looks: give the monitor the model that is "
+                "trained, not one that was copied or replaced since"
+            )
+
+    def _is_together(self) -> bool:
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+            return False
+        return looks.is_sharded(self.eyes.model) if self.together is None else self.together
+
+    def _guarded(self, see: Callable[[], Any]) -> Any:
+        """The result; None where it fails, for whatever reason, which is said once."""
+        try:
+            return see()
+        except Exception as error:
+            self._warn(f"a look failed and is left out: {reason(error, 240)}")
+            return None
+
+    def _warn(self, text: str) -> None:
+        if text not in self.failures:
+            self.failures.append(text)
+            say(text)
+
+    def to_html(self, path: str | os.PathLike[str], *others: History) -> None:
+        """Write the film: one page, which needs no network, of what was seen over training and depth.
+
+        Args:
+            path: of the page, .html.
+            others: histories of other runs, laid over this one.
+        """
+        from oversmooth.report import film
+
+        runs = [film.Run(history.name, history.rows) for history in (self.history, *others)]
+        film.save(runs, arguments.path(path))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, for a checkpoint."""
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint: looks that were made after it are dropped, as they are made again.
+
+        Args:
+            state: what `state_dict` gave.
+        """
+        self.steps = arguments.whole(state.get("steps"), "steps in the state of a monitor")
+        self.history.cut(self.steps)
+        if self.gauge is not None:
+            self._arm()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether hooks are on the model, where it needs any."""
+        return self.gauge is None or bool(self.gauge.handles)
+
+    def close(self) -> None:
+        """Take hooks off the model and close the sinks that were opened here."""
+        if self.gauge is not None:
+            self.gauge.close()
+        for sink in self.sinks:
+            if isinstance(sink, sinks_module.TensorBoard):
+                sink.close()
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Monitor of {type(self.eyes.model).__name__}, every {self.every} steps, {len(self.history)} looks>"
+
+
+def _eyes(model: nn.Module, blocks: str | None, stack: str | None, heads: int | None) -> Eyes:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    if blocks is not None:
+        return Eyes(model, [(name, modules[name]) for name in named_blocks(model, blocks)], None)
+    anatomy: Anatomy | None = None
+    why = ""
+    try:
+        anatomy = locate(model, stack=stack, heads=heads)
+        names = list(dict.fromkeys(layer.block for layer in anatomy))
+    except InputError as error:
+        names, why = repeated_blocks(model), str(error).partition(";")[0]
+        if not names:
+            raise InputError(f"{why}; name the blocks of the model, such as blocks='layers.*'") from error
+    return Eyes(model, [(name, modules[name]) for name in names], anatomy, why)
+
+
+def _metrics(names: Sequence[str]) -> tuple[str, ...]:
+    given = (names,) if isinstance(names, str) else tuple(names)
+    for name in given:
+        arguments.choice(name, "one of tokens", TOKENS)
+    return given
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [None if one is None else plain(one) for one in value]
+    return plain(value)

@@ -1,0 +1,46 @@
+"""Several processes, each of which looks: which one writes, and what all of them saw together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from oversmooth.diagnosis.facts import plain
+from oversmooth.monitor.names import Row
+
+
+def mean_over(rows: list[Row | None]) -> Row | None:
+    """The mean over processes of what each has seen; None where one has seen nothing."""
+    seen = [row for row in rows if row is not None]
+    if len(seen) < len(rows):
+        return None
+    mean: Row = {"step": seen[0]["step"]}
+    for name in seen[0]:
+        values = [row.get(name) for row in seen]
+        if name == "step" or any(value is None for value in values):
+            continue
+        if isinstance(seen[0][name], list):
+            mean[name] = [_average(column) for column in zip(*values, strict=False)]
+        else:
+            mean[name] = _average(values)
+    return mean
+
+
+def _average(values: Iterable[Any]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return plain(sum(known) / len(known)) if known else None
+
+
+def fingerprint(p: Tensor) -> float:
+    local: Tensor = p.to_local() if hasattr(p, "to_local") else p
+    return float(local.detach().flatten()[:4096].double().sum())
+
+
+def rank() -> int:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    return int(os.environ.get("RANK", "0") or 0)

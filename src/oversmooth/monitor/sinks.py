@@ -1,0 +1,123 @@
+"""Where looks go in a plain loop: TensorBoard, W&B, JSON lines, or any function. Each is imported when it is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import check_folder
+from oversmooth.safety.foreign import json_text
+
+Sink = Callable[[int, dict[str, float]], object]
+"""Gets the step, and plain floats by key."""
+
+
+class TensorBoard:
+    """Writes for TensorBoard.
+
+    Args:
+        to: a SummaryWriter that is used already, or the folder for a new one.
+    """
+
+    def __init__(self, to: Any) -> None:
+        self._own = not hasattr(to, "add_scalar")
+        if not self._own:
+            self.writer = to
+            return
+        folder = arguments.path(to, "TensorBoard's folder", "give a folder, or a SummaryWriter")
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise InputError(
+                "writing for TensorBoard needs tensorboard, which is not installed; pip install tensorboard"
+            ) from error
+        self.writer = SummaryWriter(str(folder))
+
+    def __call__(self, step: int, values: dict[str, float]) -> None:
+        """Add the values of a look.
+
+        Args:
+            step: of the training.
+            values: by key.
+        """
+        for key, value in values.items():
+            self.writer.add_scalar(key, value, step)
+
+    def close(self) -> None:
+        """Write what is left, where the writer is this one's own."""
+        if self._own:
+            self.writer.close()
+
+
+class WandB:
+    """Logs to a run of Weights & Biases, each look with the user's next own line, against the step of the training.
+
+    Args:
+        run: the run; None: the one that ``wandb.init`` began.
+    """
+
+    def __init__(self, run: Any = None) -> None:
+        if run is None:
+            try:
+                import wandb
+            except ImportError as error:
+                raise InputError("logging to W&B needs wandb, which is not installed; pip install wandb") from error
+            run = wandb.run
+        if run is None:
+            raise InputError("no W&B run has begun; call wandb.init first, or give WandB(run)")
+        self.run = run
+        # Not the run's own count of lines, which the user's lines move on.
+        run.define_metric("oversmooth/step")
+        run.define_metric("oversmooth/*", step_metric="oversmooth/step")
+
+    def __call__(self, step: int, values: dict[str, float]) -> None:
+        """Add the values of a look to the line that is being made.
+
+        Args:
+            step: of the training.
+            values: by key.
+        """
+        self.run.log({**values, "oversmooth/step": step}, commit=False)
+
+
+class JSONLines:
+    """Writes one JSON object per look, with "step" and the keys that loggers get.
+
+    Args:
+        path: the file, which is appended to.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = arguments.path(path, "the file of JSON lines", "give its path as text")
+        check_folder(self.path.parent)
+
+    def __call__(self, step: int, values: dict[str, float]) -> None:
+        """Add the values of a look.
+
+        Args:
+            step: of the training.
+            values: by key.
+        """
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json_text({"step": step, **values}) + "\n")
+
+
+def checked(sinks: Any) -> list[Sink]:
+    """A list of sinks, of one or several; a SummaryWriter or a W&B run will do as it is."""
+    several = isinstance(sinks, Iterable) and not isinstance(sinks, (str, bytes)) and not callable(sinks)
+    return [_checked(sink) for sink in (sinks if several else [sinks])]
+
+
+def _checked(sink: Any) -> Sink:
+    if hasattr(sink, "add_scalar"):
+        return TensorBoard(sink)
+    if hasattr(sink, "log") and hasattr(sink, "define_metric"):
+        return WandB(sink)
+    if not callable(sink):
+        raise InputError(
+            f"a sink is {arguments.shown(sink)}; give TensorBoard(folder), WandB(), JSONLines(path) or a function"
+        )
+    return sink

@@ -1,0 +1,53 @@
+"""Blocks by their names alone, for models whose attention nobody knows: anything that maps (batch, n, d) to (batch, n,
+d)."""
+
+from __future__ import annotations
+
+import re
+
+from torch import nn
+
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError
+
+
+def named_blocks(model: nn.Module, pattern: str) -> list[str]:
+    """The names of the modules that a pattern such as ``"layers.*"`` means, in the order in which they stand.
+
+    Args:
+        model: whose modules are meant.
+        pattern: a module's name, in which * stands for anything between two dots; "" for the model itself.
+
+    Raises:
+        InputError: no module is called so, or one that is called so holds another.
+    """
+    if not isinstance(pattern, str):
+        raise InputError(f"blocks is {arguments.shown(pattern)}; give the names of modules, such as 'layers.*'")
+    wanted = re.compile("[^.]*".join(re.escape(part) for part in pattern.split("*")))
+    every = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    names = [name for name in every if wanted.fullmatch(name)]
+    if not names:
+        lists = dict.fromkeys(re.sub(r"\.\d+(\..*)?$", ".*", name) for name in every if re.search(r"\.\d+", name))
+        remedy = f"choose such as {', '.join(map(repr, list(lists)[:3]))}" if lists else "name a module of the model"
+        raise InputError(f"no module of this {type(model).__name__} is called {pattern!r}; {remedy}")
+    return names
+
+
+def repeated_blocks(model: nn.Module) -> list[str]:
+    """The names of the modules of the largest list of like modules, by their weights; empty where there is none.
+
+    Args:
+        model: whose modules are looked through.
+    """
+    best: tuple[int, list[str]] = (0, [])
+    for name, module in model.named_modules():
+        children = list(module.children())
+        if not isinstance(module, (nn.ModuleList, nn.Sequential)) or len(children) < 2:
+            continue
+        if len({type(child) for child in children}) > 1:
+            continue
+        size = sum(p.numel() for p in module.parameters())
+        if size > best[0]:
+            prefix = f"{name}." if name else ""
+            best = (size, [f"{prefix}{child}" for child, _ in module.named_children()])
+    return best[1]

@@ -1,0 +1,94 @@
+"""A pass through a model that is being trained, after which everything is as it was."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Within the block the model is in eval mode, runs eagerly, and nothing that happens is left behind.
+
+    Random states of torch, of Python and, where it is loaded, of numpy; each module's own train flag; every buffer;
+    the weights that autocast keeps cast; and what compiled code is (it is passed by, and not compiled again).
+
+    Args:
+        model: the module itself, and no wrapper around it.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(random_states())
+        stack.enter_context(in_eval_mode(model))
+        stack.enter_context(_buffers(model))
+        stack.enter_context(_autocast())
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+@contextmanager
+def random_states() -> Iterator[None]:
+    """Whatever is drawn within the block, those outside draw what they would have drawn."""
+    numpy: Any = sys.modules.get("numpy")
+    python = random.getstate()
+    arrays = None if numpy is None else numpy.random.get_state()
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(arrays)
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Every module in eval mode within the block; afterwards each has its own flag again."""
+    flags = [(module, module.training) for module in model.modules()]
+    for module, _ in flags:
+        module.training = False  # and not eval(), which some models override
+    try:
+        yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
+
+
+@contextmanager
+def _buffers(model: nn.Module) -> Iterator[None]:
+    """Modules that count or average in their buffers may do so in eval mode too."""
+    kept = [
+        (module, name, value, value._version, value.detach().clone())
+        for module in model.modules()
+        for name, value in module._buffers.items()
+        if value is not None and not value.is_inference()
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for module, name, value, version, copy in kept:
+                if value._version != version:
+                    value.copy_(copy)
+                if module._buffers.get(name) is not value:
+                    module._buffers[name] = value
+
+
+@contextmanager
+def _autocast() -> Iterator[None]:
+    """Autocast as it is, but for its cache: a weight that is cast here, without gradients, would be used in training
+    until autocast ends, and would get none there.
+    """
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                dtype = torch.get_autocast_dtype(device)
+                stack.enter_context(torch.autocast(device, dtype, cache_enabled=False))
+        yield

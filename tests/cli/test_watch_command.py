@@ -1,0 +1,42 @@
+"""`oversmooth watch` on what runs have written."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from oversmooth.cli.app import app
+from oversmooth.cli.watch import bars
+from oversmooth.safety.errors import InputError
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    rows = [{"step": step, "cos": [0.1, 0.2 * step], "hfc_lfc": [2.0, 1.0 / step]} for step in (1, 2, 4)]
+    (folder / "smoothing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_run_is_drawn_in_the_terminal_and_as_a_page(run, tmp_path):
+    done = CliRunner().invoke(app, ["watch", str(run), "--html", str(tmp_path / "film.html")], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "plain: 3 looks, step 4" in done.output
+    assert "0.1 → 0.8" in done.output
+    assert bars([0.2, 0.4, 0.8]) in done.output
+    assert "wrote" in done.output
+    assert "Smoothing over training" in (tmp_path / "film.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nowhere"], r"nowhere has no smoothing\.jsonl; give the directory of a run"),
+        ([".", "--seconds", "0"], "--seconds is 0; give a number of seconds over 0"),
+        ([".", "--html", "film.txt"], r"film\.txt ends in '\.txt'; choose one of \.html"),
+    ],
+)
+def test_bad_input_gets_one_sentence(words, sentence):
+    with pytest.raises(InputError, match=sentence):
+        CliRunner().invoke(app, ["watch", *words], catch_exceptions=False)

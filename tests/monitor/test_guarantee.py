@@ -1,0 +1,254 @@
+"""Training with the monitor is, bit for bit, training without it: losses, weights, and the random numbers after it."""
+
+import copy
+
+import pytest
+import torch
+from support import watched
+from support.nightly import nightly, some
+from torch import nn
+
+import oversmooth
+from oversmooth.monitor import MonitorWarning
+
+WAYS = {
+    "probe": lambda model: oversmooth.Monitor(
+        model, probe=watched.probe(), every=2, blocks="layers.*", gradients=1, loss=lambda out, _: out.square().mean()
+    ),
+    "passing": lambda model: oversmooth.Monitor(model, passing=True, every=2, blocks="layers.*", gradients=1),
+}
+KNOWN = {
+    "probe": lambda model: oversmooth.Monitor(
+        model, probe=watched.probe(), every=2, parts=1, spectra=1, dominance=2, tokens=("hfc_lfc", "abs_cos", "cos")
+    ),
+    "passing": lambda model: oversmooth.Monitor(model, passing=True, every=2, spectra=1),
+}
+
+
+def freeze(model):
+    for name, p in model.named_parameters():
+        p.requires_grad_("layers.0" not in name and "bn" not in name)
+    model.layers[1].eval()  # one part stays in eval mode while the rest trains
+    return model
+
+
+def plainly(model):
+    return model
+
+
+SETTINGS = {
+    "dropout and augmentation": {},
+    "autocast": {"autocast": "plain"},
+    "a look inside autocast": {"autocast": "look inside"},
+    "GradScaler": {"scaler": True},
+    "accumulation": {"accumulate": 3},
+    "checkpointing": {"make": lambda: watched.Own(checkpointing=False)},
+    "reentrant checkpointing": {"make": lambda: watched.Own(checkpointing=True)},
+    "partly frozen": {"prepare": freeze},
+    "double precision": {"prepare": lambda model: model.double(), "wrap": lambda model: lambda x: model(x.double())},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("setting", some(SETTINGS, 2))
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_bit_for_bit(setting, way):
+    settings = SETTINGS[setting]
+    if setting == "a look inside autocast" and way == "passing":
+        pytest.skip("a look at the passing batch is no pass")
+    losses, model, _ = watched.trained(**settings)
+    seen_losses, seen_model, monitor = watched.trained(watch=WAYS[way], **settings)
+    assert seen_losses == losses
+    assert watched.same(model, seen_model)
+    assert monitor.failures == []
+    assert {1, 2, 4} <= set(monitor.history.steps)
+    assert all(len(row["cos"]) == 4 and None not in row["cos"] for row in monitor.history.rows)
+    assert [m.training for m in model.modules()] == [m.training for m in seen_model.modules()]
+    if way == "probe":
+        assert all(m._forward_hooks == {} and m._forward_pre_hooks == {} for m in seen_model.modules())
+    assert all(p.grad is None for p in seen_model.parameters())
+    monitor.close()
+    assert all(m._forward_hooks == {} and m._forward_pre_hooks == {} for m in seen_model.modules())
+
+
+@pytest.mark.parametrize("way", KNOWN)
+def test_bit_for_bit_with_all_that_known_attention_shows(way):
+    losses, model, _ = watched.trained(watched.Known)
+    seen_losses, seen_model, monitor = watched.trained(watched.Known, KNOWN[way])
+    assert seen_losses == losses
+    assert watched.same(model, seen_model)
+    assert monitor.failures == []
+    assert {"negative_share", "rho_smooth", "asymmetry"} <= set(monitor.history.metrics)
+
+
+def test_a_look_between_forward_and_backward_leaves_every_grad():
+    torch.manual_seed(0)
+    model = watched.Own().train()
+    x = watched.probe()
+    twin = copy.deepcopy(model)
+    states = torch.get_rng_state()
+    for one in (model, twin):
+        torch.set_rng_state(states)
+        loss = one(x).square().sum()
+        if one is model:
+            watch = WAYS["probe"](model)
+            assert watch.look(3) is not None
+            assert watch.failures == []
+        loss.backward()
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None)
+        assert p.grad is None or torch.equal(p.grad, q.grad)
+
+
+def test_buffers_that_count_in_eval_mode_are_put_back():
+    class Counts(watched.Own):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("passes", torch.zeros(()))
+
+        def forward(self, x):
+            self.passes += 1
+            return super().forward(x)
+
+    _, model, monitor = watched.trained(Counts, WAYS["probe"])
+    assert float(model.passes) == 5
+    assert len(monitor.history) == 3
+
+
+def test_checkpointing_counts_no_batch_twice():
+    plain = watched.trained(watch=WAYS["passing"])[2]
+    again = watched.trained(lambda: watched.Own(checkpointing=False), WAYS["passing"])[2]
+    assert [row["cos"] for row in again.history.rows] == [row["cos"] for row in plain.history.rows]
+    assert [row["gradient_norm"] for row in again.history.rows] == [row["gradient_norm"] for row in plain.history.rows]
+
+
+def test_an_exception_inside_a_look_warns_once_and_the_training_goes_on():
+    def broken(model):
+        return oversmooth.Monitor(model, probe=watched.probe(width=7), every=1, blocks="layers.*")
+
+    losses, model, _ = watched.trained()
+    with pytest.warns(MonitorWarning, match="does not run on the probe") as caught:
+        seen, seen_model, monitor = watched.trained(watch=broken)
+    assert len(caught) == 1
+    assert seen == losses
+    assert watched.same(model, seen_model)
+    assert len(monitor.history) == 0
+    assert len(monitor.failures) == 1
+
+
+def test_where_warnings_are_errors_the_training_goes_on_too(capsys):
+    def broken(model):
+        return oversmooth.Monitor(
+            model, probe=watched.probe(), every=1, blocks="layers.*", sinks=[lambda _step, _values: 1 / 0]
+        )
+
+    assert watched.trained(watch=broken)[2].failures == ["a look failed and is left out: division by zero"]
+    assert "division by zero" in capsys.readouterr().err
+
+
+def counted(watch, backend):
+    """What dynamo counted in a compiled training."""
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    training = watched.trained(watched.Known, watch, wrap=lambda m: torch.compile(m, backend=backend, fullgraph=True))
+    return training, counters["stats"]["unique_graphs"], dict(counters["graph_break"]), dict(counters["recompiles"])
+
+
+COMPILED = [("passing", "aot_eager"), ("probe", "aot_eager"), ("passing", "inductor"), ("probe", "inductor")]
+
+
+@pytest.mark.parametrize(("way", "backend"), some(COMPILED, 4))
+def test_compiled_there_is_one_graph_no_break_and_no_recompilation(way, backend):
+    (losses, model, _), graphs, *breaks = counted(None, backend)
+    (seen, seen_model, monitor), seen_graphs, *seen_breaks = counted(KNOWN[way], backend)
+    assert (graphs, seen_graphs) == (1, 1)
+    assert breaks == seen_breaks == [{}, {}]
+    assert seen == losses
+    assert watched.same(model, seen_model)
+    assert monitor.failures == []
+    if backend == "inductor":  # which drops out other entries
+        return
+    eager = watched.trained(watched.Known, KNOWN[way])[2]
+    for row, other in zip(monitor.history.rows, eager.history.rows, strict=True):
+        assert row["cos"] == pytest.approx(other["cos"], rel=1e-3, abs=1e-4)
+        assert row["effective_rank" if way == "passing" else "hfc_lfc"] == pytest.approx(
+            other["effective_rank" if way == "passing" else "hfc_lfc"], rel=1e-3
+        )
+
+
+def test_the_passing_batch_of_a_compiled_model_is_refused_in_one_sentence():
+    for compiled in (torch.compile(watched.Known(), backend="eager"), watched.Known()):
+        if isinstance(compiled, watched.Known):
+            compiled.compile(backend="eager")
+        with pytest.raises(oversmooth.InputError, match="compiled already; make the monitor before"):
+            oversmooth.Monitor(compiled, passing=True)
+
+
+def test_a_model_that_is_compiled_or_wrapped_later_is_still_the_one_that_is_watched():
+    monitor = oversmooth.Monitor(inner := watched.Known(), probe=watched.probe(), every=1)
+    outer = torch.compile(inner, backend="eager")
+    optimizer = torch.optim.SGD(outer.parameters(), lr=0.1)
+    for _ in range(4):
+        outer(watched.probe()).square().sum().backward()
+        optimizer.step()
+        monitor.step()
+    assert monitor.failures == []
+    assert len({tuple(row["cos"]) for row in monitor.history.rows}) == 4
+
+
+def test_a_copy_that_is_trained_instead_is_noticed():
+    model = watched.Known()
+    monitor = oversmooth.Monitor(model, probe=watched.probe(), every=1)
+    monitor.step()
+    monitor.step()
+    with pytest.warns(MonitorWarning, match="have not changed in three looks"):
+        monitor.step()
+
+
+def test_a_block_that_does_not_report_is_named():
+    class Skips(watched.Own):
+        def forward(self, x):
+            for layer in self.layers[:2]:
+                x = layer(x)
+            return self.head(x.mean(1))
+
+    with pytest.warns(MonitorWarning, match=r"1 of 4 depths did not report from the passing batch, layers\.2 first"):
+        _, _, monitor = watched.trained(Skips, WAYS["passing"])
+    assert len(monitor.history) == 0
+    with pytest.warns(MonitorWarning, match=r"1 of 3 blocks did not run on the probe, layers\.2 first"):
+        watched.trained(Skips, lambda m: oversmooth.Monitor(m, probe=watched.probe(), blocks="layers.*"))
+
+
+@nightly
+def test_lora():
+    peft = pytest.importorskip("peft")
+    import transformers
+
+    def make():
+        config = transformers.BertConfig(
+            vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+        )
+        model = transformers.BertForSequenceClassification(config)
+        return peft.get_peft_model(model, peft.LoraConfig(target_modules=["query", "value"], lora_dropout=0.1))
+
+    class Texts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bert = make()
+
+        def forward(self, x):
+            return nn.functional.pad(self.bert(input_ids=(x.sum(-1).abs() * 3).long() % 20).logits, (0, 2))
+
+    def probe(model):
+        return oversmooth.Monitor(model, probe=watched.probe(), every=2)
+
+    losses, model, _ = watched.trained(Texts)
+    for watch in (probe, lambda m: oversmooth.Monitor(m, passing=True, every=2)):
+        seen, seen_model, monitor = watched.trained(Texts, watch)
+        assert seen == losses
+        assert watched.same(model, seen_model)
+        assert monitor.failures == []
+        assert len(monitor.history.curve("cos")) == 3

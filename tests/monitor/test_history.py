@@ -1,0 +1,253 @@
+"""Histories on disk, alarms, sinks, and what bad input gets."""
+
+import json
+import sys
+
+import pytest
+import torch
+from support import watched
+
+import oversmooth
+from oversmooth.monitor import Crossing, History, JSONLines, Monitor, MonitorWarning, TensorBoard, WandB
+from oversmooth.monitor.names import keys
+
+
+def step_through(monitor, model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        model(watched.probe()).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        monitor.step()
+
+
+def test_a_run_that_restarts_from_a_checkpoint_has_no_step_twice(tmp_path):
+    torch.manual_seed(0)
+    model = watched.Own().eval()
+    file = tmp_path / "run" / "smoothing.jsonl"
+    file.parent.mkdir()
+    settings = dict(probe=watched.probe(), every=2, blocks="layers.*")
+    first = Monitor(model, history=file, **settings)
+    step_through(first, model, 4)
+    state = first.state_dict()
+    step_through(first, model, 4)  # these steps are lost, and made again
+    assert first.history.steps == [1, 2, 4, 6, 8]
+    again = Monitor(model, history=file, resume=True, **settings)
+    assert again.history.steps == [1, 2, 4, 6, 8]
+    again.load_state_dict(state)
+    assert again.history.steps == [1, 2, 4]
+    step_through(again, model, 4)
+    for history in (again.history, History.load(file), History.load(file.parent)):
+        assert history.steps == [1, 2, 4, 6, 8]
+    assert Monitor(model, history=file, resume=True, start=5, **settings).history.steps == [1, 2, 4]
+    assert History.load(file).steps == [1, 2, 4]
+
+
+def test_a_history_whose_last_line_was_cut_off_is_read_up_to_there(tmp_path):
+    file = tmp_path / "smoothing.jsonl"
+    file.write_text('{"step": 1, "cos": [0.5, null]}\n{"step": 2, "cos": [0.6, 0.7]}\n{"step": 3, "co')
+    history = History.load(tmp_path)
+    assert history.steps == [1, 2]
+    assert history.curve("cos", 1) == [0.5, None]
+    assert history.curve("cos") == [0.6, 0.7]
+    with pytest.raises(oversmooth.InputError, match="'rank' was not seen; there is cos"):
+        history.curve("rank")
+
+
+def test_what_an_earlier_run_wrote_is_kept_beside(tmp_path):
+    (tmp_path / "smoothing.jsonl").write_text('{"step": 1, "cos": [0.5]}\n')
+    history = History(tmp_path)
+    assert len(history) == 0
+    history.add({"step": 1, "cos": [0.1]})
+    assert History.load(tmp_path / "smoothing-1.jsonl").curve("cos") == [0.5]
+    assert History.load(tmp_path).curve("cos") == [0.1]
+
+
+def test_to_pandas():
+    history = History()
+    history.about = {"blocks": ["layers.0"]}
+    history.add({"step": 1, "cos": [0.1, 0.2], "asymmetry": [1.0], "verified": 1.0})
+    history.add({"step": 5, "cos": [0.3, None]})
+    frame = history.to_pandas()
+    assert list(frame.columns) == ["step", "depth", "layer", "cos", "asymmetry", "verified"]
+    assert frame["layer"].tolist() == ["embedding", "layers.0"] * 2
+    assert frame["cos"].tolist()[:3] == [0.1, 0.2, 0.3]
+    assert frame["asymmetry"].isna().tolist() == [True, False, True, True]
+
+
+def test_keys_are_few_and_plain_floats():
+    flat = keys({"step": 3, "cos": [0.1, None, 0.3], "asymmetry": [1.0, 2.0], "verified": 1.0})
+    assert flat == {
+        "oversmooth/cos/layer_00": 0.1,
+        "oversmooth/cos/layer_02": 0.3,
+        "oversmooth/last/cos": 0.3,
+        "oversmooth/asymmetry/layer_01": 1.0,
+        "oversmooth/asymmetry/layer_02": 2.0,
+        "oversmooth/mean/asymmetry": 1.5,
+        "oversmooth/steering/verified": 1.0,
+    }
+    assert all(type(value) is float for value in flat.values())
+
+
+ALARMS = [
+    (dict(above=0.95), [0.9, 0.96, 0.97, 0.9, 0.96], [2, 5]),
+    (dict(below=0.5), [0.6, 0.4, 0.4], [2]),
+    (dict(falls_by=10), [1.0, 0.2, 0.09, 0.05, 0.5, 0.01], [3, 6]),
+    (dict(rises_by=2), [1.0, 1.9, 2.1], [3]),
+]
+
+
+@pytest.mark.parametrize(("bound", "values", "steps"), ALARMS)
+def test_alarms_go_off_where_the_bound_is_crossed_and_not_again_until_it_came_back(bound, values, steps):
+    alarm = oversmooth.Alarm("cos", **bound)
+    off = [
+        crossing for step, v in enumerate(values, 1) if (crossing := alarm.look({"step": step, "cos": [1.0, v][1:]}))
+    ]
+    assert [crossing.step for crossing in off] == steps
+
+
+def test_alarms_look_where_they_are_told():
+    row = {"step": 1, "cos": [0.1, 0.99, 0.2]}
+    assert oversmooth.Alarm("cos", above=0.9).look(row).depth == 1
+    assert oversmooth.Alarm("cos", above=0.9, depth=-1).look(row) is None
+    assert oversmooth.Alarm("cos", above=0.9, depth=-2).look(row).value == 0.99
+    assert oversmooth.Alarm("asymmetry", above=0.5).look({"step": 1, "asymmetry": [0.1, 0.9]}).depth == 2
+    assert oversmooth.Alarm("cos", above=0.9).look({"step": 1}) is None
+
+
+def test_alarms_warn_call_and_stop():
+    heard: list[Crossing] = []
+    model = watched.Own()
+    alarms = [
+        oversmooth.Alarm("cos", above=-2),
+        oversmooth.Alarm("effective_rank", below=100, then=heard.append),
+        oversmooth.Alarm("hfc_lfc", above=0, then="stop"),
+    ]
+    monitor = Monitor(model, probe=watched.probe(), blocks="layers.*", alarms=alarms)
+    with pytest.warns(MonitorWarning) as caught:
+        monitor.step()
+    assert [str(w.message).partition(":")[0] for w in caught] == ["alarm at step 1"] * 2
+    assert "training is asked to stop" in str(caught[1].message)
+    assert heard[0].metric == "effective_rank"
+    assert monitor.should_stop
+
+
+def test_sinks_get_every_look(tmp_path):
+    tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    got = []
+    sinks = [
+        TensorBoard(tmp_path / "board"),
+        JSONLines(tmp_path / "looks.jsonl"),
+        lambda step, values: got.append((step, values)),
+    ]
+    model = watched.Own()
+    with Monitor(model, probe=watched.probe(), every=2, blocks="layers.*", sinks=sinks) as monitor:
+        step_through(monitor, model, 4)
+    assert [step for step, _ in got] == [1, 2, 4]
+    assert got[-1][1] == keys(monitor.history.rows[-1])
+    lines = [json.loads(line) for line in (tmp_path / "looks.jsonl").read_text().splitlines()]
+    assert lines == [{"step": step, **values} for step, values in got]
+    board = tensorboard.EventAccumulator(str(tmp_path / "board"))
+    board.Reload()
+    scalars = board.Scalars("oversmooth/cos/layer_03")
+    assert [one.step for one in scalars] == [1, 2, 4]
+    assert scalars[-1].value == pytest.approx(got[-1][1]["oversmooth/cos/layer_03"], rel=1e-6)
+
+
+def test_weights_and_biases_gets_looks_with_the_users_own_lines():
+    class Run:
+        def __init__(self):
+            self.logged, self.defined = [], []
+
+        def define_metric(self, name, step_metric=None):
+            self.defined.append((name, step_metric))
+
+        def log(self, values, commit=None):
+            self.logged.append((values, commit))
+
+    run = Run()
+    Monitor(watched.Own(), probe=watched.probe(), blocks="layers.*", sinks=run).step()
+    assert ("oversmooth/*", "oversmooth/step") in run.defined
+    ((values, commit),) = run.logged
+    assert commit is False
+    assert values["oversmooth/step"] == 1
+
+
+def test_a_disk_that_is_full_does_not_end_the_training(tmp_path, monkeypatch):
+    model = watched.Own()
+    monitor = Monitor(model, probe=watched.probe(), every=1, blocks="layers.*", history=tmp_path / "s.jsonl")
+    monitor.step()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.open", full)
+    with pytest.warns(MonitorWarning, match=r"cannot be written .*No space left on device.*memory alone"):
+        step_through(monitor, model, 3)
+    assert monitor.history.steps == [1, 2, 3, 4]
+
+
+class Missing:
+    """A library that is not installed."""
+
+    def __init__(self, *names):
+        self.names = names
+
+    def find_spec(self, name, *_):
+        if name.startswith(self.names):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def refused():
+    model, x = watched.Own(), watched.probe()
+    known = watched.Known()
+    yield "no probe", lambda: Monitor(known), "there is no probe; give probe=batch"
+    yield "both", lambda: Monitor(known, x, passing=True), "choose one of them"
+    yield "no batch", lambda: Monitor(known, "cats"), "the probe is 'cats'; give a batch"
+    yield "every", lambda: Monitor(known, x, every=0), "every is 0; give a whole number, 1 or more"
+    yield "no model", lambda: Monitor("bert", x), "the model is text; give a torch.nn.Module"
+    yield (
+        "no such blocks",
+        lambda: Monitor(model, x, blocks="blocks.*"),
+        r"is called 'blocks\.\*'; choose such as 'layers",
+    )
+    yield "spectra", lambda: Monitor(model, x, blocks="layers.*", spectra=1), "spectra need attention that is known"
+    yield "no metric", lambda: Monitor(known, x, tokens=("rank",)), "one of tokens is 'rank'; choose"
+    yield "parts", lambda: Monitor(known, passing=True, parts=1), "parts cannot be seen in the passing batch"
+    yield "alarm", lambda: oversmooth.Alarm("loss", above=1), "an alarm's metric is 'loss'; choose one of hfc_lfc"
+    yield "no bound", lambda: oversmooth.Alarm("cos"), "has 0 bounds; give one of above, below"
+    yield "factor", lambda: oversmooth.Alarm("cos", falls_by=0.5), "falls_by of an alarm is 0.5; give a factor over 1"
+    yield "no alarm", lambda: Monitor(known, x, alarms=["cos"]), "an alarm is 'cos'; give oversmooth.Alarm"
+    yield "no sink", lambda: Monitor(known, x, sinks=[3]), "a sink is 3; give TensorBoard"
+    yield "no run", lambda: History.load("nowhere"), "nowhere has no smoothing.jsonl; give the directory of a run"
+
+
+@pytest.mark.parametrize(("call", "sentence"), [case[1:] for case in refused()], ids=[case[0] for case in refused()])
+def test_bad_input_gets_one_sentence(call, sentence):
+    with pytest.raises(oversmooth.InputError, match=sentence) as caught:
+        call()
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("make", "library"), [(lambda: TensorBoard("there"), "tensorboard"), (lambda: WandB(), "wandb")]
+)
+def test_a_logger_that_is_not_installed_is_named(make, library, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith((library, "torch.utils.tensorboard"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Missing(library, "torch.utils.tensorboard"), *sys.meta_path])
+    with pytest.raises(oversmooth.InputError, match=f"{library}, which is not installed; pip install {library}"):
+        make()
+
+
+def test_a_probe_on_another_device_is_moved():
+    model = watched.Own().double()
+    assert Monitor(model, probe=watched.probe().float(), blocks="layers.*").look(1) is not None
+
+
+def test_gradients_of_a_probe_without_a_loss_are_left_out_with_a_sentence():
+    monitor = Monitor(watched.Own(), probe=watched.probe(), blocks="layers.*", gradients=1)
+    with pytest.warns(MonitorWarning, match="the probe comes without a loss"):
+        row = monitor.look(1)
+    assert "cos" in row
+    assert "gradient_norm" not in row

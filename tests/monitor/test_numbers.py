@@ -1,0 +1,201 @@
+"""What a look says, against plain loops in numpy that share no code with it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support import watched
+from torch import nn
+
+import oversmooth
+from oversmooth.monitor.gauge import band_norms, token_numbers
+from oversmooth.steering import NeuTRENO, Spectral, ramp, steer
+from oversmooth.theory import joined_asymmetry
+
+
+def by_hand(x):
+    """(HFC/LFC, mean cosine, effective rank) of one input (n, d), in plain numpy."""
+    x = np.asarray(x, dtype=np.float64)
+    mean = x.mean(0)
+    high = math.sqrt(sum(float((row - mean) @ (row - mean)) for row in x))
+    low = math.sqrt(len(x) * float(mean @ mean))
+    cosines = [
+        float(a @ b) / (np.linalg.norm(a) * np.linalg.norm(b))
+        for i, a in enumerate(x)
+        for j, b in enumerate(x)
+        if i != j
+    ]
+    share = np.linalg.svd(x, compute_uv=False)
+    share = share / share.sum()
+    return high / low, sum(cosines) / len(cosines), math.exp(-sum(float(s * np.log(s)) for s in share if s > 0))
+
+
+def streams(model, x):
+    """The tokens at every depth, by running the blocks by hand."""
+    arrays = [model.bn(x.mT).mT]
+    for layer in model.layers:
+        arrays.append(layer(arrays[-1]))
+    return [array.detach() for array in arrays]
+
+
+def test_a_probe_against_loops():
+    torch.manual_seed(1)
+    model, x = watched.Own().eval(), watched.probe()
+    row = oversmooth.Monitor(model, probe=x, blocks="layers.*").look(1)
+    for depth, tokens in enumerate(streams(model, x)):
+        ratios, cosines, ranks = zip(*(by_hand(one) for one in tokens), strict=True)
+        assert row["hfc_lfc"][depth] == pytest.approx(math.exp(sum(map(math.log, ratios)) / len(ratios)), rel=1e-5)
+        assert row["cos"][depth] == pytest.approx(sum(cosines) / len(cosines), abs=1e-6)
+        assert row["effective_rank"][depth] == pytest.approx(sum(ranks) / len(ranks), rel=1e-5)
+
+
+@given(st.integers(2, 6), st.integers(1, 5), st.integers(0, 10_000))
+def test_the_passing_batch_against_loops(n, batch, seed):
+    x = torch.randn(batch, n, 4, generator=torch.Generator().manual_seed(seed)) + 0.5
+    log_ratio, cos = token_numbers(x, None)
+    ratios, cosines, _ = zip(*(by_hand(one) for one in x), strict=True)
+    assert float(log_ratio) == pytest.approx(sum(map(math.log, ratios)) / batch, abs=1e-4)
+    assert float(cos) == pytest.approx(sum(cosines) / batch, abs=1e-5)
+
+
+def test_padding_does_not_count():
+    x = torch.randn(2, 6, 4)
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]])
+    x[0, 4:] = torch.nan
+    _, cos = token_numbers(x, mask)
+    assert float(cos) == pytest.approx((by_hand(x[0, :4])[1] + by_hand(x[1])[1]) / 2, abs=1e-6)
+    alone = torch.tensor([[1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]])  # a single token has no cosine
+    assert float(token_numbers(x, alone)[1]) == pytest.approx(by_hand(x[1])[1], abs=1e-6)
+
+
+def test_the_gradient_by_band():
+    G = torch.randn(3, 5, 4)
+    high = sum(float(((one - one.mean(0)) ** 2).sum()) for one in G.numpy())
+    total = float((G.numpy() ** 2).sum())
+    norm, share = band_norms(G)
+    assert float(norm) == pytest.approx(math.sqrt(total), rel=1e-5)
+    assert float(share) == pytest.approx(high / total, rel=1e-5)
+    assert [float(value) for value in band_norms(torch.zeros(1, 2, 2))] == [0.0, 0.0]
+
+
+def test_the_gradient_of_a_probe_against_finite_differences():
+    torch.manual_seed(0)
+    model, x = watched.Own(depth=2).double().eval(), watched.probe(2, 3).double()
+    monitor = oversmooth.Monitor(
+        model, probe=x, blocks="layers.*", gradients=1, loss=lambda out, _: out.square().sum(), ranks=0, tokens=("cos",)
+    )
+    row = monitor.look(1)
+    first = streams(model, x)[1]
+
+    def loss(tokens):
+        with torch.no_grad():
+            return float(model.head(model.layers[1](tokens).mean(1)).square().sum())
+
+    gradient, step = np.zeros(first.shape), 1e-6
+    for index in np.ndindex(*first.shape):
+        up, down = first.clone(), first.clone()
+        up[index] += step
+        down[index] -= step
+        gradient[index] = (loss(up) - loss(down)) / (2 * step)
+    assert row["gradient_norm"][0] == pytest.approx(np.linalg.norm(gradient), rel=1e-4)
+    centred = gradient - gradient.mean(1, keepdims=True)
+    assert row["gradient_hfc"][0] == pytest.approx((centred**2).sum() / (gradient**2).sum(), rel=1e-4)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@given(st.integers(1, 3), st.integers(2, 5), st.integers(1, 3), st.integers(0, 10_000))
+def test_asymmetry_against_loops(heads, d, k, seed):
+    generator = torch.Generator().manual_seed(seed)
+    V, O = torch.randn(heads, d, k, generator=generator), torch.randn(heads, k, d, generator=generator)  # noqa: E741
+    H = sum(np.asarray(v, dtype=np.float64) @ np.asarray(o, dtype=np.float64) for v, o in zip(V, O, strict=True)).T
+    expected = math.sqrt(sum((H[i, j] - H[j, i]) ** 2 for i in range(d) for j in range(d)) / (H**2).sum())
+    assert float(joined_asymmetry(V, O)) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert float(joined_asymmetry(V, V.mT)) == pytest.approx(0, abs=1e-6)
+
+
+def test_spectra_against_a_dense_decomposition():
+    torch.manual_seed(0)
+    model = watched.Known()
+    row = oversmooth.Monitor(model, probe=watched.probe(), spectra=1).look(1)
+    for index, layer in enumerate(model.encoder.layers):
+        attention = layer.self_attn
+        W_V = attention.in_proj_weight.detach().double().numpy()[32:]  # q, k, v stacked, (out, in)
+        W_O = attention.out_proj.weight.detach().double().numpy()
+        values = []
+        for head in range(2):
+            rows = slice(8 * head, 8 * head + 8)
+            values += list(np.linalg.eigvals(W_V[rows] @ W_O[:, rows]))
+        values = np.array(values)
+        assert row["negative_share"][index] == pytest.approx((values.real < 0).mean())
+        assert row["rho_smooth"][index] == pytest.approx(np.abs(1 + values).max(), rel=1e-4)
+        H = W_O @ W_V
+        assert row["asymmetry"][index] == pytest.approx(np.linalg.norm(H - H.T) / np.linalg.norm(H), rel=1e-5)
+
+
+def test_parts_and_dominance_are_those_of_a_diagnosis():
+    torch.manual_seed(0)
+    model, x = watched.Known().eval(), watched.probe()
+    row = oversmooth.Monitor(model, probe=x, parts=1, dominance=1).look(1)
+    diagnosis = oversmooth.diagnose(model, x, depth=0)
+    for index, layer in enumerate(diagnosis.layers[1:]):
+        assert row["change_attention"][index] == pytest.approx(layer.change("attention"), abs=1e-5)
+        assert row["change_mlp"][index] == pytest.approx(layer.change("mlp"), abs=1e-5)
+        assert row["smoothing_share"][index] == layer.dominance.smoothing_share
+    assert row["cos"] == pytest.approx(diagnosis.curve("cos"), abs=1e-5)
+    assert row["effective_rank"] == pytest.approx(diagnosis.curve("effective_rank"), rel=1e-5)
+
+
+def test_a_steered_model_shows_its_strength_its_room_and_whether_promises_hold():
+    model = watched.Known(depth=3).eval()
+    steer(model, NeuTRENO(0.0))
+    rising = ramp(model, to=0.5, steps=2)
+    monitor = oversmooth.Monitor(model, probe=watched.probe(), every=1)
+    for _ in range(2):
+        rising.step()
+        monitor.step()
+    strengths = [row["strength"] for row in monitor.history.rows]
+    assert strengths == [[None, 0.25, 0.25], [None, 0.5, 0.5]] or strengths == [[0.25] * 3, [0.5] * 3]
+    sharp = watched.Known(depth=2).eval()
+    steer(sharp, Spectral("sharpen", bounded=True))
+    row = oversmooth.Monitor(sharp, probe=watched.probe()).look(1)
+    assert row["verified"] == 1.0
+    assert all(0 < room <= 1 for room in row["room"])
+    rooms = [check.room for check in oversmooth.steering.verify(sharp).layers]
+    assert row["room"] == pytest.approx(rooms, rel=1e-5)
+    assert "strength" not in oversmooth.Monitor(sharp, probe=watched.probe(), steering=False).look(1)
+
+
+def test_blocks_that_share_their_weights_are_as_many_depths_as_they_run():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([watched.Block()])
+
+        def forward(self, x):
+            for _ in range(4):
+                x = self.layers[0](x)
+            return x
+
+    model = Shared().eval()
+    row = oversmooth.Monitor(model, probe=watched.probe(), blocks="layers.*").look(1)
+    assert len(row["cos"]) == 5
+
+
+def test_a_language_models_padding_is_left_out_of_a_probe():
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+    )
+    model = transformers.BertModel(config).eval()
+    ids = torch.randint(1, 20, (1, 5), generator=torch.Generator().manual_seed(0))
+    padded = {
+        "input_ids": torch.cat([ids, torch.zeros(1, 3, dtype=torch.long)], 1),
+        "attention_mask": torch.tensor([[1] * 5 + [0] * 3]),
+    }
+    rows = [oversmooth.Monitor(model, probe=probe).look(1) for probe in ({"input_ids": ids}, padded)]
+    for name in ("cos", "hfc_lfc", "effective_rank"):
+        assert rows[1][name] == pytest.approx(rows[0][name], rel=1e-4)

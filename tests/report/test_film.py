@@ -1,0 +1,92 @@
+"""The film page: what it holds, what it refuses, and that it plays in a browser without asking the network."""
+
+import json
+import math
+import re
+
+import pytest
+from support import browser
+from support.nightly import some
+
+from oversmooth.report import film
+from oversmooth.safety.errors import InputError
+
+
+def run(name, rate, depth=4):
+    rows = [
+        {
+            "step": step,
+            "hfc_lfc": [2 * math.exp(-rate * d * step / 100) for d in range(depth + 1)],
+            "cos": [None if d == 0 and step == 1 else rate * d * step / 1000 for d in range(depth + 1)],
+            "asymmetry": [1.0 + d for d in range(depth)],
+            "verified": 1.0,
+        }
+        for step in (1, 50, 100)
+    ]
+    return film.Run(name, rows)
+
+
+def test_cells_last_until_the_next_look():
+    cells = film.cells(run("a", 1.0), "hfc_lfc")
+    assert len(cells) == 15
+    assert {(cell["from"], cell["to"]) for cell in cells} == {(1, 50), (50, 100), (100, 150)}
+    (one,) = [cell for cell in cells if cell["from"] == 50 and cell["low"] == 1.5]
+    assert one["shown"] == pytest.approx(math.log10(2 * math.exp(-1.0)))
+    assert len(film.cells(run("a", 1.0), "cos")) == 14  # one has no meaning
+    assert min(cell["low"] for cell in film.cells(run("a", 1.0), "asymmetry")) == 0.5
+
+
+def test_the_page_holds_everything_and_shows_names_as_text():
+    text = film.render([run("<b>plain</b>", 1.0), run("other", 0.1)])
+    assert "<b>plain</b>" not in text
+    assert "&lt;b&gt;plain" in text
+    assert not re.search(r'(src|href)="https?:', text)
+    payload = json.loads(re.search(r'id="film">(.*?)</script>', text, re.DOTALL)[1])
+    assert list(payload["panels"]) == ["hfc_lfc", "cos", "asymmetry"]
+    assert payload["steps"] == [1, 50, 100]
+    assert [one["name"] for one in payload["runs"]] == ["<b>plain</b>", "other"]
+
+
+def test_many_looks_are_thinned_and_the_last_stays():
+    rows = [{"step": step, "cos": [0.1, 0.2]} for step in range(1, 2001)]
+    text = film.render([film.Run("long", rows)])
+    payload = json.loads(re.search(r'id="film">(.*?)</script>', text, re.DOTALL)[1])
+    assert len(payload["runs"][0]["rows"]) <= film.MOST_LOOKS + 1
+    assert payload["runs"][0]["rows"][-1]["step"] == 2000
+
+
+@pytest.mark.parametrize("ending", some(["svg", "png", "pdf"], 3))
+def test_still_figures(ending, tmp_path):
+    film.figures([run("a", 1.0), run("b", 0.5)], tmp_path / f"still.{ending}", "hfc_lfc")
+    begins = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<svg"}[ending]
+    assert (tmp_path / f"still.{ending}").read_bytes().startswith(begins)
+
+
+def test_bad_input_gets_one_sentence(tmp_path):
+    with pytest.raises(InputError, match="nothing was seen yet"):
+        film.render([film.Run("a", [])])
+    with pytest.raises(InputError, match="a film shows 1 to 6 runs and 0 were given"):
+        film.render([])
+    with pytest.raises(InputError, match="'rank' was not seen; choose one of hfc_lfc"):
+        film.figures([run("a", 1.0)], tmp_path / "a.png", "rank")
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(browser.executable() is None, reason="no Chromium")
+@pytest.mark.parametrize(("width", "dark"), some([(390, False), (1280, True), (1280, False)], 3))
+def test_it_plays_in_a_browser(width, dark, tmp_path):
+    film.save([run("plain", 1.0), run("steered", 0.1)], tmp_path / "film.html")
+    with browser.browser(tmp_path) as page:
+        page.open(tmp_path / "film.html", width, 900, dark)
+        page.wait("document.body.dataset.ready === 'yes'")
+        assert page.run("document.body.dataset.step") == "100"
+        page.run("document.getElementById('time').value = '0'")
+        page.run("document.getElementById('time').dispatchEvent(new Event('input'))")
+        assert page.run("document.body.dataset.step") == "1"
+        page.run("document.getElementById('keep').click()")
+        assert page.run("document.getElementById('clear').hidden") is False
+        drawn = page.run("[...document.querySelectorAll('.chart')].every((c) => c.querySelector('svg path'))")
+        assert drawn is True
+        assert page.run("document.documentElement.scrollWidth") <= width
+        assert page.complaints() == []
+        assert [url for url in page.requests() if not url.startswith(("file:", "data:", "blob:"))] == []
