@@ -83,7 +83,7 @@ def first_paper(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Page to write, .md.")] = None,
     results: Results = Path("results"),
 ) -> None:
-    """The first paper's claims line by line, ours beside the published, from the cells that are there."""
+    """Dovonon et al.'s claims line by line, ours beside the published, from the cells that are there."""
     from oversmooth.reproduce.first_paper import page
     from oversmooth.safety import files
 

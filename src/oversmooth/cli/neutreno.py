@@ -1,4 +1,4 @@
-"""`oversmooth reproduce neutreno`: what the second paper shows, and what its readers ask."""
+"""`oversmooth reproduce neutreno`: what Nguyen et al. show, and what their readers ask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`oversmooth reproduce text`: the first paper's experiments with language models."""
+"""`oversmooth reproduce text`: Dovonon et al.'s experiments with language models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oversmooth.cli.app import Commands, out
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Length
 from oversmooth.cli.reproduce import reproduce
 
-text = Commands(help="The first paper's text experiments: language models that are forced.", no_args_is_help=True)
+text = Commands(help="Dovonon et al.'s text experiments: language models that are forced.", no_args_is_help=True)
 reproduce.add_typer(text, name="text")
 
 
@@ -29,7 +29,7 @@ def figures(
     seed: Annotated[int, typer.Option(help="Of the models.", min=0)] = 0,
     device: Device = None,
 ) -> None:
-    """Figures 2, 3 and 5 of the first paper for trained language models, and the asymmetry of H over training."""
+    """Figures 2, 3 and 5 of Dovonon et al. for trained language models, and the asymmetry of H over training."""
     from oversmooth.report import terminal
     from oversmooth.reproduce.text import figures as recipe
     from oversmooth.safety import files

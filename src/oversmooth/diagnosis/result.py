@@ -72,7 +72,7 @@ class Diagnosis:
 
     @property
     def smoothing_share(self) -> Number:
-        """Share of cases, over all inputs, layers and heads, that smooth (table 1 of the first paper)."""
+        """Share of cases, over all inputs, layers and heads, that smooth (table 1 of Dovonon et al.)."""
         verdicts = [v for layer in self.layers if layer.dominance for row in layer.dominance.verdict_heads for v in row]
         return share_of_smoothing(verdicts)
 

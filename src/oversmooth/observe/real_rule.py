@@ -1,4 +1,4 @@
-"""Dominance per head by the real parts of both spectra alone: one reading of the first paper's table 1."""
+"""Dominance per head by the real parts of both spectra alone: one reading of Dovonon et al.'s table 1."""
 
 from __future__ import annotations
 

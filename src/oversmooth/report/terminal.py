@@ -123,7 +123,7 @@ def spectra(diagnosis: Diagnosis) -> Table:
 
 
 def histogram(diagnosis: Diagnosis, rows: int = 15) -> Table:
-    """Real parts of the eigenvalues of H over all layers (the first paper's figure 5), as bars."""
+    """Real parts of the eigenvalues of H over all layers (Dovonon et al.'s figure 5), as bars."""
     values = diagnosis.real_parts
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(justify="right")

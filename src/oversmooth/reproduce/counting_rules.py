@@ -1,6 +1,6 @@
 """Table 1 under every rule that counts cases, for a trained ViT; the three notions, and prediction beside measurement.
 
-What the first paper calls a case was not published. Five readings:
+What Dovonon et al. call a case was not published. Five readings:
 
 * heads: one maximum over all pairs of eigenvalues of A and of a head's H, per image, layer and head;
 * joined: all heads of a layer together (the multi-head theorem), per image and layer;

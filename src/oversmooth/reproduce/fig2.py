@@ -1,4 +1,4 @@
-"""The first paper's figure 2: the three notions of smoothing per layer, for models on real data.
+"""Dovonon et al.'s figure 2: the three notions of smoothing per layer, for models on real data.
 
     oversmooth reproduce fig2 MODEL... --data DATA -o fig2.pdf
 

@@ -1,4 +1,4 @@
-"""The first paper's figure 3: the three notions per layer of a model forced to sharpen, forced to smooth, left alone.
+"""Dovonon et al.'s figure 3: the three notions per layer of a model forced to sharpen, forced to smooth, left alone.
 
     oversmooth reproduce fig3 -o fig3.png                        untrained: a ViT-Ti of ours
     oversmooth reproduce fig3 MODEL --data IMAGES -o fig3.png    untrained and as it is, steered from its own weights

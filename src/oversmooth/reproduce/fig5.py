@@ -1,4 +1,4 @@
-"""The first paper's figure 5: histograms of the eigenvalues of H, from weights alone.
+"""Dovonon et al.'s figure 5: histograms of the eigenvalues of H, from weights alone.
 
     oversmooth reproduce fig5 MODEL... -o fig5.pdf
 

@@ -1,4 +1,4 @@
-"""docs/first-paper.md: what the first paper claims, beside what results/ holds.
+"""docs/first-paper.md: what Dovonon et al. claim, beside what results/ holds.
 
     oversmooth reproduce first-paper -o docs/first-paper.md
 
@@ -24,7 +24,7 @@ from oversmooth.train.tasks.images.recipe import VARIANTS, percent, variant_titl
 MISSING = "missing"
 _HEAD = ("claim", "command", "ours", "published", "agrees")
 _INTRO = (
-    "# The first paper, line by line",
+    "# Dovonon et al., line by line",
     "What it claims, the command that checks it, our figure, the published one, and whether they agree. Every figure "
     "is read from a cell in results/ by `oversmooth reproduce first-paper -o docs/first-paper.md`; what was not run is "
     "said to be missing. ± is the standard deviation over seeds (n − 1), their number in brackets.",

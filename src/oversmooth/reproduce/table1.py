@@ -1,4 +1,4 @@
-"""The first paper's table 1: in which share of cases the smoothing eigenvalue dominates.
+"""Dovonon et al.'s table 1: in which share of cases the smoothing eigenvalue dominates.
 
     oversmooth reproduce table1 MODEL... --data IMAGES
     oversmooth reproduce table1 --trained --data IMAGES      table 2's models, all seeds that are there

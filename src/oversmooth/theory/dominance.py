@@ -172,7 +172,7 @@ def dominance(
         A: ``(..., heads, n, n)``, attention, or an operator of that shape.
         W_V: ``(..., heads, d, k)``, value weights; their batch, if any, aligns with A's.
         W_O: ``(..., heads, k, d)``, output weights; likewise.
-        per_head: treat each head as if it were the only one, as the first paper does.
+        per_head: treat each head as if it were the only one, as Dovonon et al. do.
         residual: False for an update without X itself; a number for one with that many times X.
         bias: ``(d,)``, what is added to every token, as in `simulate` (a folded norm's β adds to it). Unless zero, it
             is a smooth mode of eigenvalue 1; its size does not matter.
@@ -180,7 +180,7 @@ def dominance(
             apart.
         change: any other change of attention that is linear in A; replaces neutreno.
         zeros: whether the d − k zero eigenvalues of a head's H count; they give μ = 1 on both sides. By default they do
-            for a single head and do not per head, as in the first paper's table 1.
+            for a single head and do not per head, as in Dovonon et al.'s table 1.
         limit: whether to build the array that X tends to when the rough part wins; by default where that is cheap, and
             not per head.
         method: "dense" computes all eigenvalues, "arnoldi" never forms the n·d by n·d matrix, "auto" chooses.

@@ -220,7 +220,7 @@ PRESETS: dict[str, list[ToyModel]] = {
     "figure4": list(_FIGURE_4.values()),
     **{name: [case] for name, case in _FIGURE_4.items()},
 }
-"""What `oversmooth simulate --preset` knows: the four cases of THEORY §3, and the first paper's figure 4."""
+"""What `oversmooth simulate --preset` knows: the four cases of THEORY §3, and Dovonon et al.'s figure 4."""
 
 
 def with_options(cases: list[ToyModel], **options: object) -> list[ToyModel]:

@@ -54,7 +54,7 @@ def alike(models: list[Shown], look: Look) -> Drawing:
     "deviation over inputs.",
 )
 def curves(models: list[Shown], look: Look) -> Drawing:
-    """The three notions after every block, a line per model (the first paper's figure 2)."""
+    """The three notions after every block, a line per model (Dovonon et al.'s figure 2)."""
     panels = _notions(models, look)
     if look.in_page and any(layer.without_massive for m in models for layer in m.diagnosis.layers):
         for panel in panels:
@@ -74,7 +74,7 @@ def curves(models: list[Shown], look: Look) -> Drawing:
 )
 def steered(models: list[Shown], look: Look) -> Drawing:
     """The curves of a model sharpening, smoothing and left alone, with what the spectra predict beside them; a row a
-    state of training (the first paper's figure 3).
+    state of training (Dovonon et al.'s figure 3).
     """
     rows = []
     for state in dict.fromkeys(m.diagnosis.model["state"] for m in models if "state" in m.diagnosis.model):
@@ -88,7 +88,7 @@ def steered(models: list[Shown], look: Look) -> Drawing:
 
 @chart(title="Mean cosine of tokens over depth", in_page=False, in_files=False)
 def cosines(models: list[Shown], look: Look) -> Drawing:
-    """The mean cosine of tokens after every block, a line per model (the second paper's curves); drawn on request."""
+    """The mean cosine of tokens after every block, a line per model (Nguyen et al.'s curves); drawn on request."""
     metric = METRICS["cos"]
     if not any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers):
         return Drawing([])

@@ -23,7 +23,7 @@ _SIDES = {"|1 + λ| > 1": "smooth", "|1 + λ| < 1": "negative"}
     arranged={"columns": 3, "spacing": {"column": 64, "row": 90}, "bounds": "flush"},
 )
 def eigenvalues(models: list[Shown], look: Look) -> Drawing:
-    """How the real parts of the eigenvalues of the joined H lie, over all layers, a panel per model (the first paper's
+    """How the real parts of the eigenvalues of the joined H lie, over all layers, a panel per model (Dovonon et al.'s
     figure 5).
     """
     real = [(m, values) for m in models if (values := m.diagnosis.real_parts)]

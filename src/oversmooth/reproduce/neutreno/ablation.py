@@ -1,9 +1,9 @@
-"""The second paper's ablation: NeuTRENO's λ̃, fixed from 0.05 to 1.5, or learned per layer and per head.
+"""Nguyen et al.'s ablation: NeuTRENO's λ̃, fixed from 0.05 to 1.5, or learned per layer and per head.
 
     oversmooth reproduce neutreno ablation --seeds 1 --at-once 3
     oversmooth reproduce neutreno ablation --cells 0.1,0.4,1.0
 
-One recipe, 10 % of CIFAR-100: the first paper's, as in `methods`, whose cell of λ̃ = 0.6 is taken from there and table
+One recipe, 10 % of CIFAR-100: Dovonon et al.'s, as in `methods`, whose cell of λ̃ = 0.6 is taken from there and table
 2's for λ̃ = 0. Which λ̃ the spectra of the plain model propose is what `oversmooth.steering.suggest` says.
 """
 

@@ -1,8 +1,8 @@
-"""The second paper's first table: a ViT and NeuTRENO, and NeuTRENO with FeatScale.
+"""Nguyen et al.'s first table: a ViT and NeuTRENO, and NeuTRENO with FeatScale.
 
     oversmooth reproduce neutreno classification --at-once 3
 
-Published on ImageNet-1k with DeiT-Tiny (300 epochs on 4 GPUs). Ours is the first paper's recipe on 10 % of CIFAR-100,
+Published on ImageNet-1k with DeiT-Tiny (300 epochs on 4 GPUs). Ours is Dovonon et al.'s recipe on 10 % of CIFAR-100,
 so the figures do not compare in size: what can be held against the paper is the sign of the difference and how it
 stands to the spread over seeds. The cells are those of `methods`.
 """

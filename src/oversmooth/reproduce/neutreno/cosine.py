@@ -1,4 +1,4 @@
-"""The second paper's curves: the mean cosine similarity of tokens, layer by layer, several models in one figure.
+"""Nguyen et al.'s curves: the mean cosine similarity of tokens, layer by layer, several models in one figure.
 
     oversmooth reproduce neutreno cosine MODEL... --data DATA -o cosine.pdf -o cosine.md
 

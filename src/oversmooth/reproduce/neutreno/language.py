@@ -1,4 +1,4 @@
-"""The second paper's language model, and NeuTRENO on it: perplexity on WikiText-2.
+"""Nguyen et al.'s language model, and NeuTRENO on it: perplexity on WikiText-2.
 
     oversmooth reproduce neutreno language --seeds 1
     oversmooth reproduce neutreno language --quick         bytes of the package's own prose, a minute on a CPU

@@ -3,7 +3,7 @@
     oversmooth reproduce neutreno methods --at-once 3      10 % of CIFAR-100, about 2 minutes a run on an H200
     oversmooth reproduce neutreno methods --quick          a small version, minutes on a CPU
 
-The recipe is the first paper's for its table 2 at 10 % of the data, and was tuned for none of the methods, nor for the
+The recipe is Dovonon et al.'s for its table 2 at 10 % of the data, and was tuned for none of the methods, nor for the
 plain model beyond what its authors did. Strengths are the published ones (NeuTRENO's 0.6 for vision) or, for methods
 that learn theirs, where training begins: 0. The cells of plain, smoothing and sharpening are table 2's own.
 """
@@ -75,7 +75,7 @@ class Methods(Table):
         return [replace(base, variant=METHODS[name], seed=seed) for seed in range(self.seeds) for name in self.shown]
 
     def folder(self, recipe: Recipe) -> str:
-        """Table 2 has the cells of the first paper's variants."""
+        """Table 2 has the cells of Dovonon et al.'s variants."""
         if recipe.variant in VARIANTS:
             return f"{table2.Table2.name}-quick" if self.quick else table2.Table2.name
         return f"{Methods.home()}-quick" if self.quick else Methods.home()

@@ -30,9 +30,9 @@ class Table(ABC):
     name: ClassVar[str]
     """Of the command and of the folder of cells."""
     group: ClassVar[str] = ""
-    """Of commands, and of folders, that the table is one of; none for the first paper's."""
+    """Of commands, and of folders, that the table is one of; none for Dovonon et al.'s."""
     asks_unknowns: ClassVar[bool] = True
-    """Whether what the first paper leaves open can be chosen: wiring, initialisation, bias."""
+    """Whether what Dovonon et al. leave open can be chosen: wiring, initialisation, bias."""
     default_data: ClassVar[str] = "cifar100"
     quick_data: ClassVar[str] = ""
     """Of the quick version, where it is another."""

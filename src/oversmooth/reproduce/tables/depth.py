@@ -1,4 +1,4 @@
-"""The first paper's depth study, "more layers": ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ with 12, 24 and 48 blocks.
+"""Dovonon et al.'s depth study, "more layers": ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ with 12, 24 and 48 blocks.
 
     oversmooth reproduce depth --seeds 1 --at-once 3      10 % of the data
     oversmooth reproduce depth --quick                    a small version with 2, 4 and 8 blocks, minutes on a CPU

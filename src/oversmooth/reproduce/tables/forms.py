@@ -1,4 +1,4 @@
-"""Which form of the first paper's sharpening trains best, and at what cost?
+"""Which form of Dovonon et al.'s sharpening trains best, and at what cost?
 
     oversmooth reproduce forms --seeds 1 --at-once 3
 

@@ -1,4 +1,4 @@
-"""The first paper's ViT*: some blocks sharpen, the rest are plain. How does the ratio matter, and which blocks?
+"""Dovonon et al.'s ViT*: some blocks sharpen, the rest are plain. How does the ratio matter, and which blocks?
 
     oversmooth reproduce mixtures --seeds 1 --at-once 3
     oversmooth reproduce mixtures --cells front-6,back-6
@@ -19,7 +19,7 @@ from oversmooth.reproduce.tables.variants import Case, VariantTable
 @register
 @dataclass(frozen=True, kw_only=True)
 class Mixtures(VariantTable):
-    """The first paper's ViT*: sharpening in a quarter, a half and three quarters of the blocks, front or back."""
+    """Dovonon et al.'s ViT*: sharpening in a quarter, a half and three quarters of the blocks, front or back."""
 
     name = "mixtures"
     cells_help = "Which: plain, front-3, front-6, front-9, back-3, back-6, back-9, sharpen; by default all."

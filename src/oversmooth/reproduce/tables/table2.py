@@ -1,4 +1,4 @@
-"""The first paper's table 2: CIFAR-100 accuracy of ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ against the share of training data.
+"""Dovonon et al.'s table 2: CIFAR-100 accuracy of ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ against the share of training data.
 
     oversmooth reproduce table2 --cells 10% --seeds 3 --at-once 3      the 10 % column, about 2 minutes a run on an H200
     oversmooth reproduce table2 --quick                                a small version, minutes on a CPU

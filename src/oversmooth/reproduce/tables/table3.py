@@ -1,4 +1,4 @@
-"""The first paper's table 3: CIFAR-100 accuracy against the intensity of corruption, CIFAR-100-C.
+"""Dovonon et al.'s table 3: CIFAR-100 accuracy against the intensity of corruption, CIFAR-100-C.
 
     oversmooth reproduce table2 --cells 100%                           the models
     oversmooth reproduce table3 --share 1                              their corruptions

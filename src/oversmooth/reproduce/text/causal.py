@@ -1,4 +1,4 @@
-"""The first paper on text, causal: a decoder of GPT-2's form, plain and forced, on novels and articles.
+"""Dovonon et al. on text, causal: a decoder of GPT-2's form, plain and forced, on novels and articles.
 
     oversmooth reproduce text causal --seeds 1                       a folder called text in OVERSMOOTH_DATA
     oversmooth reproduce text causal --data FOLDER                   any other text

@@ -1,4 +1,4 @@
-"""Figures 2, 3 and 5 of the first paper for trained language models, and how asymmetric H is while they train.
+"""Figures 2, 3 and 5 of Dovonon et al. for trained language models, and how asymmetric H is while they train.
 
     oversmooth reproduce text figures --table causal -o figures
 

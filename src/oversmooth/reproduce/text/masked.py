@@ -1,4 +1,4 @@
-"""The first paper on text, masked: a BERT on a budget, plain and forced, with one number of tokens for all.
+"""Dovonon et al. on text, masked: a BERT on a budget, plain and forced, with one number of tokens for all.
 
     oversmooth reproduce text masked --seeds 1
     oversmooth reproduce text masked --quick          the package's own prose, minutes on a CPU

@@ -24,7 +24,7 @@ PER = 1024
 
 @dataclass(frozen=True)
 class Recipe(BaseRecipe):
-    """The defaults are DeiT-tiny's on ImageNet-1k, as the second paper trains it.
+    """The defaults are DeiT-tiny's on ImageNet-1k, as Nguyen et al. train it.
 
     timm's transforms, sampler and Mixup make the batches. ``epochs`` counts the warm-up's, and the learning rate is one
     number for each epoch, as in timm. Weight decay leaves out biases, norms, positions and the CLS token.
@@ -42,7 +42,7 @@ class Recipe(BaseRecipe):
         "plain", "plain, smooth or sharpen; or methods as oversmooth steer takes them, joined by ' + '."
     )
     start: Literal["cold", "warm"] = option(
-        "cold", "Of smooth and sharpen: cold as the first paper begins, or warm from the plain weights."
+        "cold", "Of smooth and sharpen: cold as Dovonon et al. begin, or warm from the plain weights."
     )
     shape: Shape = field(
         default_factory=lambda: Shape(image=224, patch=16, classes=1000, width=192, depth=12, heads=3, qkv_bias=True)

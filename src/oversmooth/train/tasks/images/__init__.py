@@ -1,1 +1,1 @@
-"""Images classified by small vision transformers, as in the first paper."""
+"""Images classified by small vision transformers, as in Dovonon et al."""

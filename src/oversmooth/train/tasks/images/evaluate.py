@@ -172,6 +172,6 @@ def under_corruption(
 
 
 def by_severity(table: dict[str, list[float]]) -> list[float]:
-    """The mean over kinds, one entry a severity: our reading of the first paper's table 3."""
+    """The mean over kinds, one entry a severity: our reading of Dovonon et al.'s table 3."""
     rows = list(table.values())
     return [sum(row[column] for row in rows) / len(rows) for column in range(len(rows[0]))]

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from oversmooth.train.tasks.images.data import Images
 
 VARIANTS = ("plain", "smooth", "sharpen")
-"""ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of the first paper."""
+"""ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of Dovonon et al."""
 _USUAL = {"wiring": "paper", "start": "cold"}
 
 
 @dataclass(frozen=True)
 class Recipe(BaseRecipe):
-    """The defaults are the recovered recipe of the first paper's tables 2 and 3, at 100 % of the data.
+    """The defaults are the recovered recipe of Dovonon et al.'s tables 2 and 3, at 100 % of the data.
 
     ``epochs`` of cosine follow ``warmup`` epochs, both of ``len(data) // batch`` steps: the last incomplete batch is
     dropped, as timm's loader does for training. ``variant`` is plain, smooth, sharpen, or steering methods in words,
@@ -58,7 +58,7 @@ class Recipe(BaseRecipe):
     output_bias: bool = option(True, "Of smooth and sharpen: of attention's output; the authors' early code has none.")
     """Of attention in smooth and sharpen; the authors' early code has none there (THEORY §5)."""
     layers: str = option("all", "Which blocks the variant steers: all, first half, last half, or places such as 0-2.")
-    """The rest are plain: the first paper's ViT*."""
+    """The rest are plain: Dovonon et al.'s ViT*."""
     freed: bool = option(False, "Steer the beginning alone: fold what the variant makes into weights, and train those.")
     """A control: the same initial weights without the constraint."""
     shape: Shape = field(default_factory=Shape)
@@ -188,7 +188,7 @@ def percent(share: float) -> str:
 
 
 PAPER = Recipe()
-"""Tables 2 and 3 of the first paper. What it reached on CIFAR-100, in % of the 10,000 test images after the last epoch:
+"""Tables 2 and 3 of Dovonon et al. What it reached on CIFAR-100, in % of the 10,000 test images after the last epoch:
 
     share   model     accuracy       seeds     minutes      published
     100 %   ViT-Ti    67.33          0         21.0         66.78 ± 0.1

@@ -18,7 +18,7 @@ _BLOCK = 50_000  # bytes of a block's modules, whatever its width
 
 @dataclass(frozen=True)
 class Shape:
-    """The defaults are ViT-Ti on 32 px images with patches of 2: 257 tokens (the first paper's tables 2 and 3)."""
+    """The defaults are ViT-Ti on 32 px images with patches of 2: 257 tokens (Dovonon et al.'s tables 2 and 3)."""
 
     image: int = 32
     patch: int = option(2, "Side of a patch.")

@@ -1,4 +1,4 @@
-"""The ViT of the first paper's CIFAR experiments: plain, small, with a CLS token and every intermediate named.
+"""The ViT of Dovonon et al.'s CIFAR experiments: plain, small, with a CLS token and every intermediate named.
 
 ``model(images)`` gives logits; ``model(images, intermediates=True)`` gives the same numbers on their way, by name:
 

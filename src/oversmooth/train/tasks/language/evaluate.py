@@ -1,6 +1,6 @@
 """Perplexity: of windows side by side, or of windows that slide, where every token but the first sees a full context.
 
-The second paper's windows slide by one token, and only the last prediction of each counts (all of the first window's):
+Nguyen et al.'s windows slide by one token, and only the last prediction of each counts (all of the first window's):
 ``stride=1``. Side by side, ``stride=length``, is what is looked at on the way.
 """
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recipe(BaseRecipe):
-    """The defaults are the second paper's on WikiText-103, as far as they were recovered.
+    """The defaults are Nguyen et al.'s on WikiText-103, as far as they were recovered.
 
     ``epochs`` hold the warm-up's ``warmup`` steps too; the rest is a cosine to 0. An epoch cuts the text into windows
     at a random offset and takes them in random order. How long the paper trained was not published: 120 epochs are the
@@ -138,7 +138,7 @@ class Recipe(BaseRecipe):
 _OF_SHAPE = set(Shape.__dataclass_fields__) - {"vocabulary"}  # of which bpe's is the recipe's own
 
 PAPER = Recipe()
-"""The second paper's baseline on WikiText-103: published test perplexity 34.29, with NeuTRENO (0.4) 33.70. Not run."""
+"""Nguyen et al.'s baseline on WikiText-103: published test perplexity 34.29, with NeuTRENO (0.4) 33.70. Not run."""
 
 WIKITEXT2 = Recipe(data="wikitext-2", epochs=60, warmup=400, lr=5e-4, shape=Shape(vocabulary=33_278, dropout=0.2))
 """The same model on WikiText-2, whose epoch has 84 steps. Chosen for the baseline: a warm-up for 5,040 steps in place
@@ -152,7 +152,7 @@ _GPT = Shape(
 )
 _BPE: dict[str, Any] = dict(tokenizer="bpe", vocabulary=8192, lr=1e-3, weight_decay=0.01, clip=1.0, sliding=False)
 CAUSAL = Recipe(data="text", shape=_GPT, epochs=4, warmup=500, **_BPE)
-"""The first paper's text experiment, causal: a decoder of GPT-2's form on novels and articles of 34 million words, read
+"""Dovonon et al.'s text experiment, causal: a decoder of GPT-2's form on novels and articles of 34 million words, read
 4 times. What the paper trained with was not published; rates and dropout are customary for models of this size, the
 same for every variant, and none was tuned.
 """

@@ -14,7 +14,7 @@ _BLOCK = 50_000  # bytes of a block's modules, whatever its width
 
 @dataclass(frozen=True)
 class Shape:
-    """The defaults are the second paper's model on WikiText-103, whose 267,735 words the data decide."""
+    """The defaults are Nguyen et al.'s model on WikiText-103, whose 267,735 words the data decide."""
 
     vocabulary: int = 0
     """Kinds of tokens; the data decide."""

@@ -24,7 +24,7 @@ Steered = Literal["encoder+decoder", "encoder", "decoder"]
 
 @dataclass(frozen=True)
 class Recipe(BaseRecipe):
-    """The defaults are Segmenter's on ADE20K with DeiT-tiny, as the second paper trains it.
+    """The defaults are Segmenter's on ADE20K with DeiT-tiny, as Nguyen et al. train it.
 
     SGD with momentum 0.9 and no weight decay, the learning rate falling as the power 0.9 of what is left, per step, as
     in the code of Segmenter's authors. Of theirs these are left out: dropout of 0.1 in the decoder, drop-path of 0.1 in
@@ -52,7 +52,7 @@ class Recipe(BaseRecipe):
     )
     steer: Steered = option("encoder+decoder", "Which stacks the variant steers: encoder+decoder, encoder or decoder.")
     start: Literal["warm", "cold"] = option(
-        "warm", "Of smooth and sharpen: warm from the encoder's weights, or cold as the first paper begins."
+        "warm", "Of smooth and sharpen: warm from the encoder's weights, or cold as Dovonon et al. begin."
     )
     shape: Shape = field(
         default_factory=lambda: Shape(image=512, patch=16, classes=150, width=192, depth=12, heads=3, qkv_bias=True)
