@@ -25,7 +25,7 @@ MISSING = "missing"
 _HEAD = ("claim", "command", "ours", "published", "agrees")
 _INTRO = (
     "# Dovonon et al., line by line",
-    "What it claims, the command that checks it, our figure, the published one, and whether they agree. Every figure "
+    "What they claim, the command that checks it, our figure, the published one, and whether they agree. Every figure "
     "is read from a cell in results/ by `oversmooth reproduce first-paper -o docs/first-paper.md`; what was not run is "
     "said to be missing. ± is the standard deviation over seeds (n − 1), their number in brackets.",
     "A figure agrees where it lies within three standard deviations of the published one (the larger spread of the "
