@@ -11,6 +11,7 @@ import time
 import pytest
 import torch
 from support.commands import make_gpt, run
+from support.nightly import nightly
 from support.tuning_example import classifier, write_parquet
 
 from oversmooth.models import load
@@ -139,6 +140,7 @@ def test_a_model_that_is_steered_already_is_refused(vit, tmp_path, data, monkeyp
     assert "steered already" in words(capsys.readouterr().err)
 
 
+@nightly
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_leaves_nothing_half_written(vit, tmp_path):
     data = write_parquet(tmp_path / "data.parquet", count=40)

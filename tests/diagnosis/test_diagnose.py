@@ -340,7 +340,7 @@ def test_the_rule_of_real_parts(name):
 # Wrappers, modes and precision
 
 
-@pytest.mark.parametrize("name", ["Llama", "ViT", "torch encoder (Pre-LN, batch first)"])
+@pytest.mark.parametrize("name", some(["ViT", "Llama", "torch encoder (Pre-LN, batch first)"], 3))
 def test_a_compiled_model(name):
     family = FAMILIES[name]
     inside = family.make()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support import family_checks as checks
 from support.families import usable
+from support.nightly import nightly
 
 from oversmooth import Diagnosis, InputError, diagnose
 from oversmooth.diagnosis import one_input as looking
@@ -82,6 +83,7 @@ def test_long_texts_are_taken_in_groups_and_say_so():
                 assert table[i, j] == pytest.approx(every[3 * i : 3 * i + 3, 3 * j : 3 * j + 3].mean(), abs=0.6 * STEP)
 
 
+@nightly
 def test_large_images_are_taken_in_squares():
     torch.manual_seed(0)
     x, image = torch.randn(1, 1 + 24 * 24, 3), torch.rand(1, 3, 96, 96)

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from support.nightly import nightly
 from support.oracles import normal
 
 from oversmooth import InputError
@@ -76,6 +77,7 @@ def _process(rank, store, results):
     dist.destroy_process_group()
 
 
+@nightly
 def test_two_processes_with_uneven_data_agree_with_one():
     values = input_convergence(normal(10, 6, 4)).numpy()
     context = mp.get_context("spawn")

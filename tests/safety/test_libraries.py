@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from support import timm_models
-from support.nightly import NIGHTLY, some
+from support.nightly import NIGHTLY, nightly, some
 
 
 def said(tmp_path, *arguments, beside=()):
@@ -43,6 +43,7 @@ def unfit(tmp_path):
     return folder
 
 
+@nightly
 @pytest.mark.skipif(timm_models.installed(), reason="timm is installed")
 def test_timm_has_an_extra_of_its_own(tmp_path):
     for name in some(("vit_tiny_patch16_224", "timm/vit_tiny_patch16_224"), 2):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.conformance_methods import make, outputs
 from support.families import FAMILIES
+from support.nightly import nightly
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -160,6 +161,7 @@ def test_compiled_code_follows_without_compiling_again():
     torch._dynamo.reset()
 
 
+@nightly
 @pytest.mark.filterwarnings("ignore")
 def test_what_was_compiled_before_the_ramp_is_compiled_once_more():
     model = steer(make(COMPILED), NeuTRENO(0.1))

@@ -63,7 +63,7 @@ def test_what_holds_in_half_precision(method):
 def test_eigenvalues_of_the_wrong_sign(monkeypatch, mode):
     model = steered("ViT", "Spectral: sharpen") if mode == "sharpen" else steer(make("ViT"), Spectral("smooth"))
     right = Spectral.eigenvalues
-    monkeypatch.setattr(Spectral, "eigenvalues", lambda self, psi, group: -right(self, psi, group))
+    monkeypatch.setattr(Spectral, "eigenvalues", lambda self, psi, *how: -right(self, psi, *how))
     found = verify(model)
     assert not found
     assert found.problems[0].startswith(f"layer 0 ({attention(0)}): eigenvalues from")
@@ -75,8 +75,8 @@ def test_one_eigenvalue_of_the_wrong_sign(monkeypatch):
     model = steer(make("ViT"), Spectral("smooth"))
     right = Spectral.eigenvalues
 
-    def wrong(self, psi, group):
-        out = right(self, psi, group).clone()
+    def wrong(self, psi, *how):
+        out = right(self, psi, *how).clone()
         out[..., 2, 3] = -0.3
         return out
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from support.nightly import nightly
 from support.oracles import attention, normal
 
 from oversmooth import InputError
@@ -140,6 +141,7 @@ print((status("VmHWM") - before) // 1024)
 """
 
 
+@nightly
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's memory counters")
 def test_sixteen_thousand_tokens_in_linear_memory():
     # The matrix would take 1 GiB.

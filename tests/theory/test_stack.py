@@ -10,6 +10,7 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.nightly import nightly
 from support.oracles import attention, centred_basis, layer_matrix, normal, radius, weights
 
 from oversmooth import InputError
@@ -138,6 +139,7 @@ def test_order_is_that_of_running():
     assert abs(of(0, 2, 1).log_rho_rough - of(0, 1, 2).log_rho_rough) > 1e-3
 
 
+@nightly
 def test_many_layers_do_not_overflow():
     A, W_V, W_O = stack(1, 2, 5, 4, 2, False, 1, scale=2.0)
     one = stack_dominance(A, W_V, W_O)
@@ -319,6 +321,7 @@ def test_the_condition_number_of_the_product(layers, heads, n, d, seed):
     assert found.condition == pytest.approx(condition_of(M, largest), rel=0.1)
 
 
+@nightly
 def test_the_condition_number_of_a_large_product():
     """So large that Arnoldi restarts, on the product and on its transpose."""
     layers, heads, n, d = 6, 2, 60, 16

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from support.nightly import some
+from support.nightly import nightly, some
 
 from oversmooth import InputError
 from oversmooth.theory import head_spectrum, joined_spectrum
@@ -17,6 +17,7 @@ def test_prediction_and_outcome_agree_in_every_preset(preset, seed):
     assert set(outcome.predicted) == {expected}
 
 
+@nightly
 @pytest.mark.parametrize("heads", some([4, 1], 2))
 @pytest.mark.parametrize("causal", [False, True])
 def test_several_heads_and_causal_attention_too(heads, causal):

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.nightly import nightly
 from support.places import TESTS
 from support.train_example import RECIPE, plain, splits, train
 
@@ -152,6 +153,7 @@ def script(folder, then):
     return _RUN.format(tests=str(TESTS), folder=str(folder)) + then.format(folder=str(folder))
 
 
+@nightly
 def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path):
     """SIGKILL of a real process: while a checkpoint is being written, between log and save, and between saves.
 

@@ -62,7 +62,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", some([0, 2], 2))
 def test_a_run_out_of_time_goes_on_bit_for_bit(tmp_path, pictures, workers):
     """It stops after every single step, inside epochs too; the other one is never stopped, and has no workers."""
     whole = train(RECIPE, splits(pictures), device="cpu", folder=tmp_path / "whole", watch=EVERY_EPOCH)
@@ -198,6 +198,7 @@ def runs(process):
         return False
 
 
+@nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 @pytest.mark.parametrize("how", some([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], 3))
 def test_workers_end_with_the_run_which_can_go_on(tmp_path, pictures, how):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from support.nightly import nightly
 from support.places import DATA
 
 from oversmooth.safety.errors import InputError
@@ -425,6 +426,7 @@ def test_images_of_one_level_cannot_be_normalised():
         normalisation(flat)
 
 
+@nightly
 @pytest.mark.realdata
 def test_cifar_100_is_whole():
     if not (SHARED / "data" / "cifar-100").is_dir():

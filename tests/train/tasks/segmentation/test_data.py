@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
+from support.nightly import nightly
 from support.places import DATA
 
 from oversmooth.safety.errors import InputError
@@ -172,6 +173,7 @@ def test_labels_beyond_the_classes_and_images_without_any_are_refused():
         Splits(one, other, other)
 
 
+@nightly
 @pytest.mark.realdata
 def test_camvid_is_whole():
     if not (DATA / "data" / "camvid").is_dir():

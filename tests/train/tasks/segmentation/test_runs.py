@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support import two_processes
-from support.nightly import nightly
+from support.nightly import nightly, some
 from support.places import TESTS
 from support.segmentation_example import RECIPE, splits, train
 
@@ -43,7 +43,7 @@ def assert_same(one, other):
         assert lines(one / name) == lines(other / name)
 
 
-@pytest.mark.parametrize("variant", ["neutreno:strength=0.6", "sharpen"])
+@pytest.mark.parametrize("variant", some(["neutreno:strength=0.6", "sharpen"], 2))
 def test_a_run_out_of_time_goes_on_bit_for_bit(tmp_path, variant):
     """It stops after every single step, inside epochs too."""
     recipe = replace(RECIPE, variant=variant)
@@ -175,6 +175,7 @@ def work(ranks, name):
 """
 
 
+@nightly
 def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path_factory):
     folder = two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("segmentation"))
     one, first, second = (torch.load(folder / f"{name}.pt", weights_only=True) for name in ("one", "two0", "two1"))

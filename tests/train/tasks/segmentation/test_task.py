@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from support.nightly import nightly
 from support.segmentation_example import RECIPE, splits, step_of, train
 
 from oversmooth.safety.errors import InputError
@@ -163,6 +164,7 @@ def test_data_of_another_recipe_are_refused():
         SegmentationTask(Recipe(), splits())
 
 
+@nightly
 def test_it_learns():
     recipe = replace(PLAIN, epochs=40, scales=(1.0, 1.0), colours=False, shape=replace(RECIPE.shape, width=32), lr=0.1)
     data = shapes(32, 8, 8, size=16)
