@@ -55,6 +55,7 @@ def test_images_are_recognised(deit):
     assert 0.62 <= found.provenance["top1"] <= 0.78
 
 
+@nightly
 def test_shares_of_an_image_model(seen):
     """77 % of the eigenvalues negative, the smoothing one dominates in 60 % of cases."""
     assert 0.70 <= seen.negative_share <= 0.84

@@ -4,8 +4,10 @@ import sys
 
 import pytest
 from adversary import soak
+from support.nightly import nightly
 
 
+@nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
 def test_diagnoses_leave_nothing_behind():
     found = soak.soak(8, depth=0)

@@ -419,6 +419,7 @@ def test_several_runs_at_once(tmp_path, cifar):
     assert late[0].said == "not begun, as time is up"
 
 
+@nightly
 def test_cells_filled_at_once_are_those_filled_one_by_one(tmp_path, cifar):
     base = replace(recipe.QUICK, share=1.0, epochs=1, batch=20, shape=Shape(patch=8, width=16, depth=1, heads=2))
     both = load_splits(cifar)

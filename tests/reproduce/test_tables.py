@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from support.nightly import nightly
 from support.places import ROOT
 
 from oversmooth.cli import train as train_command
@@ -88,6 +89,7 @@ def test_tables_are_listed_by_number_and_then_by_name():
     assert set(TABLES) == {table.home() for table in all_tables()}
 
 
+@nightly
 def test_a_new_table_is_one_file(monkeypatch, tmp_path, cifar):
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "tables").mkdir()

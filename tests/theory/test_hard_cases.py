@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support.nightly import some
+from support.nightly import nightly, some
 from support.oracles import attention, dense_radii, normal, weights
 
 from oversmooth import InputError
@@ -182,6 +182,7 @@ def test_bad_input_is_named(call, named):
         call()
 
 
+@nightly
 @pytest.mark.parametrize("seed", some(range(2), 2))
 def test_causal_tokens_that_cancel_have_no_direction(seed):
     """In the limit the first tokens vanish; what rounding leaves of them must not enter the cosines."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.nightly import some
+from support.nightly import nightly, some
 from support.oracles import apply_layer, attention, normal, weights
 from torch.nn.functional import layer_norm
 
@@ -67,6 +67,7 @@ def test_against_the_update_written_out(heads, n, d, causal, residual, norm, neu
     torch.testing.assert_close(run.X, expected[-1] / expected[-1].norm(), **near)
 
 
+@nightly
 @pytest.mark.parametrize("scale", some([-3.5, 2.0], 2))
 def test_ten_thousand_layers_neither_overflow_nor_underflow(scale):
     A, eye = attention(1, 8, 8, sharpness=0.5), torch.eye(4, dtype=torch.float64)[None]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
-from support.nightly import few
+from support.nightly import few, nightly
 from support.oracles import apply_layer, attention, layer_matrix, normal, weights, with_spectrum
 
 from oversmooth.metrics import cosine, hfc, input_convergence, sigma_ratio
@@ -337,6 +337,7 @@ def test_grouped_queries_keep_the_sign_rule_when_a_group_sums_to_at_most_one(n, 
     assert dominance(attention(groups * shared, n, n, causal=causal, seed=seed), W_V, W_O).verdict == "rough"
 
 
+@nightly
 def test_equal_radii_are_a_tie_and_the_jordan_structure_decides():
     """ρ_smooth = ρ_rough with and without a Jordan block: the spectra cannot tell, the simulation does."""
     n = 4

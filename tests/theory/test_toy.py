@@ -42,6 +42,7 @@ def test_eigenvalues_lie_in_the_range_for_every_head_and_for_all():
         assert values.imag.abs().max() < 1e-9
 
 
+@nightly
 def test_rates_are_predicted():
     for case in with_options(PRESETS["cases"], layers=500):
         outcome = case.run()

@@ -13,7 +13,7 @@ import scipy.sparse.csgraph
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.nightly import some
+from support.nightly import nightly, some
 from support.oracles import attention, dense_radii, layer_matrix, normal, radius, weights
 
 from oversmooth import InputError, steering
@@ -549,6 +549,7 @@ def drift(n, up, down, corner, seed):
     return rows(A)
 
 
+@nightly
 @pytest.mark.parametrize("dtype", some([torch.float32, torch.float64], 2))
 def test_heads_that_drift_are_checked_from_the_left(dtype):
     """Pseudo-eigenvalues pass for eigenvalues in a Krylov space; the transposed update does not find them again."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from support.commands import run
+from support.nightly import nightly
 
 from oversmooth.reproduce import cells, status
 from oversmooth.reproduce.neutreno import ablation, classification, language, methods, segmentation
@@ -101,6 +102,7 @@ def test_cells_are_named_and_read_again(tmp_path):
         status.status(tmp_path)
 
 
+@nightly
 def test_the_quick_language_table_from_its_command(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(language, "QUICK", replace(language.QUICK, epochs=1, batch=64))
     given = ("reproduce", "neutreno", "language", "--quick", "--results", tmp_path, "--device", "cpu")
