@@ -135,8 +135,8 @@ def test_all_that_is_measured_is_one_sentence():
     first, last = ({"hfc_lfc": 2.0 * x, "cos": x, "effective_rank": 10 * x} for x in (0.25, 0.5))
     assert sentences(diagnosis(block(last), first=first)) == [
         "Measured: from the first block to the last, HFC/LFC goes from 0.5 to 1 (× 2), the mean cosine from 0.25 to "
-        "0.50, the effective rank from 2.5 to 5; the notions disagree: tokens end more alike by the mean cosine, less alike "
-        "by HFC/LFC and the effective rank."
+        "0.50, the effective rank from 2.5 to 5; the notions disagree: tokens end more alike by the mean cosine, less "
+        "alike by HFC/LFC and the effective rank."
     ]
 
 

@@ -19,7 +19,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.components import components
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
-from oversmooth.theory.small_matrices import eigenvalues, finite
+from oversmooth.theory.small_matrices import eigenvalues, finite, lapack
 from oversmooth.theory.weights import check_weights, head_spectrum, smaller_product
 from oversmooth.theory.words import Words, nested
 
@@ -122,7 +122,8 @@ def _eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor | None]:
     """Eigenvalues, and κ_i, the length of row i of V⁻¹, V the unit eigenvectors; None where κ cannot be computed."""
     finite(M)
     try:
-        values, V = torch.linalg.eig(M)
+        with lapack():
+            values, V = torch.linalg.eig(M)
     except RuntimeError:  # no convergence
         return eigenvalues(M), None
     inverse, failed = torch.linalg.inv_ex(V)

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from oversmooth.theory.small_matrices import complex_of, eigenvalues, eigenvector, eigenvectors, finite
+from oversmooth.theory.small_matrices import complex_of, eigenvalues, eigenvector, eigenvectors, finite, lapack
 
 
 class LinearSystem(Protocol):
@@ -159,7 +159,8 @@ class Arnoldi:
         Any orthonormal basis Q of an invariant subspace of H keeps the relation: V ← V Q, H ← Qᵀ H Q, h ← h Q.
         """
         m = self.steps
-        values, vectors = torch.linalg.eig(finite(self.H[0, :m].double().cpu()))
+        with lapack():
+            values, vectors = torch.linalg.eig(finite(self.H[0, :m].double().cpu()))
         values = values[None].to(self.H.device, complex_of(self.H.dtype))
         scores = score(values, values.real.new_zeros(1, 1), index)
         order = scores[0].argsort(descending=True)[:keep].cpu()

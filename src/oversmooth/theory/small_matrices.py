@@ -5,8 +5,9 @@ and are shared among threads: torch releases the interpreter while LAPACK works.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from threading import Barrier
 from types import ModuleType
@@ -102,6 +103,30 @@ def finite(M: Tensor) -> Tensor:
     return M
 
 
+@cache
+def _may_hang() -> bool:
+    """Whether torch's LAPACK is NVIDIA's for ARM, as in wheels for CUDA on aarch64.
+
+    On some matrices near to rank one its QR iteration does not end, nor fail, while it meets denormal numbers.
+    """
+    return "nvpl" in torch.__config__.show().lower()
+
+
+@contextmanager
+def lapack() -> Iterator[None]:
+    """Around eigenvalues by LAPACK, in the thread that computes them: denormal numbers count as 0 where they must."""
+    if not _may_hang():
+        yield
+        return
+    before = float(torch.tensor(1e-310, dtype=torch.float64) * 1.0) == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+@lapack()
 def _eigvals(M: Tensor) -> Tensor:
     """LAPACK's eigenvalues; where it fails to converge, those of a matrix that differs by less than rounding.
 
@@ -124,6 +149,7 @@ def _eigvals(M: Tensor) -> Tensor:
     return torch.full(M.shape[:-1], torch.nan, dtype=complex_of(M.dtype))
 
 
+@lapack()
 def _eig(M: Tensor) -> tuple[Tensor, Tensor]:
     """LAPACK's eigenvalues and eigenvectors, with the same care; vectors are NaN where it does not converge."""
     finite(M)
