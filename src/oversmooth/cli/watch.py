@@ -27,6 +27,7 @@ def watch(
     """Draw what trainings have written so far: by depth in the last look, and over time."""
     from rich.console import Group
     from rich.live import Live
+    from rich.markup import escape
 
     from oversmooth.monitor.history import History
     from oversmooth.report import film
@@ -51,7 +52,7 @@ def watch(
         for history in histories:
             out.print(table_of(history))
         if html is not None:
-            out.print(f"wrote {html}")
+            out.print(f"wrote {escape(str(html))}")
         return
     seen = [history.steps for history in histories]
     with Live(Group(*map(table_of, histories)), console=out, refresh_per_second=4) as live:
@@ -66,21 +67,22 @@ def watch(
 
 def table_of(history: History) -> Any:
     """A run: by metric the last look by depth as a row of bars, its ends, and the last depth over time."""
+    from rich.markup import escape
     from rich.table import Table
 
     from oversmooth.report.style import number
 
     steps = history.steps
     span = f"{len(steps)} looks, step {steps[-1]:,}" if steps else "no looks yet"
-    table = Table(title=f"{history.name}: {span}", title_justify="left", box=None, header_style="dim")
+    table = Table(title=f"{escape(history.name)}: {span}", title_justify="left", box=None, header_style="dim")
     for heading in ("", "first block → last", "by depth", "after the last block, over time"):
         table.add_column(heading)
     for name in history.metrics:
         rows = [row[name] for row in history.rows if name in row]
-        last = rows[-1] if isinstance(rows[-1], list) else [rows[-1]]
+        last = (rows[-1] or [None]) if isinstance(rows[-1], list) else [rows[-1]]
         over = [(row[-1] if row else None) if isinstance(row, list) else row for row in rows]
         ends = f"{number(last[0])} → {number(last[-1])}" if len(last) > 1 else number(last[0])
-        table.add_row(name, ends, bars(last), f"{bars(over)} {number(over[0])} → {number(over[-1])}")
+        table.add_row(escape(name), ends, bars(last), f"{bars(over)} {number(over[0])} → {number(over[-1])}")
     return table
 
 

@@ -30,6 +30,12 @@ def named_blocks(model: nn.Module, pattern: str) -> list[str]:
         lists = dict.fromkeys(re.sub(r"\.\d+(\..*)?$", ".*", name) for name in every if re.search(r"\.\d+", name))
         remedy = f"choose such as {', '.join(map(repr, list(lists)[:3]))}" if lists else "name a module of the model"
         raise InputError(f"no module of this {type(model).__name__} is called {pattern!r}; {remedy}")
+    for inner in names:
+        around = next((name for name in names if name != inner and inner.startswith(f"{name}." if name else "")), None)
+        if around is not None:
+            raise InputError(
+                f"blocks {pattern!r} mean {around or 'the model'!r} and {inner!r} inside it; name one of them"
+            )
     return names
 
 
