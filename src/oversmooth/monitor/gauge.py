@@ -77,7 +77,7 @@ class Gauge:
         blocks: by name, each once per pass.
         ranks: inputs whose ranks are computed, the first ones of the batch; 0 for none.
         gradients: whether to look at the gradient after each block too; only where the model runs eagerly.
-        scaler: torch's GradScaler, whose scale is divided out of gradients.
+        scaler: torch's GradScaler, whose scale is divided out of gradients; False: none is used; None: not known.
     """
 
     def __init__(
@@ -113,6 +113,8 @@ class Gauge:
         """Depths in the order in which the last pass reached them."""
         self.outer: int | None = None
         """The outermost of the modules around the blocks that ran since it was armed: a pass begins with it."""
+        self.last = 0
+        """Where the last array lay in memory."""
         self.number = id(self)
         _GAUGES[self.number] = self
         _operator()
@@ -162,8 +164,9 @@ class Gauge:
     def _hear_pass(self, index: int, args: Any, kwargs: Any) -> None:
         mask = self.padding[index].of(args, kwargs)
         if torch.compiler.is_compiling():
-            torch.ops.oversmooth.gauge(self.flag, None, self.buffer, self.flag, self.number, -1 - index)
             begins = index == 0
+            if not begins:  # a compiled module's own hooks are no part of its graph, and would become another one
+                torch.ops.oversmooth.gauge(self.flag, None, self.buffer, self.flag, self.number, -1 - index)
         else:
             begins = self.begin(index)
         if begins or mask is not None:  # the innermost that is given one knows best
@@ -218,11 +221,12 @@ class Gauge:
         """
         if _in_backward():  # checkpointing runs blocks a second time
             return
-        if depth == 0 and self.outer is None:  # blocks that are called from outside any module
+        if depth == 0 and self.outer is None and not self._goes_on(x):  # nobody has said that a pass begins
             self.order = []
         if depth == 0 and self.order:  # not the first block of this pass
             return
         self.order.append(depth)
+        self.last = x.data_ptr()
         with torch.autocast(x.device.type, enabled=False):
             log_ratio, cos = token_numbers(x, mask)
         new = torch.stack([torch.ones_like(cos), log_ratio, cos])
@@ -231,6 +235,13 @@ class Gauge:
         row.copy_(torch.where(self.flag, new, row) if captured else new)
         if self.ranks:
             self._keep(depth, x[: self.ranks], None if mask is None else mask[: self.ranks] != 0, captured)
+
+    def _goes_on(self, x: Tensor) -> bool:
+        """Whether what enters the first block is what the last one gave: then it runs again in the same pass."""
+        if not self.order or self.last != x.data_ptr():
+            return False
+        kept = self.samples.get(self.order[-1])  # memory is used again: the address alone may be that of another array
+        return kept is None or _is_captured(x) or torch.equal(kept[0], x[: self.ranks].float())
 
     def _keep(self, depth: int, x: Tensor, mask: Tensor | None, captured: bool) -> None:
         kept = self.samples.get(depth)
@@ -253,7 +264,7 @@ class Gauge:
             if not self.batch_first:
                 gradient = gradient.transpose(0, 1)
             norm, share = band_norms(gradient)
-            scale = None if self.scaler is None else getattr(self.scaler, "_scale", None)  # on its device
+            scale = getattr(self.scaler, "_scale", None)  # on its device
             if scale is not None:
                 norm = norm / scale.to(norm.device)
             self.buffer[depth, 3:5].copy_(torch.stack([norm, share]))
@@ -292,9 +303,7 @@ class Gauge:
             InputError: nothing passed, or not all of it was seen.
         """
         if not self.due:
-            raise InputError(
-                "no passing batch was watched since the last look; look at steps that are due, or use a probe"
-            )
+            raise InputError("no batch was watched since the last look; look at steps that are due, or give a probe")
         if self.troubles:
             raise InputError(f"the passing batch could not be seen: {self.troubles[0]}")
         table = self.buffer.tolist()  # the one time that the device is waited for
@@ -347,7 +356,7 @@ class Gauge:
         if self.scaler is not None:
             return False
         scalers = [one for one in gc.get_referrers(torch.amp.GradScaler) if isinstance(one, torch.amp.GradScaler)]
-        return any(one.is_enabled() for one in scalers)
+        return any(one.is_enabled() and one._scale is not None for one in scalers)
 
     def close(self) -> None:
         """Take the hooks off."""

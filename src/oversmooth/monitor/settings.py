@@ -87,8 +87,8 @@ def checked(
     )
     if loss is not None and not callable(loss):
         raise InputError(f"loss is {arguments.shown(loss)}; give a function of what the model gives and the probe")
-    if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
-        raise InputError(f"scaler is {arguments.shown(scaler)}; give torch's GradScaler")
+    if scaler is not None and scaler is not False and not callable(getattr(scaler, "get_scale", None)):
+        raise InputError(f"scaler is {arguments.shown(scaler)}; give torch's GradScaler, or False")
     if given and set(given) <= set(RANKS) and not wanted.ranks:
         raise InputError(
             "ranks is 0 and tokens ask for nothing else; give the number of inputs whose ranks are computed"
