@@ -70,8 +70,8 @@ class Monitor:
         stack: part of the name of the stack of blocks, where the model has several.
         heads: the number of heads, where the model does not say.
         together: average looks over all processes; each must then have a monitor. None: where weights are sharded.
-        scaler: torch's GradScaler, where one is used: its scale is divided out of gradients of the passing batch. False:
-            none is used; None: where this process has one, the norm of gradients is left out.
+        scaler: torch's GradScaler, where one is used: its scale is divided out of gradients of the passing batch.
+            False: none is used; None: where this process has one, the norm of gradients is left out.
     """
 
     def __init__(
@@ -227,9 +227,7 @@ class Monitor:
                 self._warn("gradients of the passing batch are seen in models that run eagerly alone; give a probe")
             elif due["gradients"] and self.gauge.is_scaled():
                 del found["gradient_norm"]
-                self._warn(
-                    "a GradScaler may scale gradients, whose norm is left out; give Monitor(scaler=scaler), or False"
-                )
+                self._warn("a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False")
         if self.probe is not None:
             seen, ran = looks.tokens(eyes, self.probe, self.tokens, self.ranks)
             found |= seen

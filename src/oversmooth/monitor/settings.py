@@ -90,9 +90,7 @@ def checked(
     if scaler is not None and scaler is not False and not callable(getattr(scaler, "get_scale", None)):
         raise InputError(f"scaler is {arguments.shown(scaler)}; give torch's GradScaler, or False")
     if given and set(given) <= set(RANKS) and not wanted.ranks:
-        raise InputError(
-            "ranks is 0 and tokens ask for nothing else; give the number of inputs whose ranks are computed"
-        )
+        raise InputError("ranks is 0 and tokens ask for ranks alone; give the number of inputs to compute them of")
     if wanted.passing and (needy := [what for what in ("parts", "dominance") if wanted.cadences[what]]):
         raise InputError(f"{needy[0]} cannot be seen in the passing batch; give a probe, or leave them out")
     if wanted.passing and "abs_cos" in given:
