@@ -12,7 +12,7 @@ from torch import nn
 
 import oversmooth
 from oversmooth.monitor import MonitorWarning
-from oversmooth.monitor.gauge import token_numbers
+from oversmooth.monitor.reduced import token_numbers
 
 
 def cosine(x, counted=None):

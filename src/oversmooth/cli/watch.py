@@ -27,7 +27,6 @@ def watch(
     """Draw what trainings have written so far: by depth in the last look, and over time."""
     from rich.console import Group
     from rich.live import Live
-    from rich.markup import escape
 
     from oversmooth.monitor.history import History
     from oversmooth.report import film
@@ -52,7 +51,7 @@ def watch(
         for history in histories:
             out.print(table_of(history))
         if html is not None:
-            out.print(f"wrote {escape(str(html))}")
+            out.print(f"wrote {html}")
         return
     seen = [history.steps for history in histories]
     with Live(Group(*map(table_of, histories)), console=out, refresh_per_second=4) as live:
@@ -67,14 +66,14 @@ def watch(
 
 def table_of(history: History) -> Any:
     """A run: by metric the last look by depth as a row of bars, its ends, and the last depth over time."""
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     from oversmooth.report.style import number
 
     steps = history.steps
     span = f"{len(steps)} looks, step {steps[-1]:,}" if steps else "no looks yet"
-    table = Table(title=f"{escape(history.name)}: {span}", title_justify="left", box=None, header_style="dim")
+    table = Table(title=Text(f"{history.name}: {span}"), title_justify="left", box=None, header_style="dim")
     for heading in ("", "first block → last", "by depth", "after the last block, over time"):
         table.add_column(heading)
     for name in history.metrics:
@@ -82,7 +81,7 @@ def table_of(history: History) -> Any:
         last = (rows[-1] or [None]) if isinstance(rows[-1], list) else [rows[-1]]
         over = [(row[-1] if row else None) if isinstance(row, list) else row for row in rows]
         ends = f"{number(last[0])} → {number(last[-1])}" if len(last) > 1 else number(last[0])
-        table.add_row(escape(name), ends, bars(last), f"{bars(over)} {number(over[0])} → {number(over[-1])}")
+        table.add_row(Text(name), ends, bars(last), f"{bars(over)} {number(over[0])} → {number(over[-1])}")
     return table
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,7 +19,19 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.metrics.rank import ranks_of, singular_values
+from oversmooth.monitor.hooks import (
+    ENTER,
+    LEAVE,
+    PASS,
+    Hook,
+    around,
+    check_not_compiled,
+    in_backward,
+    is_captured,
+    result_like,
+)
 from oversmooth.monitor.padding import Padding, decodes
+from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.observe.depths import says_batch_first
 from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError, reason
@@ -27,46 +39,6 @@ from oversmooth.safety.errors import InputError, reason
 _GAUGES: weakref.WeakValueDictionary[int, Gauge] = weakref.WeakValueDictionary()
 _COLUMNS = ("seen", "hfc_lfc", "cos", "gradient_norm", "gradient_hfc")
 _RANKS = ("effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance")
-_PASS, _ENTER, _LEAVE = "pass", "enter", "leave"
-
-
-class Hook:
-    """What stands on a module and tells the gauge. On a copy of the module, or a saved one, it does nothing.
-
-    Args:
-        gauge: what is told; None: nobody.
-        module: where it stands.
-        kind: what has happened.
-        index: the module's number.
-    """
-
-    def __init__(
-        self, gauge: Gauge | None = None, module: nn.Module | None = None, kind: str = "", index: int = 0
-    ) -> None:
-        self.gauge, self.module, self.kind, self.index = gauge, module, kind, index
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
-        """Called around the module's forward.
-
-        Args:
-            module: which one.
-            args: of its forward.
-            kwargs: of its forward.
-            out: what it gave.
-        """
-        gauge = self.gauge
-        if gauge is None or module is not self.module or not gauge.model.training:
-            return
-        if torch.compiler.is_compiling():
-            gauge.hear(self.kind, self.index, args, kwargs, out)
-        elif gauge.due or _is_captured(gauge.flag):
-            try:  # nothing that goes wrong here is the training's business
-                gauge.hear(self.kind, self.index, args, kwargs, out)
-            except Exception as error:
-                gauge.note(error)
-
-    def __reduce__(self) -> Any:
-        return Hook, ()
 
 
 class Gauge:
@@ -121,14 +93,14 @@ class Gauge:
         if "torch._dynamo" in sys.modules:
             # Code that was compiled for another model of this class, without hooks, would be taken for this one's.
             torch.compiler.reset()
-        around = _around(model, self.names)
-        self.padding = [Padding(module, decodes(self.names)) for module in around]
+        outside = around(model, self.names)
+        self.padding = [Padding(module, decodes(self.names)) for module in outside]
         self.handles = [
-            *(module.register_forward_pre_hook(Hook(self, module, _PASS, index), with_kwargs=True)
-              for index, module in enumerate(around)),
-            *(block.register_forward_pre_hook(Hook(self, block, _ENTER, index), with_kwargs=True)
+            *(module.register_forward_pre_hook(Hook(self, module, PASS, index), with_kwargs=True)
+              for index, module in enumerate(outside)),
+            *(block.register_forward_pre_hook(Hook(self, block, ENTER, index), with_kwargs=True)
               for index, (_, block) in enumerate(blocks)),
-            *(block.register_forward_hook(Hook(self, block, _LEAVE, index), with_kwargs=True)
+            *(block.register_forward_hook(Hook(self, block, LEAVE, index), with_kwargs=True)
               for index, (_, block) in enumerate(blocks)),
         ]  # fmt: skip
 
@@ -152,9 +124,9 @@ class Gauge:
             kwargs: of its forward.
             out: what it gave.
         """
-        if kind == _PASS:
+        if kind == PASS:
             self._hear_pass(index, args, kwargs)
-        elif kind == _ENTER:
+        elif kind == ENTER:
             # Compiled code says it of the first block alone, and whether that is the first to run is seen later.
             if index == 0 or not torch.compiler.is_compiling():
                 self._see(0, first_tensor(args, kwargs, needed=False))
@@ -178,13 +150,13 @@ class Gauge:
         Args:
             index: of the module, 0 for the outermost.
         """
-        begins = not _in_backward() and (self.outer is None or index <= self.outer)
+        begins = not in_backward() and (self.outer is None or index <= self.outer)
         if begins:
             self.outer, self.order = index, []
         return begins
 
     def _hear_leave(self, index: int, x: Tensor | None, out: Any) -> None:
-        y = None if x is None else _result_like(x, out)
+        y = None if x is None else result_like(x, out)
         if y is None:
             if not torch.compiler.is_compiling():
                 results_like(first_tensor((x,), {}), out, self.names[index])  # says why
@@ -219,7 +191,7 @@ class Gauge:
             mask: ``(batch, n)``: not 0 for tokens that count; None: all.
             buffer: where the numbers go; compilers may pass a copy, and write it back.
         """
-        if _in_backward():  # checkpointing runs blocks a second time
+        if in_backward():  # checkpointing runs blocks a second time
             return
         if depth == 0 and self.outer is None and not self._goes_on(x):  # nobody has said that a pass begins
             self.order = []
@@ -231,7 +203,7 @@ class Gauge:
             log_ratio, cos = token_numbers(x, mask)
         new = torch.stack([torch.ones_like(cos), log_ratio, cos])
         row = buffer[depth, : len(new)]
-        captured = _is_captured(x)
+        captured = is_captured(x)
         row.copy_(torch.where(self.flag, new, row) if captured else new)
         if self.ranks:
             self._keep(depth, x[: self.ranks], None if mask is None else mask[: self.ranks] != 0, captured)
@@ -241,7 +213,7 @@ class Gauge:
         if not self.order or self.last != x.data_ptr():
             return False
         kept = self.samples.get(self.order[-1])  # memory is used again: the address alone may be that of another array
-        return kept is None or _is_captured(x) or torch.equal(kept[0], x[: self.ranks].float())
+        return kept is None or is_captured(x) or torch.equal(kept[0], x[: self.ranks].float())
 
     def _keep(self, depth: int, x: Tensor, mask: Tensor | None, captured: bool) -> None:
         kept = self.samples.get(depth)
@@ -365,94 +337,6 @@ class Gauge:
         self.handles = []
 
 
-def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Means over a batch of log HFC/LFC and of the mean cosine, without waiting for a device.
-
-    Inputs with fewer than two tokens that count are left out; NaN where none is left, or a token is not finite.
-
-    Args:
-        x: ``(batch, n, d)``: tokens.
-        mask: ``(batch, n)``: not 0 for tokens that count; None: all.
-
-    Returns:
-        ``()`` each, in float32.
-    """
-    x = x.float()
-    shown = torch.ones(x.shape[:2], device=x.device) if mask is None else (mask != 0).float()
-    x = torch.where(shown[..., None] > 0, x, 0.0)
-    tokens = shown.sum(-1)
-    mean = x.sum(-2) / tokens.clamp(min=1)[:, None]
-    centred = (x - mean[:, None]) * shown[..., None]
-    high = torch.linalg.vector_norm(centred, dim=(-2, -1))
-    low = torch.linalg.vector_norm(mean, dim=-1) * tokens.sqrt()
-    norms = torch.linalg.vector_norm(x, dim=-1)
-    unit = x / torch.where(norms == 0, 1.0, norms)[..., None]
-    directed = (norms != 0).sum(-1).float()  # NaN counts, and makes the mean NaN
-    cos = (unit.sum(-2).square().sum(-1) - directed) / (directed * (directed - 1)).clamp(min=1)
-    finite = x.isfinite().all(-1).all(-1)
-    counts = (directed > 1) | ~finite
-    ratios = torch.where(finite, high.log() - low.log(), torch.nan)
-    cosines = torch.where(finite, cos.clamp(-1, 1), torch.nan)
-    log_ratio, cosine = (torch.where(counts, values, 0.0).sum() / counts.sum() for values in (ratios, cosines))
-    return log_ratio, cosine
-
-
-def band_norms(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """‖G‖ and the share of ‖G‖² that lies in the band in which tokens differ.
-
-    Args:
-        gradient: ``(batch, n, d)``.
-
-    Returns:
-        ``()`` each, in float32.
-    """
-    gradient = gradient.detach().float()
-    total = torch.linalg.vector_norm(gradient)
-    high = torch.linalg.vector_norm(gradient - gradient.mean(-2, keepdim=True))
-    return total, torch.where(total > 0, (high / torch.where(total > 0, total, 1.0)).square(), 0.0)
-
-
-def check_not_compiled(model: nn.Module) -> None:
-    """Refuse a model whose compiled code would not call hooks that are put on now."""
-    compiled = type(model).__name__ == "OptimizedModule" or any(
-        getattr(module, "_compiled_call_impl", None) is not None or type(module).__name__ == "OptimizedModule"
-        for module in model.modules()
-    )
-    if compiled:
-        raise InputError(
-            "the passing batch cannot be watched in a model that is compiled already; make the monitor before "
-            "torch.compile, or give a probe"
-        )
-
-
-def _around(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
-    """The modules that hold all blocks, from the model inwards."""
-    modules = dict(model.named_modules(remove_duplicate=False))
-    return [
-        module
-        for name, module in modules.items()
-        if all(one != name and (not name or one.startswith(f"{name}.")) for one in names)
-        and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
-    ]
-
-
-def _result_like(x: Tensor, out: Any) -> Tensor | None:
-    """The stream among what a block gave, as `results_like` finds it; None where there is none."""
-    parts = out if isinstance(out, (tuple, list)) else out.values() if isinstance(out, Mapping) else [out]
-    for part in parts:
-        if isinstance(part, Tensor) and part.is_floating_point() and part.shape == x.shape:
-            return part
-    return None
-
-
-def _in_backward() -> bool:
-    return int(torch._C._current_graph_task_id()) != -1
-
-
-def _is_captured(x: Tensor) -> bool:
-    return x.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
 def _exp(value: float) -> float:
     return float(torch.tensor(value, dtype=torch.float64).exp())
 
@@ -471,7 +355,7 @@ def _operator() -> Any:
         depth: int,
     ) -> None:
         one = _GAUGES.get(number)
-        if one is None or not (one.due or _is_captured(x)):
+        if one is None or not (one.due or is_captured(x)):
             return
         try:
             if depth < 0:

@@ -16,8 +16,8 @@ from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis.facts import plain
 from oversmooth.diagnosis.layers import changes
 from oversmooth.diagnosis.parts import share_of_smoothing
-from oversmooth.monitor.gauge import band_norms
 from oversmooth.monitor.padding import Padding, decodes
+from oversmooth.monitor.reduced import band_norms
 from oversmooth.observe import Observations, Observer, SeenBlock, Settings, study
 from oversmooth.observe.blocks import named_blocks, repeated_blocks
 from oversmooth.observe.depths import Depths, every_depth, every_stream

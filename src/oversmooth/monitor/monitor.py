@@ -16,8 +16,9 @@ from oversmooth.diagnosis.facts import plain
 from oversmooth.monitor import looks
 from oversmooth.monitor import sinks as sinks_module
 from oversmooth.monitor.alarm import Alarm, Crossing
-from oversmooth.monitor.gauge import Gauge, check_not_compiled
+from oversmooth.monitor.gauge import Gauge
 from oversmooth.monitor.history import History
+from oversmooth.monitor.hooks import check_not_compiled
 from oversmooth.monitor.looks import Probe, eyes_of
 from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.processes import fingerprint, mean_over, rank
