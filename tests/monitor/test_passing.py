@@ -188,7 +188,10 @@ def test_torchs_encoder_with_padding_and_its_gradients(batch_first):
     probe = oversmooth.Monitor(
         model, probe={"src": given, "src_key_padding_mask": hidden}, gradients=1, loss=lambda out, _: out.pow(3).sum()
     ).look(1)
-    monitor = oversmooth.Monitor(model, passing=True, every=1, gradients=1)
+    padded = {"src": given, "src_key_padding_mask": hidden}
+    diagnosis = oversmooth.diagnose(model, padded, blocks="layers.*", spectra=False)
+    assert diagnosis.curve("cos") == pytest.approx(probe["cos"], abs=1e-5)
+    monitor = oversmooth.Monitor(model.train(), passing=True, every=1, gradients=1)
     arrays = []
     for one in model.layers:
         one.register_forward_hook(lambda _module, _args, out: (out.retain_grad(), arrays.append(out))[0])
