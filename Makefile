@@ -23,7 +23,7 @@ help:
 	@echo "make check  lint, type-check, and hold the layers"
 	@echo "make conformance  every steering method on every family; writes docs/steering-table.md"
 	@echo "make adversary  every case of bad input; writes $(OUT)/adversary.tsv"
-	@echo "make bench  measure the speeds that the README quotes"
+	@echo "make bench  measure the speeds that docs/speed.md quotes"
 
 setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt Makefile

@@ -130,7 +130,9 @@ def test_the_quick_study_is_run_kept_and_called_quick(monkeypatch, capsys, tmp_p
     assert (tmp_path / "d.md").read_text(encoding="utf-8") == text
     capsys.readouterr()
     assert run(monkeypatch, "reproduce", "status", "--results", tmp_path / "r") == 0
-    assert capsys.readouterr().out.count("depth-quick") == 6
+    shown = capsys.readouterr().out.split("missing from")[0]
+    assert shown.count("depth-quick, on ") == 1
+    assert sum(path.stem in shown for path in (tmp_path / "r" / "depth-quick").iterdir()) == 6
 
 
 @torch.no_grad()

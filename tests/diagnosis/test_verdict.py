@@ -75,23 +75,23 @@ MORE, LESS, SAME = "tokens end more alike", "tokens end less alike", "tokens end
 )
 def test_how_far_apart_tokens_end(before, after, said):
     found = diagnosis(block({"hfc_lfc": 7.0}), block({"hfc_lfc": after}), first={"hfc_lfc": before})
-    assert sentences(found) == [f"Measured: from the first block to the last HFC/LFC {said}."]
+    assert sentences(found) == [f"Measured: from the first block to the last, HFC/LFC goes {said}."]
 
 
 @pytest.mark.parametrize(
     ("metric", "before", "after", "said"),
     [
-        ("cos", 0.2, 0.815, f"the mean cosine from 0.20 to 0.81; {MORE}"),
-        ("cos", -0.001, -0.004, f"the mean cosine from 0.00 to 0.00; {SAME}"),  # and never -0.00
-        ("cos", -0.006, 0.004, f"the mean cosine from -0.01 to 0.00; {MORE}"),
-        ("cos", 0.2, 0.1, f"the mean cosine from 0.20 to 0.10; {LESS}"),
-        ("effective_rank", 61.25, 3.0, f"the effective rank from 61.2 to 3; {MORE}"),
-        ("effective_rank", 3.0, 4.0, f"the effective rank from 3 to 4; {LESS}"),
+        ("cos", 0.2, 0.815, f"the mean cosine goes from 0.20 to 0.81; {MORE}"),
+        ("cos", -0.001, -0.004, f"the mean cosine goes from 0.00 to 0.00; {SAME}"),  # and never -0.00
+        ("cos", -0.006, 0.004, f"the mean cosine goes from -0.01 to 0.00; {MORE}"),
+        ("cos", 0.2, 0.1, f"the mean cosine goes from 0.20 to 0.10; {LESS}"),
+        ("effective_rank", 61.25, 3.0, f"the effective rank goes from 61.2 to 3; {MORE}"),
+        ("effective_rank", 3.0, 4.0, f"the effective rank goes from 3 to 4; {LESS}"),
     ],
 )
 def test_cosine_and_rank_are_measured_too(metric, before, after, said):
     found = diagnosis(block({metric: after}), first={metric: before})
-    assert sentences(found) == [f"Measured: from the first block to the last {said}."]
+    assert sentences(found) == [f"Measured: from the first block to the last, {said}."]
 
 
 @pytest.mark.parametrize("metric", ["hfc_lfc", "cos", "effective_rank"])
@@ -134,8 +134,8 @@ def test_notions_that_disagree_are_told(hfc_lfc, cos, rank, said):
 def test_all_that_is_measured_is_one_sentence():
     first, last = ({"hfc_lfc": 2.0 * x, "cos": x, "effective_rank": 10 * x} for x in (0.25, 0.5))
     assert sentences(diagnosis(block(last), first=first)) == [
-        "Measured: from the first block to the last HFC/LFC from 0.5 to 1 (× 2), the mean cosine from 0.25 to 0.50, "
-        "the effective rank from 2.5 to 5; the notions disagree: tokens end more alike by the mean cosine, less alike "
+        "Measured: from the first block to the last, HFC/LFC goes from 0.5 to 1 (× 2), the mean cosine from 0.25 to "
+        "0.50, the effective rank from 2.5 to 5; the notions disagree: tokens end more alike by the mean cosine, less alike "
         "by HFC/LFC and the effective rank."
     ]
 

@@ -165,7 +165,7 @@ def test_what_is_not_there_is_said_with_the_command_that_makes_it(monkeypatch, c
         return said
 
     nothing = refused("--trained", "--share", 0.5, "--results", kept)
-    assert "has no model ViT, depth 2, 50 % of cifar100" in nothing
+    assert "there is no model ViT, depth 2, 50 % of cifar100" in nothing
     assert f"oversmooth reproduce table2 --cells 50% --results {kept}" in nothing
     # One variant alone is missing.
     (tmp_path / "models").mkdir()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Sequence
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -225,18 +226,19 @@ def status(
     seeds: Annotated[int, typer.Option(help="Of what is missing.", min=1, max=1000)] = 1,
 ) -> None:
     """Which cells are there, which are on their way, and what those that are missing would cost."""
-    from rich import box
+    from itertools import groupby
+
     from rich.table import Table
 
     from oversmooth.reproduce.status import missing_rows
     from oversmooth.reproduce.status import status as status_rows
 
-    def show(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-        shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-        for heading in head:
+    def show(heading: str, rows: Sequence[tuple[str, ...]], aligned: tuple[Literal["left", "right"], ...]) -> None:
+        out.print(f"\n{heading}", style="bold", highlight=False, markup=False)
+        shown = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        for number, side in enumerate(aligned):
             # Where it is narrow, titles break over lines; what is copied to another command never does.
-            whole = heading in ("table", "missing from", "key")
-            shown.add_column(heading, justify="right" if heading in ("score", "minutes") else "left", no_wrap=whole)
+            shown.add_column(justify=side, no_wrap=number in (0, 3), overflow="fold")
         for row in rows:
             shown.add_row(*row)
         out.print(shown)
@@ -245,8 +247,11 @@ def status(
     if not rows:
         out.print(f"{results} has no cells yet; oversmooth reproduce table2 makes some", highlight=False)
         return
-    show(("table", "cell", "score", "on", "when", "key"), rows)
+    for (table, on), group in groupby(rows, key=lambda row: (row[0], row[3])):
+        cells = [(key, title, score, when) for _, title, score, _, when, key in group]
+        show(table if on == "–" else f"{table}, on {on}", cells, ("left", "left", "right", "left"))
     if lacking := missing_rows(results, seeds):
-        show(("missing from", "cell", "minutes"), list(lacking))
+        for table, group in groupby(lacking, key=lambda row: row[0]):
+            show(f"missing from {table}", [(f"{minutes} min", cell) for _, cell, minutes in group], ("right", "left"))
         note = "Minutes: of the run most like it that was measured, scaled by epochs, share and blocks."
         out.print(note, style="dim", highlight=False)

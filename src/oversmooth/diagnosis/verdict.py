@@ -76,7 +76,8 @@ def _measured(diagnosis: Diagnosis) -> str:
         sides[name] = _moved(metric, before, after) * (-1 if falls else 1)
     if not clauses:
         return ""
-    return f"Measured: from the first block to the last {', '.join(clauses)}; {_in_all(sides)}."
+    clauses[0] = clauses[0].replace(" from ", " goes from ", 1)
+    return f"Measured: from the first block to the last, {', '.join(clauses)}; {_in_all(sides)}."
 
 
 def _moved(metric: str, before: float, after: float) -> int:

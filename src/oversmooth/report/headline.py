@@ -100,7 +100,8 @@ def differences(models: list[Shown]) -> str:
     for name in apart:
         values = [one.get(name) or "none" for one in facts]
         short = len(models) <= _MOST_NAMED and max(map(len, values)) < _SHORT
-        words.append(f"{name} ({', '.join(values)})" if short else name)
+        between = "; " if any("," in value for value in values) else ", "
+        words.append(f"{name} ({between.join(values)})" if short else name)
     common = f"The same in all: {', '.join(same)}. " if same else ""
     if not words:
         return f"{common}They differ in their weights alone."

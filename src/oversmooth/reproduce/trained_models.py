@@ -44,7 +44,7 @@ def find(results: Path, share: float, seed: int | None = None) -> list[Path]:
 def _lacks(results: Path, recipe: Recipe, seed: int | None) -> str:
     seeds = f" --seeds {seed + 1}" if seed else ""
     return (
-        f"{results / 'models'} has no model {recipe.title if seed is not None else recipe.label}; make it with "
-        f"oversmooth reproduce table2 --cells {percent(recipe.share).replace(' ', '')}{seeds} --results {results}, or "
-        "take a release's with oversmooth reproduce models --from FILE"
+        f"there is no model {recipe.title if seed is not None else recipe.label}; make it with oversmooth reproduce "
+        f"table2 --cells {percent(recipe.share).replace(' ', '')}{seeds} --results {results}, or take a release's with "
+        "oversmooth reproduce models --from FILE"
     )

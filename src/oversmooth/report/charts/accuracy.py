@@ -21,8 +21,8 @@ from oversmooth.report.style import Look, fixed, percent
 
 @chart(
     title="Accuracy, clean and corrupted",
-    lead="How many labels are found, in %, against the intensity of corruption; intensity 0 is the clean image. Bars: "
-    "one standard error, of so many images.",
+    lead="Share of images classified correctly, in %, against the intensity of corruption; intensity 0 is the clean "
+    "image. Bars: one standard error.",
     missing="not tested",
 )
 def accuracy(models: list[Shown], look: Look) -> Drawing:
