@@ -40,3 +40,14 @@ def test_a_run_is_drawn_in_the_terminal_and_as_a_page(run, tmp_path):
 def test_bad_input_gets_one_sentence(words, sentence):
     with pytest.raises(InputError, match=sentence):
         CliRunner().invoke(app, ["watch", *words], catch_exceptions=False)
+
+
+def test_brackets_in_a_name_and_looks_that_hold_nothing_are_drawn(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "smoothing.jsonl").write_text(
+        '{"about": {"name": "lr=[/1e-3]"}}\n{"step": 1, "cos": [null, null], "hfc_lfc": [], "verified": 1.0}\n'
+    )
+    done = CliRunner().invoke(app, ["watch", str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "lr=[/1e-3]: 1 looks" in done.output

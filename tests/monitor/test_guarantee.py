@@ -51,7 +51,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("setting", some(SETTINGS, 2))
-@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad", "ignore:a GradScaler may scale")
 def test_bit_for_bit(setting, way):
     settings = SETTINGS[setting]
     if setting == "a look inside autocast" and way == "passing":
@@ -60,7 +60,8 @@ def test_bit_for_bit(setting, way):
     seen_losses, seen_model, monitor = watched.trained(watch=WAYS[way], **settings)
     assert seen_losses == losses
     assert watched.same(model, seen_model)
-    assert monitor.failures == []
+    unknown = setting == "GradScaler" and way == "passing"  # its scale, so that the norm is left out
+    assert ["GradScaler may scale" in failure for failure in monitor.failures] == [True] * unknown
     assert {1, 2, 4} <= set(monitor.history.steps)
     assert all(len(row["cos"]) == 4 and None not in row["cos"] for row in monitor.history.rows)
     assert [m.training for m in model.modules()] == [m.training for m in seen_model.modules()]
@@ -142,7 +143,7 @@ def test_where_warnings_are_errors_the_training_goes_on_too(capsys):
             model, probe=watched.probe(), every=1, blocks="layers.*", sinks=[lambda _step, _values: 1 / 0]
         )
 
-    assert watched.trained(watch=broken)[2].failures == ["a look failed and is left out: division by zero"]
+    assert watched.trained(watch=broken)[2].failures == ["a sink failed: division by zero"]
     assert "division by zero" in capsys.readouterr().err
 
 

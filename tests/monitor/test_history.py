@@ -54,6 +54,18 @@ def test_a_history_whose_last_line_was_cut_off_is_read_up_to_there(tmp_path):
         history.curve("rank")
 
 
+def test_a_run_that_goes_on_after_half_a_line_adds_nothing_to_it(tmp_path):
+    file = tmp_path / "smoothing.jsonl"
+    file.write_text('{"step": 1, "cos": [0.5]}\n{"step": 2, "co')
+    history = History(file, resume=True)
+    for step in (2, 3):
+        history.add({"step": step, "cos": [0.1]})
+    assert History.load(file).steps == [1, 2, 3]
+    loaded = History.load(file)
+    loaded.add({"step": 4, "cos": [0.2]})
+    assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == [1, 2, 3, 4]
+
+
 def test_what_an_earlier_run_wrote_is_kept_beside(tmp_path):
     (tmp_path / "smoothing.jsonl").write_text('{"step": 1, "cos": [0.5]}\n')
     history = History(tmp_path)
@@ -132,12 +144,56 @@ def test_alarms_warn_call_and_stop():
     assert monitor.should_stop
 
 
+def test_an_alarm_of_two_monitors_or_of_a_run_that_is_taken_back_begins_anew():
+    model, alarm = watched.Own(), oversmooth.Alarm("cos", above=-2, then=lambda _: None)
+    for _ in range(2):
+        monitor = Monitor(model, probe=watched.probe(), every=1, blocks="layers.*", alarms=alarm)
+        start = monitor.state_dict()
+        monitor.step()
+        monitor.load_state_dict(start)
+        monitor.step()
+        assert [crossing.step for crossing in monitor.crossings] == [1, 1]
+
+
+def test_an_alarm_that_can_never_go_off_is_named():
+    alarm = oversmooth.Alarm("cos", above=0.9, depth=9)
+    with pytest.raises(oversmooth.InputError, match="depth of an alarm for cos is 9 and there are 3 blocks"):
+        Monitor(watched.Own(), passing=True, blocks="layers.*", alarms=alarm)
+    with pytest.warns(MonitorWarning, match="an alarm cannot go off: depth of an alarm for cos is 9"):
+        Monitor(watched.Own(), probe=watched.probe(), blocks="layers.*", alarms=alarm).look(1)
+    assert oversmooth.Alarm("verified", below=0.5).look({"step": 3, "verified": 0.0}).text == (
+        "step 3: whether every promise of steering holds is 0, below 0.5"
+    )
+
+
+def test_a_probe_is_the_monitors_own():
+    class Writes(watched.Own):
+        def forward(self, x):
+            return super().forward(x.mul_(2).add_(1))
+
+    x = watched.probe()
+    before = x.clone()
+    monitor = Monitor(Writes(), probe=x, blocks="layers.*")
+    first = monitor.look(1)
+    assert torch.equal(x, before)
+    x.add_(3)
+    assert monitor.look(2)["cos"] == first["cos"]
+
+
+def test_spectra_are_those_of_full_precision_inside_autocast():
+    monitor = Monitor(watched.Known(), probe=watched.probe(), spectra=1)
+    plain = monitor.look(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = monitor.look(2)
+    assert [inside[name] for name in ("rho_smooth", "asymmetry")] == [plain["rho_smooth"], plain["asymmetry"]]
+
+
 def test_sinks_get_every_look(tmp_path):
     tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     got = []
     sinks = [
         TensorBoard(tmp_path / "board"),
-        JSONLines(tmp_path / "looks.jsonl"),
+        JSONLines(tmp_path / "new" / "looks.jsonl"),
         lambda step, values: got.append((step, values)),
     ]
     model = watched.Own()
@@ -145,7 +201,7 @@ def test_sinks_get_every_look(tmp_path):
         step_through(monitor, model, 4)
     assert [step for step, _ in got] == [1, 2, 4]
     assert got[-1][1] == keys(monitor.history.rows[-1])
-    lines = [json.loads(line) for line in (tmp_path / "looks.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "new" / "looks.jsonl").read_text().splitlines()]
     assert lines == [{"step": step, **values} for step, values in got]
     board = tensorboard.EventAccumulator(str(tmp_path / "board"))
     board.Reload()
@@ -219,6 +275,18 @@ def refused():
     yield "factor", lambda: oversmooth.Alarm("cos", falls_by=0.5), "falls_by of an alarm is 0.5; give a factor over 1"
     yield "no alarm", lambda: Monitor(known, x, alarms=["cos"]), "an alarm is 'cos'; give oversmooth.Alarm"
     yield "no sink", lambda: Monitor(known, x, sinks=[3]), "a sink is 3; give TensorBoard"
+    yield "alarms", lambda: Monitor(known, x, alarms=None), "alarms is None; give oversmooth.Alarm"
+    yield "tokens", lambda: Monitor(known, x, tokens=None), "tokens is None; give names of metrics"
+    yield "together", lambda: Monitor(known, x, together="yes"), "together is 'yes'; give True or False"
+    yield "looks", lambda: Monitor(known, x, spectra=0.5), "spectra is 0.5; give a whole number"
+    yield "loss", lambda: Monitor(known, x, loss=3), "loss is 3; give a function"
+    yield "scaler", lambda: Monitor(known, x, scaler=3), "scaler is 3; give torch's GradScaler"
+    yield "ranks", lambda: Monitor(known, x, ranks=0, tokens="stable_rank"), "ranks is 0 and tokens ask for ranks alone"
+    yield (
+        "not watched",
+        lambda: Monitor(known, x, alarms=oversmooth.Alarm("abs_cos", above=0)),
+        "an alarm is for abs_cos, which is not watched",
+    )
     yield "no run", lambda: History.load("nowhere"), "nowhere has no smoothing.jsonl; give the directory of a run"
 
 

@@ -11,7 +11,7 @@ from support import watched
 from torch import nn
 
 import oversmooth
-from oversmooth.monitor.gauge import band_norms, token_numbers
+from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.steering import NeuTRENO, Spectral, ramp, steer
 from oversmooth.theory import joined_asymmetry
 

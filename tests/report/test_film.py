@@ -90,3 +90,14 @@ def test_it_plays_in_a_browser(width, dark, tmp_path):
         assert page.run("document.documentElement.scrollWidth") <= width
         assert page.complaints() == []
         assert [url for url in page.requests() if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_a_metric_that_was_never_a_number_leaves_an_empty_map(tmp_path):
+    nothing = film.Run("a", [{"step": step, "hfc_lfc": [None, None], "cos": [None, 0.5]} for step in (1, 2)])
+    film.save([nothing], str(tmp_path / "film.html"))
+    assert (tmp_path / "film.html").stat().st_size > 1000
+    assert film.cells(nothing, "hfc_lfc") == []
+    film.figures([nothing], str(tmp_path / "map.svg"), "hfc_lfc")
+    assert "<svg" in (tmp_path / "map.svg").read_text()
+    with pytest.raises(InputError, match="a run is 3; give a History"):
+        film.figures([3], tmp_path / "map.svg")

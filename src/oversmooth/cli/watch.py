@@ -67,20 +67,21 @@ def watch(
 def table_of(history: History) -> Any:
     """A run: by metric the last look by depth as a row of bars, its ends, and the last depth over time."""
     from rich.table import Table
+    from rich.text import Text
 
     from oversmooth.report.style import number
 
     steps = history.steps
     span = f"{len(steps)} looks, step {steps[-1]:,}" if steps else "no looks yet"
-    table = Table(title=f"{history.name}: {span}", title_justify="left", box=None, header_style="dim")
+    table = Table(title=Text(f"{history.name}: {span}"), title_justify="left", box=None, header_style="dim")
     for heading in ("", "first block → last", "by depth", "after the last block, over time"):
         table.add_column(heading)
     for name in history.metrics:
         rows = [row[name] for row in history.rows if name in row]
-        last = rows[-1] if isinstance(rows[-1], list) else [rows[-1]]
+        last = (rows[-1] or [None]) if isinstance(rows[-1], list) else [rows[-1]]
         over = [(row[-1] if row else None) if isinstance(row, list) else row for row in rows]
         ends = f"{number(last[0])} → {number(last[-1])}" if len(last) > 1 else number(last[0])
-        table.add_row(name, ends, bars(last), f"{bars(over)} {number(over[0])} → {number(over[-1])}")
+        table.add_row(Text(name), ends, bars(last), f"{bars(over)} {number(over[0])} → {number(over[-1])}")
     return table
 
 

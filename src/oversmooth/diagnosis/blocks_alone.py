@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN
 from oversmooth.diagnosis.facts import Numbers, plain
 from oversmooth.diagnosis.parts import Layer
 from oversmooth.inputs import Batch
@@ -36,13 +37,13 @@ def layers_of_blocks(
     blocks = [(name, modules[name]) for name in named_blocks(model, pattern)]
     depths, width, way = Depths(ranks=ranks), 0, None
     for batch in _batches(inputs):
-        mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+        mask = _mask(model, batch, [name for name, _ in blocks]) if isinstance(batch, Mapping) else None
 
         def seen(depth: int, x: Tensor, mask: Tensor | None = mask) -> None:
             nonlocal width
             width = x.shape[-1]
             fits = mask is not None and mask.shape == x.shape[:2]
-            depths.add(depth, x, mask.bool().to(x.device) if fits and mask is not None else None)
+            depths.add(depth, x, mask.to(x.device) if fits and mask is not None else None)
 
         with torch.no_grad(), every_depth(blocks, seen) as ran:
             _run(model, batch)
@@ -55,6 +56,16 @@ def layers_of_blocks(
         raise InputError("there are no inputs; give at least one")
     layers = [Layer(name, *_numbers(depths.by_input(depth))) for depth, name in enumerate(["embedding", *way])]
     return layers, depths.tokens, width
+
+
+def _mask(model: nn.Module, batch: Mapping[str, Any], names: list[str]) -> Tensor | None:
+    """``(batch, n)``: the tokens that are not padding, by the name of an argument; a decoder has its own."""
+    both = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
+    shown = batch.get(DECODER_PADDING_SHOWN if both and all("decoder" in name for name in names) else PADDING_SHOWN)
+    if isinstance(shown, Tensor) and shown.ndim == 2:
+        return shown.bool()
+    hidden = batch.get(PADDING_HIDDEN)
+    return hidden == 0 if isinstance(hidden, Tensor) else None
 
 
 def _numbers(columns: dict[str, Tensor]) -> tuple[Numbers, Numbers]:

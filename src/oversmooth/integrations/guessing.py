@@ -1,16 +1,30 @@
-"""A probe made of a trainer's own data, without drawing any of its random numbers."""
+"""A probe made of a trainer's own data, without drawing any of its random numbers.
+
+The collator is a copy, so that generators of its own stay where they are; those of a data set are put back where they
+lie among its attributes, up to three deep. One that hides elsewhere (in a closure, in another process) is not seen:
+then give probe=batch.
+"""
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Mapping
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from oversmooth.monitor.padding import MASKS, positions
+from oversmooth.monitor.warning import say
 from oversmooth.observe.untouched import random_states
 from oversmooth.safety.errors import InputError, reason
 
+_MOST = 64
+"""Entries up to which a list may hold transforms, and is no data."""
 _LABELS = ("label", "label_ids", "labels")
 
 
@@ -30,7 +44,8 @@ def probe_of(dataset: Any, collate: Callable[[list[Any]], Any] | None, model: nn
         raise InputError("no probe can be made of these data, which have no order; give probe=batch, or passing=True")
     takes = _arguments(model)
     try:
-        with random_states():
+        with random_states(), _own_generators(dataset):
+            collate = copy.deepcopy(collate)
             examples = [_wanted(dataset[index], takes) for index in range(min(inputs, len(dataset)))]
             batch = examples if collate is None else collate(examples)
     except Exception as error:  # data sets and collators of others
@@ -40,8 +55,60 @@ def probe_of(dataset: Any, collate: Callable[[list[Any]], Any] | None, model: nn
     if isinstance(batch, Mapping):
         return {name: value for name, value in batch.items() if takes is None or name in takes}
     if isinstance(batch, (tuple, list)) and batch and isinstance(batch[0], Tensor):
-        return batch[0]  # (inputs, labels), as most data sets have it
+        return _inputs(batch, positions(model))
     return batch
+
+
+def _inputs(batch: tuple[Any, ...] | list[Any], names: list[str]) -> Any:
+    """Of (inputs, labels), as most data sets have it, the inputs; and a mask where the model takes it at its place."""
+    mask = next((index for index, name in enumerate(names) if name in MASKS and index < len(batch)), None)
+    if mask is not None and all(isinstance(one, Tensor) for one in batch[: mask + 1]) and batch[mask].ndim == 2:
+        return tuple(batch[: mask + 1])
+    for index, one in enumerate(batch[1:], 1):
+        if isinstance(one, Tensor) and one.shape == batch[0].shape[:2] and bool(((one == 0) | (one == 1)).all()):
+            say(f"entry {index} of a batch looks like a mask, which the probe is made without; give probe=batch")
+    return batch[0]
+
+
+@contextmanager
+def _own_generators(dataset: Any) -> Iterator[None]:
+    """Generators among the attributes of a data set, put back afterwards."""
+    restore: list[Callable[[], object]] = []
+    known: set[int] = set()
+    numpy: Any = sys.modules.get("numpy")
+
+    def keep(value: Any, deep: int) -> None:
+        if id(value) in known or isinstance(value, (Tensor, str, bytes, int, float, type)):
+            return
+        known.add(id(value))
+        if isinstance(value, random.Random):
+            state = value.getstate()
+            restore.append(lambda: value.setstate(state))
+        elif isinstance(value, torch.Generator):
+            tensor = value.get_state()
+            restore.append(lambda: value.set_state(tensor))
+        elif numpy is not None and isinstance(value, numpy.random.Generator):
+            numbers = value.bit_generator.state
+            restore.append(lambda: setattr(value.bit_generator, "state", numbers))
+        elif numpy is not None and isinstance(value, numpy.random.RandomState):
+            legacy = value.get_state()
+            restore.append(lambda: value.set_state(legacy))
+        elif deep:
+            if isinstance(value, (list, tuple)) and len(value) <= _MOST:
+                held: Any = value
+            elif isinstance(value, Mapping) and len(value) <= _MOST:
+                held = value.values()
+            else:
+                held = getattr(value, "__dict__", {}).values()
+            for one in list(held):
+                keep(one, deep - 1)
+
+    keep(dataset, 3)
+    try:
+        yield
+    finally:
+        for back in restore:
+            back()
 
 
 def _arguments(model: nn.Module) -> set[str] | None:

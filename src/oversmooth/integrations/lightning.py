@@ -12,6 +12,7 @@ from oversmooth.integrations.guessing import probe_of
 from oversmooth.monitor import History, Monitor
 from oversmooth.monitor.history import FILE
 from oversmooth.monitor.names import keys
+from oversmooth.monitor.settings import check_callback
 from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
@@ -30,7 +31,8 @@ class LightningSmoothing(_callbacks.Callback):  # type: ignore[misc]
 
     Args:
         every: steps of the optimiser between looks.
-        probe: a batch as the module's ``forward`` takes it; None: the first examples of the training data.
+        probe: a batch as the module's ``forward`` takes it; None: the first examples of the training data, drawing none
+            of their random numbers but those of generators that lie hidden in a function.
         passing: watch the training batch as it passes, in place of a probe.
         inputs: examples of the probe that is made.
         model: the name of the module to watch inside the LightningModule; None: the LightningModule itself.
@@ -52,6 +54,11 @@ class LightningSmoothing(_callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self.every = arguments.whole(every, "every", least=1)
         self.inputs = arguments.whole(inputs, "inputs", least=1)
+        check_callback("LightningSmoothing", every, passing, settings)
+        if probe is not None and passing:
+            raise InputError("there is a probe and the passing batch is to be watched; choose one of them")
+        if not isinstance(history, (bool, type(None))):
+            arguments.path(history, "history", "give the path of a file as text, or False")
         self.probe, self.passing, self.model = probe, passing, model
         self._history, self.settings = history, settings
         self.monitor: Monitor | None = None
@@ -95,10 +102,16 @@ class LightningSmoothing(_callbacks.Callback):  # type: ignore[misc]
         if not self.passing:
             self._begin(trainer, pl_module)
         elif self.monitor is not None and self.monitor.is_open:
-            try:
-                self.monitor.restart(self._path(trainer), trainer.global_step)
-            except (InputError, OSError) as error:
-                say(f"what is seen is kept in memory alone: {error}")
+            self._restart(trainer)
+
+    def _restart(self, trainer: Any) -> None:
+        assert self.monitor is not None
+        try:
+            if (path := self._path(trainer)) is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self.monitor.restart(path, trainer.global_step)
+        except (InputError, OSError) as error:
+            say(f"what is seen is kept in memory alone: {error}")
 
     def _path(self, trainer: Any) -> Path | None:
         if self._history is False or not trainer.is_global_zero:
@@ -117,20 +130,17 @@ class LightningSmoothing(_callbacks.Callback):  # type: ignore[misc]
                 probe = probe_of(
                     getattr(loader, "dataset", None), getattr(loader, "collate_fn", None), watched, self.inputs
                 )
-            path = None if self.passing else self._path(trainer)
-            if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
             step = trainer.global_step
             self.monitor = Monitor(
                 watched,
                 probe,
                 self.every,
                 passing=self.passing,
-                history=path,
-                resume=step > 0,
                 start=step,
-                **{"together": trainer.world_size > 1 or None, **self.settings},
+                **{"together": trainer.world_size > 1 or None, "scaler": _scaler_of(trainer), **self.settings},
             )
+            if not self.passing:
+                self._restart(trainer)
         except (InputError, OSError, AttributeError) as error:
             self.monitor = None
             say(f"smoothing is not watched: {error}")
@@ -180,3 +190,8 @@ class LightningSmoothing(_callbacks.Callback):  # type: ignore[misc]
         """
         if self.monitor is not None:
             self.monitor.close()
+
+
+def _scaler_of(trainer: Any) -> Any:
+    """The GradScaler of a trainer that has one."""
+    return getattr(trainer.precision_plugin, "scaler", None)

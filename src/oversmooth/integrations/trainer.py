@@ -12,6 +12,7 @@ from oversmooth.integrations.guessing import probe_of
 from oversmooth.monitor import History, Monitor
 from oversmooth.monitor.history import FILE
 from oversmooth.monitor.names import keys
+from oversmooth.monitor.settings import check_callback
 from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
@@ -29,7 +30,7 @@ class SmoothingCallback(_callbacks.TrainerCallback):  # type: ignore[misc]
     Args:
         every: steps between looks.
         probe: a batch as the model takes it; None: the first examples of the training data, through the trainer's own
-            collator, drawing none of its random numbers.
+            collator, drawing none of their random numbers but those of generators that lie hidden in a function.
         passing: watch the training batch as it passes, in place of a probe.
         inputs: examples of the probe that is made.
         history: where to write what is seen; None: the output directory; False: nowhere.
@@ -48,6 +49,11 @@ class SmoothingCallback(_callbacks.TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self.every = arguments.whole(every, "every", least=1)
         self.inputs = arguments.whole(inputs, "inputs", least=1)
+        check_callback("SmoothingCallback", every, passing, settings)
+        if probe is not None and passing:
+            raise InputError("there is a probe and the passing batch is to be watched; choose one of them")
+        if not isinstance(history, (bool, type(None))):
+            arguments.path(history, "history", "give the path of a file as text, or False")
         self.probe, self.passing, self._history, self.settings = probe, passing, history, settings
         self.monitor: Monitor | None = None
         self.trainer: Any = None
@@ -91,6 +97,8 @@ class SmoothingCallback(_callbacks.TrainerCallback):  # type: ignore[misc]
         """
         self.trainer = _trainer_of(self) or self.trainer
         if self.passing and self.monitor is not None and self.monitor.is_open:
+            if self.monitor.gauge is not None and self.monitor.gauge.scaler is None:
+                self.monitor.gauge.scaler = _scaler_of(self.trainer)
             self._restart(args, state.global_step)
         else:
             self._begin(args, state.global_step, kwargs.get("model"))
@@ -119,19 +127,16 @@ class SmoothingCallback(_callbacks.TrainerCallback):  # type: ignore[misc]
                 probe = probe_of(trainer.train_dataset, trainer.data_collator, model, self.inputs)
             several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
             late = self.passing and self.trainer is None  # on_train_begin knows whether it is resumed
-            path = None if late else self._path(args)
-            if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
             self.monitor = Monitor(
                 model,
                 probe,
                 self.every,
                 passing=self.passing,
-                history=path,
-                resume=step > 0,
                 start=step,
-                **{"together": several or None, **self.settings},
+                **{"together": several or None, "scaler": _scaler_of(self.trainer), **self.settings},
             )
+            if not late:
+                self._restart(args, step)
         except (InputError, OSError) as error:
             self.monitor = None
             say(f"smoothing is not watched: {error}")
@@ -176,6 +181,11 @@ class SmoothingCallback(_callbacks.TrainerCallback):  # type: ignore[misc]
         """
         if self.monitor is not None:
             self.monitor.close()
+
+
+def _scaler_of(trainer: Any) -> Any:
+    """The GradScaler of a trainer that has one."""
+    return getattr(getattr(trainer, "accelerator", None), "scaler", None)
 
 
 def _trainer_of(callback: Any) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from oversmooth.monitor.names import LABELS, Row, depth_of
+from oversmooth.monitor.names import LABELS, TOKENS, Row, depth_of
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
@@ -73,6 +74,35 @@ class Alarm:
         self._first: list[float | None] | None = None
         self._on = False
 
+    def fresh(self) -> Alarm:
+        """The same alarm, which has seen nothing yet."""
+        one = copy.copy(self)
+        one._first, one._on = None, False
+        return one
+
+    def check_depth(self, blocks: int) -> None:
+        """Refuse a depth that there is not, where it would never go off.
+
+        Args:
+            blocks: how many there are.
+        """
+        least = 0 if self.metric in TOKENS else 1
+        deepest = blocks - least + 1
+        if self.depth is not None and not (least <= self.depth <= blocks or -deepest <= self.depth < 0):
+            raise InputError(
+                f"depth of an alarm for {self.metric} is {self.depth} and there are {blocks} blocks; give {least} to "
+                f"{blocks}, or negative numbers from the end"
+            )
+
+    def check_row(self, row: Row) -> None:
+        """Refuse a depth that a look does not have.
+
+        Args:
+            row: the look.
+        """
+        if isinstance(row.get(self.metric), list):
+            self.check_depth(depth_of(self.metric, len(row[self.metric])) - 1)
+
     def look(self, row: Row) -> Crossing | None:
         """The crossing, where this look is the first beyond the bound.
 
@@ -98,7 +128,8 @@ class Alarm:
         if worst is None or before:
             return None
         _, depth, one = worst
-        return Crossing(self.metric, row["step"], depth, one, self._said(row["step"], depth, one), self.then)
+        text = self._text(row["step"], depth if isinstance(value, list) else None, one)
+        return Crossing(self.metric, row["step"], depth, one, text, self.then)
 
     def _beyond(self, value: float, first: float | None) -> float:
         """How far beyond the bound; positive where it is crossed."""
@@ -111,15 +142,15 @@ class Alarm:
         ratio = first / max(value, 1e-300) if self.kind == "falls_by" else value / first
         return ratio - self.bound
 
-    def _said(self, step: int, depth: int, value: float) -> str:
-        where = "before the first block" if depth == 0 else f"after block {depth}"
+    def _text(self, step: int, depth: int | None, value: float) -> str:
+        where = "" if depth is None else " before the first block" if depth == 0 else f" after block {depth}"
         bound = {
             "above": f"above {self.bound:g}",
             "below": f"below {self.bound:g}",
             "falls_by": f"{self.bound:g} times smaller than at first, or more",
             "rises_by": f"{self.bound:g} times larger than at first, or more",
         }[self.kind]
-        return f"step {step:,}: {LABELS[self.metric]} is {value:.4g} {where}, {bound}"
+        return f"step {step:,}: {LABELS[self.metric]} is {value:.4g}{where}, {bound}"
 
     def __repr__(self) -> str:
         return f"Alarm({self.metric!r}, {self.kind}={self.bound:g})"
@@ -127,6 +158,8 @@ class Alarm:
 
 def checked(alarms: Any) -> list[Alarm]:
     """A list of alarms, refused if it is none."""
+    if alarms is None or isinstance(alarms, str) or not isinstance(alarms, (Alarm, Iterable)):
+        raise InputError(f"alarms is {arguments.shown(alarms)}; give oversmooth.Alarm('cos', above=0.95), or a list")
     given = [alarms] if isinstance(alarms, Alarm) else list(alarms)
     for alarm in given:
         if not isinstance(alarm, Alarm):

@@ -8,9 +8,10 @@ until the numbers are fetched.
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -18,14 +19,26 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.metrics.rank import ranks_of, singular_values
-from oversmooth.observe.depths import axes_of
+from oversmooth.monitor.hooks import (
+    ENTER,
+    LEAVE,
+    PASS,
+    Hook,
+    around,
+    check_not_compiled,
+    in_backward,
+    is_captured,
+    result_like,
+)
+from oversmooth.monitor.padding import Padding, decodes
+from oversmooth.monitor.reduced import band_norms, token_numbers
+from oversmooth.observe.depths import says_batch_first
 from oversmooth.observe.watch import first_tensor, results_like
-from oversmooth.safety.errors import InputError
+from oversmooth.safety.errors import InputError, reason
 
 _GAUGES: weakref.WeakValueDictionary[int, Gauge] = weakref.WeakValueDictionary()
 _COLUMNS = ("seen", "hfc_lfc", "cos", "gradient_norm", "gradient_hfc")
 _RANKS = ("effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance")
-_MASK = "attention_mask"
 
 
 class Gauge:
@@ -33,9 +46,10 @@ class Gauge:
 
     Args:
         model: the module itself; not compiled yet.
-        blocks: by name, in the order in which they run, each once per pass.
+        blocks: by name, each once per pass.
         ranks: inputs whose ranks are computed, the first ones of the batch; 0 for none.
         gradients: whether to look at the gradient after each block too; only where the model runs eagerly.
+        scaler: torch's GradScaler, whose scale is divided out of gradients; False: none is used; None: not known.
     """
 
     def __init__(
@@ -45,30 +59,49 @@ class Gauge:
         *,
         ranks: int = 4,
         gradients: bool = False,
+        scaler: Any = None,
     ) -> None:
         check_not_compiled(model)
         if len({id(block) for _, block in blocks}) < len(blocks):
             raise InputError("blocks of this model share their weights; give a probe, which tells their runs apart")
         self.model, self.names, self.ranks, self.gradients = model, [name for name, _ in blocks], ranks, gradients
+        self.scaler = scaler
         self.depths = len(blocks) + 1
         self.due = False
-        self.batch_first = bool(getattr(axes_of(blocks[0][1]), "batch_first", True))
+        first = says_batch_first(blocks[0][1])
+        if first is None:
+            raise InputError(
+                f"{blocks[0][0]} holds a module with batch_first=False and may transpose for it, so that its own axes "
+                "are not known; say it on every block, block.batch_first = True or False, or give a probe"
+            )
+        self.batch_first = first
         self.buffer, self.flag = self._buffers(next(model.parameters()).device)
         self.samples: dict[int, tuple[Tensor, Tensor | None]] = {}
         """By depth: the first inputs of the batch ``(ranks, n, d)`` and which of their tokens count."""
         self.mask: Tensor | None = None
+        self.troubles: list[str] = []
+        """What went wrong since it was armed."""
+        self.order: list[int] = []
+        """Depths in the order in which the last pass reached them."""
+        self.outer: int | None = None
+        """The outermost of the modules around the blocks that ran since it was armed: a pass begins with it."""
+        self.last = 0
+        """Where the last array lay in memory."""
         self.number = id(self)
         _GAUGES[self.number] = self
         _operator()
         if "torch._dynamo" in sys.modules:
             # Code that was compiled for another model of this class, without hooks, would be taken for this one's.
             torch.compiler.reset()
-        first = blocks[0][1]
+        outside = around(model, self.names)
+        self.padding = [Padding(module, decodes(self.names)) for module in outside]
         self.handles = [
-            model.register_forward_pre_hook(self._begin, with_kwargs=True),
-            first.register_forward_pre_hook(self._enter, with_kwargs=True),
-            *(block.register_forward_hook(self._leave(depth + 1), with_kwargs=True)
-              for depth, (_, block) in enumerate(blocks)),
+            *(module.register_forward_pre_hook(Hook(self, module, PASS, index), with_kwargs=True)
+              for index, module in enumerate(outside)),
+            *(block.register_forward_pre_hook(Hook(self, block, ENTER, index), with_kwargs=True)
+              for index, (_, block) in enumerate(blocks)),
+            *(block.register_forward_hook(Hook(self, block, LEAVE, index), with_kwargs=True)
+              for index, (_, block) in enumerate(blocks)),
         ]  # fmt: skip
 
     def _buffers(self, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -81,32 +114,71 @@ class Gauge:
             _dynamo.mark_static_address(flag)
         return buffer, flag
 
-    def _begin(self, _module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
-        self.mask = kwargs.get(_MASK)
+    def hear(self, kind: str, index: int, args: Any, kwargs: Any, out: Any) -> None:
+        """Something happened in a module that is watched; raises nothing where it is compiled.
 
-    def _enter(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
-        self._see(0, first_tensor(args, kwargs))
+        Args:
+            kind: what.
+            index: of the module around the blocks, or of the block.
+            args: of its forward.
+            kwargs: of its forward.
+            out: what it gave.
+        """
+        if kind == PASS:
+            self._hear_pass(index, args, kwargs)
+        elif kind == ENTER:
+            # Compiled code says it of the first block alone, and whether that is the first to run is seen later.
+            if index == 0 or not torch.compiler.is_compiling():
+                self._see(0, first_tensor(args, kwargs, needed=False))
+        else:
+            self._hear_leave(index, first_tensor(args, kwargs, needed=False), out)
 
-    def _leave(self, depth: int) -> Callable[..., None]:
-        def hook(_module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-            y = results_like(first_tensor(args, kwargs), out, self.names[depth - 1])[0]
-            self._see(depth, y)
-            if self.gradients and not torch.compiler.is_compiling() and self.due and y.requires_grad:
-                y.register_hook(lambda gradient: self._see_gradient(depth, gradient))
+    def _hear_pass(self, index: int, args: Any, kwargs: Any) -> None:
+        mask = self.padding[index].of(args, kwargs)
+        if torch.compiler.is_compiling():
+            begins = index == 0
+            if not begins:  # a compiled module's own hooks are no part of its graph, and would become another one
+                torch.ops.oversmooth.gauge(self.flag, None, self.buffer, self.flag, self.number, -1 - index)
+        else:
+            begins = self.begin(index)
+        if begins or mask is not None:  # the innermost that is given one knows best
+            self.mask = mask
 
-        return hook
+    def begin(self, index: int) -> bool:
+        """A module around the blocks is called: whether a pass begins with it.
 
-    def _see(self, depth: int, x: Tensor) -> None:
-        if not self.model.training:
+        Args:
+            index: of the module, 0 for the outermost.
+        """
+        begins = not in_backward() and (self.outer is None or index <= self.outer)
+        if begins:
+            self.outer, self.order = index, []
+        return begins
+
+    def _hear_leave(self, index: int, x: Tensor | None, out: Any) -> None:
+        y = None if x is None else result_like(x, out)
+        if y is None:
+            if not torch.compiler.is_compiling():
+                results_like(first_tensor((x,), {}), out, self.names[index])  # says why
             return
+        self._see(index + 1, y)
+        if self.gradients and not torch.compiler.is_compiling() and self.due and y.requires_grad:
+            y.register_hook(lambda gradient: self._hear_gradient(index + 1, gradient))
+
+    def _see(self, depth: int, x: Tensor | None) -> None:
+        if x is None or x.ndim != 3:
+            if torch.compiler.is_compiling():
+                return
+            shape = "no tensor" if x is None else f"an array of shape {tuple(x.shape)}"
+            raise InputError(f"{self.names[max(depth - 1, 0)]} gets {shape}; tokens must be (batch, n, d)")
         if not self.batch_first:
             x = x.transpose(0, 1)
         mask = self.mask
-        if mask is not None and (mask.ndim != 2 or mask.shape != x.shape[:2]):
+        if mask is not None and mask.shape != x.shape[:2]:
             mask = None
         if torch.compiler.is_compiling():
             torch.ops.oversmooth.gauge(x.detach(), mask, self.buffer, self.flag, self.number, depth)
-        elif self.due or _is_captured(x):
+        else:
             self.measure(depth, x.detach(), mask, self.buffer)
 
     @torch.no_grad()
@@ -119,15 +191,29 @@ class Gauge:
             mask: ``(batch, n)``: not 0 for tokens that count; None: all.
             buffer: where the numbers go; compilers may pass a copy, and write it back.
         """
-        if x.ndim != 3:
+        if in_backward():  # checkpointing runs blocks a second time
             return
-        log_ratio, cos = token_numbers(x, mask)
+        if depth == 0 and self.outer is None and not self._goes_on(x):  # nobody has said that a pass begins
+            self.order = []
+        if depth == 0 and self.order:  # not the first block of this pass
+            return
+        self.order.append(depth)
+        self.last = x.data_ptr()
+        with torch.autocast(x.device.type, enabled=False):
+            log_ratio, cos = token_numbers(x, mask)
         new = torch.stack([torch.ones_like(cos), log_ratio, cos])
         row = buffer[depth, : len(new)]
-        captured = _is_captured(x)
+        captured = is_captured(x)
         row.copy_(torch.where(self.flag, new, row) if captured else new)
         if self.ranks:
-            self._keep(depth, x[: self.ranks], None if mask is None else mask[: self.ranks].bool(), captured)
+            self._keep(depth, x[: self.ranks], None if mask is None else mask[: self.ranks] != 0, captured)
+
+    def _goes_on(self, x: Tensor) -> bool:
+        """Whether what enters the first block is what the last one gave: then it runs again in the same pass."""
+        if not self.order or self.last != x.data_ptr():
+            return False
+        kept = self.samples.get(self.order[-1])  # memory is used again: the address alone may be that of another array
+        return kept is None or is_captured(x) or torch.equal(kept[0], x[: self.ranks].float())
 
     def _keep(self, depth: int, x: Tensor, mask: Tensor | None, captured: bool) -> None:
         kept = self.samples.get(depth)
@@ -135,7 +221,9 @@ class Gauge:
         if not alike:
             if captured:  # nothing can be allocated here that outlives the capture
                 return
-            kept = self.samples[depth] = (torch.empty_like(x, dtype=torch.float32), None if mask is None else mask)
+            # Arrays of their own: what the training has is never written to.
+            room = None if mask is None else torch.empty_like(mask)
+            kept = self.samples[depth] = (torch.empty_like(x, dtype=torch.float32), room)
         assert kept is not None
         tokens, counted = kept
         tokens.copy_(torch.where(self.flag, x.float(), tokens) if captured else x)
@@ -143,14 +231,31 @@ class Gauge:
             counted.copy_(torch.where(self.flag, mask, counted) if captured else mask)
 
     @torch.no_grad()
-    def _see_gradient(self, depth: int, gradient: Tensor) -> None:
-        if gradient.ndim == 3:
-            self.buffer[depth, 3:5].copy_(torch.stack(band_norms(gradient)))
+    def _hear_gradient(self, depth: int, gradient: Tensor) -> None:
+        try:
+            if not self.batch_first:
+                gradient = gradient.transpose(0, 1)
+            norm, share = band_norms(gradient)
+            scale = getattr(self.scaler, "_scale", None)  # on its device
+            if scale is not None:
+                norm = norm / scale.to(norm.device)
+            self.buffer[depth, 3:5].copy_(torch.stack([norm, share]))
+        except Exception as error:
+            self.note(error)
+
+    def note(self, error: Exception) -> None:
+        """Remember what went wrong, for the look.
+
+        Args:
+            error: what was raised.
+        """
+        self.troubles.append(reason(error, 240))
 
     def arm(self, due: bool) -> None:
         """Say whether the next step is looked at; nothing waits."""
         self.due = due
         self.flag.fill_(due)
+        self.outer, self.mask, self.troubles = None, None, []
         if due:
             self.buffer.zero_()
 
@@ -162,90 +267,74 @@ class Gauge:
             self.samples = {}
             self.arm(self.due)
 
-    def read(self) -> tuple[dict[str, list[float]], list[str]]:
-        """What the last step showed, by metric and depth; and the names of blocks that did not report."""
+    @torch.no_grad()
+    def read(self) -> dict[str, list[float]]:
+        """What the last step showed, by metric and depth in the order in which blocks ran.
+
+        Raises:
+            InputError: nothing passed, or not all of it was seen.
+        """
+        if not self.due:
+            raise InputError("no batch was watched since the last look; look at steps that are due, or give a probe")
+        if self.troubles:
+            raise InputError(f"the passing batch could not be seen: {self.troubles[0]}")
         table = self.buffer.tolist()  # the one time that the device is waited for
-        names = ["what enters the first block", *self.names]
-        silent = [name for name, row in zip(names, table, strict=True) if not row[0]]
-        if silent:
-            return {}, silent
+        self._check_reported([not row[0] for row in table])
+        order = self._checked_order()
+        table = [table[depth] for depth in order]
         row = {"hfc_lfc": [_exp(entry[1]) for entry in table], "cos": [entry[2] for entry in table]}
         if self.ranks and len(self.samples) == self.depths:
-            by_depth = [ranks_of(singular_values(x, mask=mask)) for _, (x, mask) in sorted(self.samples.items())]
+            by_depth = [ranks_of(singular_values(x, mask=mask)) for x, mask in map(self.samples.__getitem__, order)]
             for name in _RANKS:
                 row[name] = torch.stack([ranks[name].mean() for ranks in by_depth]).tolist()
         if self.gradients and any(entry[3] for entry in table):
             row["gradient_norm"] = [entry[3] for entry in table[1:]]
             row["gradient_hfc"] = [entry[4] for entry in table[1:]]
-        return row, []
+        return row
+
+    @property
+    def ran(self) -> list[str]:
+        """The names of the blocks in the order in which they ran."""
+        return [self.names[depth - 1] for depth in self.order if depth]
+
+    def _check_reported(self, silent: list[bool]) -> None:
+        if not any(silent):
+            return
+        if all(silent):
+            mode = "" if self.model.training else " while the model was in train mode, which it is not now"
+            raise InputError(
+                f"no batch passed{mode}; train the model that the monitor was made for, and make the monitor before it "
+                "is compiled or replaced"
+            )
+        names = [name for name, one in zip(["what enters the first block", *self.names], silent, strict=True) if one]
+        raise InputError(
+            f"{len(names)} of {self.depths} depths did not report from the passing batch, {names[0]} first; give "
+            "a probe where a pass leaves blocks out, or make the monitor before they are compiled or replaced"
+        )
+
+    def _checked_order(self) -> list[int]:
+        twice = next((depth for depth in self.order if self.order.count(depth) > 1), None)
+        if twice is not None:
+            raise InputError(
+                f"{self.names[max(twice - 1, 0)]} runs several times in a pass, and the passing batch shows one run of "
+                "each block; give a probe, which tells runs apart"
+            )
+        if sorted(self.order) != list(range(self.depths)) or self.order[0] != 0:
+            raise InputError("blocks run in another order than that of their names, in compiled code; give a probe")
+        return self.order
+
+    def is_scaled(self) -> bool:
+        """Whether a GradScaler that is not known here may scale gradients."""
+        if self.scaler is not None:
+            return False
+        scalers = [one for one in gc.get_referrers(torch.amp.GradScaler) if isinstance(one, torch.amp.GradScaler)]
+        return any(one.is_enabled() and one._scale is not None for one in scalers)
 
     def close(self) -> None:
         """Take the hooks off."""
         for handle in self.handles:
             handle.remove()
         self.handles = []
-
-
-def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Means over a batch of log HFC/LFC and of the mean cosine, without waiting for a device.
-
-    Inputs with fewer than two tokens that count are left out.
-
-    Args:
-        x: ``(batch, n, d)``: tokens.
-        mask: ``(batch, n)``: not 0 for tokens that count; None: all.
-
-    Returns:
-        ``()`` each, in float32.
-    """
-    x = x.float()
-    shown = torch.ones(x.shape[:2], device=x.device) if mask is None else (mask != 0).float()
-    x = torch.where(shown[..., None] > 0, x, 0.0)
-    tokens = shown.sum(-1)
-    mean = x.sum(-2) / tokens.clamp(min=1)[:, None]
-    centred = (x - mean[:, None]) * shown[..., None]
-    high = torch.linalg.vector_norm(centred, dim=(-2, -1))
-    low = torch.linalg.vector_norm(mean, dim=-1) * tokens.sqrt()
-    norms = torch.linalg.vector_norm(x, dim=-1)
-    unit = x / torch.where(norms == 0, 1.0, norms)[..., None]
-    directed = (norms > 0).sum(-1).float()
-    cos = (unit.sum(-2).square().sum(-1) - directed) / (directed * (directed - 1)).clamp(min=1)
-    counts = directed > 1
-    share = counts.float() / counts.sum().clamp(min=1)
-    log_ratio = torch.where(counts, high.log() - low.log(), 0.0)
-    return (log_ratio * share).sum(), (torch.where(counts, cos, 0.0).clamp(-1, 1) * share).sum()
-
-
-def band_norms(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """‖G‖ and the share of ‖G‖² that lies in the band in which tokens differ.
-
-    Args:
-        gradient: ``(batch, n, d)``.
-
-    Returns:
-        ``()`` each, in float32.
-    """
-    gradient = gradient.detach().float()
-    total = torch.linalg.vector_norm(gradient)
-    high = torch.linalg.vector_norm(gradient - gradient.mean(-2, keepdim=True))
-    return total, torch.where(total > 0, (high / torch.where(total > 0, total, 1.0)).square(), 0.0)
-
-
-def check_not_compiled(model: nn.Module) -> None:
-    """Refuse a model whose compiled code would not call hooks that are put on now."""
-    compiled = type(model).__name__ == "OptimizedModule" or any(
-        getattr(module, "_compiled_call_impl", None) is not None or type(module).__name__ == "OptimizedModule"
-        for module in model.modules()
-    )
-    if compiled:
-        raise InputError(
-            "the passing batch cannot be watched in a model that is compiled already; make the monitor before "
-            "torch.compile, or give a probe"
-        )
-
-
-def _is_captured(x: Tensor) -> bool:
-    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _exp(value: float) -> float:
@@ -266,8 +355,15 @@ def _operator() -> Any:
         depth: int,
     ) -> None:
         one = _GAUGES.get(number)
-        if one is not None and (one.due or _is_captured(x)):
-            one.measure(depth, x, mask, buffer)
+        if one is None or not (one.due or is_captured(x)):
+            return
+        try:
+            if depth < 0:
+                one.begin(-1 - depth)
+            else:
+                one.measure(depth, x, mask, buffer)
+        except Exception as error:  # nothing that goes wrong here is the training's business
+            one.note(error)
 
     @gauge.register_fake
     def _(x: Tensor, mask: Tensor | None, buffer: Tensor, flag: Tensor, number: int, depth: int) -> None:  # noqa: ARG001

@@ -35,6 +35,7 @@ class History:
         self.rows: list[Row] = []
         self.about: dict[str, Any] = {}
         """What is known of the run: its name, the model's class and the names of its blocks."""
+        self._resumed = resume
         if self.path is None:
             return
         if self.path.is_dir():
@@ -62,7 +63,7 @@ class History:
             raise InputError(f"{given} has no {FILE}; give the directory of a run that is or was watched")
         history = cls()
         history.rows, history.about = _read(file)
-        history.path = file
+        history.path, history._resumed = file, True
         return history
 
     @property
@@ -91,13 +92,15 @@ class History:
         Raises:
             OSError: it could not be written; it is in memory all the same.
         """
-        fresh = not self.rows
+        # A file that is gone on with may end in half a line, which nothing may be added to.
+        fresh = not self.rows or self._resumed
         cut = self.cut(row["step"] - 1, write=False)
         self.rows.append(row)
         if self.path is None:
             return
         if cut or fresh:
             self._rewrite()
+            self._resumed = False
         else:
             line = json_text(row) + "\n"
             with self.path.open("a", encoding="utf-8") as file:

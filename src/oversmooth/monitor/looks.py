@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.calls import PADDING_HIDDEN, PADDING_SHOWN
+from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis.facts import plain
 from oversmooth.diagnosis.layers import changes
 from oversmooth.diagnosis.parts import share_of_smoothing
-from oversmooth.monitor.gauge import band_norms
+from oversmooth.monitor.padding import Padding, decodes
+from oversmooth.monitor.reduced import band_norms
 from oversmooth.observe import Observations, Observer, SeenBlock, Settings, study
-from oversmooth.observe.depths import Depths, every_depth
+from oversmooth.observe.blocks import named_blocks, repeated_blocks
+from oversmooth.observe.depths import Depths, every_depth, every_stream
 from oversmooth.observe.untouched import untouched
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.steering import steering_of, verify
 from oversmooth.theory.weights import head_spectrum, joined_asymmetry
 
+T = TypeVar("T")
 Loss = Callable[[Any, Any], Tensor]
 """Gets what the model gave and the probe."""
 _ZERO = 1e-6  # relative: the sign of a smaller eigenvalue is rounding
@@ -44,12 +47,14 @@ class Probe:
                 f"the probe is {arguments.shown(self.given)}; give a batch: a tensor, a dict of the model's arguments, "
                 "or a tuple of them"
             )
+        self.given = _copied(self.given)  # the batch is its owner's, who may write to it
 
     def run(self, model: nn.Module) -> Any:
         """What the model gives for it, on the model's device and in its precision."""
         parameter = next(model.parameters(), None)
 
         def moved(value: Any) -> Any:
+            value = _copied(value)  # a model may write to what it gets
             if not isinstance(value, Tensor) or parameter is None:
                 return value
             half = value.is_floating_point() and parameter.dtype in (torch.float16, torch.bfloat16, torch.float64)
@@ -69,19 +74,24 @@ class Probe:
                 f"the model does not run on the probe ({reason(error)}); give one that it takes"
             ) from error
 
-    def mask(self) -> Tensor | None:
-        """``(batch, n)``: the tokens that are not padding, by the name of an argument."""
-        if not isinstance(self.given, Mapping):
-            return None
-        shown, hidden = self.given.get(PADDING_SHOWN), self.given.get(PADDING_HIDDEN)
-        if isinstance(shown, Tensor) and shown.ndim == 2:
-            return shown.bool()
-        return ~hidden.bool() if isinstance(hidden, Tensor) else None
+    def mask(self, eyes: Eyes) -> Tensor | None:
+        """``(batch, n)``: the tokens that are not padding, by the name of an argument.
+
+        Args:
+            eyes: whose model takes the probe, and whose blocks are looked at.
+        """
+        padding = Padding(eyes.model, decodes([name for name, _ in eyes.blocks]))
+        given = self.given
+        if isinstance(given, Mapping):
+            mask = padding.of((), {str(name): value for name, value in given.items()})
+        else:
+            mask = padding.of((given,) if isinstance(given, Tensor) else given, {})
+        return None if mask is None else mask.bool()
 
     def loss_of(self, out: Any) -> Tensor:
         """A number to differentiate."""
         if self.loss is not None:
-            loss: Any = self.loss(out, self.given)
+            loss: Any = self.loss(out, _copied(self.given))
         else:
             loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -90,6 +100,17 @@ class Probe:
                 "model gives and the probe"
             )
         return loss
+
+
+def _copied(value: Any) -> Any:
+    """With tensors of its own, as deep as they lie."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {name: _copied(one) for name, one in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(map(_copied, value))
+    return value
 
 
 def _tensors(value: Any) -> bool:
@@ -119,9 +140,46 @@ class Eyes:
         return self.anatomy
 
 
-def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> dict[str, list[float]]:
-    """Metrics of the tokens at every depth, mean over the probe's inputs."""
-    depths, mask = Depths(ranks=ranks, cosines=bool({"cos", "abs_cos"} & set(names))), probe.mask()
+def eyes_of(model: nn.Module, blocks: str | None, stack: str | None, heads: int | None) -> Eyes:
+    """The blocks of a model and, where it is known, its attention.
+
+    Args:
+        model: the module itself.
+        blocks: the pattern of their names; None: found by themselves.
+        stack: part of the name of the stack, where there are several.
+        heads: the number of heads, where the model does not say.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    if blocks is not None:
+        return Eyes(model, [(name, modules[name]) for name in named_blocks(model, blocks)], None)
+    anatomy: Anatomy | None = None
+    why = ""
+    try:
+        anatomy = locate(model, stack=stack, heads=heads)
+        names = list(dict.fromkeys(layer.block for layer in anatomy))
+    except InputError as error:
+        names, why = repeated_blocks(model), str(error).partition(";")[0]
+        if not names:
+            raise InputError(f"{why}; name the blocks of the model, such as blocks='layers.*'") from error
+    return Eyes(model, [(name, modules[name]) for name in names], anatomy, why)
+
+
+def in_full_precision(see: Callable[[], T]) -> T:
+    """What a function gives outside autocast.
+
+    Args:
+        see: which takes nothing.
+    """
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        return see()
+
+
+def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> tuple[dict[str, list[float]], list[str]]:
+    """Metrics of the tokens at every depth, mean over the probe's inputs; and the names of the blocks as they ran."""
+    depths, mask = Depths(ranks=ranks, cosines=bool({"cos", "abs_cos"} & set(names))), probe.mask(eyes)
 
     def seen(depth: int, x: Tensor) -> None:
         fits = mask is not None and mask.shape == x.shape[:2]
@@ -136,7 +194,7 @@ def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> dict[s
             f"{len(silent)} of {len(eyes.blocks)} blocks did not run on the probe, {silent[0]} first; give inputs that "
             "pass through all of them, or name the blocks"
         )
-    return depths.means(names)
+    return depths.means(names), list(ran)
 
 
 def parts(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
@@ -161,7 +219,7 @@ def dominance(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
 
 
 def _observed(eyes: Eyes, probe: Probe, anatomy: Anatomy, settings: Settings) -> tuple[list[SeenBlock], Observations]:
-    mask = probe.mask()
+    mask = probe.mask(eyes)
     with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad():
         blocks = study(eyes.model, anatomy, lambda: probe.run(eyes.model), mask, attention=settings.spectra)
         for block in blocks:
@@ -222,8 +280,15 @@ def gradients(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
     if is_sharded(eyes.model):
         raise InputError("gradients by band of a sharded model come from the passing batch alone; leave them out")
     arrays: list[Tensor] = []
+    layouts: list[bool] = []
+
+    def seen(depth: int, x: Tensor, batch_first: bool) -> None:
+        if depth:
+            arrays.append(x)
+            layouts.append(batch_first)
+
     with untouched(eyes.model), torch.enable_grad():
-        with every_depth(eyes.blocks, lambda depth, x: arrays.append(x) if depth else None):
+        with every_stream(eyes.blocks, seen):
             out = probe.run(eyes.model)
         loss = probe.loss_of(out)
         wanted = [x for x in arrays if x.requires_grad]
@@ -233,8 +298,10 @@ def gradients(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
         given = dict(zip(map(id, wanted), torch.autograd.grad(loss, wanted, allow_unused=True), strict=True))
     norms: list[float | None] = []
     shares: list[float | None] = []
-    for x in arrays:
+    for x, batch_first in zip(arrays, layouts, strict=True):
         gradient = given.get(id(x))
+        if gradient is not None and not batch_first:
+            gradient = gradient.transpose(0, 1)
         norm, share = (None, None) if gradient is None else map(plain, band_norms(gradient))
         norms.append(norm)
         shares.append(share)

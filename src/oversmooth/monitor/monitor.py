@@ -10,27 +10,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from oversmooth.anatomy import locate
-from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis.facts import plain
-from oversmooth.monitor import alarm as alarms_module
 from oversmooth.monitor import looks
 from oversmooth.monitor import sinks as sinks_module
 from oversmooth.monitor.alarm import Alarm, Crossing
-from oversmooth.monitor.gauge import Gauge, check_not_compiled
+from oversmooth.monitor.gauge import Gauge
 from oversmooth.monitor.history import History
-from oversmooth.monitor.looks import Eyes, Probe
-from oversmooth.monitor.names import TOKENS, Row, keys
+from oversmooth.monitor.hooks import check_not_compiled
+from oversmooth.monitor.looks import Probe, eyes_of
+from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.processes import fingerprint, mean_over, rank
+from oversmooth.monitor.settings import DEFAULT_TOKENS, checked
 from oversmooth.monitor.warning import say
-from oversmooth.observe.blocks import named_blocks, repeated_blocks
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
-
-DEFAULT_TOKENS = ("hfc_lfc", "cos", "effective_rank")
-_PASSING = ("hfc_lfc", "cos", "effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance")
 
 
 class Monitor:
@@ -76,6 +71,8 @@ class Monitor:
         stack: part of the name of the stack of blocks, where the model has several.
         heads: the number of heads, where the model does not say.
         together: average looks over all processes; each must then have a monitor. None: where weights are sharded.
+        scaler: torch's GradScaler, where one is used: its scale is divided out of gradients of the passing batch.
+            False: none is used; None: where this process has one, the norm of gradients is left out.
     """
 
     def __init__(
@@ -103,37 +100,33 @@ class Monitor:
         stack: str | None = None,
         heads: int | None = None,
         together: bool | None = None,
+        scaler: Any = None,
     ) -> None:
-        self.every = arguments.whole(every, "every", least=1)
+        wanted = checked(
+            every=every, passing=passing, tokens=tokens, ranks=ranks, parts=parts, spectra=spectra, dominance=dominance,
+            gradients=gradients, steering=steering, loss=loss, alarms=alarms, sinks=sinks, together=together,
+            scaler=scaler,
+        )  # fmt: skip
+        self.every, self.tokens, self.ranks, self.cadences = wanted.every, wanted.tokens, wanted.ranks, wanted.cadences
+        self.steering, self.together, self.sinks = wanted.steering, wanted.together, wanted.sinks
+        self.alarms = [alarm.fresh() for alarm in wanted.alarms]
         self.steps = arguments.whole(start, "start")
         """Steps done so far."""
-        self.tokens = _metrics(tokens)
-        self.ranks = arguments.whole(ranks, "ranks") if set(self.tokens) & set(_PASSING[2:]) else 0
-        cadences = {"parts": parts, "spectra": spectra, "dominance": dominance, "gradients": gradients}
-        self.cadences = {what: arguments.whole(int(looks_), what) for what, looks_ in cadences.items()}
-        self.steering = arguments.flag(steering, "steering")
-        passing = arguments.flag(passing, "passing")
-        if (probe is None) != passing:
+        if (probe is None) != wanted.passing:
             raise InputError(
                 "there is a probe and the passing batch is to be watched; choose one of them"
-                if passing
+                if wanted.passing
                 else "there is no probe; give probe=batch, a batch that the model takes, or passing=True"
             )
-        if passing and (needy := [what for what in ("parts", "dominance") if self.cadences[what]]):
-            raise InputError(f"{needy[0]} cannot be seen in the passing batch; give a probe, or leave them out")
-        if passing and "abs_cos" in self.tokens:
-            raise InputError("abs_cos cannot be seen in the passing batch; give a probe, or choose 'cos'")
         inside = unwrapped(check_is_module(model))
-        if passing:
+        if wanted.passing:
             check_not_compiled(model)
-        self.eyes = _eyes(inside, blocks, stack, heads)
+        self.eyes = eyes_of(inside, blocks, stack, heads)
         if self.eyes.anatomy is None:
             for what in ("parts", "spectra", "dominance"):
                 if self.cadences[what]:
                     self.eyes.known({"parts": "changes by part", "dominance": "shares of dominance"}.get(what, what))
         self.probe = None if probe is None else Probe(probe, loss)
-        self.alarms, self.sinks = alarms_module.checked(alarms), sinks_module.checked(sinks)
-        self.together = together
         self.should_stop = False
         """Whether an alarm asked for the training to stop."""
         self.crossings: list[Crossing] = []
@@ -147,15 +140,18 @@ class Monitor:
             "model": type(inside).__name__,
             "blocks": [block for block, _ in self.eyes.blocks],
             "every": self.every,
-            "from": "passing batch" if passing else "probe",
+            "from": "passing batch" if wanted.passing else "probe",
         } | ({} if name is None else {"name": str(name)})
         if self.steps:
             self.history.cut(self.steps)
         self._remind()
         self._unchanged: tuple[Any, int] | None = None
         self.gauge = None
-        if passing:
-            self.gauge = Gauge(inside, self.eyes.blocks, ranks=self.ranks, gradients=bool(self.cadences["gradients"]))
+        if wanted.passing:
+            for alarm in self.alarms:
+                alarm.check_depth(len(self.eyes.blocks))
+            gradual = bool(self.cadences["gradients"])
+            self.gauge = Gauge(inside, self.eyes.blocks, ranks=self.ranks, gradients=gradual, scaler=scaler)
             self.gauge.arm(self._is_due(self.steps + 1))
 
     def restart(self, history: str | os.PathLike[str] | None, step: int) -> None:
@@ -169,10 +165,10 @@ class Monitor:
         self.history = History(history if rank() == 0 else None, resume=step > 0)
         self.history.about = about
         self.load_state_dict({"steps": step})
-        self._remind()
 
     def _remind(self) -> None:
         """Alarms compare with the first look of the run, which may have been before a restart."""
+        self.alarms = [alarm.fresh() for alarm in self.alarms]
         for row in self.history.rows:
             for alarm in self.alarms:
                 alarm.look(row)
@@ -224,18 +220,19 @@ class Monitor:
         due = {what: bool(looks_) and nth % looks_ == 0 for what, looks_ in self.cadences.items()}
         found: dict[str, Any] = {}
         if self.gauge is not None:
-            seen, silent = self.gauge.read()
-            if silent:
-                raise InputError(
-                    f"{len(silent)} of {self.gauge.depths} depths did not report from the passing batch, {silent[0]} "
-                    "first; make the monitor before the model is compiled or replaced, or give a probe"
-                )
+            seen = looks.in_full_precision(self.gauge.read)
+            self.history.about["blocks"] = self.gauge.ran
             wanted = {*self.tokens, *(("gradient_norm", "gradient_hfc") if due["gradients"] else ())}
             found |= {name: values for name, values in seen.items() if name in wanted}
             if due["gradients"] and "gradient_norm" not in found:
                 self._warn("gradients of the passing batch are seen in models that run eagerly alone; give a probe")
+            elif due["gradients"] and self.gauge.is_scaled():
+                del found["gradient_norm"]
+                self._warn("a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False")
         if self.probe is not None:
-            found |= looks.tokens(eyes, self.probe, self.tokens, self.ranks)
+            seen, ran = looks.tokens(eyes, self.probe, self.tokens, self.ranks)
+            found |= seen
+            self.history.about["blocks"] = ran
             if due["parts"]:
                 found |= self._part(lambda probe: looks.parts(eyes, probe))
             if due["dominance"]:
@@ -243,9 +240,9 @@ class Monitor:
             if due["gradients"]:
                 found |= self._part(lambda probe: looks.gradients(eyes, probe))
         if due["spectra"]:
-            found |= self._part(lambda _: looks.spectra(eyes))
+            found |= self._part(lambda _: looks.in_full_precision(lambda: looks.spectra(eyes)))
         if self.steering and steered_as(eyes.model) is not None:
-            found |= self._part(lambda _: looks.steering(eyes))
+            found |= self._part(lambda _: looks.in_full_precision(lambda: looks.steering(eyes)))
         self._check_trained()
         return {"step": step, **{name: _plain(value) for name, value in found.items()}}
 
@@ -263,15 +260,16 @@ class Monitor:
         if first:
             values = keys(row)
             for sink in self.sinks:
-                self._guarded(lambda sink=sink: sink(row["step"], dict(values)))  # type: ignore[misc]
+                self._guarded(lambda sink=sink: sink(row["step"], dict(values)), "a sink failed")  # type: ignore[misc]
         for one in self.alarms:
+            self._guarded(lambda one=one: one.check_row(row), "an alarm cannot go off")  # type: ignore[misc]
             if (crossing := one.look(row)) is not None:
                 self.crossings.append(crossing)
                 self._act(crossing)
 
     def _act(self, crossing: Crossing) -> None:
         if callable(crossing.then):
-            self._guarded(lambda: crossing.then(crossing))
+            self._guarded(lambda: crossing.then(crossing), "the function of an alarm failed")
             return
         self.should_stop |= crossing.then == "stop"
         end = "; training is asked to stop" if crossing.then == "stop" else ""
@@ -297,12 +295,12 @@ class Monitor:
             return False
         return looks.is_sharded(self.eyes.model) if self.together is None else self.together
 
-    def _guarded(self, see: Callable[[], Any]) -> Any:
+    def _guarded(self, see: Callable[[], Any], failed: str = "a look failed and is left out") -> Any:
         """The result; None where it fails, for whatever reason, which is said once."""
         try:
             return see()
         except Exception as error:
-            self._warn(f"a look failed and is left out: {reason(error, 240)}")
+            self._warn(f"{failed}: {reason(error, 240)}")
             return None
 
     def _warn(self, text: str) -> None:
@@ -334,6 +332,7 @@ class Monitor:
         """
         self.steps = arguments.whole(state.get("steps"), "steps in the state of a monitor")
         self.history.cut(self.steps)
+        self._remind()
         if self.gauge is not None:
             self._arm()
 
@@ -358,29 +357,6 @@ class Monitor:
 
     def __repr__(self) -> str:
         return f"<Monitor of {type(self.eyes.model).__name__}, every {self.every} steps, {len(self.history)} looks>"
-
-
-def _eyes(model: nn.Module, blocks: str | None, stack: str | None, heads: int | None) -> Eyes:
-    modules = dict(model.named_modules(remove_duplicate=False))
-    if blocks is not None:
-        return Eyes(model, [(name, modules[name]) for name in named_blocks(model, blocks)], None)
-    anatomy: Anatomy | None = None
-    why = ""
-    try:
-        anatomy = locate(model, stack=stack, heads=heads)
-        names = list(dict.fromkeys(layer.block for layer in anatomy))
-    except InputError as error:
-        names, why = repeated_blocks(model), str(error).partition(";")[0]
-        if not names:
-            raise InputError(f"{why}; name the blocks of the model, such as blocks='layers.*'") from error
-    return Eyes(model, [(name, modules[name]) for name in names], anatomy, why)
-
-
-def _metrics(names: Sequence[str]) -> tuple[str, ...]:
-    given = (names,) if isinstance(names, str) else tuple(names)
-    for name in given:
-        arguments.choice(name, "one of tokens", TOKENS)
-    return given
 
 
 def _plain(value: Any) -> Any:

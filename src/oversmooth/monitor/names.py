@@ -30,7 +30,6 @@ LABELS = {
     "verified": "whether every promise of steering holds",
 }
 """By name, in the order in which they are shown."""
-LOGARITHMIC = ("hfc_lfc", "sigma_ratio", "gradient_norm")
 Row = dict[str, Any]
 """A look: "step", and by name a list with one number per depth, or one number; None where it has no meaning."""
 

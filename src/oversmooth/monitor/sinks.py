@@ -93,6 +93,7 @@ class JSONLines:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = arguments.path(path, "the file of JSON lines", "give its path as text")
         check_folder(self.path.parent)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
         """Add the values of a look.

@@ -19,13 +19,13 @@ def named_blocks(model: nn.Module, pattern: str) -> list[str]:
         pattern: a module's name, in which * stands for anything between two dots; "" for the model itself.
 
     Raises:
-        InputError: no module is called so, or one that is called so holds another.
+        InputError: no module is called so.
     """
     if not isinstance(pattern, str):
         raise InputError(f"blocks is {arguments.shown(pattern)}; give the names of modules, such as 'layers.*'")
     wanted = re.compile("[^.]*".join(re.escape(part) for part in pattern.split("*")))
     every = [name for name, _ in model.named_modules(remove_duplicate=False)]
-    names = [name for name in every if wanted.fullmatch(name)]
+    names = [name for name in every if wanted.fullmatch(name) and bool(name) == bool(pattern)]
     if not names:
         lists = dict.fromkeys(re.sub(r"\.\d+(\..*)?$", ".*", name) for name in every if re.search(r"\.\d+", name))
         remedy = f"choose such as {', '.join(map(repr, list(lists)[:3]))}" if lists else "name a module of the model"

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from oversmooth.metrics.rank import ranks_of, singular_values
 from oversmooth.metrics.summary import Summary, summary
-from oversmooth.observe.watch import batch_first, first_tensor, results_like
+from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError
 
 Seen = Callable[[int, Tensor], None]
 """Gets a depth, 0 for what enters the first block, and tokens ``(batch, n, d)``."""
+SeenStream = Callable[[int, Tensor, bool], None]
+"""Gets a depth, the array as blocks pass it on, and whether its first axis is the batch."""
 
 
 @contextmanager
@@ -28,18 +30,44 @@ def every_depth(blocks: Sequence[tuple[str, nn.Module]], seen: Seen) -> Iterator
 
     Args:
         blocks: by name, in any order; each once.
-        seen: what is called, in the order in which blocks run. What it gets is the model's own array.
+        seen: what is called, in the order in which blocks run. What it gets may be the model's own array.
+    """
+    with every_stream(blocks, lambda depth, x, first: seen(depth, x if first else x.transpose(0, 1))) as ran:
+        yield ran
+
+
+@contextmanager
+def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> Iterator[list[str]]:
+    """As `every_depth`, with arrays as blocks pass them on, which gradients can be taken of.
+
+    Args:
+        blocks: by name, in any order; each once.
+        seen: what is called, in the order in which blocks run.
     """
     ran: list[str] = []
     inside: list[str] = []
+    held: list[Tensor] = []
+    """What enters the first block, where only its insides show which axis is the batch."""
+    shapes: list[torch.Size] = []
+    layout: list[bool] = []
 
     def enter(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             if not inside and not ran:
-                seen(0, batch_first(axes_of(module), _tokens(name, first_tensor(args, kwargs))))
+                x = _tokens(name, first_tensor(args, kwargs))
+                first = says_batch_first(module)
+                if first is None:
+                    held.append(x.detach().clone())
+                else:
+                    seen(0, x, first)
             inside.append(name)
 
         return hook
+
+    def within(_module: nn.Module, args: Any, kwargs: Any) -> None:
+        x = first_tensor(args, kwargs, needed=False)
+        if not shapes and x is not None:
+            shapes.append(x.shape)
 
     def leave(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -47,28 +75,60 @@ def every_depth(blocks: Sequence[tuple[str, nn.Module]], seen: Seen) -> Iterator
             if inside:  # a block inside a block
                 return
             x = first_tensor(args, kwargs)
+            first = says_batch_first(module)
+            if first is None:
+                if not layout:
+                    layout.append(_seen_batch_first(name, x.shape, shapes))
+                first = layout[0]
+            if held:
+                seen(0, held.pop(), first)
             ran.append(name)
-            seen(len(ran), batch_first(axes_of(module), _tokens(name, results_like(x, out, name)[0])))
+            seen(len(ran), _tokens(name, results_like(x, out, name)[0]), first)
 
         return hook
 
     with ExitStack() as stack:
+        # torch's encoder would make nested arrays of padded batches, which hold no padding to leave out.
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
         for name, block in blocks:
             for handle in (
                 block.register_forward_pre_hook(enter(name), with_kwargs=True),
                 block.register_forward_hook(leave(name), with_kwargs=True),
+                *(
+                    module.register_forward_pre_hook(within, with_kwargs=True)
+                    for module in (block.modules() if says_batch_first(block) is None else ())
+                    if not getattr(module, "batch_first", True)
+                ),
             ):
                 stack.callback(handle.remove)
         yield ran
 
 
-def axes_of(block: nn.Module) -> nn.Module:
-    """The module that knows the order of a block's axes, for `batch_first`: in torch's own their attention."""
-    return next((m for m in block.modules() if hasattr(m, "batch_first")), block)
+def says_batch_first(block: nn.Module) -> bool | None:
+    """Whether a block takes (batch, n, d), and not (n, batch, d); None where only a module inside it says the latter,
+    which the block may transpose for.
+    """
+    own = block.self_attn if isinstance(block, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) else block
+    if hasattr(own, "batch_first"):
+        return bool(own.batch_first)
+    return True if all(getattr(module, "batch_first", True) for module in block.modules()) else None
+
+
+def _seen_batch_first(name: str, block: torch.Size, inner: Sequence[torch.Size]) -> bool:
+    """The same from shapes: a module inside that wants (n, batch, d) got the block's own axes, or those transposed."""
+    if not inner or inner[0][:2] not in (block[:2], block[:2][::-1]):
+        return True
+    if block[0] == block[1]:
+        raise InputError(
+            f"{name} gets an array of shape {tuple(block)}, and its first axis may be the batch or the tokens; give "
+            "another number of inputs, or say it: block.batch_first = True"
+        )
+    return inner[0][:2] != block[:2]
 
 
 def _tokens(name: str, x: Tensor) -> Tensor:
-    if x.ndim not in (2, 3):
+    if x.ndim != 3:
         raise InputError(f"{name} gets an array of shape {tuple(x.shape)}; tokens must be (batch, n, d)")
     return x
 

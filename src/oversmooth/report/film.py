@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,7 @@ from typing import Any
 
 from oversmooth.metrics import METRICS
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, Look, css_variables, model_colour, number
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.safety.foreign import READABLE
@@ -44,6 +46,8 @@ _AXES = {
     "smoothing_share": "share", "strength": "λ̃", "room": "room", "gradient_norm": "norm", "gradient_hfc": "share",
 }  # fmt: skip
 _LOGARITHMIC = ("gradient_norm",)
+_NOTHING = [0.1, 1.0]
+"""The ends of an axis on which nothing is shown; logarithms have them too."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,9 @@ def check(path: Path) -> None:
         import_library(library, "writing a page")
 
 
-def save(runs: Sequence[Run], path: Path) -> None:
+def save(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
     """The page as a file, there whole or not at all."""
+    path = arguments.path(path)
     check(path)
     text = render(runs)
     with whole_file(path) as temporary:
@@ -130,7 +135,7 @@ def render(runs: Sequence[Run]) -> str:
     )
 
 
-def figures(runs: Sequence[Run], path: Path, metric: str = "cos") -> None:
+def figures(runs: Sequence[Run], path: str | os.PathLike[str], metric: str = "cos") -> None:
     """Still heat maps of one metric, side by side, for paper.
 
     Args:
@@ -138,6 +143,7 @@ def figures(runs: Sequence[Run], path: Path, metric: str = "cos") -> None:
         path: .pdf, .png or .svg.
         metric: which.
     """
+    path = arguments.path(path)
     check_writable(path, (".pdf", ".png", ".svg"))
     convert = import_library("vl_convert", "drawing a figure")
     shown = _checked(runs)
@@ -174,6 +180,8 @@ def _checked(runs: Sequence[Run]) -> list[Run]:
     seen: dict[str, int] = {}
     named = []
     for run in runs:
+        if not hasattr(run, "name") or not hasattr(run, "rows"):
+            raise InputError(f"a run is {arguments.shown(run)}; give a History, or film.Run(name, rows)")
         seen[run.name] = seen.get(run.name, 0) + 1
         named.append(Run(run.name if seen[run.name] == 1 else f"{run.name} ({seen[run.name]})", run.rows))
     return named
@@ -201,7 +209,7 @@ def _values(name: str, runs: Sequence[Run]) -> list[float]:
 
 def _domain(name: str, runs: Sequence[Run]) -> tuple[float, float]:
     """Of the colours: all that was seen, on the scale on which it is shown."""
-    values = _values(name, runs) or [0.0, 1.0]
+    values = _values(name, runs) or _NOTHING
     low, high = min(values), max(values)
     if _is_log(name):
         low, high = math.log10(low), math.log10(high)
@@ -304,7 +312,7 @@ def _colour_of_runs(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _over_depth(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     """Curves at the chosen step, bold, and at the steps that are kept, thin. The axis is that of all looks."""
-    values = _values(name, runs) or [0.0, 1.0]
+    values = _values(name, runs) or _NOTHING
     axis = _axis(name)
     axis["scale"] = {**axis["scale"], "domain": [min(values), max(values)], "nice": False}
     return {
