@@ -8,6 +8,7 @@ import os
 import pytest
 from support import family_checks as checks
 from support.families import usable
+from support.nightly import nightly
 from support.report_example import example
 
 from oversmooth import Diagnosis, InputError
@@ -164,6 +165,7 @@ def drawn(found):
         make([found])
 
 
+@nightly
 def test_one_thing_changed_anywhere(monkeypatch):
     """Every field of a file in turn, made something else: refused in a sentence, or shown like any other."""
     monkeypatch.setattr(shell, "_library", lambda: "")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support import conformance_ddp
+from support.nightly import nightly
 from torch.utils.data import Dataset
 
 from oversmooth import fold, load_steered
@@ -68,6 +69,7 @@ def test_transformers_trainer(method, tmp_path):
 PROCESSES = ("Spectral: sharpen", "NeuTRENO", "FeatScale", "NeuTRENO: learned by head", "ValueResidual")
 
 
+@nightly
 def test_two_processes():
     """In one go, for two interpreters take their time to start."""
     assert conformance_ddp.between_processes(FAMILY, list(PROCESSES)) == {}

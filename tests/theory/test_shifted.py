@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.nightly import nightly
 from support.oracles import attention, weights
 
 from oversmooth import InputError
@@ -66,6 +67,7 @@ def test_a_larger_array_where_only_extremal_values_are_searched_otherwise():
     assert not answer.smoothing[..., -1].any()
 
 
+@nightly
 def test_the_least_shift_is_where_the_verdict_turns():
     A = attention(3, 8, 8, seed=11)
     W_V, _ = weights(3, 10, 4, scale=0.4, seed=11)

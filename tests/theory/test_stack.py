@@ -10,7 +10,7 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.nightly import nightly
+from support.nightly import few, nightly
 from support.oracles import attention, centred_basis, layer_matrix, normal, radius, weights
 
 from oversmooth import InputError
@@ -97,7 +97,7 @@ def test_queries_and_keys_as_matrices(layers, causal, seed):
     assert found.log_rho_rough == pytest.approx(expected.log_rho_rough, abs=1e-5)
 
 
-@settings(max_examples=10)
+@settings(max_examples=few(5))
 @given(**{**SIZES, "layers": st.integers(1, 3), "n": st.integers(2, 6)})
 def test_the_verdict_is_what_a_long_run_shows(layers, heads, n, d, k, causal, seed):
     A, W_V, W_O = stack(layers, heads, n, d, k, causal, seed)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from support.conformance_methods import make
 from support.families import FAMILIES, text
-from support.nightly import some
+from support.nightly import nightly, some
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -837,6 +837,7 @@ def test_a_diagnosis_is_the_first_pass(method):
 # torch.compile
 
 
+@nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("whole", "method", "how"),
