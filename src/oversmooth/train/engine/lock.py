@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.signals import held_back
 
 NAME = ".oversmooth-lock"
 BEAT, QUIET = 10.0, 120.0
@@ -112,6 +113,7 @@ class Lock:
             by = (seen and seen.owner) or "another process"
             raise InputError(f"{self.folder} was taken over by {by}; this one stops, and what it had saved is there")
 
+    @held_back()  # a second signal, while the first is being obeyed, must not leave it behind
     def release(self) -> None:
         self.over.set()
         if self.beating.is_alive():
