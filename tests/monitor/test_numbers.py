@@ -199,3 +199,18 @@ def test_a_language_models_padding_is_left_out_of_a_probe():
     rows = [oversmooth.Monitor(model, probe=probe).look(1) for probe in ({"input_ids": ids}, padded)]
     for name in ("cos", "hfc_lfc", "effective_rank"):
         assert rows[1][name] == pytest.approx(rows[0][name], rel=1e-4)
+
+
+def test_hfc_lfc_is_the_geometric_mean_where_a_diagnosis_has_the_arithmetic_one():
+    """Of left-padded inputs of different lengths, so that the two differ."""
+    from transformers import LlamaConfig, LlamaModel
+
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    model = LlamaModel(LlamaConfig(vocab_size=50, intermediate_size=48, **sizes)).eval()
+    mask = torch.ones(3, 9, dtype=torch.long)
+    mask[0, :4], mask[2, :2] = 0, 0
+    given = {"input_ids": torch.randint(0, 50, (3, 9)), "attention_mask": mask}
+    seen = oversmooth.Monitor(model, probe=given, every=1).look(1)["hfc_lfc"]
+    tokens = [layer.tokens for layer in oversmooth.diagnose(model, given, depth=0, spectra=False).layers]
+    assert seen == pytest.approx([math.exp(one["log_hfc_lfc"]) for one in tokens], rel=1e-5)
+    assert all(one["hfc_lfc"] > value * 1.001 for one, value in zip(tokens, seen, strict=True))

@@ -166,7 +166,7 @@ def test_packing_loses_nothing(several):
 
 def test_every_colour_of_the_page_is_in_the_palette(several):
     text = page.render([*several, copy.deepcopy(several[0])])
-    library = shell._library()
+    library = shell.library()
     own = text.replace(library, "")
     used = set(re.findall(r"var\(--([\w-]+)", own)) - {"model-"}  # of many models, the page gives them out
     set_here = {"key", "own", "cell", "on-cell", "least", "most", "sans", "serif", "shadow"}

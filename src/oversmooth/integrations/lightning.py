@@ -9,7 +9,8 @@ from typing import Any
 from torch import nn
 
 from oversmooth.integrations.guessing import probe_of
-from oversmooth.monitor import History, Monitor
+from oversmooth.integrations.watching import Watching
+from oversmooth.monitor import Monitor
 from oversmooth.monitor.history import FILE
 from oversmooth.monitor.names import keys
 from oversmooth.monitor.settings import check_callback
@@ -23,7 +24,7 @@ _LIBRARY = "lightning.pytorch" if importlib.util.find_spec("lightning") else "py
 _callbacks: Any = import_library(f"{_LIBRARY}.callbacks", "a callback for Lightning")
 
 
-class LightningSmoothing(_callbacks.Callback):  # type: ignore[misc]
+class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
     """A callback that looks at smoothing every so many steps and hands it to every logger of the trainer.
 
     It is written at the step it belongs to, whatever ``log_every_n_steps`` says, and is among ``callback_metrics``, so
@@ -61,24 +62,7 @@ class LightningSmoothing(_callbacks.Callback):  # type: ignore[misc]
             arguments.path(history, "history", "give the path of a file as text, or False")
         self.probe, self.passing, self.model = probe, passing, model
         self._history, self.settings = history, settings
-        self.monitor: Monitor | None = None
         self._last = 0
-
-    @property
-    def history(self) -> History:
-        """What was seen so far."""
-        return History() if self.monitor is None else self.monitor.history
-
-    def to_html(self, path: str | Path, *others: History) -> None:
-        """Write the film.
-
-        Args:
-            path: of the page, .html.
-            others: histories of other runs, laid over this one.
-        """
-        if self.monitor is None:
-            raise InputError("nothing was watched yet; fit first")
-        self.monitor.to_html(path, *others)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Before anything is wrapped: the time to put hooks on.

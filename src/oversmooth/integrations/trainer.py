@@ -9,7 +9,8 @@ from typing import Any
 import torch.distributed as dist
 
 from oversmooth.integrations.guessing import probe_of
-from oversmooth.monitor import History, Monitor
+from oversmooth.integrations.watching import Watching
+from oversmooth.monitor import Monitor
 from oversmooth.monitor.history import FILE
 from oversmooth.monitor.names import keys
 from oversmooth.monitor.settings import check_callback
@@ -21,7 +22,7 @@ from oversmooth.safety.libraries import import_library
 _callbacks: Any = import_library("transformers.trainer_callback", "a callback for transformers.Trainer")
 
 
-class SmoothingCallback(_callbacks.TrainerCallback):  # type: ignore[misc]
+class SmoothingCallback(Watching, _callbacks.TrainerCallback):  # type: ignore[misc]
     """A callback that looks at smoothing every so many steps and logs it with the trainer's own logging.
 
     What is seen reaches ``log_history`` and every reporter, under ``train/oversmooth/…`` as Trainer names it; the whole
@@ -55,24 +56,7 @@ class SmoothingCallback(_callbacks.TrainerCallback):  # type: ignore[misc]
         if not isinstance(history, (bool, type(None))):
             arguments.path(history, "history", "give the path of a file as text, or False")
         self.probe, self.passing, self._history, self.settings = probe, passing, history, settings
-        self.monitor: Monitor | None = None
         self.trainer: Any = None
-
-    @property
-    def history(self) -> History:
-        """What was seen so far."""
-        return History() if self.monitor is None else self.monitor.history
-
-    def to_html(self, path: str | Path, *others: History) -> None:
-        """Write the film.
-
-        Args:
-            path: of the page, .html.
-            others: histories of other runs, laid over this one.
-        """
-        if self.monitor is None:
-            raise InputError("nothing was watched yet; train first")
-        self.monitor.to_html(path, *others)
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """The trainer is ready, and nothing is compiled yet: the time to put hooks on.

@@ -53,7 +53,7 @@ class Monitor:
             to be made before the model is compiled.
         blocks: names of the blocks, such as "layers.*", for a model whose attention is not known.
         tokens: which metrics of tokens, of hfc_lfc, cos, abs_cos, effective_rank, stable_rank, sigma_ratio and
-            rank_one_distance.
+            rank_one_distance. hfc_lfc is the geometric mean over inputs, where a diagnosis has the arithmetic one.
         ranks: inputs whose ranks are computed, the first ones.
         parts: change by part (attention, MLP, norm) in every so many looks; 0: never.
         spectra: spectra of H (negative share, ρ_smooth, asymmetry) in every so many looks; 0: never.

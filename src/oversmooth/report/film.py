@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from oversmooth.metrics import METRICS
+from oversmooth.report.packing import json_in_html
+from oversmooth.report.shell import library, policy_hash, text_of
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, Look, css_variables, model_colour, number
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
@@ -62,8 +59,8 @@ class Run:
 def check(path: Path) -> None:
     """Refuse what cannot become a page."""
     check_writable(path, (".html", ".htm"))
-    for library in ("jinja2", "vl_convert"):
-        import_library(library, "writing a page")
+    for needed in ("jinja2", "vl_convert"):
+        import_library(needed, "writing a page")
 
 
 def save(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
@@ -84,7 +81,7 @@ def render(runs: Sequence[Run]) -> str:
     names = _metrics(shown)
     if not names:
         raise InputError("nothing was seen yet; look at least once")
-    scripts = [_library(), _text("film.js")]
+    scripts = [library(), text_of("film.js")]
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -98,7 +95,7 @@ def render(runs: Sequence[Run]) -> str:
         for name in names
     }
     steps = sorted({row["step"] for run in shown for row in run.rows})
-    return environment.from_string(_text("film.html.j2")).render(
+    return environment.from_string(text_of("film.html.j2")).render(
         runs=[
             {
                 "name": run.name,
@@ -112,11 +109,11 @@ def render(runs: Sequence[Run]) -> str:
         metrics=[{"name": name, "title": title_of(name)} for name in names],
         table=[{"title": title_of(name), "cells": [_ends(run, name) for run in shown]} for name in names],
         steps=steps,
-        style=Markup(f"{css_variables()}\n{_text('film.css')}"),
+        style=Markup(f"{css_variables()}\n{text_of('film.css')}"),
         scripts=[Markup(script) for script in scripts],
-        hashes=[_hash(script) for script in scripts],
+        hashes=[policy_hash(script) for script in scripts],
         payload=Markup(
-            _json(
+            json_in_html(
                 {
                     "config": PAGE.config,
                     "panels": panels,
@@ -365,28 +362,3 @@ def _thinned(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any
     stride = max(1, math.ceil(len(rows) / MOST_LOOKS))
     kept = [row for place, row in enumerate(rows) if place % stride == 0 or place == len(rows) - 1]
     return [{"step": row["step"], **{name: row[name] for name in names if name in row}} for row in kept]
-
-
-def _json(value: Any) -> str:
-    """JSON that cannot end the element it stands in, whatever names it holds."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-@cache
-def _library() -> str:
-    """Vega, Vega-Lite and vega-embed in one script, with nothing in it that ends a script element."""
-    import vl_convert  # heavy, and only charts need it
-
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return "(()=>{" + bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--") + "})();"
-
-
-@cache
-def _text(name: str) -> str:
-    return files("oversmooth.report").joinpath(name).read_text(encoding="utf-8").strip()
-
-
-def _hash(script: str) -> str:
-    """As a content security policy names the scripts it lets run."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -50,11 +50,11 @@ def rendered(template: str, scripts: tuple[str, ...], coloured: int, **values: A
     )
     environment.filters |= {"indexed": _indexed, "explained": _explained}
     own = "(() => {\n" + "\n".join(text_of(name) for name in scripts) + "\n})();"
-    every = [_library(), own]
+    every = [library(), own]
     return environment.get_template(template).render(
         style=Markup(f"{css_variables()}\n{_many_colours(coloured)}\n{text_of('page.css')}"),
         scripts=[Markup(script) for script in every],
-        hashes=[_hash(script) for script in every],
+        hashes=[policy_hash(script) for script in every],
         terms=TERMS,
         **values,
     )
@@ -90,7 +90,7 @@ def _term(key: str, word: str) -> str:
 
 
 @cache
-def _library() -> str:
+def library() -> str:
     """Vega, Vega-Lite and vega-embed in one script, with nothing in it that ends a script element."""
     import vl_convert  # heavy, and only charts need it
 
@@ -103,6 +103,6 @@ def text_of(name: str) -> str:
     return files("oversmooth.report").joinpath(name).read_text(encoding="utf-8").strip()
 
 
-def _hash(script: str) -> str:
+def policy_hash(script: str) -> str:
     """As a content security policy names the scripts it lets run."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

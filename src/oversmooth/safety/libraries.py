@@ -17,6 +17,11 @@ _EXTRAS = {
     "altair": "altair",
     "vl_convert": "vl-convert-python",
     "jinja2": "jinja2",
+    "pytorch_lightning": "lightning",
+    "accelerate": "accelerate",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "pandas": "pandas",
 }
 """What to install for those that are not in oversmooth[models]."""
 
