@@ -168,12 +168,11 @@ class Step:
             self.optimiser.found_inf = (self.failed >= 0).float()[0]  # type: ignore[attr-defined]
             self.optimiser.step()
             self.task.after_update(self.model)
-            self.optimiser.zero_grad(set_to_none=False)  # the graph's gradients must stay where they are
-        else:
-            if int(self.failed) < 0:
-                self.optimiser.step()
-                self.task.after_update(self.model)
-            self.optimiser.zero_grad()
+        elif int(self.failed) < 0:
+            self.optimiser.step()
+            self.task.after_update(self.model)
+        # None, also inside the graph, whose own memory they have: backward then writes them, and adds to nothing.
+        self.optimiser.zero_grad()
 
     def batch(self) -> Batch:
         """This process's part of the batch at `position`."""
