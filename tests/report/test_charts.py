@@ -2,16 +2,20 @@
 
 import copy
 import json
+import math
 import re
 
 import altair
 import pytest
 import vl_convert
+from hypothesis import given
+from hypothesis import strategies as st
 from support import browser
 from support.report_example import example
 
 from oversmooth.diagnosis.parts import Accuracy, Change
 from oversmooth.report import charts, figures, page, shell
+from oversmooth.report.charts.pieces import log_ticks
 from oversmooth.report.style import PAGE, PALETTE, PAPER, css_variables, number, number_expression
 
 IN_BOTH = [name for name, chart in charts.CHARTS.items() if chart.in_page and chart.in_files and name != "plane"]
@@ -214,8 +218,39 @@ def test_the_largest_possible_rank_is_a_line(several):
     for name in ("effective rank", "stable rank"):
         text = json.dumps(panels[name].spec)
         assert '"largest possible: 8"' in text  # 2 heads of 4 features, 197 tokens
-        assert '"domain": [0, 8.48]' in text
+        assert '"domain": [0, 9.04' in text
     assert "largest possible" not in json.dumps(panels["σ₂/σ₁"].spec)
+    wider = copy.deepcopy(several)
+    wider[0].model["width"] = 100
+    panels = {p.option: p for p in charts.CHARTS["curves"].draw(charts.shown(wider, PAGE), PAGE).panels}
+    text = json.dumps(panels["effective rank"].spec)
+    assert text.count("largest possible") == 1  # above the highest, where no curve crosses it
+    assert '"largest possible: 8, 100"' in text
+
+
+@given(st.floats(-200, 200), st.floats(0.02, 40))
+def test_labels_of_a_logarithmic_axis_reach_both_ends(start, decades):
+    """A few, in order, inside, and no gap at either end is larger than half of the axis."""
+    low, high = 10.0**start, 10.0 ** (start + decades)
+    ticks = log_ticks(low, high)
+    assert 2 <= len(ticks) <= 12
+    assert ticks == sorted(set(ticks))
+    assert low * 0.999 <= ticks[0]
+    assert ticks[-1] <= high * 1.001
+    gaps = [math.log10(ticks[0] / low), math.log10(high / ticks[-1])]
+    assert max(gaps) <= decades / 2
+
+
+def test_the_page_draws_the_headline_s_cosine_solid(several):
+    """The mean cosine is what the headline is of; its absolute value is dashed beside it, and on paper left out."""
+    on_page = charts.CHARTS["curves"].draw(charts.shown(several, PAGE), PAGE).panels
+    panel = next(p for p in on_page if p.place == "cos")
+    assert [(key.kind, key.label) for key in panel.keys] == [("line", "cos"), ("line dashed", "|cos|")]
+    titles = [
+        p.spec["layer"][0]["encoding"]["y"]["title"]
+        for p in charts.CHARTS["curves"].draw(charts.shown(several, PAPER), PAPER).panels
+    ]
+    assert titles == ["HFC/LFC", "mean cos", "effective rank"]
 
 
 def test_two_norms_of_a_block_are_told_apart():
@@ -244,7 +279,9 @@ def test_accuracies_have_error_bars(several):
 
 def test_the_scale_of_more_depth_is_named(several):
     found = charts.CHARTS["extrapolation"].draw(charts.shown(several[:1], PAGE), PAGE).panels
-    assert "further blocks (logarithmic)" in json.dumps(found[0].spec)  # up to 64
+    text = json.dumps(found[0].spec)
+    assert "further blocks (logarithmic)" in text
+    assert '"values": [0, 1, 3, 10, 30, 64]' in text  # up to the end
     short = copy.deepcopy(several[0])
     for entry in short.extrapolation:
         entry.simulated = None

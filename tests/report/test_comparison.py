@@ -21,7 +21,8 @@ def rows_of(spec):
         return [row for part in spec for row in rows_of(part)]
     if not isinstance(spec, dict):
         return []
-    return spec["values"] if "values" in spec and "field" not in spec else rows_of(list(spec.values()))
+    rows = spec.get("values") or []
+    return rows if rows and isinstance(rows[0], dict) else rows_of(list(spec.values()))
 
 
 @pytest.mark.parametrize("name", ["hfc_lfc", "cos", "effective_rank"])
@@ -84,7 +85,7 @@ def test_a_notebook_without_the_library_of_charts_has_the_table(two, monkeypatch
 def test_a_page_of_several(two, tmp_path):
     together = compare(*two)
     together.to_html(tmp_path / "page.html")
-    assert "Tokens end" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Tokens go from" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert list(together) == two
     assert len(together) == 2
     assert repr(together) == "<Comparison of <one>, other>"

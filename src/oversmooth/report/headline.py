@@ -10,10 +10,20 @@ from oversmooth.diagnosis.verdict import disagreement
 from oversmooth.report.charts.base import Shown, mode_of
 
 _FORCED = {"smooth": "forced to smooth", "sharpen": "forced to sharpen", "plain": "left alone"}
+_MODES = {"smooth": "smoothing", "sharpen": "sharpening"}
 _MOST_NAMED = 4
 """Models whose end is named each; of more, the two extremes."""
-_SHORT = 30
-"""Letters of a fact that is spelled out where models differ in it."""
+_COUNTED = ("blocks", "heads", "features")
+_DIFFERS = {
+    "blocks": "in the number of blocks",
+    "heads": "in the number of heads",
+    "features": "in the number of features",
+    "norms": "in where norms stand",
+    "weights": "in whether blocks share weights",
+    "steering": "in how they are steered",
+    "data": "in what they were shown",
+}
+"""Facts, and how a sentence names them where models differ in them."""
 TERMS = {
     "alike": (
         "alike",
@@ -28,13 +38,19 @@ TERMS = {
     ),
     "h": (
         "H",
-        "H = (W_V W_proj)ᵀ: what the value and output weights of a layer do to a token that attention passes on. Its "
+        "H = (W_V W_O)ᵀ: what the value and output weights of a layer do to a token that attention passes on. Its "
         "eigenvalues λ decide, together with those of attention, what repeating the layer does.",
     ),
     "case": (
         "case",
         "One input, one layer and one head. It smooths where, of all products of an eigenvalue of attention and one of "
         "the head's H, the one that makes tokens alike is the largest.",
+    ),
+    "predicted": (
+        "blocks as predicted",
+        "Blocks in which one pass of attention moved HFC/LFC the way that its spectrum, with all heads together, "
+        "favours in the long run: down where the smoothing eigenvalue is the largest, up elsewhere. Counted are "
+        "the blocks whose spectrum decides and whose change was measured; the others are undecided.",
     ),
     "rank": (
         "effective rank",
@@ -50,32 +66,37 @@ TERMS = {
 
 
 def finding(models: list[Shown]) -> str:
-    """The headline: how alike tokens end, in one sentence."""
-    ends = [(m, _cosine(m.diagnosis, -1)) for m in models]
-    known = [(m, end) for m, end in ends if end is not None]
+    """The headline: how alike tokens begin and end, in one sentence."""
+    known = [m for m in models if _cosine(m.diagnosis, -1) is not None]
     if not known:
         return ", ".join(m.label for m in models)
     if len(models) == 1:
-        ((m, end),) = known
+        (m,) = known
         blocks = len(m.diagnosis.layers) - 1
         begin = _cosine(m.diagnosis, 0)
         start = "" if begin is None else f"begin {_alike(begin)} alike and "
-        return f"{m.label}: tokens {start}end {_alike(end)} alike, after {blocks} block{'' if blocks == 1 else 's'}"
-    modes = [mode_of(m.diagnosis) for m, _ in known]
+        end = _alike(_cosine(m.diagnosis, -1) or 0.0)
+        return f"{m.label}: tokens {start}end {end} alike, after {blocks} block{'' if blocks == 1 else 's'}"
+    if len(known) > _MOST_NAMED:
+        ends = [(_cosine(m.diagnosis, -1) or 0.0, m.label) for m in known]
+        (low, least), (high, most) = min(ends), max(ends)
+        return f"Tokens end from {_alike(low)} alike in {least} to {_alike(high)} in {most}: {len(models)} models"
+    verb = "end" if any(_cosine(m.diagnosis, 0) is None for m in known) else "go from"
+    modes = [mode_of(m.diagnosis) for m in known]
     if len(set(modes)) == len(modes) == len(models) and all(mode in _FORCED for mode in modes):
         by_mode = dict(zip(modes, known, strict=True))
-        clauses = [f"{_FORCED[mode]}, {_alike(by_mode[mode][1])}" for mode in _FORCED if mode in by_mode]
-        name, _, share = clauses[0].rpartition(", ")
-        return "; ".join([f"{name[0].upper()}{name[1:]}, tokens end {share} alike", *clauses[1:]])
-    if len(known) <= _MOST_NAMED:
-        (m, end), *rest = known
-        return ", ".join(
-            [f"Tokens end {_alike(end)} alike in {m.label}", *(f"{_alike(e)} in {o.label}" for o, e in rest)]
-        )
-    (least, low), (most, high) = min(known, key=lambda of: of[1]), max(known, key=lambda of: of[1])
-    return (
-        f"Tokens end from {_alike(low)} alike in {least.label} to {_alike(high)} in {most.label}: {len(models)} models"
-    )
+        clauses = [f"{_FORCED[mode]}, {_course(by_mode[mode], verb)}" for mode in _FORCED if mode in by_mode]
+        name, _, course = clauses[0].rpartition(", ")
+        return "; ".join([f"{name[0].upper()}{name[1:]}, tokens {verb} {course} alike", *clauses[1:]])
+    first, *rest = known
+    others = [f"{_course(m, verb)} in {m.label}" for m in rest]
+    return ", ".join([f"Tokens {verb} {_course(first, verb)} alike in {first.label}", *others])
+
+
+def _course(model: Shown, verb: str) -> str:
+    """How alike tokens end, and how they began where that is known of every model."""
+    begin, end = (_cosine(model.diagnosis, place) or 0.0 for place in (0, -1))
+    return _alike(end) if verb == "end" else f"{_alike(begin)} to {_alike(end)}"
 
 
 def disagreements(models: list[Shown]) -> list[str]:
@@ -93,23 +114,40 @@ def disagreements(models: list[Shown]) -> list[str]:
 def differences(models: list[Shown]) -> str:
     """What tells several models apart besides their weights, and what they have in common."""
     facts = [_facts(m.diagnosis) for m in models]
-    names = list(dict.fromkeys(name for one in facts for name in one))
-    apart = [name for name in names if len({one.get(name, "") for one in facts}) > 1]
-    same = [_shared(name, facts[0][name]) for name in names if name not in apart and facts[0].get(name)]
-    words = []
-    for name in apart:
-        values = [one.get(name) or "none" for one in facts]
-        short = len(models) <= _MOST_NAMED and max(map(len, values)) < _SHORT
-        between = "; " if any("," in value for value in values) else ", "
-        words.append(f"{name} ({between.join(values)})" if short else name)
-    common = f"The same in all: {', '.join(same)}. " if same else ""
-    if not words:
-        return f"{common}They differ in their weights alone."
-    return f"{common}They differ in {_listed(words)}."
+    apart = [name for name in _DIFFERS if len({one.get(name, "") for one in facts}) > 1]
+    same = {name: value for name, value in facts[0].items() if value and name not in apart}
+    everyone = "Both" if len(models) == 2 else "All"
+    common = f"{everyone} {_clauses(same, several=True)}. " if same else ""
+    if not apart:
+        return f"{common}As far as is recorded, they differ in their weights alone."
+    if len(models) > _MOST_NAMED:
+        return f"{common}They differ {_listed([_DIFFERS[name] for name in apart])}."
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for m, one in zip(models, facts, strict=True):
+        groups.setdefault(tuple(one.get(name, "") for name in apart), []).append(m.label)
+    words = [
+        f"{_listed(labels)} {_clauses(dict(zip(apart, values, strict=True)), several=len(labels) > 1)}"
+        for values, labels in groups.items()
+    ]
+    return f"{common}{'; '.join(words)}."
 
 
-def _shared(name: str, value: str) -> str:
-    return f"{value}-norm" if name == "norms" else value if name in ("data", "weights") else f"{value} {name}"
+def _clauses(facts: dict[str, str], *, several: bool) -> str:
+    """Facts as what a sentence says of one model or of several: "have 6 blocks and 12 heads, and are pre-norm"."""
+    have, are = ("have", "are") if several else ("has", "is")
+    counted = [f"{facts[n]} {n if facts[n] != '1' else n[:-1]}" for n in _COUNTED if facts.get(n)]
+    words = [f"{have} {_listed(counted)}"] if counted else []
+    if norms := facts.get("norms"):
+        words.append(f"{are} {norms}-norm")
+    if facts.get("weights"):
+        words.append(f"repeat{'' if several else 's'} one layer")
+    if "steering" in facts:
+        words.append(f"{are} steered by {facts['steering']}" if facts["steering"] else f"{are} not steered")
+    if "data" in facts:
+        words.append(f"saw {facts['data'] or 'inputs that were not named'}")
+    if not words:  # such as norms that are not known, or blocks that share nothing
+        return f"{have} a layer for every block" if "weights" in facts else f"{have} nothing of this on record"
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, and {words[-1]}"
 
 
 def _facts(diagnosis: Diagnosis) -> dict[str, str]:
@@ -118,7 +156,7 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
     facts = {name: str(count) for name, count in counted.items() if count is not None}
     if model.get("norm"):
         facts["norms"] = str(model["norm"])
-    facts["weights"] = "one layer, repeated" if model.get("shared") else ""
+    facts["weights"] = "shared" if model.get("shared") else ""
     facts["steering"] = steered(diagnosis)
     facts["data"] = str(diagnosis.provenance.get("data") or "")
     return facts
@@ -129,9 +167,14 @@ def steered(diagnosis: Diagnosis) -> str:
     methods = (diagnosis.steering or {}).get("methods") or []
     words = []
     for method in methods:
-        how = next((method[key] for key in ("mode", "strength") if method.get(key) is not None), None)
         name = str(method.get("method") or "another method")
-        words.append(name if how is None or isinstance(how, (list, dict)) else f"{name} {how}")
+        mode, strength = (method.get(key) for key in ("mode", "strength"))
+        if mode in _MODES:
+            words.append(f"{name}, which forces {_MODES[mode]}")
+        elif isinstance(strength, (int, float)):
+            words.append(f"{name} of strength {strength:g}")
+        else:
+            words.append(name)
     return " and ".join(words)
 
 

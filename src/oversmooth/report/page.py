@@ -216,10 +216,17 @@ def _beside(labels: list[str], diagnoses: list[Diagnosis]) -> list[tuple[str, li
             *(f"{number(first.get(m), 3)} → {number(last.get(m), 3)}" for m in ("cos", "hfc_lfc", "effective_rank")),
             *(fixed(value, sign=True) for value in sums),
             *(percent(share, 0) for share in (d.negative_share, d.smoothing_share)),
-            f"{agree} of {judged}" if judged else UNKNOWN,
+            _as_predicted(agree, judged, len(d.layers) - 1),
         ]
         rows.append((label, cells))
     return rows
+
+
+def _as_predicted(agree: int, judged: int, blocks: int) -> str:
+    """Of the blocks that could be judged; the others are said, since a reader would count all."""
+    if not judged:
+        return UNKNOWN
+    return f"{agree} of {judged}" + (f", {blocks - judged} undecided" if judged < blocks else "")
 
 
 def _total(diagnosis: Diagnosis, part: str) -> Number:

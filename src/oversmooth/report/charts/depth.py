@@ -16,6 +16,7 @@ from oversmooth.report.charts.pieces import (
     dots,
     hover_columns,
     inline,
+    log_axis,
     model_legend,
     nominal,
     quantitative,
@@ -27,9 +28,11 @@ from oversmooth.report.style import Look, number, percent, spread
 _SIZE = (210, 190, 220)
 _PLACES = {"input convergence": "hfc", "angle convergence": "cos"}
 """In the page, by notion; whatever else is measured shares one place, where the reader chooses."""
-_BESIDE = {"abs_cos": "cos"}
+_BESIDE = {"cos": "abs_cos"}
 """Metrics that the page draws dashed beside others."""
 _MOST_DOTTED = 30
+_ROOM = 0.13
+"""Above the largest possible rank, as a share of it: for its label, where no line can be."""
 _BOUNDED = ("effective_rank", "stable_rank")
 """Metrics that cannot exceed the smaller of tokens and width: their axis shows all that is possible."""
 
@@ -49,9 +52,9 @@ def alike(models: list[Shown], look: Look) -> Drawing:
 
 @chart(
     title="Over depth: three notions of smoothing",
-    lead="Each weaker than the one before: tokens become equal (HFC/LFC falls to 0), parallel (cosines rise to 1), or "
-    "a rank-one array (the effective rank falls to 1). Depth 0 is what enters the first block. Bands: one standard "
-    "deviation over inputs.",
+    lead="Each weaker than the one before: tokens become equal (HFC/LFC falls to 0), parallel (the mean cosine rises "
+    "to 1), or a rank-one array (the effective rank falls to 1). Depth 0 is what enters the first block. Bands: one "
+    "standard deviation over inputs.",
 )
 def curves(models: list[Shown], look: Look) -> Drawing:
     """The three notions after every block, a line per model (Dovonon et al.'s figure 2)."""
@@ -118,7 +121,7 @@ def of_metric(models: list[Shown], name: str, look: Look) -> list[Panel]:
 
 def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: bool, first: bool = False) -> Panel:
     """first: as the page's first chart, larger and over all that a cosine can be."""
-    series = list(zip(DASHES, _drawn(metric, look), strict=False))
+    series = list(zip(DASHES, [metric] if first else _drawn(metric, look), strict=False))
     beside = len(series) > 1
     count = max(len(m.diagnosis.layers) for m in models)
     rows: list[Spec] = []
@@ -133,17 +136,17 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
     # Not nice: a label at the very end of an axis would push its panel's title above the others'.
     linear = {"zero": False, "nice": False, "padding": 6}
     scale = {"type": "log", "domain": _span(drawn), "nice": False} if metric.scale == "log" else linear
-    ticks = {"format": "~g"} if metric.scale == "log" else {}
+    ticks = log_axis(*_span(drawn)) if metric.scale == "log" else {}
     ceilings = _ceilings(models) if metric.name in _BOUNDED else {}
     if ceilings:
-        scale = {"domain": [0, 1.06 * max(ceilings)], "nice": False}
+        scale = {"domain": [0, (1 + _ROOM) * max(ceilings)], "nice": False}
     if first:
         scale, ticks = {"domain": [min([0.0, *drawn]), max([1.0, *drawn])], "nice": False}, {"format": "~%"}
     label = "how alike tokens are: mean cosine" if first else None if look.in_page else metric.label or metric.name
     x = depth_axis(count)
     if first:
         x["scale"] = {**x["scale"], "domain": [-0.2, 1.045 * max(count - 1, 1) + 0.1]}
-    y, colour = quantitative("value", label, scale, tickCount=5, **ticks), by_model(models, look)
+    y, colour = quantitative("value", label, scale, **{"tickCount": 5, **ticks}), by_model(models, look)
     dash = {"strokeDash": nominal("kind", list(DASHES), list(DASHES.values()), None)} if beside else {}
     detail = {"detail": [{"field": "model"}, *([{"field": "kind"}] if beside else [])]}
     size = 0 if count > _MOST_DOTTED else 18 if len(models) <= 3 else 12
@@ -166,7 +169,7 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
                 "encoding": {"x": x, "y": y, "color": colour, "size": dots(look, size)},
             }
         )
-    layers += [_ceiling(height, look) for height in ceilings]
+    layers += _ceiling(list(ceilings), look) if ceilings else []
     if first:
         layers.append(_ends(rows, x, y, look))
     place = "alike" if first else _PLACES.get(metric.notion, "rank")
@@ -221,16 +224,19 @@ def _ceilings(models: list[Shown]) -> dict[int, None]:
     return found
 
 
-def _ceiling(height: int, look: Look) -> Spec:
+def _ceiling(heights: list[int], look: Look) -> list[Spec]:
+    """A line for each height, and one label above the highest: elsewhere curves would cross it."""
     colour = look.colour("soft")
     rule = {"type": "rule", "strokeDash": [3, 3], "color": colour, "aria": False}
-    text = {"type": "text", "align": "left", "baseline": "bottom", "dx": 2, "dy": -2, "x": 0, "color": colour}
-    y = {"datum": height, "type": "quantitative"}
-    label = {**text, "text": f"largest possible: {height}", "fontSize": 10.5}
-    return {
-        "data": inline([{}]),
-        "layer": [{"mark": rule, "encoding": {"y": y}}, {"mark": label, "encoding": {"y": y}}],
-    }
+    text = {"type": "text", "align": "left", "baseline": "bottom", "dx": 2, "dy": -3, "x": 0, "color": colour}
+    several = ", ".join(str(height) for height in sorted(heights))
+    label = {**text, "text": f"largest possible: {several}", "fontSize": 10.5}
+    lines: list[Spec] = [
+        {"data": inline([{}]), "mark": rule, "encoding": {"y": {"datum": height, "type": "quantitative"}}}
+        for height in heights
+    ]
+    above = {"y": {"datum": max(heights), "type": "quantitative"}}
+    return [*lines, {"data": inline([{}]), "mark": label, "encoding": above}]
 
 
 def _drawn(metric: Metric, look: Look) -> list[Metric]:

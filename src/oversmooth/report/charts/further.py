@@ -15,6 +15,7 @@ from oversmooth.report.charts.pieces import (
     dots,
     hover_columns,
     inline,
+    log_axis,
     nominal,
     quantitative,
     tip,
@@ -33,6 +34,8 @@ _KINDS = {
 }
 _TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 100000)
 _MOST_LINEAR = 60
+_APART = 1.7
+"""Times as far as the tick before, at least: labels would overlap."""
 _SPECTRA = {"smooth": "smoothing dominates", "rough": "the rough part dominates", "tie": "the two tie"}
 _SEEN = {"smooth": "kept falling", "rough": "did not keep falling", "open": "could not tell"}
 
@@ -79,12 +82,12 @@ def _panel(
     end = max(1.0, *(x for _, _, x, _ in measured))
     wide = end > _MOST_LINEAR
     scale = {"domain": [0, end], "nice": False, **({"type": "symlog", "constant": 2} if wide else {})}
-    ticks = {"values": [t for t in _TICKS if t <= end]} if wide else {"tickCount": 6, "tickMinStep": 1}
+    ticks = {"values": _ticks(end), "labelOverlap": "greedy"} if wide else {"tickCount": 6, "tickMinStep": 1}
     x = quantitative(
         "depth", "further blocks (logarithmic)" if wide else "further blocks", scale, format="d", grid=False, **ticks
     )
-    log_scale = {"type": "log", "domain": [10 ** (least - air), 10 ** (most + air)], "nice": False}
-    y = quantitative("value", "HFC/LFC", log_scale, format="~g", tickCount=5)
+    log_scale: Spec = {"type": "log", "domain": [10 ** (least - air), 10 ** (most + air)], "nice": False}
+    y = quantitative("value", "HFC/LFC", log_scale, **log_axis(*log_scale["domain"]))
     drawn = [kind for kind in _KINDS if any(row["kind"] == _KINDS[kind] for row in rows)]
     names = [_KINDS[kind] for kind in drawn]
     legend = look.legend(columns=2, symbolType="stroke", symbolStrokeWidth=2)
@@ -117,6 +120,15 @@ def _panel(
         described=f"{title}: {finding}",
         place="further-" + "".join(letter if letter.isalnum() else "-" for letter in what),
     )
+
+
+def _ticks(end: float) -> list[float]:
+    """Of the logarithmic axis, with its end, which takes the place of a tick too near to it.
+
+    >>> _ticks(64), _ticks(100), _ticks(400)
+    ([0, 1, 3, 10, 30, 64], [0, 1, 3, 10, 30, 100], [0, 1, 3, 10, 30, 100, 400])
+    """
+    return [*(tick for tick in _TICKS if tick <= end / _APART), int(end) if end == int(end) else end]
 
 
 def _courses(e: Extrapolation) -> Iterator[tuple[str, float, Number]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -10,12 +11,58 @@ from oversmooth.report.style import Look
 from oversmooth.safety.foreign import shortened, visible
 
 _MOST_OF_A_NAME = 60
+_EDGE = 0.9999
+"""What lies at the very end of an axis is inside it, however it was rounded."""
 DASHES = {"line": [1, 0], "line dashed": [5, 3], "line dotted": [2, 4]}
 """By the page's signs."""
 
 
 def quantitative(field: str, title: str | None, scale: Spec, **axis: Any) -> Spec:
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+
+
+def log_axis(low: float, high: float) -> Spec:
+    """Settings of a logarithmic axis: as many labels as there is room for, powers of ten as such."""
+    small = "replace(format(datum.value, '~e'), '-', '−')"
+    label = f"datum.value < 1e-3 || datum.value >= 1e5 ? {small} : format(datum.value, '~g')"
+    ticks = log_ticks(low, high)
+    # Vega halves ticks that are more than it was told to draw, given ones too
+    return {"values": ticks, "tickCount": len(ticks), "labelExpr": label, "labelOverlap": "greedy"}
+
+
+def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Labels of a logarithmic axis over all of it: 1, 2, 3, 5 of every decade, or fewer where there are many decades.
+
+    Vega's own leave out whatever lies between, say, 3 and 10, and so the upper half of some axes.
+
+    >>> log_ticks(0.2, 7.0), log_ticks(1e-12, 1.0), log_ticks(2.1, 2.6)
+    ([0.2, 0.5, 1, 2, 5], [1e-12, 1e-10, 1e-08, 1e-06, 0.0001, 0.01, 1], [2.2, 2.4, 2.6])
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+        ticks = [_times(digit, power) for power in range(first, last + 1) for digit in digits]
+        inside = [tick for tick in ticks if low * _EDGE <= tick <= high / _EDGE]
+        if len(inside) <= most:
+            break
+    if len(inside) > most:
+        stride = math.ceil((last - first) / most)
+        powers = range(math.ceil(first / stride) * stride, last + 1, stride)
+        return [tick for power in powers if low * _EDGE <= (tick := _times(1, power)) <= high / _EDGE]
+    return inside if len(inside) > 2 else _even_ticks(low, high)
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    """Round numbers at even distances, where less than an octave is shown."""
+    for step in (digit * 10.0**power for power in range(math.floor(math.log10(high)), -300, -1) for digit in (5, 2, 1)):
+        ticks = [float(f"{place * step:.6g}") for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        if len(ticks) > 2:
+            return ticks
+    return []
+
+
+def _times(digit: float, power: int) -> float:
+    value = float(f"{digit}e{power}")
+    return int(value) if value.is_integer() and value < 1e6 else value
 
 
 def nominal(field: str, domain: list[Any], values: list[Any], legend: Spec | None) -> Spec:

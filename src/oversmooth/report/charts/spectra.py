@@ -81,7 +81,7 @@ def _bars(values: list[float], end: float) -> list[Spec]:
 
 @chart(
     title="Spectra of H",
-    lead="Eigenvalues λ of H = (W_V W_proj)ᵀ. A constant array grows by |1 + λ| along each: outside the circle around "
+    lead="Eigenvalues λ of H = (W_V W_O)ᵀ. A constant array grows by |1 + λ| along each: outside the circle around "
     "−1 it grows, inside it shrinks, and the largest is ρ_smooth.",
     missing="No weights of this model were found.",
     one_model=True,
