@@ -8,8 +8,11 @@ import pytest
 from support import browser
 from support.nightly import some
 
-from oversmooth.report import film
+from oversmooth.report import film, film_words
 from oversmooth.safety.errors import InputError
+
+PARTS = ("diagnoses", "drawn")
+"""Of the page: what was seen, and how it is drawn."""
 
 
 def run(name, rate, depth=4):
@@ -41,8 +44,8 @@ def test_the_page_holds_everything_and_shows_names_as_text():
     assert "<b>plain</b>" not in text
     assert "&lt;b&gt;plain" in text
     assert not re.search(r'(src|href)="https?:', text)
-    payload = json.loads(re.search(r'id="film">(.*?)</script>', text, re.DOTALL)[1])
-    assert list(payload["panels"]) == ["hfc_lfc", "cos", "asymmetry"]
+    payload, drawn = (json.loads(re.search(rf'id="{part}">(.*?)</script>', text, re.DOTALL)[1]) for part in PARTS)
+    assert list(drawn["panels"]) == ["hfc_lfc", "cos", "asymmetry"]
     assert payload["steps"] == [1, 50, 100]
     assert [one["name"] for one in payload["runs"]] == ["<b>plain</b>", "other"]
 
@@ -50,9 +53,62 @@ def test_the_page_holds_everything_and_shows_names_as_text():
 def test_many_looks_are_thinned_and_the_last_stays():
     rows = [{"step": step, "cos": [0.1, 0.2]} for step in range(1, 2001)]
     text = film.render([film.Run("long", rows)])
-    payload = json.loads(re.search(r'id="film">(.*?)</script>', text, re.DOTALL)[1])
+    payload = json.loads(re.search(r'id="diagnoses">(.*?)</script>', text, re.DOTALL)[1])
     assert len(payload["runs"][0]["rows"]) <= film.MOST_LOOKS + 1
     assert payload["runs"][0]["rows"][-1]["step"] == 2000
+    assert "long: this page keeps 401 of 2,000 looks" in text
+
+
+def course(*values, metric="cos", every=100, name="plain"):
+    return film.Run(name, [{"step": every * place, metric: [0.5, value]} for place, value in enumerate(values)])
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ([course(0.41, 0.7, 0.93)], "Tokens of the last block went from 41 % to 93 % alike over 200 steps"),
+        ([course(0.41, 0.409)], "Tokens of the last block stayed 41 % alike over 100 steps"),
+        ([course(0.414, 0.406, every=1)], "Tokens of the last block stayed 41 % alike over 1 step"),
+        ([course(0.41)], "Tokens of the last block are 41 % alike at step 0: one look so far"),
+        (
+            [course(0.4, 0.9, 0.41)],
+            "Tokens of the last block went from 40 % to 41 % alike over 200 steps, with 90 % at step 100 in between",
+        ),
+        ([course(None, 0.4, 0.5)], "Tokens of the last block went from 40 % to 50 % alike over 100 steps"),
+        (
+            [course(0.1, 0.9), course(0.3, 0.3, name="a"), course(0.2, 0.1, name="b")],
+            "Tokens of the last block went from 10 % to 90 % alike in plain, stayed 30 % in a, went from 20 % to 10 % "
+            "in b, over 100 steps",
+        ),
+        (
+            [course(0.1, 0.9), course(0.2, 0.1, 0.3, name="a, b")],
+            "Tokens of the last block went from 10 % to 90 % alike in plain; 20 % to 30 % in a, b, over 100 to 200 "
+            "steps",
+        ),
+        (
+            [course(0.1, place / 10, name=f"r{place}") for place in range(1, 7)],
+            "Tokens of the last block end from 10 % alike in r1 to 60 % in r6: 6 runs",
+        ),
+        ([course(2.0, 0.5, metric="hfc_lfc")], "HFC/LFC after the last block went from 2 to 0.5 over 100 steps"),
+        (
+            [course(9.0, 9.01, metric="effective_rank")],
+            "Effective rank after the last block stayed 9.01 over 100 steps",
+        ),
+        ([course(0.5, 0.6, metric="asymmetry")], "How a training went: 2 looks, and nothing seen of its tokens"),
+        ([course(None, None)], "How a training went: 2 looks, and nothing seen of its tokens"),
+    ],
+)
+def test_the_headline_is_the_finding(runs, said):
+    assert film_words.finding(runs).replace("\u00a0", " ") == said
+    assert said in film.render(runs).replace("\u00a0", " ")
+
+
+def test_a_title_says_what_it_is_and_of_which_run():
+    title = re.compile("<title>(.*?)</title>")
+    assert title.search(film.render([course(0.1, name="run")]))[1] == "Smoothing over training · oversmooth"
+    assert title.search(film.render([course(0.1)]))[1] == "Smoothing over training: plain · oversmooth"
+    one = film.Run("run", course(0.1, 0.2).rows, {"model": "ViT", "blocks": ["a"]})
+    assert "ViT of 1 block · 2 looks, steps 0 to 100" in film.render([one])
 
 
 @pytest.mark.parametrize("ending", some(["svg", "png", "pdf"], 3))
@@ -88,6 +144,16 @@ def test_it_plays_in_a_browser(width, dark, tmp_path):
         drawn = page.run("[...document.querySelectorAll('.chart')].every((c) => c.querySelector('svg path'))")
         assert drawn is True
         assert page.run("document.documentElement.scrollWidth") <= width
+        page.run("document.getElementById('time').focus()")
+        page.press("ArrowRight")  # the clock goes by keyboard
+        page.wait("document.body.dataset.step === '50'")
+        assert page.run("location.hash") == "#step=50&kept=1"
+        page.run("document.querySelector('#runs-legend button').click()")
+        assert page.run("document.getElementById('heat-cos-0').closest('figure').hidden") is True
+        page.run("document.querySelector('#alike .enlarge').click()")
+        page.wait("document.querySelector('dialog[open] .chart svg path') !== null")
+        page.run("document.getElementById('large-close').click()")
+        page.wait("document.querySelector('#alike .chart svg path') !== null")
         assert page.complaints() == []
         assert [url for url in page.requests() if not url.startswith(("file:", "data:", "blob:"))] == []
 

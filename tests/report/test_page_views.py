@@ -9,7 +9,7 @@ from support import axe, browser
 from support.nightly import nightly, some
 from support.report_example import example, one_input
 
-from oversmooth.report import page, simulation_files
+from oversmooth.report import film, page, simulation_files
 from oversmooth.theory.toy import PRESETS, with_options
 
 pytestmark = [
@@ -44,6 +44,9 @@ class Pages:
         if not path.exists() and name == "simulation.html":
             small = with_options(PRESETS["cases"], tokens=6, width=4, layers=8)
             simulation_files.save([case.run() for case in small], path, "six tokens")
+        elif not path.exists() and name == "film.html":
+            rows = [{"step": step, "cos": [0.2, step / 100], "asymmetry": [0.5]} for step in (1, 50, 90)]
+            film.save([film.Run("plain", rows), film.Run("steered", rows[:2])], path)
         elif not path.exists():
             page.save(self.found[: {"three.html": 3, "eight.html": 8}[name]], path)
         return path
@@ -220,6 +223,7 @@ def test_it_prints(chromium, pages):
 
 
 CASES = [("three", False, 390), ("three", True, 1200), ("eight", False, 1200), ("simulation", True, 390)]
+CASES += [("film", False, 390), ("film", True, 1200)]
 
 
 @pytest.fixture(scope="module")

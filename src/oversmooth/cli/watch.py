@@ -43,7 +43,7 @@ def watch(
 
     def write(histories: list[History]) -> None:
         if html is not None and any(len(history) for history in histories):
-            film.save([film.Run(history.name, history.rows) for history in histories], html)
+            film.save([film.Run(history.name, history.rows, history.about) for history in histories], html)
 
     histories = read()
     write(histories)

@@ -317,7 +317,7 @@ class Monitor:
         """
         from oversmooth.report import film
 
-        runs = [film.Run(history.name, history.rows) for history in (self.history, *others)]
+        runs = [film.Run(history.name, history.rows, history.about) for history in (self.history, *others)]
         film.save(runs, arguments.path(path))
 
     def state_dict(self) -> dict[str, Any]:

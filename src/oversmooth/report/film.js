@@ -1,146 +1,177 @@
-"use strict";
-// The page's clock: one slider moves every chart. Text from the data only ever enters as text.
+// The film's clock: one slider moves every chart, and runs can be hidden.
 
-(() => {
-  const { config, panels, steps, runs } = JSON.parse(document.getElementById("film").textContent);
-  const find = (id) => document.getElementById(id);
-  const known = (value) => value !== null && value !== undefined;
-  const short = (value) => Math.abs(value) >= 1e4 || (value !== 0 && Math.abs(value) < 1e-3) ? value.toExponential(1) : String(Number(value.toPrecision(3)));
-  const kept = [];
-  const views = []; // {metric, kind, run, view}
-  let playing = null;
+const { steps, runs } = read("diagnoses");
+const { panels, keys, first } = read("drawn");
+const short = (value) => (Math.abs(value) >= 1e4 || (value !== 0 && Math.abs(value) < 1e-3) ? value.toExponential(1) : String(Number(value.toPrecision(3)))).replace("-", "−").replace("e-", "e−");
+const said = (metric, value) => (panels[metric].percent ? `${Math.round(100 * value)} %`.replace("-", "−") : short(value));
+const drawable = (metric, value) => known(value) && !(panels[metric].log && value <= 0);
+const shownRuns = () => runs.filter(({ name }) => !isHidden("run", name));
+const kept = new Set();
+let playing = null;
+const now = () => steps[Number(find("time").value)];
 
-  /** The look of a run that was the newest at a step. */
-  function lookAt(run, metric, step) {
-    let last = null;
-    for (const row of run.rows) {
-      if (row.step > step) break;
-      if (row[metric]) last = row;
-    }
-    return last;
+/** The look of a run that was the newest at a step. */
+function lookAt(run, metric, step) {
+  let last = null;
+  for (const row of run.rows) {
+    if (row.step > step) break;
+    if (row[metric]) last = row;
   }
+  return last;
+}
 
-  function isLog(panel) {
-    const scale = panel.depth.encoding.y.scale;
-    return scale.type === "log";
-  }
-
-  /** Rectangles of one run: each look lasts until the next. */
-  function cells(run, metric) {
-    const panel = panels[metric], rows = run.rows.filter((row) => row[metric]), log = isLog(panel), out = [];
-    rows.forEach((row, place) => {
-      const before = place ? rows[place - 1].step : row.step - 1;
-      const end = place + 1 < rows.length ? rows[place + 1].step : 2 * row.step - before;
-      row[metric].forEach((value, index) => {
-        if (!known(value) || (log && value <= 0)) return;
-        const depth = index + panel.first;
-        out.push({ from: row.step, to: end, low: depth - 0.5, high: depth + 0.5, shown: log ? Math.log10(value) : value });
-      });
+/** Rectangles of one run: each look lasts until the next. */
+function cells(run, metric) {
+  const { log, from } = panels[metric], rows = run.rows.filter((row) => row[metric]), out = [];
+  rows.forEach((row, place) => {
+    const before = place ? rows[place - 1].step : row.step - 1;
+    const end = place + 1 < rows.length ? rows[place + 1].step : 2 * row.step - before;
+    row[metric].forEach((value, index) => {
+      if (!drawable(metric, value)) return;
+      const depth = index + from, title = `step ${row.step.toLocaleString("en")}, depth ${depth}`;
+      out.push({ from: row.step, to: end, low: depth - 0.5, high: depth + 0.5, shown: log ? Math.log10(value) : value, title, tip: [[runs.indexOf(run), said(metric, value)]] });
     });
-    return out;
+  });
+  return out;
+}
+
+function curves(metric) {
+  const step = now(), out = [];
+  const chosen = [...[...kept].filter((one) => one !== step).map((one) => [one, true]), [step, false]];
+  for (const run of shownRuns()) for (const [at, isKept] of chosen) {
+    const row = lookAt(run, metric, at);
+    if (!row) continue;
+    row[metric].forEach((value, index) => {
+      if (!drawable(metric, value)) return;
+      const depth = index + panels[metric].from, title = `depth ${depth}, step ${row.step.toLocaleString("en")}`;
+      out.push({ run: run.name, line: `${run.name} ${at}`, depth, value, kept: isKept, step: row.step, title, tip: [[runs.indexOf(run), said(metric, value)]] });
+    });
   }
+  return out;
+}
 
-  function curves(metric, step) {
-    const panel = panels[metric], log = isLog(panel), out = [];
-    const chosen = [...kept.filter((one) => one !== step).map((one) => [one, true]), [step, false]];
-    for (const run of runs) for (const [at, isKept] of chosen) {
-      const row = lookAt(run, metric, at);
-      if (!row) continue;
-      row[metric].forEach((value, index) => {
-        if (!known(value) || (log && value <= 0)) return;
-        out.push({ run: run.name, line: `${run.name} ${at}`, depth: index + panel.first, value, kept: isKept, step: row.step });
-      });
-    }
-    return out;
+function last(metric) {
+  const out = [];
+  for (const run of shownRuns()) for (const row of run.rows) {
+    const value = row[metric]?.at(-1);
+    if (!drawable(metric, value)) continue;
+    out.push({ run: run.name, step: row.step, value, title: `step ${row.step.toLocaleString("en")}`, tip: [[runs.indexOf(run), said(metric, value)]] });
   }
+  return out;
+}
+/** What is written at the ends of lines: of those that end too near to one another, the first. */
+function ends(metric) {
+  const rows = shownRuns().map(({ name }) => last(metric).filter(({ run }) => run === name).at(-1)).filter(Boolean), written = [];
+  const near = (a, b) => a.step === b.step && (panels[metric].log ? Math.abs(Math.log(a.value / b.value)) < 0.12 : Math.abs(a.value - b.value) < 0.05 * (metric === "cos" ? 1 : Math.abs(a.value)));
+  for (const row of rows) if (!written.some((other) => near(row, other))) written.push({ run: row.run, step: row.step, value: row.value, said: said(metric, row.value) });
+  return written;
+}
 
-  function last(metric) {
-    const log = isLog(panels[metric]), out = [];
-    for (const run of runs) for (const row of run.rows) {
-      const values = row[metric];
-      if (!values || !known(values[values.length - 1]) || (log && values[values.length - 1] <= 0)) continue;
-      out.push({ run: run.name, step: row.step, value: values[values.length - 1] });
-    }
-    return out;
+const DATA = {
+  heat: (metric, run) => ({ cells: cells(runs[run], metric), at: [{ step: now() }] }),
+  depth: (metric) => ({ curves: curves(metric) }),
+  time: (metric) => ({ last: last(metric), at: [{ step: now() }], ...(metric === first ? { ends: ends(metric) } : {}) }),
+};
+const places = [...document.querySelectorAll(".chart[data-kind]")];
+const described = ({ kind, metric, run }) => `${panels[metric].title}${runs.length > 1 && kind === "heat" ? ` of ${runs[run].name}` : ""}: ${{ heat: "depth over time", depth: "over depth, at the chosen step", time: "after the last block, over time" }[kind]}; the table has the ends`;
+async function put(element) {
+  const { kind, metric, run } = element.dataset, datasets = DATA[kind](metric, Number(run));
+  const spec = { ...(kind === "heat" ? panels[metric].heat[Number(run)] : panels[metric][kind]), datasets };
+  await draw(element, { spec, tips: keys, described: described(element.dataset) }, "", {}, (datum) => {
+    const step = datum?.from ?? (kind === "time" ? datum?.step : null);
+    if (known(step)) go(step);
+  });
+  const entry = drawn.get(element);
+  if (entry) entry.rows = (datasets.cells || datasets.curves || datasets.last).map(({ tip: _, title: __, ...row }) => row);
+}
+
+/** Move to the newest step that is not after one. */
+function go(step) {
+  const place = steps.findLastIndex((one) => one <= step);
+  find("time").value = String(Math.max(0, place));
+  show();
+  remember();
+}
+
+function show() {
+  const step = now();
+  find("step").textContent = step.toLocaleString("en");
+  find("time").setAttribute("aria-valuetext", `step ${step}`);
+  find("clear").hidden = !kept.size;
+  for (const element of places) {
+    const view = drawn.get(element)?.result?.view, { kind, metric, run } = element.dataset;
+    if (kind === "depth") for (const caption of [element.closest("figure").querySelector(".beside")]) caption.textContent = `step ${[step, ...[...kept].filter((one) => one !== step)].map((one) => one.toLocaleString("en")).join(", ")}`;
+    if (!view) continue;
+    if (kind === "heat") { view.data("at", [{ step }]).runAsync(); continue; }
+    for (const [name, rows] of Object.entries(DATA[kind](metric, Number(run)))) view.data(name, rows);
+    view.runAsync();
   }
+  document.body.dataset.step = String(step);
+}
 
-  async function draw(id, spec) {
-    const full = { $schema: "https://vega.github.io/schema/vega-lite/v6.json", autosize: { type: "fit-x", contains: "padding" }, ...spec, config };
-    const result = await vegaEmbed(find(id), full, { renderer: "svg", actions: false, ast: true, defaultStyle: false, logLevel: 1 });
-    return result.view;
+function scaleOf(metric) {
+  const { domain, range } = panels[metric].heat[0].layer[0].encoding.color.scale;
+  const [low, high] = domain.map((value) => said(metric, panels[metric].log ? 10 ** value : value));
+  find(`scale-${metric}`).replaceChildren(low, make("span", { class: "bar", "aria-hidden": "true" }, ...range.map((colour) => make("i", { "--cell": colour }))), high);
+}
+
+function play() {
+  const slider = find("time"), button = find("play");
+  if (playing) {
+    clearInterval(playing);
+    playing = null;
+    button.textContent = "Play";
+    remember();
+    return;
   }
-
-  function now() { return steps[Number(find("time").value)]; }
-
-  function show() {
-    const step = now();
-    find("step").textContent = step.toLocaleString("en");
-    find("time").setAttribute("aria-valuetext", `step ${step}`);
-    for (const { metric, kind, view } of views) {
-      if (kind === "depth") view.data("curves", curves(metric, step)).runAsync();
-      else view.data("at", [{ step }]).runAsync();
-    }
-    document.body.dataset.step = String(step);
-  }
-
-  function scaleOf(metric) {
-    const scale = panels[metric].heat[0].layer[0].encoding.color.scale, box = find(`scale-${metric}`);
-    const [low, high] = scale.domain.map((value) => short(isLog(panels[metric]) ? 10 ** value : value));
-    const bar = document.createElement("span");
-    bar.className = "bar";
-    for (const colour of scale.range) {
-      const part = document.createElement("i");
-      part.style.background = colour;
-      bar.append(part);
-    }
-    box.replaceChildren(low, bar, high);
-  }
-
-  function play() {
-    const slider = find("time"), button = find("play");
-    if (playing) {
-      clearInterval(playing);
-      playing = null;
-      button.textContent = "Play";
-      return;
-    }
-    if (Number(slider.value) === steps.length - 1) slider.value = "0";
-    button.textContent = "Pause";
-    playing = setInterval(() => {
-      if (Number(slider.value) >= steps.length - 1) { play(); return; }
-      slider.value = String(Number(slider.value) + 1);
-      show();
-    }, Math.max(40, 6000 / steps.length));
+  if (Number(slider.value) === steps.length - 1) slider.value = "0";
+  button.textContent = "Pause";
+  playing = setInterval(() => {
+    if (Number(slider.value) >= steps.length - 1) { play(); return; }
+    slider.value = String(Number(slider.value) + 1);
     show();
-  }
+  }, Math.max(40, 6000 / steps.length));
+  show();
+}
 
-  async function main() {
-    for (const metric of Object.keys(panels)) {
-      const panel = panels[metric];
-      scaleOf(metric);
-      for (const [index, run] of runs.entries()) {
-        const view = await draw(`heat-${metric}-${index}`, { ...panel.heat[index], datasets: { cells: cells(run, metric), at: [] } });
-        views.push({ metric, kind: "heat", view });
-      }
-      const depth = await draw(`depth-${metric}`, { ...panel.depth, datasets: { curves: curves(metric, now()) } });
-      views.push({ metric, kind: "depth", view: depth });
-      const time = await draw(`time-${metric}`, { ...panel.time, datasets: { last: last(metric), at: [] } });
-      views.push({ metric, kind: "time", view: time });
-    }
-    find("time").addEventListener("input", show);
-    find("play").addEventListener("click", play);
-    find("keep").addEventListener("click", () => {
-      if (!kept.includes(now())) kept.push(now());
-      find("clear").hidden = false;
-      show();
-    });
-    find("clear").addEventListener("click", () => {
-      kept.length = 0;
-      find("clear").hidden = true;
-      show();
-    });
-    show();
-    document.body.dataset.ready = "yes";
-  }
-  main();
-})();
+function hideMaps() {
+  legend("runs-legend", runs.length > 1 ? keys : []);
+  for (const element of places.filter((one) => one.dataset.kind === "heat")) element.closest("figure").hidden = isHidden("run", runs[Number(element.dataset.run)].name);
+}
+let moved = null;
+redraw = (why) => {
+  if (why !== "size") { hideMaps(); show(); return; }
+  const figure = enlarged?.figure ?? moved; // the one that goes into the dialog, or comes back from it
+  moved = enlarged?.figure ?? null;
+  if (figure) put(figure.querySelector(".chart[data-kind]")).then(show);
+};
+remember = () => putInAddress({
+  step: now() === steps.at(-1) ? "" : now(), kept: [...kept].join(","), off: [...(hidden.get("run") || [])].join("|"),
+});
+function recall() {
+  const view = viewInAddress(), step = Number(view.get("step"));
+  kept.clear();
+  for (const one of (view.get("kept") || "").split(",").map(Number)) if (one && steps.includes(one)) kept.add(one);
+  find("time").value = String(view.get("step") && steps.includes(step) ? steps.indexOf(step) : steps.length - 1);
+  hidden.clear();
+  for (const name of (view.get("off") || "").split("|").filter((one) => runs.some((run) => run.name === one))) hide("run", name, true);
+}
+
+listen("time", "input", show);
+listen("time", "change", () => remember());
+listen("play", "click", play);
+listen("keep", "click", () => { kept.add(now()); show(); remember(); });
+listen("clear", "click", () => { kept.clear(); show(); remember(); });
+find("film-data").download = "film.json";
+find("film-data").href = URL.createObjectURL(new Blob([find("diagnoses").textContent], { type: "application/json" }));
+async function open() {
+  recall();
+  hideMaps();
+  for (const metric of Object.keys(panels)) scaleOf(metric);
+  for (const element of places) await put(element);
+  show();
+  markWide();
+  document.body.dataset.ready = "yes";
+}
+addEventListener("hashchange", () => { if (!anchors()) { recall(); hideMaps(); show(); } });
+open();

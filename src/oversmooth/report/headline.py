@@ -74,13 +74,13 @@ def finding(models: list[Shown]) -> str:
         (m,) = known
         blocks = len(m.diagnosis.layers) - 1
         begin = _cosine(m.diagnosis, 0)
-        start = "" if begin is None else f"begin {_alike(begin)} alike and "
-        end = _alike(_cosine(m.diagnosis, -1) or 0.0)
+        start = "" if begin is None else f"begin {alike(begin)} alike and "
+        end = alike(_cosine(m.diagnosis, -1) or 0.0)
         return f"{m.label}: tokens {start}end {end} alike, after {blocks} block{'' if blocks == 1 else 's'}"
     if len(known) > _MOST_NAMED:
         ends = [(_cosine(m.diagnosis, -1) or 0.0, m.label) for m in known]
         (low, least), (high, most) = min(ends), max(ends)
-        return f"Tokens end from {_alike(low)} alike in {least} to {_alike(high)} in {most}: {len(models)} models"
+        return f"Tokens end from {alike(low)} alike in {least} to {alike(high)} in {most}: {len(models)} models"
     verb = "end" if any(_cosine(m.diagnosis, 0) is None for m in known) else "go from"
     modes = [mode_of(m.diagnosis) for m in known]
     if len(set(modes)) == len(modes) == len(models) and all(mode in _FORCED for mode in modes):
@@ -96,7 +96,7 @@ def finding(models: list[Shown]) -> str:
 def _course(model: Shown, verb: str) -> str:
     """How alike tokens end, and how they began where that is known of every model."""
     begin, end = (_cosine(model.diagnosis, place) or 0.0 for place in (0, -1))
-    return _alike(end) if verb == "end" else f"{_alike(begin)} to {_alike(end)}"
+    return alike(end) if verb == "end" else f"{alike(begin)} to {alike(end)}"
 
 
 def disagreements(models: list[Shown]) -> list[str]:
@@ -121,12 +121,12 @@ def differences(models: list[Shown]) -> str:
     if not apart:
         return f"{common}As far as is recorded, they differ in their weights alone."
     if len(models) > _MOST_NAMED:
-        return f"{common}They differ {_listed([_DIFFERS[name] for name in apart])}."
+        return f"{common}They differ {listed([_DIFFERS[name] for name in apart])}."
     groups: dict[tuple[str, ...], list[str]] = {}
     for m, one in zip(models, facts, strict=True):
         groups.setdefault(tuple(one.get(name, "") for name in apart), []).append(m.label)
     words = [
-        f"{_listed(labels)} {_clauses(dict(zip(apart, values, strict=True)), several=len(labels) > 1)}"
+        f"{listed(labels)} {_clauses(dict(zip(apart, values, strict=True)), several=len(labels) > 1)}"
         for values, labels in groups.items()
     ]
     return f"{common}{'; '.join(words)}."
@@ -136,7 +136,7 @@ def _clauses(facts: dict[str, str], *, several: bool) -> str:
     """Facts as what a sentence says of one model or of several: "have 6 blocks and 12 heads, and are pre-norm"."""
     have, are = ("have", "are") if several else ("has", "is")
     counted = [f"{facts[n]} {n if facts[n] != '1' else n[:-1]}" for n in _COUNTED if facts.get(n)]
-    words = [f"{have} {_listed(counted)}"] if counted else []
+    words = [f"{have} {listed(counted)}"] if counted else []
     if norms := facts.get("norms"):
         words.append(f"{are} {norms}-norm")
     if facts.get("weights"):
@@ -182,9 +182,9 @@ def _cosine(diagnosis: Diagnosis, place: int) -> Number:
     return diagnosis.layers[place].tokens.get("cos")
 
 
-def _alike(cosine: float) -> str:
+def alike(cosine: float) -> str:
     return f"{round(100 * cosine) + 0:d}\u00a0%".replace("-", "−")
 
 
-def _listed(words: list[str]) -> str:
+def listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

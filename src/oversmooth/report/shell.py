@@ -16,7 +16,7 @@ from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.safety.foreign import READABLE
 from oversmooth.safety.libraries import import_library
 
-_TEMPLATES = ("shell.html.j2", "page.html.j2", "simulation.html.j2")
+_TEMPLATES = ("shell.html.j2", "page.html.j2", "simulation.html.j2", "film.html.j2")
 _EXPLAINED = {r"HFC/LFC": "hfc", r"\bH\b(?= = )": "h", r"\bcases?\b": "case", r"effective rank": "rank"}
 
 
@@ -33,10 +33,13 @@ def write(text: str, path: Path) -> None:
         temporary.write_bytes(text.encode("utf-8", READABLE))  # names of files may have halves of letters
 
 
-def rendered(template: str, scripts: tuple[str, ...], coloured: int, **values: Any) -> str:
+def rendered(
+    template: str, scripts: tuple[str, ...], coloured: int, *, styles: tuple[str, ...] = (), **values: Any
+) -> str:
     """A page from its template.
 
     template: one of this folder's. scripts: files of this folder, in one scope. coloured: how many models there are.
+    styles: of this page alone.
     """
     import jinja2  # only pages need it
     from markupsafe import Markup
@@ -52,7 +55,7 @@ def rendered(template: str, scripts: tuple[str, ...], coloured: int, **values: A
     own = "(() => {\n" + "\n".join(text_of(name) for name in scripts) + "\n})();"
     every = [library(), own]
     return environment.get_template(template).render(
-        style=Markup(f"{css_variables()}\n{_many_colours(coloured)}\n{text_of('page.css')}"),
+        style=Markup("\n".join([css_variables(), _many_colours(coloured), *map(text_of, ("page.css", *styles))])),
         scripts=[Markup(script) for script in every],
         hashes=[policy_hash(script) for script in every],
         terms=TERMS,

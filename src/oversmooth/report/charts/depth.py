@@ -140,6 +140,8 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
     ceilings = _ceilings(models) if metric.name in _BOUNDED else {}
     if ceilings:
         scale = {"domain": [0, (1 + _ROOM) * max(ceilings)], "nice": False}
+        above = {"test": f"datum.value > {max(ceilings)}", "value": 0}
+        ticks = {"gridOpacity": {"condition": above, "value": 1}}  # the label stands there
     if first:
         scale, ticks = {"domain": [min([0.0, *drawn]), max([1.0, *drawn])], "nice": False}, {"format": "~%"}
     label = "how alike tokens are: mean cosine" if first else None if look.in_page else metric.label or metric.name

@@ -1,0 +1,223 @@
+"""The charts of a film: depth over time as a map, curves over depth at one step, and the last block over time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from oversmooth.metrics import METRICS
+from oversmooth.report.charts.base import Key, Spec
+from oversmooth.report.charts.pieces import log_axis, nominal, quantitative
+from oversmooth.report.film_words import SHARES, Run, axis_of
+from oversmooth.report.style import PAGE, Look, model_colour
+
+_STEPS = 16
+_LOGARITHMIC = ("gradient_norm",)
+_NOTHING = [0.1, 1.0]
+"""The ends of an axis on which nothing is shown; logarithms have them too."""
+
+
+def keys(runs: Sequence[Run]) -> list[Key]:
+    """A line per run, which a reader may hide."""
+    return [Key("line", PAGE.colour(model_colour(i)), run.name, "run", run.name) for i, run in enumerate(runs)]
+
+
+def metrics(runs: Sequence[Run]) -> list[str]:
+    """What has one number per depth, in the order in which looks have it."""
+    names = [name for run in runs for row in run.rows for name, value in row.items() if isinstance(value, list)]
+    return list(dict.fromkeys(names))
+
+
+def first_depth(name: str) -> int:
+    """Metrics of tokens begin with what enters the first block."""
+    return 0 if name in METRICS else 1
+
+
+def is_log(name: str) -> bool:
+    return name in _LOGARITHMIC or (name in METRICS and METRICS[name].scale == "log")
+
+
+def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
+    """Time across, depth upwards, one cell per look and depth; data are put in by the page, or here for paper."""
+    low, high = _domain(name, runs)
+    label = "datum.value" if not is_log(name) else "pow(10, datum.value)"
+    legend = {
+        "title": axis_of(name),
+        "orient": "right",
+        "gradientLength": 130,
+        "labelExpr": f"format({label}, '{'.0%' if name in SHARES else '.3~g'}')",
+        "values": [low, (low + high) / 2, high],
+        "type": "symbol",
+        "symbolType": "square",
+    }
+    answering = {"tooltip": {"content": "data"}, "cursor": "pointer"} if look.in_page else {}
+    depth_scale = {"nice": False, "zero": False}
+    layers: list[Spec] = [
+        {
+            "data": {"name": "cells"} if look.in_page else {"values": cells(runs[index], name)},
+            "mark": {"type": "rect", **answering},
+            "encoding": {
+                "x": _steps("from"),
+                "x2": {"field": "to"},
+                "y": quantitative("low", "depth", depth_scale, tickMinStep=1, format="d", grid=False, tickCount=6),
+                "y2": {"field": "high"},
+                "color": {
+                    "field": "shown",
+                    "type": "quantitative",
+                    "scale": {"type": "quantize", "domain": [low, high], "range": _colours(name, look)},
+                    "legend": None if look.in_page else legend,
+                },
+            },
+        }
+    ]
+    if look.in_page:
+        layers.append(_now(look))
+    return {**look.size(320, 180, 190), "layer": layers}
+
+
+def cells(run: Run, name: str) -> list[dict[str, Any]]:
+    """One rectangle per look and depth: each look lasts until the next."""
+    rows = [row for row in run.rows if isinstance(row.get(name), list)]
+    made = []
+    for place, row in enumerate(rows):
+        begin = row["step"]
+        last = rows[place - 1]["step"] if place else begin - 1
+        end = rows[place + 1]["step"] if place + 1 < len(rows) else 2 * begin - last
+        for depth, value in enumerate(row[name], first_depth(name)):
+            if value is None or (is_log(name) and value <= 0):
+                continue
+            shown = math.log10(value) if is_log(name) else value
+            made.append({"from": begin, "to": end, "low": depth - 0.5, "high": depth + 0.5, "shown": shown})
+    return made
+
+
+def over_depth(name: str, runs: Sequence[Run]) -> Spec:
+    """Curves at the chosen step, bold, and at the steps that are kept, dashed. The axis is that of all looks."""
+    x = quantitative("depth", "depth", {"nice": False, "zero": False, "padding": 6}, tickMinStep=1, format="d",
+                     tickCount=7, grid=False)  # fmt: skip
+    y = _axis(name, _values(name, runs))
+    colour = _by_run(runs)
+    return {
+        **PAGE.size(320, 200, 220),
+        "data": {"name": "curves"},
+        "layer": [
+            {
+                "mark": {"type": "line", "strokeWidth": 2},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": colour,
+                    "detail": {"field": "line"},
+                    "opacity": {"condition": {"test": "datum.kept", "value": 0.5}, "value": 1},
+                    "strokeDash": {"condition": {"test": "datum.kept", "value": [4, 3]}, "value": [1, 0]},
+                },
+            },
+            {
+                "transform": [{"filter": "!datum.kept"}],
+                "mark": {"type": "circle", "size": 26, "opacity": 1, "tooltip": {"content": "data"}},
+                "encoding": {"x": x, "y": y, "color": colour},
+            },
+        ],
+    }
+
+
+def over_time(name: str, runs: Sequence[Run], *, first: bool = False) -> Spec:
+    """After the last block, over training. first: as the page's first chart, larger and over all a cosine can be."""
+    values = _values(name, runs, last=True)
+    x, y, colour = _steps("step"), _axis(name, values), _by_run(runs)
+    if first and name == "cos":
+        y["scale"] = {"domain": [min([0.0, *values]), max([1.0, *values])], "nice": False}
+        y["title"] = "how alike tokens are: mean cosine"
+    layers: list[Spec] = [
+        {
+            "data": {"name": "last"},
+            "mark": {"type": "line", "strokeWidth": 2},
+            "encoding": {"x": x, "y": y, "color": colour},
+        },
+        {
+            "data": {"name": "last"},
+            "mark": {"type": "circle", "size": 26, "opacity": 1, "tooltip": {"content": "data"}, "cursor": "pointer"},
+            "encoding": {"x": x, "y": y, "color": colour},
+        },
+    ]
+    if first:
+        text = {"type": "text", "align": "left", "dx": 7, "fontSize": 13, "fontWeight": 600, "aria": False}
+        x["scale"] = {**x["scale"], "domain": _room(runs)}
+        layers.append(
+            {
+                "data": {"name": "ends"},
+                "mark": {**text, "color": PAGE.colour("ink")},
+                "encoding": {"x": x, "y": y, "text": {"field": "said"}},
+            }
+        )
+    return {**PAGE.size(320, 200, 300 if first else 220), "layer": [*layers, _now(PAGE)]}
+
+
+def _room(runs: Sequence[Run]) -> list[float]:
+    """Steps, with some air on the right for what is written there."""
+    steps = [row["step"] for run in runs for row in run.rows] or [0]
+    low, high = min(steps), max(steps)
+    return [low, high + max(0.06 * (high - low), 0.5)]
+
+
+def _now(look: Look) -> Spec:
+    """The chosen step."""
+    return {
+        "data": {"name": "at"},
+        "mark": {"type": "rule", "color": look.colour("ink"), "strokeWidth": 1.5, "aria": False},
+        "encoding": {"x": {"field": "step", "type": "quantitative"}},
+    }
+
+
+def _steps(name: str) -> Spec:
+    scale = {"nice": False, "zero": False}
+    return quantitative(name, "step", scale, format=",d", tickMinStep=1, tickCount=6, grid=False)
+
+
+def _values(name: str, runs: Sequence[Run], *, last: bool = False) -> list[float]:
+    rows = [row.get(name) or [] for run in runs for row in run.rows]
+    known = [v for row in rows for v in (row[-1:] if last else row) if v is not None]
+    return [v for v in known if v > 0] if is_log(name) else known
+
+
+def _domain(name: str, runs: Sequence[Run]) -> tuple[float, float]:
+    """Of the colours: all that was seen, on the scale on which it is shown."""
+    values = _values(name, runs) or _NOTHING
+    low, high = min(values), max(values)
+    if is_log(name):
+        low, high = math.log10(low), math.log10(high)
+    if high - low < 1e-12:
+        low, high = low - 0.5, high + 0.5
+    return low, high
+
+
+def _colours(name: str, look: Look) -> list[str]:
+    """From the ground to blue, which is what smoothing is everywhere: the more tokens are alike."""
+    shares = [round(6 + 94 * i / (_STEPS - 1)) for i in range(_STEPS)]
+    if name in METRICS and METRICS[name].falls:
+        shares.reverse()
+    if look.in_page:
+        return [f"color-mix(in srgb, var(--smooth) {share}%, var(--raised))" for share in shares]
+    dark, light = (0, 66, 110), (240, 245, 250)
+    mixed = [[round(light[c] + (dark[c] - light[c]) * share / 100) for c in range(3)] for share in shares]
+    return [f"rgb({r},{g},{b})" for r, g, b in mixed]
+
+
+def _axis(name: str, values: list[float]) -> Spec:
+    values = values or _NOTHING
+    low, high = min(values), max(values)
+    if is_log(name):
+        air = max(1.08, (high / low) ** 0.06)
+        domain = [low / air, high * air]
+        return quantitative(
+            "value", axis_of(name), {"type": "log", "domain": domain, "nice": False}, **log_axis(*domain)
+        )
+    air = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
+    ticks = {"format": "~%"} if name in SHARES else {"format": "~g"}
+    scale = {"domain": [low - air, high + air], "zero": False, "nice": False}
+    return quantitative("value", axis_of(name), scale, tickCount=5, **ticks)
+
+
+def _by_run(runs: Sequence[Run]) -> Spec:
+    return nominal("run", [run.name for run in runs], [key.colour for key in keys(runs)], None)

@@ -1,0 +1,207 @@
+"""The runs of a film, how their metrics are called, and what a film says first: the finding in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from oversmooth.metrics import METRICS
+from oversmooth.report.headline import alike
+from oversmooth.report.style import number
+
+_TITLES = {
+    "change_attention": "Change through attention",
+    "change_mlp": "Change through the MLP",
+    "change_norm": "Change through norms",
+    "change_other": "Change through other parts",
+    "negative_share": "Negative eigenvalues of H",
+    "rho_smooth": "ρ_smooth of H",
+    "asymmetry": "Asymmetry of H",
+    "smoothing_share": "Heads that smooth",
+    "strength": "Strength of steering",
+    "room": "Distance to the flip",
+    "gradient_norm": "Gradient",
+    "gradient_hfc": "Share of the gradient that is HFC",
+    "cos": "How alike tokens are",
+}
+_AXES = {
+    "change_attention": "Δ log HFC/LFC", "change_mlp": "Δ log HFC/LFC", "change_norm": "Δ log HFC/LFC",
+    "change_other": "Δ log HFC/LFC", "negative_share": "share", "rho_smooth": "ρ smooth",
+    "asymmetry": "‖H − Hᵀ‖/‖H‖", "smoothing_share": "share", "strength": "λ̃", "room": "room", "gradient_norm": "norm",
+    "gradient_hfc": "share", "cos": "mean cosine",
+}  # fmt: skip
+_LEADS = {
+    "hfc_lfc": "HFC/LFC: what sets tokens apart over what they share.",
+    "cos": "The mean cosine of two different tokens of one input.",
+    "abs_cos": "The mean absolute cosine of two different tokens of one input.",
+    "effective_rank": "How many directions the tokens of one input fill: the effective rank.",
+    "stable_rank": "The stable rank of the tokens of one input.",
+    "sigma_ratio": "The second singular value of an input over its first.",
+    "rank_one_distance": "How far the tokens of one input are from a rank-one array.",
+    "change_attention": "What attention adds to log HFC/LFC: below zero it brings tokens together.",
+    "change_mlp": "What the MLP adds to log HFC/LFC: below zero it brings tokens together.",
+    "change_norm": "What norms add to log HFC/LFC: below zero they bring tokens together.",
+    "change_other": "What other parts add to log HFC/LFC: below zero they bring tokens together.",
+    "negative_share": "Share of the eigenvalues of H = (W_V W_O)ᵀ with negative real part.",
+    "rho_smooth": "The largest |1 + λ| over the eigenvalues λ of H = (W_V W_O)ᵀ: how fast a constant array grows.",
+    "asymmetry": "‖H − Hᵀ‖/‖H‖ of H = (W_V W_O)ᵀ: 0 where it is symmetric.",
+    "smoothing_share": "Share of heads whose smoothing eigenvalue dominates.",
+    "strength": "Strength of the steering method.",
+    "room": "How far eigenvalues are from where sharpening could turn into smoothing.",
+    "gradient_norm": "Norm of the loss's gradient with respect to the tokens.",
+    "gradient_hfc": "Share of the gradient's square that sets tokens apart.",
+}
+SHARES = ("cos", "negative_share", "smoothing_share", "gradient_hfc")
+"""Metrics that are written in per cent."""
+_HEADLINES = ("cos", "hfc_lfc", "effective_rank", "stable_rank")
+"""What the headline is of: the first of these that was seen."""
+_UNNAMED = ("", "run", "runs", "this run", "out", "output")
+_MOST_NAMED = 4
+_NOTICED = {"cos": 0.005}
+"""Smaller changes are none; of what is not listed, a hundredth of its size."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training as it is shown."""
+
+    name: str
+    rows: list[dict[str, Any]]
+    """Looks in the order of their steps: "step", and by metric one number per depth, or one for the whole model."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """What is known of it: "model", the class, and "blocks", their names."""
+
+
+def title_of(name: str) -> str:
+    """Of a metric's section."""
+    if name in _TITLES:
+        return _TITLES[name]
+    label = METRICS[name].label if name in METRICS else ""
+    return label[0].upper() + label[1:] if label else name
+
+
+def lead_of(name: str) -> str:
+    """Below the title: what it is, in words."""
+    start = " Depth 0 is what enters the first block." if name in METRICS else ""
+    return f"{_LEADS.get(name, f'{title_of(name)}.')}{start}"
+
+
+def axis_of(name: str) -> str:
+    """Of a metric's axis."""
+    return _AXES.get(name) or (METRICS[name].label if name in METRICS else "") or name
+
+
+def value_of(name: str, value: float | None) -> str:
+    """A metric's value as tables and sentences have it."""
+    if value is not None and name in SHARES:
+        return alike(value)
+    return number(value, 3)
+
+
+def page_title(runs: Sequence[Run]) -> str:
+    """Of the browser's tab: what it is, and of which runs where they have names that say something."""
+    names = [run.name for run in runs if run.name.lower() not in _UNNAMED]
+    between = "; " if any("," in name for name in names) else ", "
+    return f"Smoothing over training{': ' if names else ''}{between.join(names)}"
+
+
+def summary(run: Run, *, named: bool) -> str:
+    """What was watched, in one line."""
+    model, blocks = run.about.get("model"), run.about.get("blocks")
+    words = [run.name] if named or run.name.lower() not in _UNNAMED else []
+    if isinstance(model, str) and model:
+        count = len(blocks) if isinstance(blocks, list) else 0
+        words.append(f"{model} of {_counted(count, 'block')}" if count else model)
+    steps = [row["step"] for row in run.rows]
+    span = f", steps {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f", step {steps[0]:,}" if steps else ""
+    return " · ".join([*words, f"{_counted(len(steps), 'look')}{span}"])
+
+
+def headline_metric(runs: Sequence[Run]) -> str | None:
+    """What the headline and the first chart are of; None where nothing of tokens was seen."""
+    return next((name for name in _HEADLINES if any(_ends(run, name) for run in runs)), None)
+
+
+def finding(runs: Sequence[Run]) -> str:
+    """The headline: how alike tokens of the last block were at first and at last, in one sentence."""
+    metric = headline_metric(runs)
+    if metric is None:
+        looks = _counted(sum(len(run.rows) for run in runs), "look")
+        return f"How a training went: {looks}, and nothing seen of its tokens"
+    seen = [(run, ends) for run in runs if (ends := _ends(run, metric))]
+    if len(seen) > _MOST_NAMED:
+        last = [(ends[-1][1], run.name) for run, ends in seen]
+        (low, least), (high, most) = min(last), max(last)
+        subject = "Tokens of the last block end" if metric == "cos" else f"{axis_of(metric)} ends"
+        suffix = " alike" if metric == "cos" else ""
+        low_word, high_word = value_of(metric, low), value_of(metric, high)
+        return f"{subject} from {low_word}{suffix} in {least} to {high_word} in {most}: {_counted(len(runs), 'run')}"
+    subject = "Tokens of the last block" if metric == "cos" else f"{_capital(axis_of(metric))} after the last block"
+    clauses: list[str] = []
+    before = ""
+    for run, ends in seen:
+        verb, course = _course(metric, ends)
+        words = course if verb == before else f"{verb} {course}"
+        alike_once = " alike" if metric == "cos" and not clauses else ""
+        clauses.append(f"{words}{alike_once}{f' in {run.name}' if len(runs) > 1 else ''}")
+        before = verb
+    over = _over([ends for _, ends in seen])
+    comma = "," if len(clauses) > 1 and over[:1] != ":" else ""
+    turn = _turn(metric, seen[0][1]) if len(runs) == 1 else ""
+    between = "; " if any("," in run.name for run, _ in seen) else ", "
+    return f"{subject} {between.join(clauses)}{comma}{over}{turn}"
+
+
+Ends = list[tuple[int, float]]
+"""Steps, and what was seen there after the last block."""
+
+
+def _ends(run: Run, metric: str) -> Ends:
+    rows = [(row["step"], row[metric][-1]) for row in run.rows if isinstance(row.get(metric), list) and row[metric]]
+    return [(step, value) for step, value in rows if value is not None]
+
+
+def _course(metric: str, ends: Ends) -> tuple[str, str]:
+    """A verb, and what was seen at first and at last."""
+    begin, end = ends[0][1], ends[-1][1]
+    if len(ends) == 1:
+        return ("are" if metric == "cos" else "is"), value_of(metric, end)
+    if _is_level(metric, begin, end):
+        return "stayed", value_of(metric, end)
+    return "went from", f"{value_of(metric, begin)} to {value_of(metric, end)}"
+
+
+def _is_level(metric: str, begin: float, end: float) -> bool:
+    if metric in SHARES and alike(begin) == alike(end):
+        return True  # whoever reads 41 % twice was told that nothing changed
+    return abs(end - begin) < _NOTICED.get(metric, 0.01 * max(abs(begin), abs(end)))
+
+
+def _over(all_ends: list[Ends]) -> str:
+    """Over how many steps, where that is the same for all."""
+    if all(len(ends) == 1 for ends in all_ends):
+        steps = sorted({ends[0][0] for ends in all_ends})
+        return f" at step {steps[0]:,}: one look so far" if len(steps) == 1 else ": one look each so far"
+    spans = {ends[-1][0] - ends[0][0] for ends in all_ends if len(ends) > 1}
+    least, most = min(spans), max(spans)
+    return f" over {_counted(most, 'step')}" if least == most else f" over {least:,} to {most:,} steps"
+
+
+def _turn(metric: str, ends: Ends) -> str:
+    """Where it was further off in between than at either end: a first and a last look do not tell that."""
+    values = [value for _, value in ends]
+    low, high = sorted((values[0], values[-1]))
+    step, value = max(ends, key=lambda one: max(one[1] - high, low - one[1]))
+    beyond = max(value - high, low - value)
+    if beyond <= max(0.05 if metric == "cos" else 0.0, 0.25 * (high - low), 0.1 * max(map(abs, values))):
+        return ""
+    return f", with {value_of(metric, value)} at step {step:,} in between"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
