@@ -58,6 +58,46 @@ def test_an_unknown_model_is_told_how_to_register(odd):
         locate(odd)
 
 
+class FusedKeysAndValues(nn.Module):
+    """Attention whose keys and values come from one Linear, as some vision models have it."""
+
+    def __init__(self, fused="kv"):
+        super().__init__()
+        self.q, self.proj = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.fused = fused
+        self.add_module(fused, nn.Linear(WIDTH, 2 * WIDTH))
+
+    def forward(self, x):
+        k, v = getattr(self, self.fused)(x).chunk(2, -1)
+        return x + self.proj((self.q(x) @ k.mT / WIDTH**0.5).softmax(-1) @ v)
+
+
+def _mean_cosine(x):
+    """Over all pairs of different tokens, one by one, and over inputs."""
+    pairs = [torch.cosine_similarity(a, b, dim=0) for one in x for i, a in enumerate(one) for b in one[i + 1 :]]
+    return torch.stack(pairs).mean().item()
+
+
+@pytest.mark.parametrize("fused", ["kv", "to_kv", "kv_proj", "key_value"])
+def test_keys_and_values_in_one_weight_are_told_what_works(fused):
+    """No layout describes them; tokens can be measured all the same, and the error says how."""
+    model, x = Stack(FusedKeysAndValues(fused), FusedKeysAndValues(fused)).eval(), torch.randn(2, 6, WIDTH)
+    with pytest.raises(InputError) as failed:
+        diagnose(model, x)
+    assert str(failed.value) == (
+        f"no attention found in this Stack: blocks.0 has keys and values in one weight (q, proj, {fused}), which no "
+        "layout describes; measure tokens alone with diagnose(model, x, blocks='blocks.*', spectra=False)"
+    )
+    result = diagnose(model, x, blocks="blocks.*", spectra=False)
+    assert result.curve("cos")[-1] == pytest.approx(_mean_cosine(model(x)), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["qkv_all", "in_proj_qkv", "kvasir", "query", "q_kv", "mlp"])
+def test_other_names_are_not_taken_for_keys_and_values(name):
+    with pytest.raises(InputError, match=r"known names of value weights, but .*blocks='blocks\.\*', spectra=False"):
+        locate(Stack(nn.ModuleDict({name: nn.Linear(4, 8)})))
+
+
 def test_a_layout_of_ones_own(odd):
     layout = register("odd", value="give.weight", output="merge.weight")
     try:

@@ -17,6 +17,7 @@ from oversmooth.anatomy.layouts import LAYOUTS, Layout
 from oversmooth.anatomy.source import Source, joined_name, model_type
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.foreign import shortened
 
 MOST_LAYERS = 4096
 """Several times the depth of the deepest transformer ever trained."""
@@ -192,14 +193,43 @@ def _gaps(key: str, matches: list[_Match]) -> list[str]:
 def _nothing_found(source: Source, remarks: list[str]) -> str:
     known = {layout.value for layout in LAYOUTS}
     matrices = [name for name, shape in source.shapes.items() if len(shape) == 2]
-    have = f"its weights are called {matrices[0]} and so on" if matrices else "it has no weight matrices"
     if remarks:
         remark = remarks[0].removesuffix("; it is left out")
         return f"no attention found in {source.what}: {remark}; teach its layout with oversmooth.anatomy.register"
+    fused = next((name for name in matrices if _holds_keys_and_values(name)), None)
+    alone = f"measure tokens alone with diagnose(model, x, blocks={_blocks(fused or '', matrices)!r}, spectra=False)"
+    if fused is not None:
+        module = fused.rpartition(".")[0].rpartition(".")[0]
+        inside = [
+            name.removeprefix(f"{module}.").removesuffix(".weight") for name in matrices if name.startswith(module)
+        ]
+        return (
+            f"no attention found in {source.what}: {module or 'it'} has keys and values in one weight "
+            f"({', '.join(inside[:4])}), which no layout describes; {alone}"
+        )
+    if not matrices:
+        return f"no attention found in {source.what}: it has no weight matrices; give a transformer"
     return (
-        f"no attention found in {source.what}: none of the {len(known)} names of value weights that are known; {have}; "
-        "teach a layout with oversmooth.anatomy.register(name, value='….weight', output='….weight')"
+        f"no attention found in {source.what}: none of the {len(known)} known names of value weights, but "
+        f"{shortened(matrices[0], 40)} and so on; teach them with oversmooth.anatomy.register(name, value='….weight', "
+        f"output='….weight'), or {alone}"
     )
+
+
+_KEYS_AND_VALUES = re.compile(r"(to|w|c|in)?_?(kv|k_v|key_?value)s?(_?proj(ection)?|_?lin(ear)?)?")
+
+
+def _holds_keys_and_values(name: str) -> bool:
+    """Whether a weight is called as those are that hold keys and values, and no queries."""
+    return _KEYS_AND_VALUES.fullmatch(name.removesuffix(".weight").rpartition(".")[2].lower()) is not None
+
+
+def _blocks(name: str, matrices: list[str]) -> str:
+    """The blocks that a weight lies in, or the first that are numbered, as `diagnose` takes them."""
+    for one in (name, *matrices):
+        if number := re.search(r"(?<![^.])\d+(?=\.)", one):
+            return f"{one[: number.start()]}*"
+    return "…"
 
 
 def _check_depth(source: Source, depth: int) -> None:
