@@ -1,9 +1,11 @@
 """Tables of trained models as objects: the cells that were kept are theirs, and a new table is one file."""
 
+import io
 import subprocess
 import sys
 
 import pytest
+import rich.console
 from support.nightly import nightly
 from support.places import ROOT
 
@@ -140,3 +142,17 @@ def test_options_of_train_are_those_of_the_recipes():
     recipes = [recipe for both in train_command.TASKS.values() for recipe in both]
     kinds = {kind for recipe in recipes for kind in (type(recipe), type(recipe.shape))}
     assert set(offered) == {field.name for kind in kinds for field in option_fields(kind)}
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_a_table_loses_nothing_where_it_is_narrow(width):
+    """Every heading and every figure stands there whole; too narrow for columns, rows are stacked."""
+    head = ["", *(f"heading{column}" for column in range(9)), "whose"]
+    rows = [[f"model {row}", *(f"{row}{column}.25→7" for column in range(9)), "ours"] for row in range(3)]
+    console = rich.console.Console(width=width, file=io.StringIO())
+    console.print(table_text.terminal(head, rows))
+    text = console.file.getvalue()
+    for word in [cell for row in rows for cell in row] + head:
+        assert word in text
+    assert max(map(len, text.splitlines())) <= width
+    assert ("heading3  03.25→7" in text) == (width < 200)

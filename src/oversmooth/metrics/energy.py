@@ -1,4 +1,4 @@
-"""The energies whose gradient flow attention follows (THEORY §6, P2), for a given kernel.
+"""The energies whose gradient flow attention follows (THEORY §6, Nguyen et al.), for a given kernel.
 
 With ``k`` symmetric, one Euler step of the flow of J from ``u = V`` with step ``1 / Σ_j (k_ij + k_ji)`` is softmax
 attention, and one of E with ``λ_i = λ̃ / step_i`` and ``f = V⁰`` is NeuTRENO: ``A V + λ̃ (V⁰ − V)``.

@@ -21,6 +21,7 @@ from oversmooth.inputs import Inputs
 from oversmooth.models import Loaded
 from oversmooth.report.terminal import number
 from oversmooth.reproduce import table_text
+from oversmooth.reproduce.fitting_table import FittingTable
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import (
     AttnScale,
@@ -111,7 +112,7 @@ def rows(diagnoses: Sequence[Diagnosis | Refused]) -> list[tuple[str, ...]]:
 
 
 def table(diagnoses: Sequence[Diagnosis | Refused]) -> Table:
-    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    out = FittingTable(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for column, heading in enumerate(_COLUMNS):
         out.add_column(heading.replace(", ", "\n", 1), justify="right" if column else "left")
     for row in rows(diagnoses):

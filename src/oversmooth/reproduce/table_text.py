@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 def terminal(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Figures to the right, names and whose to the left; what is published is dimmed."""
+    """Figures to the right, names and whose to the left; what is published is dimmed. It fits any width."""
     from rich import box  # lazily: machines that train need not have it
-    from rich.table import Table
 
-    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
+    from oversmooth.reproduce.fitting_table import FittingTable
+
+    out = FittingTable(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
     for column, heading in enumerate(head):
         last = column == len(head) - 1
         # Where it is narrow, figures break over lines; headings, and whose figures they are, never do.

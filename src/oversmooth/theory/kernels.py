@@ -1,4 +1,4 @@
-"""How far attention is from the kernels that P2 derives NeuTRENO for: symmetric, positive semi-definite (THEORY §6).
+"""How far attention is from Nguyen et al.'s kernels, which are symmetric and positive semi-definite (THEORY §6).
 
 Attention is ``A = D⁻¹ K`` for a symmetric K and some positive diagonal D if and only if ``π_i A_ij = π_j A_ji`` for its
 stationary distribution π: what flows from i to j flows back. K is then the flow, up to a factor, and it is positive
@@ -92,7 +92,7 @@ def _stationary(A: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gradient_step(scores: Tensor, V: Tensor) -> Tensor:
-    """One step of P2's gradient flow from the values: attention itself for symmetric scores, and else not.
+    """One step of Nguyen et al.'s gradient flow from the values: attention itself for symmetric scores, and else not.
 
     ``Σ_j (k_ij + k_ji) v_j / Σ_j (k_ij + k_ji)`` with ``k = exp(scores)``.
 
@@ -108,7 +108,7 @@ def gradient_step(scores: Tensor, V: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gradient_flow(scores: Tensor, V: Tensor, f: Tensor, strength: float, times: Sequence[float]) -> Tensor:
-    """P2's gradient flow itself, of which attention is one Euler step of length 1 (THEORY §6).
+    """Nguyen et al.'s gradient flow itself, of which attention is one Euler step of length 1 (THEORY §6).
 
     ``u' = −Δt ∇E(u) = A_s u − u + λ̃ (f − u)`` from ``u(0) = V``, with A_s the attention of the kernel made symmetric.
     The equation is linear and, in the metric of the row sums, symmetric: it is solved by eigenvectors.

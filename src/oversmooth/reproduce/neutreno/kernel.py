@@ -1,4 +1,4 @@
-"""P2 derives attention as a gradient step for a symmetric kernel. How far from that are the kernels of real models?
+"""Nguyen et al. derive attention as a gradient step for a symmetric kernel. How far from that are real models?
 
     oversmooth reproduce neutreno kernel MODEL... --data DATA
 
@@ -6,7 +6,7 @@ Per layer, over inputs and heads:
 
 * asymmetry: of ``Π^½ A Π^−½``, π the stationary distribution: 0 where a symmetric kernel makes the attention;
 * least eigenvalue: of its symmetric part, whose greatest is 1; below 0 the kernel is not positive semi-definite;
-* the step: ``‖A − A'‖/‖A‖`` in the Frobenius norm, A' what P2's gradient step does for this kernel.
+* the step: ``‖A − A'‖/‖A‖`` in the Frobenius norm, A' what Nguyen et al.'s gradient step does for this kernel.
 
 Causal attention is left out: a token's kernel with a later one is 0 and not the other way round, so it is never
 symmetric. The paper reports none of these figures.
