@@ -10,7 +10,7 @@ from support.nightly import nightly
 from support.places import ROOT
 
 from oversmooth.cli import train as train_command
-from oversmooth.reproduce import cells
+from oversmooth.reproduce import cells, table_text
 from oversmooth.reproduce.table_registry import TABLES, all_tables
 from oversmooth.reproduce.tables.table2 import SHARES, Table2
 from oversmooth.reproduce.tables.table3 import Table3
