@@ -28,7 +28,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-exclude_patterns = ["_build", "_ext", "generated/partial", "**/.ipynb_checkpoints"]
+exclude_patterns = ["_build", "_ext", "generated", "**/.ipynb_checkpoints"]
 nitpicky = False  # annotations name private aliases, which have no page
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
@@ -92,6 +92,7 @@ def links_to_repository(_app, docname, source):
     for name in OPTIONAL:
         if not (DOCS / f"{name}.md").exists():
             source[0] = source[0].replace(f"\n{name}\n", "\n")
+    source[0] = source[0].replace(made_pages.GALLERY, made_pages.gallery_note(ROOT))
     source[0] = re.sub(r"\]\((\.\./[^)\s]+)\)", address, source[0])
 
 

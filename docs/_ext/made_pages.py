@@ -1,4 +1,6 @@
-"""Pages that are made from the code at build time: the command line, the JSON schema, the gallery's pages."""
+"""Pages that are made from the code: the command line, which is kept so that it can be read without the site; and, for
+the site alone, the JSON schema and the gallery's pages.
+"""
 
 import enum
 import inspect
@@ -7,7 +9,10 @@ import shutil
 import tomllib
 from pathlib import Path
 
-FRONT = "---\norphan: true\n---\n"
+COMMANDS = Path("docs") / "reference" / "commands.md"
+"""Kept, since whoever reads the repository has no site; `make docs` writes it again, and a test compares."""
+GALLERY = "<!-- where the pages are -->"
+"""In gallery.md: what the built site puts its link to."""
 
 
 def repository(root: Path) -> str:
@@ -17,7 +22,7 @@ def repository(root: Path) -> str:
 
 def write(root: Path, folder: Path) -> None:
     """All of them, into a folder that git ignores; files that would not change are left alone."""
-    _write(folder / "commands.md", _command_line())
+    _write(root / COMMANDS, command_line())
     schemas = folder / "extra" / "schema"
     schemas.mkdir(parents=True, exist_ok=True)
     for file in (root / "docs" / "schema").glob("*.json"):
@@ -25,7 +30,6 @@ def write(root: Path, folder: Path) -> None:
     pages = root / "out" / "gallery"  # where `make gallery` writes
     if (pages / "index.html").is_file():
         shutil.copytree(pages, folder / "extra" / "gallery-pages", dirs_exist_ok=True)
-    _write(folder / "partial" / "gallery-pages.md", _gallery_note((pages / "index.html").is_file()))
 
 
 def _write(path: Path, text: str) -> None:
@@ -34,13 +38,15 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _gallery_note(there: bool) -> str:
-    if there:
-        return "The page of every model: <a href='gallery-pages/index.html'>the gallery's pages</a>.\n"
-    return "The pages themselves are not part of this build: `make gallery docs` makes them and puts them here.\n"
+def gallery_note(root: Path) -> str:
+    """For the site alone."""
+    if (root / "out" / "gallery" / "index.html").is_file():
+        return "The page of every model: <a href='gallery-pages/index.html'>the gallery's pages</a>."
+    return "They are not part of this build."
 
 
-def _command_line() -> str:
+def command_line() -> str:
+    """Every command, its example and its options."""
     import typer
 
     from oversmooth.cli import app

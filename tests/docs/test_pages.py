@@ -28,8 +28,6 @@ def test_links_lead_somewhere(page: Path) -> None:
     for link in _LINK.findall(text):
         path, _, fragment = link.partition("#")
         target = page if not path else page.parent / path
-        if "generated" in Path(path).parts:  # made when the site is built
-            continue
         assert target.exists(), f"{page.name} links to {link}"
         if fragment and target.suffix == ".md":
             assert fragment in _anchors(target), f"{page.name} links to {link}; there are {sorted(_anchors(target))}"
@@ -58,7 +56,29 @@ def test_the_gallery_shows_the_figures_that_are_kept() -> None:
     from oversmooth.demo import gallery_table
 
     kept = json.loads((ROOT / "results" / "gallery.json").read_text(encoding="utf-8"))
-    assert (ROOT / "results" / "gallery.md").read_text(encoding="utf-8") == gallery_table.markdown(kept)
+    table = gallery_table.markdown(kept)
+    assert (ROOT / "results" / "gallery.md").read_text(encoding="utf-8") == table
+    assert table in (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8"), (
+        "copy results/gallery.md into docs/gallery.md"
+    )
+
+
+def test_the_reference_of_commands_is_what_the_commands_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is kept for whoever reads the repository without the site."""
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
+    import made_pages
+
+    kept = (ROOT / made_pages.COMMANDS).read_text(encoding="utf-8")
+    assert kept == made_pages.command_line(), "write docs/reference/commands.md again with make docs"
+
+
+def test_pages_can_be_read_without_the_site() -> None:
+    """What only the site puts together is linked beside it, and nothing links to what is made at build time."""
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        assert "(generated/" not in text, page.name
+        for included in re.findall(r"^```\{include\} (\S+)$", text, re.M):
+            assert f"]({included})" in text, f"{page.name} includes {included}, and does not link to it"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
