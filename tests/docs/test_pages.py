@@ -58,9 +58,8 @@ def test_the_gallery_shows_the_figures_that_are_kept() -> None:
     kept = json.loads((ROOT / "results" / "gallery.json").read_text(encoding="utf-8"))
     table = gallery_table.markdown(kept)
     assert (ROOT / "results" / "gallery.md").read_text(encoding="utf-8") == table
-    assert table in (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8"), (
-        "copy results/gallery.md into docs/gallery.md"
-    )
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    assert table in page, "copy results/gallery.md into docs/gallery.md"
 
 
 def test_the_reference_of_commands_is_what_the_commands_say(monkeypatch: pytest.MonkeyPatch) -> None:
