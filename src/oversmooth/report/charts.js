@@ -2,10 +2,17 @@
 // What every page of charts needs: drawing, legends that hide and show, what stands under the mouse, terms, enlarging, and
 // the view in the address. Text from the data only ever enters as text.
 
-const read = (id) => JSON.parse(document.getElementById(id).textContent);
+/** The data of the page; those of many large models are packed. */
+async function read(id) {
+  const element = document.getElementById(id), text = element.textContent;
+  if (!("packed" in element.dataset)) return JSON.parse(text);
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return JSON.parse(await new Response(stream).text());
+}
 const known = (value) => value !== null && value !== undefined;
 const find = (id) => document.getElementById(id);
-const { config, charts, models = [], at_once: atOnce = 6 } = read("drawn");
+const { config, charts, models = [], at_once: atOnce = 6 } = await read("drawn");
 
 /** An element with attributes and children; strings become text, never markup. */
 function make(tag, attributes = {}, ...children) {

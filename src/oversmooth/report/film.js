@@ -1,7 +1,7 @@
 // The film's clock: one slider moves every chart, and runs can be hidden.
 
-const { steps, runs } = read("diagnoses");
-const { panels, keys, first } = read("drawn");
+const { steps, runs } = await read("diagnoses");
+const { panels, keys, first } = await read("drawn");
 const short = (value) => (Math.abs(value) >= 1e4 || (value !== 0 && Math.abs(value) < 1e-3) ? value.toExponential(1) : String(Number(value.toPrecision(3)))).replace("-", "−").replace("e-", "e−");
 const said = (metric, value) => (panels[metric].percent ? `${Math.round(100 * value)} %`.replace("-", "−") : short(value));
 const drawable = (metric, value) => known(value) && !(panels[metric].log && value <= 0);

@@ -12,8 +12,6 @@ MOST_EIGENVALUES = 120_000
 """Of all spectra together, about 2.5 MB at most. BERT-base has 55,296."""
 _FEW = 6
 """Models whose spectra may fill the page; of more, other things do."""
-MOST_BYTES_TO_LOOK_AT = 1_200_000
-"""Of the single inputs of all models together, so that a page stays below 5 MB."""
 
 
 def packed(part: Any) -> Any:
@@ -75,23 +73,6 @@ def _plots(spectrum: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 def _size(plot: list[dict[str, Any]]) -> int:
     return sum(len(e["real"]) for e in plot)
-
-
-def leave_out(data: list[dict[str, Any]]) -> list[str]:
-    """Take single inputs out where there are more than a page can hold; a sentence that says whose."""
-    left, without = MOST_BYTES_TO_LOOK_AT, []
-    for entry in data:
-        shown = entry.get("one_input")
-        size = 0 if shown is None else sum(map(len, shown["similarity"])) + sum(map(len, shown["received"]))
-        if size > left:
-            entry["one_input"] = None
-            without.append(entry["model"]["name"])
-        else:
-            left -= size
-    if not without:
-        return []
-    whose = ", ".join(without) if len(without) <= 3 else f"{len(without)} of {len(data)} models"
-    return [f"To stay small, this page leaves out the tokens of {whose}; a page of that model alone has them."]
 
 
 def json_in_html(value: Any) -> str:

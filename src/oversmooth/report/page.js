@@ -1,6 +1,6 @@
 // Controls of the page of diagnoses: what is chosen, and which of the charts that came with it follow.
 
-const diagnoses = read("diagnoses");
+const diagnoses = await read("diagnoses");
 const FIRST = { model: 0, layer: 1, head: "joined", variant: "raw" };
 const chosen = { ...FIRST };
 const VARIANTS = { raw: "raw, as in the papers", folded: "norm folded in", observed: "norm and observed 1/σ" };

@@ -19,7 +19,8 @@ from oversmooth.metrics import METRICS
 from oversmooth.report import charts, headline, shell
 from oversmooth.report.charts.accuracy import error_of
 from oversmooth.report.charts.changes import stages
-from oversmooth.report.packing import json_in_html, leave_out, packed, thin
+from oversmooth.report.fitting import MOST_BYTES, MOST_PLAIN_BYTES, deflated, fit
+from oversmooth.report.packing import json_in_html, packed, thin
 from oversmooth.report.shell import check
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, fixed, number, percent, sentence
 from oversmooth.safety.errors import InputError
@@ -43,23 +44,55 @@ def save(diagnoses: list[Diagnosis], path: Path, links: Links = ()) -> None:
 
 def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
     """The page of one model, or of several laid over each other."""
-    from markupsafe import Markup
-
     if not 1 <= len(diagnoses) <= MOST_MODELS:
         raise InputError(f"a page shows 1 to {MOST_MODELS} models and {len(diagnoses)} were given; choose among them")
     data = [diagnosis.to_dict() for diagnosis in diagnoses]
-    thinned, left_out = thin(data), leave_out(data)
+    thinned = thin(data)
     models = charts.shown(diagnoses, PAGE)
     drawn = {
         name: drawing for name, chart in charts.CHARTS.items() if chart.in_page and (drawing := _drawn(chart, models))
     }
+    values = _values(models, diagnoses, data, drawn, links)
+    drawn_text = json_in_html(
+        {
+            "config": PAGE.config,
+            "charts": drawn,
+            "models": [_chosen_from(m) for m in models],
+            "at_once": COLOURS_OF_MODELS,
+        }
+    )
+    payload = json_in_html(data)
+    if len(payload) + len(drawn_text) <= MOST_PLAIN_BYTES:
+        return _page(values, thinned, [], payload, drawn_text)
+    drawn_text = deflated(drawn_text)
+    rest = len(_page(values, thinned, [], "", drawn_text).encode("utf-8", "replace"))
+    left_out, more = fit(data, MOST_BYTES - rest)
+    values["looked"] = any(entry["one_input"] for entry in data)
+    return _page(values, thinned + more, left_out, deflated(json_in_html(data)), drawn_text, packed=True)
+
+
+def _page(
+    values: dict[str, Any], thinned: list[str], left_out: list[str], payload: str, drawn: str, packed: bool = False
+) -> str:
+    from markupsafe import Markup
+
+    texts = {"payload": Markup(payload), "drawn": Markup(drawn), "thinned": thinned, "left_out": left_out}
+    scripts = ("charts.js", "tokens.js", "page.js")
+    return shell.rendered("page.html.j2", scripts, len(values["models"]), packed=packed, **texts, **values)
+
+
+def _values(
+    models: list[charts.Shown],
+    diagnoses: list[Diagnosis],
+    data: list[dict[str, Any]],
+    drawn: dict[str, dict[str, Any]],
+    links: Links,
+) -> dict[str, Any]:
+    """What the template writes out."""
     labels = [model.label for model in models]
     more = f" and {len(labels) - _MOST_NAMED} more" if len(labels) > _MOST_NAMED else ""
-    return shell.rendered(
-        "page.html.j2",
-        ("charts.js", "tokens.js", "page.js"),
-        len(models),
-        models=[
+    return {
+        "models": [
             {
                 "label": model.label,
                 "colour": PAGE.colour(model.colour),
@@ -72,33 +105,20 @@ def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
             }
             for model, diagnosis in zip(models, diagnoses, strict=True)
         ],
-        names=", ".join(labels[:_MOST_NAMED]) + more,
-        finding=headline.finding(models),
-        differences=headline.differences(models),
-        disagreements=headline.disagreements(models),
-        many=len(models) > COLOURS_OF_MODELS,
-        at_once=COLOURS_OF_MODELS,
-        metrics=[metric for metric in METRICS.values() if metric.label],
-        sections=_sections(drawn),
-        thinned=thinned,
-        left_out=left_out,
-        looked=any(entry["one_input"] for entry in data),
-        any_massive=any(layer.without_massive for diagnosis in diagnoses for layer in diagnosis.layers),
-        beside=_beside(labels, diagnoses) if len(diagnoses) > 1 else [],
-        tested=_tested(labels, diagnoses),
-        links=links,
-        payload=Markup(json_in_html(data)),
-        drawn=Markup(
-            json_in_html(
-                {
-                    "config": PAGE.config,
-                    "charts": drawn,
-                    "models": [_chosen_from(m) for m in models],
-                    "at_once": COLOURS_OF_MODELS,
-                }
-            )
-        ),
-    )
+        "names": ", ".join(labels[:_MOST_NAMED]) + more,
+        "finding": headline.finding(models),
+        "differences": headline.differences(models),
+        "disagreements": headline.disagreements(models),
+        "many": len(models) > COLOURS_OF_MODELS,
+        "at_once": COLOURS_OF_MODELS,
+        "metrics": [metric for metric in METRICS.values() if metric.label],
+        "sections": _sections(drawn),
+        "looked": any(entry["one_input"] for entry in data),
+        "any_massive": any(layer.without_massive for diagnosis in diagnoses for layer in diagnosis.layers),
+        "beside": _beside(labels, diagnoses) if len(diagnoses) > 1 else [],
+        "tested": _tested(labels, diagnoses),
+        "links": links,
+    }
 
 
 def _drawn(chart: charts.Chart, models: list[charts.Shown]) -> dict[str, Any] | None:

@@ -34,12 +34,18 @@ def write(text: str, path: Path) -> None:
 
 
 def rendered(
-    template: str, scripts: tuple[str, ...], coloured: int, *, styles: tuple[str, ...] = (), **values: Any
+    template: str,
+    scripts: tuple[str, ...],
+    coloured: int,
+    *,
+    styles: tuple[str, ...] = (),
+    packed: bool = False,
+    **values: Any,
 ) -> str:
     """A page from its template.
 
     template: one of this folder's. scripts: files of this folder, in one scope. coloured: how many models there are.
-    styles: of this page alone.
+    styles: of this page alone. packed: whether its data are deflated.
     """
     import jinja2  # only pages need it
     from markupsafe import Markup
@@ -52,13 +58,14 @@ def rendered(
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"indexed": _indexed, "explained": _explained}
-    own = "(() => {\n" + "\n".join(text_of(name) for name in scripts) + "\n})();"
+    own = "(async () => {\n" + "\n".join(text_of(name) for name in scripts) + "\n})();"
     every = [library(), own]
     return environment.get_template(template).render(
         style=Markup("\n".join([css_variables(), _many_colours(coloured), *map(text_of, ("page.css", *styles))])),
         scripts=[Markup(script) for script in every],
         hashes=[policy_hash(script) for script in every],
         terms=TERMS,
+        packed=packed,
         **values,
     )
 
