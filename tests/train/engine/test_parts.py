@@ -114,6 +114,7 @@ def test_after_a_run_that_diverged_and_with_a_checkpoint(tmp_path):
 
 
 @nightly
+@pytest.mark.filterwarnings("ignore")  # of torch, about gradients it looks for itself
 @pytest.mark.parametrize("variants", [("plain", "plain"), ("neutreno:strength=0.4", "neutreno:strength=0.9")])
 def test_nothing_is_compiled_again(variants):
     from torch._dynamo.utils import counters

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from oversmooth.steering.attach import never_run
 from oversmooth.steering.ramps import fill_strengths, hold_strengths
 from oversmooth.train.engine import failure
 from oversmooth.train.engine.ranks import Ranks
@@ -90,7 +91,8 @@ def _begin_again(step: Step, task: Task) -> bool:
     may_differ: Any = {"seed": task.recipe.seed, "variant": task.recipe.variant}
     if replace(before.recipe, **may_differ) != task.recipe:
         return False
-    fresh = task.model()
+    with never_run():  # its weights are all that is wanted
+        fresh = task.model()
     kept = {name for name, _ in fresh.named_buffers()} - set(fresh.state_dict())
     own = dict(step.model.named_buffers())
     if any(not torch.equal(value, own[name].cpu()) for name, value in fresh.named_buffers() if name in kept):
