@@ -76,7 +76,12 @@ def _page(
 ) -> str:
     from markupsafe import Markup
 
-    texts = {"payload": Markup(payload), "drawn": Markup(drawn), "thinned": thinned, "left_out": left_out}
+    texts: dict[str, Any] = {
+        "payload": Markup(payload),
+        "drawn": Markup(drawn),
+        "thinned": thinned,
+        "left_out": left_out,
+    }
     scripts = ("charts.js", "tokens.js", "page.js")
     return shell.rendered("page.html.j2", scripts, len(values["models"]), packed=packed, **texts, **values)
 
