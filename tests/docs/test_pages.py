@@ -62,6 +62,7 @@ def test_the_gallery_shows_the_figures_that_are_kept() -> None:
     assert table in page, "copy results/gallery.md into docs/gallery.md"
 
 
+@nightly
 def test_the_reference_of_commands_is_what_the_commands_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is kept for whoever reads the repository without the site."""
     monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
