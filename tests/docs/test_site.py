@@ -64,7 +64,7 @@ def test_commands_and_schema_are_published(site: Path) -> None:
     text = (site / "reference/commands.html").read_text(encoding="utf-8")
     assert "oversmooth reproduce neutreno language" in text
     schema = json.loads((site / "schema/diagnosis-3.json").read_text(encoding="utf-8"))
-    assert schema["$id"] == "oversmooth/diagnosis/2"
+    assert schema["$id"] == "oversmooth/diagnosis/3"
 
 
 @pytest.mark.browser
