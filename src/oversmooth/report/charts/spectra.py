@@ -39,7 +39,9 @@ def eigenvalues(models: list[Shown], look: Look) -> Drawing:
         negative = sum(x < 0 for x in values) / len(values) if known is None else known
         encoding = {
             "x": {
-                **quantitative("from", "Re λ", {"domain": [-end, end], "nice": False}, tickCount=7, grid=False),
+                **quantitative(
+                    "from", "Re λ", {"domain": [-end, end], "nice": False}, tickCount=7, grid=False, labelSeparation=6
+                ),
                 "bin": "binned",
             },
             "x2": {"field": "to"},
