@@ -96,7 +96,11 @@ def test_groups_of_groups_are_means_over_pairs(grid):
         (39_500, ["in groups", "leaves out ρ rough and verdicts of single inputs from the JSON it offers."]),
         (30_000, ["in groups", "; eigenvalues of single heads."]),
         (24_000, ["eigenvalues of single heads; all but 64 eigenvalues of each layer; all but 16 eigenvalues"]),
-        (20_000, ["all but 16 eigenvalues", "leaves out the tokens of model 3, model 2"]),
+        (22_000, ["all but 16 eigenvalues of each layer; from that JSON also shares, means and radii of single heads"]),
+        (
+            19_500,
+            ["of single heads", "of model 0, model 1 in groups", "the tokens of model 3, model 2; a page"],
+        ),
     ],
 )
 def test_what_does_not_fit_is_taken_out_in_order_and_said(limit, said, monkeypatch):
@@ -132,6 +136,8 @@ def test_a_page_says_in_place_what_was_taken_out(monkeypatch):
     shown = held(small, "diagnoses")[0][0]["one_input"]
     assert shown["groups"] < 80
     assert shown["aggregated"]
+    monkeypatch.setattr(page, "MOST_BYTES", 1)
+    assert "this page leaves out the tokens of model 1, model 0" in page.render(found)  # though their section is gone
 
 
 @nightly

@@ -49,14 +49,12 @@ def fit(data: Data, room: int) -> tuple[list[str], list[str]]:
         for one in larger:
             if one["groups"] > most / 2:
                 _halve(one)
-    if grouped := [entry for entry in data if (entry.get("one_input") or {}).get("grouped")]:
-        for entry in grouped:
-            del entry["one_input"]["grouped"]
-        of_tokens.append(f"To stay below 5 MB, this page shows the tokens of {_whose(grouped, data)} in groups.")
+    grouped = [entry for entry in data if (entry.get("one_input") or {}).pop("grouped", False)]
     steps: list[tuple[Callable[[Data], None], str]] = [
         (_without_single_inputs, "ρ rough and verdicts of single inputs from the JSON it offers"),
         (_without_heads, "eigenvalues of single heads"),
         *((_with_few(count), f"all but {count} eigenvalues of each layer") for count in _FEW_EIGENVALUES),
+        (_without_any_heads, "from that JSON also shares, means and radii of single heads"),
     ]
     left_out = []
     for step, what in steps:
@@ -66,13 +64,15 @@ def fit(data: Data, room: int) -> tuple[list[str], list[str]]:
         left_out.append(what)
     if left_out:
         of_others.append(
-            f"To stay below 5 MB, this page leaves out {'; '.join(left_out)}. Shares, means and radii are of all; the "
-            "JSON that a diagnosis itself saves, and a page of fewer models, have more."
+            f"To stay below 5 MB, this page leaves out {'; '.join(left_out)}. Shares, means and radii listed are "
+            "of all; the JSON that a diagnosis itself saves, and a page of fewer models, have more."
         )
     without = []
     while _size(data) > room and (last := next((e for e in reversed(data) if e.get("one_input")), None)):
         last["one_input"] = None
         without.append(last)
+    if grouped := [entry for entry in grouped if entry["one_input"]]:
+        of_tokens.append(f"To stay below 5 MB, this page shows the tokens of {_whose(grouped, data)} in groups.")
     if without:
         of_tokens.append(
             f"To stay below 5 MB, this page leaves out the tokens of {_whose(without, data)}; a page of fewer models "
@@ -156,6 +156,11 @@ def _without_heads(data: Data) -> None:
         for heads in spectrum["heads"].values():
             for one in heads:
                 one |= {"real": [], "imag": []}
+
+
+def _without_any_heads(data: Data) -> None:
+    for spectrum in _spectra(data):
+        spectrum["heads"] = {variant: [] for variant in spectrum["heads"]}
 
 
 def _with_few(count: int) -> Callable[[Data], None]:

@@ -68,6 +68,8 @@ def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
     rest = len(_page(values, thinned, [], "", drawn_text).encode("utf-8", "replace"))
     left_out, more = fit(data, MOST_BYTES - rest)
     values["looked"] = any(entry["one_input"] for entry in data)
+    if not values["looked"]:  # there is no section on tokens that could say so
+        more, left_out = more + left_out, []
     return _page(values, thinned + more, left_out, deflated(json_in_html(data)), drawn_text, packed=True)
 
 
