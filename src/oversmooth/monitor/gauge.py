@@ -32,7 +32,7 @@ from oversmooth.monitor.hooks import (
 )
 from oversmooth.monitor.padding import Padding, decodes
 from oversmooth.monitor.reduced import band_norms, token_numbers
-from oversmooth.observe.depths import says_batch_first
+from oversmooth.observe.layout import says_batch_first
 from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError, reason
 
