@@ -224,9 +224,9 @@ class Monitor:
             self.history.about["blocks"] = self.gauge.ran
             wanted = {*self.tokens, *(("gradient_norm", "gradient_hfc") if due["gradients"] else ())}
             found |= {name: values for name, values in seen.items() if name in wanted}
-            if due["gradients"] and "gradient_norm" not in found:
-                self._warn("gradients of the passing batch are seen in models that run eagerly alone; give a probe")
-            elif due["gradients"] and self.gauge.is_scaled():
+            if due["gradients"] and (why := self.gauge.why_ungraded()):
+                self._warn(why)
+            if "gradient_norm" in found and self.gauge.is_scaled():
                 del found["gradient_norm"]
                 self._warn("a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False")
         if self.probe is not None:
