@@ -32,6 +32,8 @@ _TITLES = {
     "rho_smooth": "ρ_smooth of H",
     "asymmetry": "Asymmetry of H",
     "smoothing_share": "Heads that smooth",
+    "joined_rho_smooth": "ρ_smooth of all heads",
+    "joined_rho_rough": "ρ_rough of all heads",
     "strength": "Strength of steering",
     "room": "Distance to the flip",
     "gradient_norm": "Gradient",
@@ -40,7 +42,8 @@ _TITLES = {
 _AXES = {
     "change_attention": "log HFC/LFC", "change_mlp": "log HFC/LFC", "change_norm": "log HFC/LFC",
     "change_other": "log HFC/LFC", "negative_share": "share", "rho_smooth": "ρ_smooth", "asymmetry": "‖H − Hᵀ‖/‖H‖",
-    "smoothing_share": "share", "strength": "λ̃", "room": "room", "gradient_norm": "norm", "gradient_hfc": "share",
+    "smoothing_share": "share", "joined_rho_smooth": "ρ_smooth", "joined_rho_rough": "ρ_rough",
+    "strength": "λ̃", "room": "room", "gradient_norm": "norm", "gradient_hfc": "share",
 }  # fmt: skip
 _LOGARITHMIC = ("gradient_norm",)
 _NOTHING = [0.1, 1.0]
