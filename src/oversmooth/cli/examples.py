@@ -38,6 +38,9 @@ EXAMPLES = {
     "reproduce neutreno kernel": "oversmooth reproduce neutreno kernel bert-base-uncased --inputs 16 -o kernel.md",
     "reproduce neutreno energy": "oversmooth reproduce neutreno energy bert-base-uncased --strength 0.6 -o energy.md",
     "reproduce neutreno cosine": "oversmooth reproduce neutreno cosine bert-base-uncased gpt2 -o cosine.pdf",
+    "reproduce neutreno prediction": (
+        "oversmooth reproduce neutreno prediction --trained runs/plain/model.safetensors --data cifar100"
+    ),
     "reproduce neutreno robustness": (
         "oversmooth reproduce neutreno robustness --trained runs/plain/model.safetensors --data cifar100 -o robust.md"
     ),

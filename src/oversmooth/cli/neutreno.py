@@ -205,6 +205,49 @@ def robustness(
 
 
 @neutreno.command()
+def prediction(
+    trained: Annotated[
+        list[Path],
+        typer.Option("--trained", metavar="FILE", help="A plain model that oversmooth train wrote; may be repeated."),
+    ],
+    data: TrainingData = "cifar100",
+    results: Annotated[Path, typer.Option(help="Directory that keeps the cells.")] = Path("results"),
+    images: Annotated[int, typer.Option(help="Test images, the first ones.", min=1)] = 32,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")] = None,
+    device: TrainingDevice = None,
+    force: Force = False,
+) -> None:
+    """Show which λ̃ the spectra of plain models propose, beside the accuracy that training with λ̃ gave.
+
+    What was computed of a model is kept in results/neutreno/prediction; accuracies are those of the ablation's cells.
+    """
+    from oversmooth.reproduce import table_text
+    from oversmooth.reproduce.filling import Running
+    from oversmooth.reproduce.neutreno import prediction as recipe
+    from oversmooth.reproduce.neutreno.robustness import named
+    from oversmooth.safety import files
+    from oversmooth.train.tasks.images.data import load
+
+    if output is not None:
+        files.check_writable(output, (".md",))
+        files.check_apart([output], trained)
+    files.check_folder(results)
+    models = named(trained)
+    with status(f"reading {data}"):
+        test = load(data, "test")
+    with parts_done("images") as on_progress:
+        running = Running(device=device, force=force, on_message=say, on_progress=on_progress)
+        predictions = recipe.measure(models, test, results, images, running)
+    out.print(table_text.terminal(*recipe.rows(predictions, results)))
+    for note in recipe.notes(predictions, results):
+        out.print(note, style="dim", highlight=False, markup=False)
+    if output is not None:
+        with files.whole_file(output) as temporary:
+            temporary.write_text(recipe.markdown(predictions, results), encoding="utf-8")
+        out.print(f"wrote {output}", highlight=False, markup=False)
+
+
+@neutreno.command()
 def adaptation(
     model: Annotated[
         str | None,

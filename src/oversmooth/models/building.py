@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
@@ -19,6 +18,7 @@ from torch.nn.modules.module import (
 from oversmooth.anatomy.locate import MOST_LAYERS
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import free_memory, in_digits, in_words
+from oversmooth.safety.randomness import seeded
 
 # As configurations name them: num_hidden_layers, n_layer, encoder_layers, depths; hidden_size, n_embd, n_positions.
 _DEPTH = re.compile(r"(^|_)(layers?|blocks?|depths?|groups?|group_num)$")
@@ -91,8 +91,7 @@ def watched(name: str) -> Iterator[None]:
             hook.remove()
 
 
-def seeded(seed: int, make: Any) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+def built_with(seed: int, make: Any) -> nn.Module:
+    with seeded(seed):
         made: nn.Module = make()
         return made

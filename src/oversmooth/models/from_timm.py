@@ -12,7 +12,7 @@ from torch import nn
 
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.models.building import check_numbers, seeded, watched
+from oversmooth.models.building import built_with, check_numbers, watched
 from oversmooth.models.hub import check_reachable, not_fetched
 from oversmooth.models.loaded import Loaded, Wanted, described
 from oversmooth.models.remote_code import arrays_only
@@ -85,7 +85,7 @@ def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded
     try:
         with watched(name), arrays_only():
             if random and folder is not None:
-                model = seeded(seed, lambda: timm.create_model(config["architecture"], pretrained=False))
+                model = built_with(seed, lambda: timm.create_model(config["architecture"], pretrained=False))
             elif folder is not None and (settings := config.get("oversmooth")):
                 (file,) = Checkpoint(folder).files
                 made = {k: config[k] for k in ("num_classes", "global_pool") if k in config} | _model_arguments(config)
@@ -95,7 +95,7 @@ def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded
             else:
                 if folder is not None:
                     Checkpoint(folder)  # says what is missing, cut off, or more than arrays
-                model = seeded(seed, lambda: timm.create_model(hub, pretrained=not random))
+                model = built_with(seed, lambda: timm.create_model(hub, pretrained=not random))
     except InputError:
         raise
     except Exception as error:  # timm and the hub raise exceptions of any type

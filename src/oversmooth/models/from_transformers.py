@@ -12,7 +12,7 @@ from typing import Any
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
-from oversmooth.models.building import check_numbers, seeded, watched
+from oversmooth.models.building import built_with, check_numbers, watched
 from oversmooth.models.from_timm import why_no_timm
 from oversmooth.models.hub import check_reachable, fetched_config, not_fetched, processor_folder
 from oversmooth.models.loaded import Loaded, Wanted, described
@@ -92,7 +92,7 @@ def from_transformers(
             if random:
                 make = partial(cls.from_config, trust_remote_code=trust) if hasattr(cls, "from_config") else cls
                 with watched(name):
-                    model = seeded(seed, lambda: make(config))
+                    model = built_with(seed, lambda: make(config))
             else:
                 with watched(name):
                     model, info = load.from_pretrained(

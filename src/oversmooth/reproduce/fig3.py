@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import torch
 from torch import nn
 
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
@@ -26,6 +25,7 @@ from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Inputs, Preprocessing
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.randomness import seeded
 from oversmooth.steering import Spectral, steer
 from oversmooth.train.engine.saved_model import recipe_of
 from oversmooth.train.tasks.images.recipe import Recipe, percent
@@ -120,8 +120,7 @@ def _own(seed: int, device: str | None) -> Loaded:
     from oversmooth.train.tasks.images.settings import Shape
     from oversmooth.train.tasks.images.vit import ViT
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model: nn.Module = ViT(Shape(patch=4))
     steps = Preprocessing(size=(32, 32))
     return Loaded(model.eval().to(device or "cpu"), "ViT-Ti", "vision", preprocessing=steps, argument="images")

@@ -29,7 +29,8 @@ _INTRO = (
     "is read from a cell in results/ by `oversmooth reproduce first-paper -o docs/first-paper.md`; what was not run is "
     "said to be missing. ± is the standard deviation over seeds (n − 1), their number in brackets.",
     "A figure agrees where it lies within three standard deviations of the published one (the larger spread of the "
-    "two), or within one point.",
+    "two), or within one point. A difference between two models is as uncertain as both together, which was not "
+    "published: it agrees in sign, or not.",
 )
 
 
@@ -56,6 +57,9 @@ def page(results: Path) -> str:
         kept = read_kept(table.recipes(), results, table.folder)
         parts.append(f"## {title}")
         command = " ".join(["oversmooth reproduce", *filter(None, (table.group, table.name)), *_options(table)])
+        if not kept:
+            parts.append(f"`{command}`: none of its {len(table.recipes())} cells has been run.")
+            continue
         parts.append(f"`{command}`: {len(kept)} of {len(table.recipes())} cells are there.")
         parts.append(table_text.markdown(*table.rows(kept), table.notes()).strip())
     return "\n\n".join(parts) + "\n"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import nn
@@ -192,9 +195,22 @@ def _arguments(owner: nn.Module) -> tuple[str, ...]:
         return ()
 
 
+_never_run: ContextVar[bool] = ContextVar("never run", default=False)
+
+
+@contextmanager
+def never_run() -> Iterator[None]:
+    """For models that are steered within the block and then only looked at: what others compiled stays."""
+    token = _never_run.set(True)
+    try:
+        yield
+    finally:
+        _never_run.reset(token)
+
+
 def recompile() -> None:
-    """Compiled code does not look again for hooks that were put on or taken off since."""
-    if "torch._dynamo" in sys.modules:
+    """Compiled code does not look again for hooks that were put on or taken off since, in any model of a class."""
+    if "torch._dynamo" in sys.modules and not _never_run.get():
         torch.compiler.reset()
 
 

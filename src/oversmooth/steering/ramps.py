@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from oversmooth.anatomy.live import check_is_module, unwrapped
-from oversmooth.anatomy.steered import steered_module
+from oversmooth.anatomy.steered import STEERED, steered_module
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.attach import put_on_later, recompile
-from oversmooth.steering.methods.base import MethodWithStrength, Part
+from oversmooth.steering.methods.base import Method, MethodWithStrength, Part
 from oversmooth.steering.record import Steering, steering_of
 
 
@@ -167,6 +168,65 @@ def ramp(model: nn.Module, to: float = 0.6, steps: int = 1000, *, method: str | 
     name = type(chosen).__name__
     _make_ready(inside, steering, chosen)
     return Ramp(inside, _Course(name, float(chosen.strength), end, steps, 0))
+
+
+def hold_strengths(model: nn.Module) -> None:
+    """Hold every fixed strength of a model, and of steered modules inside it, as an array that can be filled.
+
+    What is compiled or captured afterwards reads them anew in every pass. No number changes.
+
+    Args:
+        model: steered or not.
+    """
+    for module, steering in _steerings(model):
+        for site in steering.sites.values():
+            device = next(module.get_submodule(site.layer.name).parameters()).device
+            for where, part in site.parts.items():
+                if isinstance(site.methods[where], MethodWithStrength) and isinstance(
+                    part.__dict__.get("strength"), float
+                ):
+                    part.let_ramp(device)
+
+
+@torch.no_grad()
+def fill_strengths(model: nn.Module, methods: Sequence[Method]) -> bool:
+    """Give strengths that `hold_strengths` holds the values that these methods have.
+
+    Args:
+        model: steered by methods that differ from these in strengths above 0 alone.
+        methods: in the same order.
+
+    Returns:
+        Whether the model is steered by these now; if not, nothing was changed.
+    """
+    changes: list[tuple[Part, float]] = []
+    steerings = [steering for _, steering in _steerings(model)]
+    for steering in steerings:
+        if len(steering.methods) != len(methods):
+            return False
+        for acting, wanted in zip(steering.methods, methods, strict=True):
+            if acting == wanted:
+                continue
+            parts = _parts(steering, type(acting).__name__)
+            if not (
+                isinstance(acting, MethodWithStrength)
+                and isinstance(wanted, MethodWithStrength)
+                and parts  # none where the strength was 0
+                and all(part.ramped is not None for part in parts)
+                and wanted.strength
+                and dataclasses.replace(acting, strength=wanted.strength) == wanted
+            ):
+                return False
+            changes += [(part, wanted.strength) for part in parts]
+    for part, strength in changes:
+        assert isinstance(part.strength, torch.Tensor)
+        part.strength.fill_(strength)
+    return bool(steerings) or not methods
+
+
+def _steerings(model: nn.Module) -> list[tuple[nn.Module, Steering]]:
+    """Of a model and of the modules inside it."""
+    return [(module, module.__dict__[STEERED]) for module in model.modules() if STEERED in module.__dict__]
 
 
 def _chosen(steering: Steering, name: str | None) -> MethodWithStrength:

@@ -228,8 +228,15 @@ def check_a_run_is_cut_and_goes_on():
 
 
 def check_a_second_seed_takes_the_graph_over():
+    _take_over([replace(RECIPE, seed=seed) for seed in (0, 1, 0)])
+
+
+def check_another_strength_takes_the_graph_over():
+    _take_over([replace(RECIPE, variant=f"neutreno:strength={strength}") for strength in (0.4, 1.5, 0.4)])
+
+
+def _take_over(recipes):
     data, reuse = splits(), loop.Reuse()
-    recipes = [replace(RECIPE, seed=seed) for seed in (0, 1, 0)]
     together = [
         {name: value.cpu() for name, value in train(one, data, device="cuda", reuse=reuse).model.state_dict().items()}
         for one in recipes
@@ -239,6 +246,7 @@ def check_a_second_seed_takes_the_graph_over():
         alone = train(recipe, data, device="cuda").model.state_dict()
         assert all(torch.equal(arrays[name], value.cpu()) for name, value in alone.items()), recipe.title
     assert all(torch.equal(value, together[2][name]) for name, value in together[0].items())
+    assert any(not torch.equal(value, together[1][name]) for name, value in together[0].items())
 
 
 def check_a_loss_that_is_not_finite_names_its_layer():

@@ -8,7 +8,9 @@ from support import language_example, segmentation_example
 from support.nightly import nightly
 from support.train_example import RECIPE, splits
 
+from oversmooth.steering import steering_of
 from oversmooth.train.engine.loop import Reuse, WatchSettings, train
+from oversmooth.train.tasks.images.build import load_vit
 from oversmooth.train.tasks.images.task import ImagesTask
 from oversmooth.train.tasks.language.task import LanguageTask
 from oversmooth.train.tasks.segmentation.task import SegmentationTask
@@ -52,13 +54,45 @@ def test_a_second_seed_is_what_it_is_alone(name):
     assert any(not torch.equal(alone[0][0][key], alone[5][0][key]) for key in alone[0][0])
 
 
-def test_what_differs_in_more_than_the_seed_is_built_anew():
+STRENGTHS = {
+    "NeuTRENO": [f"neutreno:strength={s}" for s in (0.4, 1.5, 0.05)],
+    "two methods": [f"neutreno:strength={s} + featscale" for s in (0.6, 0.2)],
+    "both with a strength": [
+        f"centred:strength={a} + valueresidual:strength={b}" for a, b in ((0.3, 0.5), (0.3, 0.1), (0.7, 0.2))
+    ],
+}
+
+
+@pytest.mark.parametrize("name", STRENGTHS)
+def test_another_strength_is_what_it_is_alone(name, tmp_path):
+    """Figures, weights and the file that is written, which says the strength."""
+    data, reuse = splits(), Reuse()
+    for number, variant in enumerate(STRENGTHS[name]):
+        task = ImagesTask(replace(RECIPE, variant=variant, epochs=2, seed=number), data)
+        both = []
+        for kind, taken in (("shared", reuse), ("alone", None)):
+            folder = tmp_path / f"{kind} {number}"
+            result = train(task, device="cpu", folder=folder, watch=WatchSettings(monitor=3), reuse=taken)
+            both.append((weights(result), outcome(result)))
+        (arrays, figures), (own, same) = both
+        assert figures == same
+        assert all(torch.equal(arrays[key], value) for key, value in own.items())
+        written, _ = load_vit(tmp_path / f"shared {number}" / "model.safetensors")
+        assert steering_of(written).methods == task.recipe.methods()
+    assert reuse.reused == len(STRENGTHS[name]) - 1
+
+
+def test_what_differs_in_more_is_built_anew():
     data, reuse = splits(), Reuse()
     changed = [
         RECIPE,
         replace(RECIPE, lr=1e-3),
         replace(RECIPE, variant="neutreno:strength=0.4"),
+        replace(RECIPE, variant="neutreno:strength=0"),  # nothing is computed there
         replace(RECIPE, variant="neutreno:strength=0.5"),
+        replace(RECIPE, variant="neutreno:strength=0.5,learned"),
+        replace(RECIPE, variant="neutreno:strength=0.4,learned"),
+        replace(RECIPE, variant="valueresidual:strength=0.4"),
         replace(RECIPE, variant="sharpen"),
         replace(RECIPE, variant="sharpen", seed=1),  # its start is drawn with the seed, and is one of its settings
     ]
@@ -80,11 +114,14 @@ def test_after_a_run_that_diverged_and_with_a_checkpoint(tmp_path):
 
 
 @nightly
-def test_nothing_is_compiled_again():
+@pytest.mark.filterwarnings("ignore")  # of torch, about gradients it looks for itself
+@pytest.mark.parametrize("variants", [("plain", "plain"), ("neutreno:strength=0.4", "neutreno:strength=0.9")])
+def test_nothing_is_compiled_again(variants):
     from torch._dynamo.utils import counters
 
     data, reuse = splits(), Reuse()
-    task = [ImagesTask(replace(RECIPE, seed=seed, epochs=1), data) for seed in (0, 1)]
+    recipes = [replace(RECIPE, variant=variant, seed=seed, epochs=1) for seed, variant in enumerate(variants)]
+    task = [ImagesTask(recipe, data) for recipe in recipes]
     train(task[0], device="cpu", compiled=True, reuse=reuse)
     before = dict(counters["stats"])
     assert before["unique_graphs"] > 0

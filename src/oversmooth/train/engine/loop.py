@@ -55,8 +55,8 @@ def train(
     on_nan: when a step is not finite, "stop" says which layer was the first; "retry" goes back to the last checkpoint,
     or the beginning, and on with other draws, three times at most, and says so in the log and in the result.
 
-    reuse: given to several calls, lets runs that differ in the seed alone share what was compiled; each result's model
-    is then the next run's too.
+    reuse: given to several calls, lets runs that differ in the seed, or in the strength of a method, share what was
+    compiled; each result's model is then the next run's too.
     """
     if on_nan not in ON_NAN:
         raise InputError(f"on_nan is {on_nan!r}; choose 'stop' or 'retry'")

@@ -1,7 +1,8 @@
-"""What a run is built of; the next run takes it over where it differs in the seed alone.
+"""What a run is built of; the next run takes it over where it differs in the seed or the strength of a method alone.
 
 On a GPU building means compiling and capturing, which takes as long as many epochs of a small model. Nothing of it
-depends on the seed: weights, moments and the states of generators lie in tensors, and are filled again.
+depends on the seed or a strength: weights, moments, the states of generators and strengths lie in tensors, and are
+filled again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from oversmooth.steering.attach import never_run
+from oversmooth.steering.ramps import fill_strengths, hold_strengths
 from oversmooth.train.engine import failure
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.smoothing import SmoothingProbe
@@ -37,6 +40,7 @@ def build(task: Task, device: torch.device, ranks: Ranks, *, monitored: bool, co
     """
     task.check_memory(device)
     model = task.model().to(device)
+    hold_strengths(model)  # always, so that a run is the same whether or not it takes another's parts over
     try:
         step = Step(task, model, device, ranks, compiled=compiled)
         evaluation = task.evaluation(model, device, compiled=compiled)
@@ -84,13 +88,16 @@ def _begin_again(step: Step, task: Task) -> bool:
     before = step.task
     if type(before) is not type(task) or not task.has_data_of(before) or step.beside:
         return False
-    seed: Any = {"seed": task.recipe.seed}
-    if replace(before.recipe, **seed) != task.recipe or before.recipe.methods() != task.recipe.methods():
+    may_differ: Any = {"seed": task.recipe.seed, "variant": task.recipe.variant}
+    if replace(before.recipe, **may_differ) != task.recipe:
         return False
-    fresh = task.model()
+    with never_run():  # its weights are all that is wanted
+        fresh = task.model()
     kept = {name for name, _ in fresh.named_buffers()} - set(fresh.state_dict())
     own = dict(step.model.named_buffers())
     if any(not torch.equal(value, own[name].cpu()) for name, value in fresh.named_buffers() if name in kept):
         return False  # drawn with the seed, and not saved with the weights
+    if not fill_strengths(step.model, task.recipe.methods()):
+        return False
     step.begin_again(task, fresh)
     return True

@@ -227,7 +227,7 @@ class Step:
         self.generator.set_state(arrays["generator.augment"])
 
     def begin_again(self, task: Task, fresh: nn.Module) -> None:
-        """From the beginning of another run that differs in its seed alone; fresh has the weights it begins with."""
+        """From the beginning of another run of the same computation; fresh has the weights it begins with."""
         self.task, self.recipe, self.attempt = task, task.recipe, 0
         arrays = {f"model.{name}": value for name, value in fresh.state_dict().items()}
         for name, parameter in self.named.items():

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oversmooth.safety.randomness import seeded
 from oversmooth.steering import steer
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import Scores, steered_layers
@@ -52,8 +53,7 @@ class GlueTask(Task):
 
     def model(self) -> GlueModel:
         recipe = self.recipe
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.seed)
+        with seeded(recipe.seed):
             model = plain_model_of(recipe)
             pretrained, _ = load_model(self.given.pretrained, lambda _own: LanguageModel(recipe.shape))
             model.encoder.load_state_dict(pretrained.state_dict())

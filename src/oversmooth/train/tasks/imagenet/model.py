@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from oversmooth.safety.randomness import seeded
 from oversmooth.steering import steer
 from oversmooth.train.tasks.imagenet.recipe import Recipe
 from oversmooth.train.tasks.images.settings import Shape
@@ -57,8 +58,7 @@ def plain_model_of(recipe: Recipe) -> DroppingViT:
 
 def model_of(recipe: Recipe) -> DroppingViT:
     """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
+    with seeded(recipe.seed):
         model = plain_model_of(recipe)
         methods = recipe.methods()
         if methods:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.randomness import seeded
 from oversmooth.steering import fold, steer
 from oversmooth.train.engine.recipe import BaseRecipe, steered_layers
 from oversmooth.train.engine.saved_model import load_model
@@ -18,8 +18,7 @@ from oversmooth.train.tasks.images.vit import Attention, ViT
 
 def model_of(recipe: Recipe) -> ViT:
     """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
+    with seeded(recipe.seed):
         model = ViT(recipe.shape)
         if recipe.initialisation == "torch":
             for module in model.modules():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.randomness import seeded
 from oversmooth.steering import steer, steering_of
 from oversmooth.steering.reparametrized import compute
 from oversmooth.theory import asymmetry
@@ -27,8 +28,7 @@ WATCHED = 8
 
 def model_of(recipe: Recipe) -> LanguageModel:
     """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
+    with seeded(recipe.seed):
         model = LanguageModel(recipe.shape)
         if methods := recipe.methods():
             steer(model, methods, steered_layers(recipe.layers))

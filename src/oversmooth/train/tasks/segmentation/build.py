@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
-
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.randomness import seeded
 from oversmooth.steering import steer
 from oversmooth.train.tasks.segmentation.model import Encoder, MaskDecoder, Segmenter
 from oversmooth.train.tasks.segmentation.pretrained import resized_positions, vit_from_checkpoint
@@ -23,8 +22,7 @@ def model_of(recipe: Recipe) -> Segmenter:
 
     The encoder's are those of the checkpoint that the recipe names, if it does.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
+    with seeded(recipe.seed):
         model = plain_model_of(recipe)
         if recipe.encoder:
             _take_weights(model.encoder, recipe)

@@ -1,0 +1,128 @@
+"""What spectra predict for NeuTRENO's strength, beside what training gave: the rule, the files and the command."""
+
+import json
+import re
+import statistics
+from dataclasses import replace
+
+import pytest
+import torch
+from support.commands import run
+from support.train_example import blobs, plain
+
+from oversmooth.reproduce.filling import Running
+from oversmooth.reproduce.neutreno import prediction
+from oversmooth.reproduce.neutreno.ablation import STRENGTHS
+from oversmooth.reproduce.neutreno.prediction import Outcome, measure, outcomes, rows, verdict
+from oversmooth.reproduce.neutreno.robustness import named
+from oversmooth.safety.errors import InputError
+from oversmooth.steering import suggest
+from oversmooth.train.engine.saved_model import save_model
+from oversmooth.train.tasks.images.build import augment_of, load_vit, model_of
+
+
+def model_file(folder, variant="plain", seed=0):
+    recipe = plain(variant=variant, seed=seed)
+    path = folder / f"{seed}.safetensors"
+    save_model(model_of(recipe), recipe, path)
+    return path
+
+
+def measured(paths, results, images=3):
+    return measure(named(paths), blobs(6, 1), results, images, Running(device="cpu"))
+
+
+def cell(results, recipe, folder, accuracy):
+    path = results / folder / f"{recipe.key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = {"accuracy": accuracy, "seed": recipe.seed, "recipe": recipe.to_dict(), "day": "2026-01-01"}
+    path.write_text(json.dumps({"table": folder, "title": "", "hardware": "CPU", **facts}))
+
+
+SEEDS = {0.0: (0.30, 0.32), 0.4: (0.40, 0.44), 0.8: (0.41, 0.41)}
+"""Means 0.31, 0.42 and 0.41; the best one's standard error is 0.02."""
+
+
+@pytest.mark.parametrize(
+    ("proposed", "answer"),
+    [(0.4, "yes"), (0.75, "yes"), (0.05, "no"), (None, "nothing to compare"), (0.6, "yes")],
+)
+def test_within_one_standard_error_of_the_best(proposed, answer):
+    assert statistics.stdev(SEEDS[0.4]) / 2**0.5 == pytest.approx(0.02)
+    says = verdict(proposed, [Outcome(strength, values) for strength, values in SEEDS.items()])
+    assert answer in says
+    assert ("± 2.00 (standard error)" in says) == (proposed is not None)
+
+
+def test_what_cannot_be_decided_is_not():
+    one_seed = [Outcome(0.0, (0.3,)), Outcome(0.6, (0.4,))]
+    assert verdict(0.5, one_seed).endswith("of one seed, which has no standard error: undecided.")
+    assert verdict(0.5, one_seed[:1]).endswith("nothing is decided.")
+    assert verdict(0.5, []).endswith("nothing is decided.")
+
+
+def test_a_row_has_what_suggest_says_and_what_was_trained(tmp_path):
+    results, path = tmp_path / "results", model_file(tmp_path)
+    (there,) = measured([path], results).values()
+    model, recipe = load_vit(path)
+    x = augment_of(recipe).normalise(blobs(6, 1).images[:3].float())
+    expected = suggest(model, x)
+    assert there["strength"] == expected.strength
+    curve = {point["strength"]: point for point in there["curve"]}
+    for point in expected.curve:
+        assert curve[point.strength]["smoothing"] == pytest.approx(point.steered_share)
+        assert curve[point.strength]["rho_rough"] == pytest.approx(point.rho_rough, rel=1e-5)
+    cell(results, replace(recipe, seed=1), "table2", 0.25)
+    cell(results, recipe, "table2", 0.35)
+    cell(results, replace(recipe, variant="neutreno:strength=0.4"), "neutreno/ablation", 0.4)
+    cell(results, replace(recipe, variant="neutreno:strength=0.6"), "neutreno/methods", 0.5)
+    cell(results, replace(recipe, variant="neutreno:strength=0.6", lr=0.1), "neutreno/methods", 0.9)  # another recipe
+    assert outcomes(recipe, results) == [Outcome(0.0, (0.35, 0.25)), Outcome(0.4, (0.4,)), Outcome(0.6, (0.5,))]
+    table = {row[0]: row[1:] for row in rows({recipe: there}, results)[1]}
+    assert table["0"][3].startswith("30.00 ± 7.07 (2)")
+    assert table["0.4"][0] == f"{100 * expected.at(0.4).steered_share:.1f}"
+    assert table["0.6"][3] == "50.00 (1)"
+    assert table["0.8"][3] == "–"
+
+
+def test_computed_once_and_never_replaced(tmp_path, monkeypatch):
+    results, path = tmp_path / "results", model_file(tmp_path)
+    first = measured([path], results)
+    (file,) = (results / "neutreno" / "prediction").glob("*.json")
+    written = file.read_bytes()
+    monkeypatch.setattr(prediction, "suggest", None)
+    assert next(iter(measured([path], results).values()))["curve"] == next(iter(first.values()))["curve"]
+    with pytest.raises(InputError, match="is of images 3 and is asked for with 2"):
+        measured([path], results, images=2)
+    model, recipe = load_vit(path)
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    save_model(model, recipe, path)
+    with pytest.raises(InputError, match="is of weights"):
+        measured([path], results)
+    assert file.read_bytes() == written
+    for damage in (written[:50], written.replace(b'"curve"', b'"curves"'), b"[]"):
+        file.write_bytes(damage)
+        with pytest.raises(InputError, match="remove it to compute it again"):
+            measured([path], results)
+
+
+def test_models_that_are_not_plain_are_refused(tmp_path):
+    with pytest.raises(InputError, match="predictions are those of plain models"):
+        measured([model_file(tmp_path, "neutreno:strength=0.6")], tmp_path / "results")
+    assert not (tmp_path / "results" / "neutreno").exists()
+
+
+def test_the_command_shows_and_writes_the_table(tmp_path, monkeypatch, capsys, cifar):
+    recipe = replace(plain(), data="cifar100")
+    recipe = replace(recipe, shape=replace(recipe.shape, image=32, patch=8, classes=100))
+    save_model(model_of(recipe), recipe, tmp_path / "model.safetensors")
+    given = ("reproduce", "neutreno", "prediction", "--trained", tmp_path / "model.safetensors", "--data", cifar)
+    given = (*given, "--images", 2, "--results", tmp_path / "r", "--device", "cpu", "-o", tmp_path / "table.md")
+    assert run(monkeypatch, *given) == 0
+    assert "so nothing is decided" in re.sub(r"\s+", " ", capsys.readouterr().out)
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert lines[0] == "| λ̃ | cases that smooth, % | undecided, % | ρ_rough | accuracy, % |"
+    assert [line.split(" | ")[0] for line in lines[2:11]] == [f"| {s:g}" for s in (0.0, *STRENGTHS)]
+    assert run(monkeypatch, *given, "--images", 1) == 2
+    assert "name other --results" in re.sub(r"\s+", " ", capsys.readouterr().err)
