@@ -11,7 +11,7 @@ from support.places import DATA
 
 from oversmooth.safety import files
 from oversmooth.safety.errors import InputError
-from oversmooth.train.tasks.language import data
+from oversmooth.train.tasks.language import data, tokens
 from oversmooth.train.tasks.language.data import load_text
 from oversmooth.train.tasks.language.tokens import Tokenizer, tokenizer_of
 
@@ -78,7 +78,7 @@ def test_bytes_go_and_come_back(text):
     assert tokenizer.decode(ids) == text
 
 
-def test_bpe_is_that_of_tokenizers():
+def test_bpe_is_that_of_tokenizers(monkeypatch):
     pytest.importorskip("tokenizers")
     text = TRAIN * 30
     tokenizer = tokenizer_of(text, "bpe", 300, masked=True)
@@ -87,6 +87,9 @@ def test_bpe_is_that_of_tokenizers():
     assert len(ids) < len(TRAIN.encode())
     assert tokenizer.size <= 300
     assert tokenizer.mask == json.loads(tokenizer.json)["model"]["vocab"]["<mask>"]
+    monkeypatch.setattr(tokens, "_LINES", 2)  # however many lines are encoded at once
+    assert torch.equal(tokenizer.encode(TRAIN), ids)
+    assert tokenizer.encode("\n \n").shape == (0,)
 
 
 def test_words_are_what_transformers_makes_of_the_same_file():

@@ -21,6 +21,7 @@ from oversmooth.safety.libraries import import_library
 
 Kind = Literal["word", "bpe", "bytes"]
 UNKNOWN, END, MASK = "<unk>", "<eos>", "<mask>"
+_LINES = 20_000  # encoded at once: `tokenizers` keeps far more of a token than its number until that is taken
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,11 @@ class Tokenizer:
             unknown = self.vocabulary[UNKNOWN]
             return torch.tensor([self.vocabulary.get(word, unknown) for word in _words(text)], dtype=torch.int32)
         lines = [line for line in text.splitlines(keepends=True) if line.strip()]
-        encodings = _library().Tokenizer.from_str(self.json).encode_batch_fast(lines)
-        ids = [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
-        return torch.from_numpy(np.concatenate(ids) if ids else np.zeros(0, dtype=np.int32))
+        tokenizer, ids = _library().Tokenizer.from_str(self.json), [np.zeros(0, dtype=np.int32)]
+        for begin in range(0, len(lines), _LINES):
+            encodings = tokenizer.encode_batch_fast(lines[begin : begin + _LINES])
+            ids += [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
+        return torch.from_numpy(np.concatenate(ids))
 
     def decode(self, ids: Tensor) -> str:
         """The text again; of words, one space between them."""
