@@ -1,6 +1,6 @@
 """What watching costs: training with the monitor over the same training without, in one run; and the peak of memory.
 
-python benchmarks/monitor.py [--json FILE] [--rows vit,bert,minilm] [--passing] [--compiled] [--quick]
+python benchmarks/monitor.py [--json FILE] [--rows vit,bert,minilm] [--passing | --compiled] [--quick]
 
 * vit: ViT-Ti in `oversmooth.train`, a look every 50 steps. On a GPU as the paper has it (patch 2, batch 96, bf16, one
   CUDA graph); on a CPU with patch 4 and batch 16, in float32.
@@ -323,6 +323,9 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true", help="Trainer with torch_compile=True")
     parser.add_argument("--quick", action="store_true", help="few turns of small batches: a check that it runs")
     options = parser.parse_args()
+    if options.passing and options.compiled:
+        # Both models are of one class: code that was compiled for the one without hooks would serve the other.
+        parser.error("--passing and --compiled cannot be timed in one process; choose one of them")
     on_gpu = torch.cuda.is_available()
     rows = options.rows.split(",")
     size = SMALL if options.quick else FULL
