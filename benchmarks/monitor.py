@@ -1,11 +1,18 @@
-"""What watching costs: a training step with the monitor beside one without, in one run; and the peak of memory.
+"""What watching costs: training with the monitor over the same training without, in one run; and the peak of memory.
 
-python benchmarks/monitor.py [--json FILE] [--rows minilm,bert,vit] [--quick]
+python benchmarks/monitor.py [--json FILE] [--rows vit,bert,minilm] [--passing | --compiled] [--quick]
 
-On a GPU: BERT-base's size, batch 32 × 128, bf16 autocast, forward, backward and AdamW, eager and compiled; and ViT-Ti
-with batch 96. Without one: MiniLM's size in float32, on as many threads as torch has. Steps with and without the
-monitor take turns, so that what else the machine does hits both. A ratio is of every so many steps with their one
-look: what an idle step costs, the median over pairs, plus a look's share of so many steps.
+* vit: ViT-Ti in `oversmooth.train`, a look every 50 steps. On a GPU as the paper has it (patch 2, batch 96, bf16, one
+  CUDA graph); on a CPU with patch 4 and batch 16, in float32.
+* bert: BERT-base's size (12 × 768) fine-tuned by the real transformers.Trainer, batch 32 × 128, bf16, with
+  `SmoothingCallback(every=100)`: tokens alone, and with spectra of every head each 1,000 steps. On a GPU alone.
+* minilm: the same with MiniLM's size (6 × 384), on 2 CPU cores, in float32.
+
+Both trainings are in memory at once and take turns, a turn being one step on a CPU and ten on a GPU, so that a machine
+that slows down slows both. Hundreds of steps would take an hour on a CPU: what a turn takes without the monitor, with
+it but no look due, and with a look due is measured instead, each over the turn without that came just before it, and
+the ratio is ((every − 1) · not due + due) / (every · without), from medians. Peaks are of processes of their own: of
+the device's memory on a GPU, of the whole process on a CPU.
 """
 
 from __future__ import annotations
@@ -16,197 +23,357 @@ import multiprocessing
 import platform
 import resource
 import statistics
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import oversmooth
+from oversmooth.train.engine.ranks import joined
+from oversmooth.train.engine.result import WatchSettings
+from oversmooth.train.engine.training_run import Run
+from oversmooth.train.tasks.images.data import Images
+from oversmooth.train.tasks.images.data.splits import Splits
+from oversmooth.train.tasks.images.recipe import PAPER
+from oversmooth.train.tasks.images.settings import Shape
+from oversmooth.train.tasks.images.task import ImagesTask
 
 SIZES = {
     "minilm": dict(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536),
     "bert": dict(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072),
 }
-BATCH, TOKENS, PROBE = 32, 128, 8
-EVERY = {"minilm": 100, "bert": 100, "vit": 50}
+FULL, SMALL = (32, 128), (4, 32)
+"""Batch and tokens of a fine-tuning, and of a check that it runs."""
+EVERY = {"vit": 50, "bert": 100, "minilm": 100}
+SPECTRA_EVERY = 1000
+DEVICE = {"vit": "any", "bert": "cuda", "minilm": "cpu"}
+REACH = {
+    ("vit", "tokens"): 1.01,
+    ("bert", "tokens"): 1.01,
+    ("bert", "spectra"): 1.02,
+    ("minilm", "tokens"): 1.02,
+    ("minilm", "spectra"): 1.02,
+}
+REACH_MEMORY = 1.02
+NOT_DUE, DUE, WITH_SPECTRA = "not due", "due", "due, with spectra"
 
 
-def make(row: str, device: str) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor], Any]:
-    """(the model, its loss on a batch, a probe)."""
-    torch.manual_seed(0)
-    if row == "vit":
-        from oversmooth.train.tasks.images.settings import Shape
-        from oversmooth.train.tasks.images.vit import ViT
+@dataclass
+class Turns:
+    """Seconds of turns, each beside those of the turn without the monitor that came before it."""
 
-        model: nn.Module = ViT(Shape() if device == "cuda" else Shape(patch=4)).to(device)
-        size, batch = model.shape.image, 96 if device == "cuda" else 16
-        images, labels = torch.randn(batch, 3, size, size, device=device), torch.randint(100, (batch,), device=device)
-        return model, lambda m: nn.functional.cross_entropy(m(images), labels), images[:PROBE].clone()
+    steps: int
+    """Of one turn."""
+    pairs: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """By kind: (with the monitor, without)."""
+
+    def add(self, kind: str, watched: float, plain: float) -> None:
+        self.pairs.setdefault(kind, []).append((watched, plain))
+
+    def ratio(self, kind: str) -> float:
+        return statistics.median(watched / plain for watched, plain in self.pairs[kind])
+
+    def look(self, kind: str) -> float:
+        """What a look of this kind adds to a turn, in steps without the monitor; none where noise hides it."""
+        return max(0.0, self.ratio(kind) - self.ratio(NOT_DUE)) * self.steps
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step without the monitor."""
+        return statistics.median(plain for pairs in self.pairs.values() for _, plain in pairs) / self.steps
+
+
+def wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def settings(device: str) -> Any:
+    if device == "cuda":
+        return replace(PAPER, data="noise")
+    return replace(PAPER, data="noise", shape=Shape(patch=4), batch=16)
+
+
+def our_run(monitored: bool, device: torch.device, ranks: Any) -> Run:
+    """ViT-Ti as `oversmooth.train` runs it, on random images, without a folder."""
+    recipe = settings(device.type)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (60 * recipe.batch, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(100, (len(pixels),), generator=generator)
+    images = Images(pixels, labels, [str(label) for label in range(100)], "noise").to(device)
+    watch = WatchSettings(monitor=EVERY["vit"] if monitored else 0, evaluate=0, save=float("inf"))
+    run = Run(ImagesTask(recipe, Splits(images, images)), device, None, ranks, watch, None, None)
+    run.step.begin_epoch()
+    return run
+
+
+def steps_of(run: Run, count: int, *, due: bool) -> float:
+    """Seconds of so many steps of our trainer, a look due at the last of them or at none."""
+    wait()
+    begin = time.perf_counter()
+    for left in range(count, 0, -1):
+        run.step.done = EVERY["vit"] - (1 if due and left == 1 else 2)  # the step to come is one more
+        run._one()
+    wait()
+    return time.perf_counter() - begin
+
+
+def measured_ours(device: torch.device, rounds: int) -> Turns:
+    turns = Turns(steps=10 if device.type == "cuda" else 1)
+    with joined(device) as ranks:
+        plain, watched = our_run(False, device, ranks), our_run(True, device, ranks)
+        for run in (plain, watched, plain, watched):  # to warm up
+            steps_of(run, turns.steps, due=True)
+        for _ in range(rounds):
+            for kind in (NOT_DUE, DUE):
+                before = steps_of(plain, turns.steps, due=False)
+                turns.add(kind, steps_of(watched, turns.steps, due=kind == DUE), before)
+        assert len(watched.looks) == rounds + 2
+    return turns
+
+
+class Baton:
+    """Two threads that take turns: one works while the other waits."""
+
+    def __init__(self, runners: int) -> None:
+        self.runners, self.turn = runners, 0
+        self.gone: set[int] = set()
+        self.condition = threading.Condition()
+
+    def take(self, runner: int) -> None:
+        with self.condition:
+            self.condition.wait_for(lambda: self.turn == runner)
+
+    def pass_on(self, runner: int, *, leave: bool = False) -> None:
+        with self.condition:
+            if leave:
+                self.gone.add(runner)
+            left = [(runner + n) % self.runners for n in range(1, self.runners + 1)]
+            if self.turn == runner:
+                self.turn = next((one for one in left if one not in self.gone), runner)
+            self.condition.notify_all()
+
+
+def fine_tuning(
+    row: str, steps: int, output: Path, callbacks: Sequence[Any], *, size: tuple[int, int], compiled: bool
+) -> Any:
+    """The real Trainer with a BERT of the row's size and random tokens."""
     import transformers
 
-    model = transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES[row])).to(device)
-    ids = torch.randint(1000, 30000, (BATCH, TOKENS), device=device)
-    inputs = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "labels": torch.arange(BATCH, device=device) % 2,
-    }
-    return model, lambda m: m(**inputs).loss, {name: value[:PROBE].clone() for name, value in inputs.items()}
+    torch.manual_seed(0)
+    transformers.utils.logging.set_verbosity_error()
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES[row]))
+    batch, tokens = size
+    ids = torch.randint(1000, 30000, (8 * batch, tokens))
+    data = [
+        {"input_ids": line, "attention_mask": torch.ones_like(line), "labels": place % 2}
+        for place, line in enumerate(ids)
+    ]
+    on_gpu = DEVICE[row] == "cuda"
+    trainer = transformers.Trainer(
+        model=model,
+        args=transformers.TrainingArguments(
+            output_dir=str(output), max_steps=steps, per_device_train_batch_size=batch, bf16=on_gpu, use_cpu=not on_gpu,
+            torch_compile=compiled, report_to="none", save_strategy="no", logging_strategy="no", disable_tqdm=True,
+        ),
+        train_dataset=data,
+        callbacks=list(callbacks),
+    )  # fmt: skip
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
 
 
-class Training:
-    """Steps of one model, with or without a monitor."""
+def smoothing(every: int, spectra: int, passing: bool) -> Any:
+    from oversmooth.integrations import SmoothingCallback
 
-    def __init__(self, row: str, device: str, compiled: bool, **watch: Any) -> None:
-        self.model, self.loss, probe = make(row, device)
-        self.device, self.monitor = device, None
-        if watch:
-            ways = {} if watch.get("passing") else {"probe": probe}
-            self.monitor = oversmooth.Monitor(self.model, every=10**9, **ways, **watch)
-            self.monitor.steps = 1  # the first step would be a look
-            if self.monitor.gauge is not None:
-                self.monitor.gauge.arm(False)
-        self.run = torch.compile(self.model) if compiled else self.model
-        self.model.train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=device == "cuda")
-
-    def step(self) -> None:
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
-            loss = self.loss(self.run)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        if self.monitor is not None:
-            self.monitor.step()
-
-    def look(self) -> None:
-        assert self.monitor is not None
-        self.monitor.look()
+    return SmoothingCallback(every=every, spectra=spectra, passing=passing)
 
 
-def seconds(work: Callable[[], Any], device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    work()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
+def measured_trainer(row: str, rounds: int, *, size: tuple[int, int], passing: bool, compiled: bool) -> Turns:
+    """A look is due in every second turn, at its last step, and every second look has spectra."""
+    import transformers
+
+    turns = Turns(steps=10 if DEVICE[row] == "cuda" else 1)
+    baton, seconds = Baton(2), ([], [])  # type: tuple[list[float], ...]
+    watching = smoothing(2 * turns.steps, 2, passing)
+    kinds: list[str] = []
+
+    class Turn(transformers.TrainerCallback):
+        """Stands after the smoothing callback: a turn ends when that is done."""
+
+        def __init__(self, runner: int) -> None:
+            self.runner, self.began = runner, 0.0
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            baton.take(self.runner)
+            self.began = time.perf_counter()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+            if state.global_step % turns.steps:
+                return
+            wait()
+            seconds[self.runner].append(time.perf_counter() - self.began)
+            if self.runner:
+                kinds.append(kind_of(watching.history.rows, state.global_step))
+            baton.pass_on(self.runner)
+            baton.take(self.runner)
+            self.began = time.perf_counter()
+
+    def train(runner: int) -> None:
+        try:
+            trainers[runner].train()
+        finally:
+            baton.pass_on(runner, leave=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        steps = (4 * rounds + 2) * turns.steps
+        trainers = [
+            fine_tuning(row, steps, Path(folder) / name, callbacks, size=size, compiled=compiled)
+            for name, callbacks in (("plain", [Turn(0)]), ("watched", [watching, Turn(1)]))
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(train, (0, 1)))
+    assert watching.monitor is not None
+    assert not watching.monitor.failures, watching.monitor.failures
+    for plain, watched, kind in list(zip(*seconds, kinds, strict=True))[2:]:  # the first two are to warm up
+        turns.add(kind, watched, plain)
+    return turns
 
 
-def measured(row: str, device: str, compiled: bool, rounds: int) -> list[dict[str, Any]]:
-    plain = Training(row, device, compiled)
-    ways = {
-        "probe, tokens": dict(steering=False),
-        "probe, tokens and spectra per head": dict(steering=False, spectra=1),
-        "passing batch, tokens": dict(steering=False, passing=True),
-    }
-    watched = {name: Training(row, device, compiled, **settings) for name, settings in ways.items()}
-    for training in (plain, *watched.values()):
-        for _ in range(3 if device == "cuda" else 1):
-            training.step()
-    times: dict[str, list[float]] = {name: [] for name in ("without", *ways)}
-    looks: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        times["without"].append(seconds(plain.step, device))
-        for name, training in watched.items():
-            times[name].append(seconds(training.step, device))
-            if training.monitor is not None and training.monitor.gauge is None:
-                looks[name].append(seconds(training.look, device))
-            elif training.monitor is not None and training.monitor.gauge is not None:
-                training.monitor.gauge.arm(True)
-                due = seconds(training.step, device) + seconds(training.look, device)
-                looks[name].append(due - times[name][-1])
-                training.monitor.gauge.arm(False)
-    step = statistics.median(times["without"])
-    rows = []
-    for name in ways:
-        every = EVERY[row] * (10 if "spectra" in name else 1)
-        look, idle = statistics.median(looks[name]), statistics.median(times[name])
-        assert watched[name].monitor is not None
-        assert not watched[name].monitor.failures, watched[name].monitor.failures
-        pairs = [b / a for a, b in zip(times["without"], times[name], strict=True)]
-        rows.append(
-            {
-                "model": row,
-                "compiled": compiled,
-                "seen": name,
-                "every": every,
-                "look_in_steps": round(look / step, 3),
-                "idle_step_ratio": round(statistics.median(pairs), 4),
-                "ratio_of_looks_alone": round(1 + max(0.0, look) / (every * step), 4),
-                "ratio": round(statistics.median(pairs) + max(0.0, look) / (every * step), 4),
-                "step_ms": round(1000 * step, 1),
-                "idle_step_ms": round(1000 * idle, 1),
-                "look_ms": round(1000 * look, 1),
-            }
-        )
-    return rows
+def kind_of(rows: list[dict[str, Any]], step: int) -> str:
+    if not rows or rows[-1]["step"] != step:
+        return NOT_DUE
+    return WITH_SPECTRA if "negative_share" in rows[-1] else DUE
 
 
-def _peak(row: str, device: str, watch: dict[str, Any], answer: Any) -> None:
-    training = Training(row, device, False, **watch)
-    for _ in range(2):
-        training.step()
-        if training.monitor is not None:
-            training.look()
-    peak = (
-        torch.cuda.max_memory_allocated()
-        if device == "cuda"
-        else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    )
-    answer.put(peak)
+def entries(row: str, turns: Turns, memory: float) -> list[dict[str, Any]]:
+    every, idle, look = EVERY[row], turns.ratio(NOT_DUE), turns.look(DUE)
+    ways = {"tokens": look / every}
+    if WITH_SPECTRA in turns.pairs:
+        more = max(0.0, turns.look(WITH_SPECTRA) - look)
+        ways["spectra"] = look / every + more / SPECTRA_EVERY
+    return [
+        {
+            "row": row,
+            "seen": seen,
+            "every": every,
+            **({"spectra_every": SPECTRA_EVERY} if seen == "spectra" else {}),
+            "reach": REACH[row, seen],
+            "ratio": round(idle + looks, 4),
+            "ratio_not_due": round(idle, 4),
+            "ratio_of_looks_alone": round(1 + looks, 4),
+            "look_in_steps": round(turns.look(DUE if seen == "tokens" else WITH_SPECTRA), 3),
+            "step_ms": round(1000 * turns.step, 2),
+            "turns": {kind: len(pairs) for kind, pairs in turns.pairs.items()},
+            "peak_memory_ratio": memory,
+        }
+        for seen, looks in ways.items()
+    ]
 
 
-def peak(row: str, device: str, **watch: Any) -> int:
+def _peak(row: str, monitored: bool, size: tuple[int, int], passing: bool, compiled: bool, answer: Any) -> None:
+    on_gpu = torch.cuda.is_available() and DEVICE[row] != "cpu"
+    if row == "vit":
+        device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+        with joined(device) as ranks:
+            run = our_run(monitored, device, ranks)
+            for _ in range(3):
+                steps_of(run, 1, due=True)
+    else:
+        if not on_gpu:
+            torch.set_num_threads(min(2, torch.get_num_threads()))
+        with tempfile.TemporaryDirectory() as folder:
+            callbacks = [smoothing(1, 1, passing)] if monitored else []
+            fine_tuning(row, 3, Path(folder), callbacks, size=size, compiled=compiled).train()
+    answer.put(torch.cuda.max_memory_allocated() if on_gpu else resident_peak())
+
+
+def resident_peak() -> int:
+    """Bytes. What getrusage says of a process may be its parent's, whose memory it had when it was made."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return 1024 * int(line.split()[1])
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def peak(row: str, monitored: bool, size: tuple[int, int], passing: bool, compiled: bool) -> int:
     """Bytes, of a process of its own."""
     context = multiprocessing.get_context("spawn")
-    answer = context.Queue()
-    process = context.Process(target=_peak, args=(row, device, watch, answer))
+    answer = context.SimpleQueue()
+    process = context.Process(target=_peak, args=(row, monitored, size, passing, compiled, answer))
     process.start()
-    size = int(answer.get())
     process.join()
-    return size
+    if process.exitcode:
+        raise SystemExit(f"the process that measures the memory of {row} failed")
+    return int(answer.get())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--rows", default="")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--rows", default="vit,bert,minilm")
+    parser.add_argument("--passing", action="store_true", help="the passing batch in place of a probe, in Trainer")
+    parser.add_argument("--compiled", action="store_true", help="Trainer with torch_compile=True")
+    parser.add_argument("--quick", action="store_true", help="few turns of small batches: a check that it runs")
     options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    rows = options.rows.split(",") if options.rows else ["bert", "vit"] if device == "cuda" else ["minilm"]
-    rounds = 3 if options.quick else 50 if device == "cuda" else 8
-    found = []
-    for row in rows:
-        for compiled in (False, True) if device == "cuda" else (False,):
-            found += measured(row, device, compiled, rounds)
-    without = {row: peak(row, device) for row in rows}
-    memory = {row: round(peak(row, device, steering=False) / without[row], 4) for row in rows}
-    machine = (
-        torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    )
-    result = {
-        "device": machine,
+    if options.passing and options.compiled:
+        # Both models are of one class: code that was compiled for the one without hooks would serve the other.
+        parser.error("--passing and --compiled cannot be timed in one process; choose one of them")
+    on_gpu = torch.cuda.is_available()
+    rows = options.rows.split(",")
+    size = SMALL if options.quick else FULL
+    if unknown := [row for row in rows if row not in EVERY]:
+        parser.error(f"there is no row {unknown[0]!r}; choose among {', '.join(EVERY)}")
+    threads = f"{platform.machine()}, {torch.get_num_threads()} threads"
+    result: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if on_gpu else threads,
         "torch": torch.__version__,
         "oversmooth": oversmooth.__version__,
-        "rounds": rounds,
-        "rows": found,
-        "peak_memory_ratio": memory,
+        "from": "the passing batch" if options.passing else "a probe of 8 inputs",
+        "compiled": options.compiled,
+        "quick": options.quick,
+        "batch_and_tokens": size,
+        "rows": [],
+        "not_run": {},
     }
-    for entry in found:
-        print(
-            f"{entry['model']:<8} {'compiled' if entry['compiled'] else 'eager':<9} {entry['seen']:<36} every "
-            f"{entry['every']:>5}: {entry['ratio']:.4f} (looks alone {entry['ratio_of_looks_alone']:.4f}; a look is "
-            f"{entry['look_in_steps']:.2f} steps)"
-        )
-    print(f"peak memory: {memory}")
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    for row in rows:
+        if DEVICE[row] == "cuda" and not on_gpu:
+            result["not_run"][row] = "there is no GPU"
+            print(f"{row}: not run, there is no GPU")
+            continue
+        on_device = on_gpu and DEVICE[row] != "cpu"
+        peaks = [peak(row, monitored, size, options.passing, options.compiled) for monitored in (False, True)]
+        if row == "vit":
+            device = torch.device("cuda", 0) if on_device else torch.device("cpu")
+            rounds = 2 if options.quick else 60 if on_device else 16
+            torch.set_float32_matmul_precision("high")
+            turns = measured_ours(device, rounds)
+        else:
+            if not on_device:
+                torch.set_num_threads(min(2, torch.get_num_threads()))
+            rounds = 1 if options.quick else 15 if on_device else 4
+            turns = measured_trainer(row, rounds, size=size, passing=options.passing, compiled=options.compiled)
+        result["rows"] += entries(row, turns, round(peaks[1] / peaks[0], 4))
+        for entry in [entry for entry in result["rows"] if entry["row"] == row]:
+            spectra = f", spectra every {SPECTRA_EVERY:,}" if entry["seen"] == "spectra" else ""
+            missed = "" if entry["ratio"] <= entry["reach"] else "  MISSED"
+            full = "" if entry["peak_memory_ratio"] <= REACH_MEMORY else "  MISSED"
+            print(
+                f"{row:7} tokens every {entry['every']}{spectra}: {entry['ratio']:.4f} of the time without (reach "
+                f"{entry['reach']:g}){missed}; not due {entry['ratio_not_due']:.4f}, looks alone "
+                f"{entry['ratio_of_looks_alone']:.4f}, a look is {entry['look_in_steps']:.2f} steps; peak memory "
+                f"{entry['peak_memory_ratio']:.4f} (reach {REACH_MEMORY:g}){full}",
+                flush=True,
+            )
+        if options.json:
+            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -89,6 +89,7 @@ def main() -> None:
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
         callbacks=[*callbacks, smoothing],
     )
+    trainer.remove_callback(transformers.PrinterCallback)  # every key of every look
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
     after = trainer.evaluate()["eval_loss"]

@@ -10,23 +10,28 @@ from torch import nn
 
 import oversmooth
 from oversmooth.integrations import LightningSmoothing
+from oversmooth.monitor.warning import MonitorWarning
 
 L = pytest.importorskip("lightning")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Module(L.LightningModule):
-    def __init__(self):
+    def __init__(self, make=watched.Known):
         super().__init__()
-        self.model = watched.Known()
+        self.model, self.losses, self.logs = make(), [], True
 
     def forward(self, x):
         return self.model(x)
 
     def training_step(self, batch, _):
         loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
-        self.log("loss", loss)
+        if self.logs:
+            self.log("loss", loss)
         return loss
+
+    def on_train_batch_end(self, outputs, *_):
+        self.losses.append(float(outputs["loss"]))
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
@@ -53,9 +58,10 @@ def loader():
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, torch.arange(32) % 4), 4, shuffle=True)
 
 
-def fitted(folder, callback=None, resume=None, **settings):
+def fitted(folder, callback=None, resume=None, prepare=None, make=watched.Known, **settings):
+    """(the trainer, the module, its logger). prepare: makes what is fitted of the module."""
     watched.seed()
-    module, logger = Module(), Numbers()
+    module, logger = Module(make), Numbers()
     trainer = L.Trainer(
         max_steps=8, accelerator="cpu", logger=logger, default_root_dir=folder, enable_progress_bar=False,
         enable_model_summary=False, enable_checkpointing=False, log_every_n_steps=4,
@@ -63,7 +69,7 @@ def fitted(folder, callback=None, resume=None, **settings):
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer.fit(module, loader(), ckpt_path=resume)
+        trainer.fit(module if prepare is None else prepare(module), loader(), ckpt_path=resume)
     return trainer, module, logger
 
 
@@ -87,6 +93,71 @@ def test_bit_for_bit_and_every_look_is_logged_at_its_step(passing, settings, tmp
     assert looked == callback.history.steps == [1, 3, 6]
     assert float(trainer.callback_metrics["oversmooth/last/cos"]) == pytest.approx(callback.history.curve("cos")[-1])
     assert not any(m._forward_hooks for m in seen.modules())
+
+
+def compiled_whole(module):
+    torch._dynamo.reset()
+    module.logs = False  # Lightning's log() is nothing that this dynamo can compile
+    return torch.compile(module, backend="aot_eager")
+
+
+def compiled_inside(module):
+    torch._dynamo.reset()
+    module.model.compile(backend="aot_eager")
+    return module
+
+
+@nightly
+@pytest.mark.parametrize(
+    ("prepare", "passing"), [(compiled_whole, False), (compiled_whole, True), (compiled_inside, False)]
+)
+def test_a_compiled_fit_is_bit_for_bit_the_same_and_every_layer_reports(prepare, passing, tmp_path):
+    from torch._dynamo.utils import counters
+
+    counts = []
+    fits = []
+    callback = LightningSmoothing(every=3, passing=passing)
+    for name, given in (("a", None), ("b", callback)):
+        counters.clear()
+        fits.append(fitted(tmp_path / name, given, prepare=prepare))
+        counts.append((counters["stats"]["unique_graphs"], dict(counters["graph_break"]), dict(counters["recompiles"])))
+    plain, seen = (module for _, module, _ in fits)
+    assert counts[0][0] >= 1, "nothing was compiled"
+    assert counts[0] == counts[1]
+    assert watched.same(plain, seen)
+    assert len(seen.losses) == 8
+    assert seen.losses == plain.losses
+    assert callback.monitor.failures == []
+    assert callback.history.steps == [1, 3, 6]
+    assert all(len(row["cos"]) == 3 and None not in row["cos"] for row in callback.history.rows)
+
+
+def test_the_passing_batch_of_a_module_that_is_compiled_inside_is_not_watched_and_it_is_said():
+    callback = LightningSmoothing(every=3, passing=True)
+    trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    with pytest.warns(MonitorWarning, match="smoothing is not watched: .* make the monitor before torch.compile"):
+        callback.setup(trainer, compiled_inside(Module()), "fit")
+    assert callback.monitor is None
+
+
+@nightly
+@pytest.mark.parametrize("passing", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_fit_with_checkpointing_is_bit_for_bit_the_same_and_every_layer_reports(reentrant, passing, tmp_path):
+    def make():
+        return watched.Own(checkpointing=reentrant)
+
+    _, plain, _ = fitted(tmp_path / "a", make=make)
+    callback = LightningSmoothing(every=3, passing=passing, blocks="model.layers.*", gradients=1 if passing else 0)
+    _, seen, _ = fitted(tmp_path / "b", callback, make=make)
+    assert watched.same(plain, seen)
+    assert len(seen.losses) == 8
+    assert seen.losses == plain.losses
+    assert callback.monitor.failures == []
+    assert callback.history.steps == [1, 3, 6]
+    assert all(len(row["cos"]) == 4 and None not in row["cos"] for row in callback.history.rows)
+    if passing:
+        assert all(len(row["gradient_norm"]) == 3 and None not in row["gradient_norm"] for row in callback.history.rows)
 
 
 def test_a_fit_that_is_resumed_goes_on_without_double_steps(tmp_path):

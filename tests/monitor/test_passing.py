@@ -311,3 +311,48 @@ def test_the_scale_of_a_gradscaler_is_divided_out_or_the_norm_left_out():
     assert rows[0]["gradient_norm"][-1] == pytest.approx(float((2 * y).norm()), rel=1e-5)
     assert "gradient_norm" not in rows[1]
     assert rows[1]["gradient_hfc"] == pytest.approx(rows[0]["gradient_hfc"], rel=1e-5)
+
+
+def test_gradients_of_compiled_code_are_left_out_with_a_sentence_and_a_probe_has_them():
+    def loss(out, _):
+        return out.square().sum()
+
+    torch.manual_seed(0)
+    model, x = net(), torch.randn(2, 4, 16)
+    monitor = oversmooth.Monitor(model, passing=True, every=1, blocks="layers.*", gradients=1)
+    compiled = torch.compile(model, backend="aot_eager")
+    loss(compiled(x), x).backward()
+    with pytest.warns(MonitorWarning, match="not seen in compiled code; give a probe that comes with a loss"):
+        monitor.step()
+    (row,) = monitor.history.rows
+    assert len(row["cos"]) == 1 + len(model.layers)
+    assert "gradient_norm" not in row
+    monitor.close()
+    probed = oversmooth.Monitor(compiled, probe=x, every=1, blocks="layers.*", gradients=1, loss=loss)
+    probed.step()
+    assert probed.failures == []
+    arrays = []
+    handles = [layer.register_forward_hook(lambda *given: arrays.append(given[-1])) for layer in model.layers]
+    gradients = torch.autograd.grad(loss(model.eval()(x), x), arrays)
+    for handle in handles:
+        handle.remove()
+    norms = probed.history.rows[0]["gradient_norm"]
+    assert norms == pytest.approx([float(g.norm()) for g in gradients], rel=1e-4)
+
+
+def test_frozen_blocks_have_no_gradient_and_the_others_have():
+    torch.manual_seed(0)
+    model, x = net(), torch.randn(2, 4, 16)
+    for parameter in model.layers[0].parameters():
+        parameter.requires_grad_(False)
+    monitor = oversmooth.Monitor(model, passing=True, every=1, blocks="layers.*", gradients=1)
+    model(x).square().sum().backward()
+    monitor.step()
+    norms = monitor.history.rows[0]["gradient_norm"]
+    assert norms[0] is None
+    assert all(value > 0 for value in norms[1:])
+    model.requires_grad_(False)
+    model(x)
+    with pytest.warns(MonitorWarning, match="no block had a gradient in the passing batch"):
+        monitor.step()
+    assert "gradient_norm" not in monitor.history.rows[1]

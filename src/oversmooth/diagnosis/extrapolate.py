@@ -20,7 +20,7 @@ from oversmooth.diagnosis.facts import Number, plain
 from oversmooth.diagnosis.parts import Course, Extrapolation
 from oversmooth.observe.stages import SeenBlock
 from oversmooth.observe.study import inverse_sigma, without_dropout
-from oversmooth.observe.watch import batch_first, first_tensor, results_like
+from oversmooth.observe.watch import as_tokens, first_tensor, results_like
 from oversmooth.safety.errors import InputError, about
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
@@ -230,15 +230,17 @@ def _settled(run: Simulation) -> str:
 
 def _real(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int) -> Course | None:
     """The blocks themselves, run again on what the last one gave, with their other arguments unchanged."""
-    attention, given = modules[blocks[-1].layer.name], first_tensor(blocks[-1].args, blocks[-1].kwargs)
-    # As the blocks take it: `batch_first` is its own inverse, except for a single array.
-    x = blocks[-1].y[0] if given.ndim == 2 else batch_first(attention, blocks[-1].y)
+    last = blocks[-1]
+    given = first_tensor(last.args, last.kwargs)
+    first = last.layouts.get(last.layer.block, getattr(modules[last.layer.name], "batch_first", True))
+    # As the blocks take it: `as_tokens` is its own inverse, except for a single array.
+    x = last.y[0] if given.ndim == 2 else as_tokens(last.y, first)
     A = blocks[-1].A
     mask = None if A is None or A.mask is None else A.mask[:, 0]
 
     def ratio(x: Tensor) -> Number:
         shown = None if mask is None else mask[:1]
-        return plain(metrics.summary(batch_first(attention, x)[:1], mask=shown, cosines=False).log_hfc_lfc[0])
+        return plain(metrics.summary(as_tokens(x, first)[:1], mask=shown, cosines=False).log_hfc_lfc[0])
 
     depths, values = [0.0], [ratio(x)]
     try:

@@ -32,7 +32,7 @@ from oversmooth.monitor.hooks import (
 )
 from oversmooth.monitor.padding import Padding, decodes
 from oversmooth.monitor.reduced import band_norms, token_numbers
-from oversmooth.observe.depths import says_batch_first
+from oversmooth.observe.layout import says_batch_first
 from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError, reason
 
@@ -85,6 +85,11 @@ class Gauge:
         """Depths in the order in which the last pass reached them."""
         self.outer: int | None = None
         """The outermost of the modules around the blocks that ran since it was armed: a pass begins with it."""
+        self.graded: set[int] = set()
+        """Depths whose gradient was heard since it was armed, or is written anew by a CUDA graph."""
+        self.replayed: set[int] = set()
+        self.compiled = False
+        """Whether compiled code has called: it hears no gradients."""
         self.last = 0
         """Where the last array lay in memory."""
         self.number = id(self)
@@ -236,6 +241,7 @@ class Gauge:
             if not self.batch_first:
                 gradient = gradient.transpose(0, 1)
             norm, share = band_norms(gradient)
+            (self.replayed if is_captured(gradient) else self.graded).add(depth)
             scale = getattr(self.scaler, "_scale", None)  # on its device
             if scale is not None:
                 norm = norm / scale.to(norm.device)
@@ -255,7 +261,7 @@ class Gauge:
         """Say whether the next step is looked at; nothing waits."""
         self.due = due
         self.flag.fill_(due)
-        self.outer, self.mask, self.troubles = None, None, []
+        self.outer, self.mask, self.troubles, self.graded = None, None, [], set(self.replayed)
         if due:
             self.buffer.zero_()
 
@@ -268,7 +274,7 @@ class Gauge:
             self.arm(self.due)
 
     @torch.no_grad()
-    def read(self) -> dict[str, list[float]]:
+    def read(self) -> dict[str, list[float | None]]:
         """What the last step showed, by metric and depth in the order in which blocks ran.
 
         Raises:
@@ -282,14 +288,18 @@ class Gauge:
         self._check_reported([not row[0] for row in table])
         order = self._checked_order()
         table = [table[depth] for depth in order]
-        row = {"hfc_lfc": [_exp(entry[1]) for entry in table], "cos": [entry[2] for entry in table]}
+        row: dict[str, list[float | None]] = {
+            "hfc_lfc": [_exp(entry[1]) for entry in table],
+            "cos": [entry[2] for entry in table],
+        }
         if self.ranks and len(self.samples) == self.depths:
             by_depth = [ranks_of(singular_values(x, mask=mask)) for x, mask in map(self.samples.__getitem__, order)]
             for name in _RANKS:
                 row[name] = torch.stack([ranks[name].mean() for ranks in by_depth]).tolist()
-        if self.gradients and any(entry[3] for entry in table):
-            row["gradient_norm"] = [entry[3] for entry in table[1:]]
-            row["gradient_hfc"] = [entry[4] for entry in table[1:]]
+        if self.graded:
+            heard = [(entry, depth in self.graded) for entry, depth in zip(table, order, strict=True)][1:]
+            row["gradient_norm"] = [entry[3] if known else None for entry, known in heard]
+            row["gradient_hfc"] = [entry[4] if known else None for entry, known in heard]
         return row
 
     @property
@@ -322,6 +332,20 @@ class Gauge:
         if sorted(self.order) != list(range(self.depths)) or self.order[0] != 0:
             raise InputError("blocks run in another order than that of their names, in compiled code; give a probe")
         return self.order
+
+    def why_ungraded(self) -> str:
+        """Why blocks showed no gradient, in a sentence; empty where all did, or only some are frozen."""
+        if self.compiled and len(self.graded) < self.depths - 1:
+            return (
+                "gradients of the passing batch are not seen in compiled code; give a probe that comes with a loss "
+                "(labels in it, or loss=) in place of passing=True, or train without torch.compile"
+            )
+        if self.graded:
+            return ""
+        return (
+            "no block had a gradient in the passing batch: all before the loss is frozen, or there was no backward "
+            "pass; leave gradients out"
+        )
 
     def is_scaled(self) -> bool:
         """Whether a GradScaler that is not known here may scale gradients."""
@@ -357,6 +381,7 @@ def _operator() -> Any:
         one = _GAUGES.get(number)
         if one is None or not (one.due or is_captured(x)):
             return
+        one.compiled = True
         try:
             if depth < 0:
                 one.begin(-1 - depth)

@@ -20,6 +20,7 @@ from oversmooth.monitor.padding import Padding, decodes
 from oversmooth.monitor.reduced import band_norms
 from oversmooth.observe import Observations, Observer, SeenBlock, Settings, study
 from oversmooth.observe.blocks import named_blocks, repeated_blocks
+from oversmooth.observe.collect import Look
 from oversmooth.observe.depths import Depths, every_depth, every_stream
 from oversmooth.observe.untouched import untouched
 from oversmooth.safety import arguments
@@ -199,10 +200,10 @@ def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> tuple[
 
 def parts(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
     """By part: the change of log HFC/LFC through it in every block."""
-    blocks, observed = _observed(eyes, probe, eyes.known("changes by part"), Settings(ranks=0, spectra=False, joined=0))
+    blocks, seen = observed(eyes, probe, eyes.known("changes by part"), Settings(ranks=0, spectra=False, joined=0))
     found: dict[str, list[float | None]] = {}
     for call in range(len(blocks)):
-        for change in changes(blocks, observed, call):
+        for change in changes(blocks, seen, call):
             name = f"change_{change.part if change.part in _PARTS else 'other'}"
             row = found.setdefault(name, [None] * len(blocks))
             if change.log_hfc_lfc is not None:
@@ -213,18 +214,29 @@ def parts(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
 def dominance(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
     """The share of (input, head) cases whose smoothing eigenvalue dominates, in every block."""
     settings = Settings(ranks=0, spectra=True, joined=0)
-    blocks, observed = _observed(eyes, probe, eyes.known("shares of dominance"), settings)
-    cases = [[v for row in observed.verdict.get(call, []) for v in row] for call in range(len(blocks))]
+    blocks, seen = observed(eyes, probe, eyes.known("shares of dominance"), settings)
+    cases = [[v for row in seen.verdict.get(call, []) for v in row] for call in range(len(blocks))]
     return {"smoothing_share": [share_of_smoothing(words) if words else None for words in cases]}
 
 
-def _observed(eyes: Eyes, probe: Probe, anatomy: Anatomy, settings: Settings) -> tuple[list[SeenBlock], Observations]:
+def observed(
+    eyes: Eyes, probe: Probe, anatomy: Anatomy, settings: Settings, look: Look | None = None
+) -> tuple[list[SeenBlock], Observations]:
+    """The blocks as one pass of the probe shows them, and what another one gives.
+
+    Args:
+        eyes: the model.
+        probe: what runs.
+        anatomy: of the model.
+        settings: what to compute.
+        look: gets every layer's attention, in place of dominance.
+    """
     mask = probe.mask(eyes)
     with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad():
         blocks = study(eyes.model, anatomy, lambda: probe.run(eyes.model), mask, attention=settings.spectra)
         for block in blocks:
             block.forget()
-        with Observer(eyes.model, blocks, settings) as observer:
+        with Observer(eyes.model, blocks, settings, look) as observer:
             observer.begin(mask=mask)
             probe.run(eyes.model)
     return blocks, observer.observations

@@ -19,6 +19,7 @@ from oversmooth.monitor.alarm import Alarm, Crossing
 from oversmooth.monitor.gauge import Gauge
 from oversmooth.monitor.history import History
 from oversmooth.monitor.hooks import check_not_compiled
+from oversmooth.monitor.joined import JoinedSpectra
 from oversmooth.monitor.looks import Probe, eyes_of
 from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.processes import fingerprint, mean_over, rank
@@ -58,6 +59,9 @@ class Monitor:
         parts: change by part (attention, MLP, norm) in every so many looks; 0: never.
         spectra: spectra of H (negative share, ρ_smooth, asymmetry) in every so many looks; 0: never.
         dominance: the share of heads whose smoothing eigenvalue dominates, in every so many looks; 0: never.
+        joined: ρ_smooth and ρ_rough of all heads together, for the probe's first input, in every so many looks; 0:
+            never. A thread computes them on copies, and they are in the first look after it is done, with the step they
+            are of as ``joined_step``.
         steering: of a steered model, strength, distance to the flip and whether promises hold.
         gradients: norm of the gradient after each block and its share of HFC in every so many looks; 0: never. From
             the passing batch, or from a probe that comes with a loss.
@@ -88,6 +92,7 @@ class Monitor:
         parts: int = 0,
         spectra: int = 0,
         dominance: int = 0,
+        joined: int = 0,
         steering: bool = True,
         gradients: int = 0,
         loss: Callable[[Any, Any], Tensor] | None = None,
@@ -104,8 +109,8 @@ class Monitor:
     ) -> None:
         wanted = checked(
             every=every, passing=passing, tokens=tokens, ranks=ranks, parts=parts, spectra=spectra, dominance=dominance,
-            gradients=gradients, steering=steering, loss=loss, alarms=alarms, sinks=sinks, together=together,
-            scaler=scaler,
+            joined=joined, gradients=gradients, steering=steering, loss=loss, alarms=alarms, sinks=sinks,
+            together=together, scaler=scaler,
         )  # fmt: skip
         self.every, self.tokens, self.ranks, self.cadences = wanted.every, wanted.tokens, wanted.ranks, wanted.cadences
         self.steering, self.together, self.sinks = wanted.steering, wanted.together, wanted.sinks
@@ -123,10 +128,12 @@ class Monitor:
             check_not_compiled(model)
         self.eyes = eyes_of(inside, blocks, stack, heads)
         if self.eyes.anatomy is None:
-            for what in ("parts", "spectra", "dominance"):
+            words = {"parts": "changes by part", "dominance": "shares of dominance", "joined": "joined spectra"}
+            for what in ("parts", "spectra", "dominance", "joined"):
                 if self.cadences[what]:
-                    self.eyes.known({"parts": "changes by part", "dominance": "shares of dominance"}.get(what, what))
+                    self.eyes.known(words.get(what, what))
         self.probe = None if probe is None else Probe(probe, loss)
+        self._joined = JoinedSpectra()
         self.should_stop = False
         """Whether an alarm asked for the training to stop."""
         self.crossings: list[Crossing] = []
@@ -224,14 +231,14 @@ class Monitor:
             self.history.about["blocks"] = self.gauge.ran
             wanted = {*self.tokens, *(("gradient_norm", "gradient_hfc") if due["gradients"] else ())}
             found |= {name: values for name, values in seen.items() if name in wanted}
-            if due["gradients"] and "gradient_norm" not in found:
-                self._warn("gradients of the passing batch are seen in models that run eagerly alone; give a probe")
-            elif due["gradients"] and self.gauge.is_scaled():
+            if due["gradients"] and (why := self.gauge.why_ungraded()):
+                self._warn(why)
+            if "gradient_norm" in found and self.gauge.is_scaled():
                 del found["gradient_norm"]
                 self._warn("a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False")
         if self.probe is not None:
-            seen, ran = looks.tokens(eyes, self.probe, self.tokens, self.ranks)
-            found |= seen
+            tokens, ran = looks.tokens(eyes, self.probe, self.tokens, self.ranks)
+            found |= tokens
             self.history.about["blocks"] = ran
             if due["parts"]:
                 found |= self._part(lambda probe: looks.parts(eyes, probe))
@@ -239,6 +246,10 @@ class Monitor:
                 found |= self._part(lambda probe: looks.dominance(eyes, probe))
             if due["gradients"]:
                 found |= self._part(lambda probe: looks.gradients(eyes, probe))
+            # Where looks are averaged over processes, all of them have it in the same one.
+            found |= self._part(lambda _: self._joined.ready(wait=self._is_together()))
+            if due["joined"]:
+                self._guarded(lambda: self._joined.begin(eyes, self.probe, step))  # type: ignore[arg-type]
         if due["spectra"]:
             found |= self._part(lambda _: looks.in_full_precision(lambda: looks.spectra(eyes)))
         if self.steering and steered_as(eyes.model) is not None:
@@ -342,7 +353,10 @@ class Monitor:
         return self.gauge is None or bool(self.gauge.handles)
 
     def close(self) -> None:
-        """Take hooks off the model and close the sinks that were opened here."""
+        """Take hooks off the model and close the sinks that were opened here; what a thread computes is waited for."""
+        late = self._part(lambda _: self._joined.ready(wait=True))
+        if late and self.history.rows:
+            self._guarded(lambda: self.history.add({**self.history.rows[-1], **late}))
         if self.gauge is not None:
             self.gauge.close()
         for sink in self.sinks:

@@ -23,6 +23,8 @@ LABELS = {
     "rho_smooth": "ρ_smooth of H",
     "asymmetry": "asymmetry ‖H − Hᵀ‖/‖H‖",
     "smoothing_share": "share of heads whose smoothing eigenvalue dominates",
+    "joined_rho_smooth": "ρ_smooth of all heads together",
+    "joined_rho_rough": "ρ_rough of all heads together",
     "strength": "strength of steering",
     "room": "distance to the flip",
     "gradient_norm": "norm of the gradient",
@@ -61,6 +63,6 @@ def keys(row: Row) -> dict[str, float]:
                 flat[f"oversmooth/last/{name}"] = known[-1][1]
             elif known and name not in TOKENS:
                 flat[f"oversmooth/mean/{name}"] = math.fsum(one for _, one in known) / len(known)
-        elif name != "step" and isinstance(value, (int, float)):
+        elif not name.endswith("step") and isinstance(value, (int, float)):
             flat[f"oversmooth/steering/{name}"] = float(value)
     return flat

@@ -21,12 +21,13 @@ _OF_CADENCES = {
     "parts": ("change_attention", "change_mlp", "change_norm", "change_other"),
     "spectra": ("negative_share", "rho_smooth", "asymmetry"),
     "dominance": ("smoothing_share",),
+    "joined": ("joined_rho_smooth", "joined_rho_rough"),
     "gradients": ("gradient_norm", "gradient_hfc"),
 }
 _OF_STEERING = ("strength", "room", "verified")
 _OF_TRAINERS = (
-    "blocks", "tokens", "ranks", "parts", "spectra", "dominance", "steering", "gradients", "loss", "alarms", "sinks",
-    "name", "stack", "heads", "together", "scaler",
+    "blocks", "tokens", "ranks", "parts", "spectra", "dominance", "joined", "steering", "gradients", "loss", "alarms",
+    "sinks", "name", "stack", "heads", "together", "scaler",
 )  # fmt: skip
 """What a trainer's callback takes for the monitor."""
 
@@ -41,7 +42,7 @@ class Wanted:
     ranks: int
     """Inputs whose ranks are computed; 0 where none is asked for."""
     cadences: dict[str, int]
-    """Looks between parts, spectra, dominance and gradients; 0: never."""
+    """Looks between parts, spectra, dominance, joined spectra and gradients; 0: never."""
     steering: bool
     alarms: list[Alarm]
     sinks: list[Sink]
@@ -63,6 +64,7 @@ def checked(
     parts: Any = 0,
     spectra: Any = 0,
     dominance: Any = 0,
+    joined: Any = 0,
     gradients: Any = 0,
     steering: Any = True,
     loss: Callable[..., Any] | None = None,
@@ -73,7 +75,9 @@ def checked(
 ) -> Wanted:
     """The settings of a `Monitor`, each refused in a sentence if it will not do."""
     given = _metrics(tokens)
-    cadences = {"parts": parts, "spectra": spectra, "dominance": dominance, "gradients": gradients}
+    cadences = {
+        "parts": parts, "spectra": spectra, "dominance": dominance, "joined": joined, "gradients": gradients,
+    }  # fmt: skip
     wanted = Wanted(
         every=arguments.whole(every, "every", least=1),
         passing=arguments.flag(passing, "passing"),
@@ -91,8 +95,9 @@ def checked(
         raise InputError(f"scaler is {arguments.shown(scaler)}; give torch's GradScaler, or False")
     if given and set(given) <= set(RANKS) and not wanted.ranks:
         raise InputError("ranks is 0 and tokens ask for ranks alone; give the number of inputs to compute them of")
-    if wanted.passing and (needy := [what for what in ("parts", "dominance") if wanted.cadences[what]]):
-        raise InputError(f"{needy[0]} cannot be seen in the passing batch; give a probe, or leave them out")
+    if wanted.passing and (needy := [what for what in ("parts", "dominance", "joined") if wanted.cadences[what]]):
+        what = {"joined": "joined spectra"}.get(needy[0], needy[0])
+        raise InputError(f"{what} cannot be seen in the passing batch; give a probe, or leave them out")
     if wanted.passing and "abs_cos" in given:
         raise InputError("abs_cos cannot be seen in the passing batch; give a probe, or choose 'cos'")
     for alarm in wanted.alarms:

@@ -79,7 +79,10 @@ class Observer:
         self._collect = Collect(blocks, settings, steered_as(model), look)
         layers: list[AttentionLayer] = list({block.layer.block: block.layer for block in blocks}.values())
         modules = dict(model.named_modules(remove_duplicate=False))
-        self._watch = Watch(modules, layers, self._collect, self._collect.parts, attention=settings.spectra)
+        layouts = dict(blocks[0].layouts)
+        self._watch = Watch(
+            modules, layers, self._collect, self._collect.parts, attention=settings.spectra, layouts=layouts
+        )
         self._begun = False
         self._collect.watch_factors = not model.training
         self.observations: Observations = self._collect.observations

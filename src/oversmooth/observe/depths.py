@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from oversmooth.metrics.rank import ranks_of, singular_values
 from oversmooth.metrics.summary import Summary, summary
+from oversmooth.observe.layout import own_word, seen_batch_first, telling
 from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError
 
@@ -48,14 +49,19 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
     inside: list[str] = []
     held: list[Tensor] = []
     """What enters the first block, where only its insides show which axis is the batch."""
-    shapes: list[torch.Size] = []
+    inner: list[tuple[torch.Size, bool]] = []
+    """What the first module inside that says how its arrays lie got, and what it says."""
     layout: list[bool] = []
+
+    def layout_of(module: nn.Module) -> bool | None:
+        own = own_word(module)
+        return True if own is None and not telling(module) else own
 
     def enter(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             if not inside and not ran:
                 x = _tokens(name, first_tensor(args, kwargs))
-                first = says_batch_first(module)
+                first = layout_of(module)
                 if first is None:
                     held.append(x.detach().clone())
                 else:
@@ -64,10 +70,10 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
 
         return hook
 
-    def within(_module: nn.Module, args: Any, kwargs: Any) -> None:
+    def within(module: nn.Module, args: Any, kwargs: Any) -> None:
         x = first_tensor(args, kwargs, needed=False)
-        if not shapes and x is not None:
-            shapes.append(x.shape)
+        if not inner and x is not None:
+            inner.append((x.shape, bool(module.batch_first)))
 
     def leave(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -75,10 +81,11 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
             if inside:  # a block inside a block
                 return
             x = first_tensor(args, kwargs)
-            first = says_batch_first(module)
+            first = layout_of(module)
             if first is None:
                 if not layout:
-                    layout.append(_seen_batch_first(name, x.shape, shapes))
+                    shape, says = inner[0] if inner else (None, True)
+                    layout.append(seen_batch_first(name, x.shape, shape, says))
                 first = layout[0]
             if held:
                 seen(0, held.pop(), first)
@@ -95,36 +102,10 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
             for handle in (
                 block.register_forward_pre_hook(enter(name), with_kwargs=True),
                 block.register_forward_hook(leave(name), with_kwargs=True),
-                *(
-                    module.register_forward_pre_hook(within, with_kwargs=True)
-                    for module in (block.modules() if says_batch_first(block) is None else ())
-                    if not getattr(module, "batch_first", True)
-                ),
+                *(module.register_forward_pre_hook(within, with_kwargs=True) for module in telling(block)),
             ):
                 stack.callback(handle.remove)
         yield ran
-
-
-def says_batch_first(block: nn.Module) -> bool | None:
-    """Whether a block takes (batch, n, d), and not (n, batch, d); None where only a module inside it says the latter,
-    which the block may transpose for.
-    """
-    own = block.self_attn if isinstance(block, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) else block
-    if hasattr(own, "batch_first"):
-        return bool(own.batch_first)
-    return True if all(getattr(module, "batch_first", True) for module in block.modules()) else None
-
-
-def _seen_batch_first(name: str, block: torch.Size, inner: Sequence[torch.Size]) -> bool:
-    """The same from shapes: a module inside that wants (n, batch, d) got the block's own axes, or those transposed."""
-    if not inner or inner[0][:2] not in (block[:2], block[:2][::-1]):
-        return True
-    if block[0] == block[1]:
-        raise InputError(
-            f"{name} gets an array of shape {tuple(block)}, and its first axis may be the batch or the tokens; give "
-            "another number of inputs, or say it: block.batch_first = True"
-        )
-    return inner[0][:2] != block[:2]
 
 
 def _tokens(name: str, x: Tensor) -> Tensor:

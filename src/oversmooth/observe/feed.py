@@ -6,11 +6,15 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN, PAIRS, USE_CACHE
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.inputs import Batch
+from oversmooth.observe.layout import own_word
+from oversmooth.observe.untouched import untouched
+from oversmooth.observe.watch import first_tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
@@ -31,8 +35,8 @@ class Runner:
         ):
             self.call = cast(Any, model).get_encoder()  # the decoder would need inputs of its own
         self.decodes = bool(getattr(config, "is_encoder_decoder", False)) and self.call is model
-        attention = dict(model.named_modules(remove_duplicate=False))[anatomy.layers[0].name]
-        self.batch_first = getattr(attention, "batch_first", True)
+        modules = dict(model.named_modules(remove_duplicate=False))
+        self._block, self._attention = (modules[name] for name in (anatomy.layers[0].block, anatomy.layers[0].name))
         try:
             takes = set(inspect.signature(self.call.forward).parameters)
         except (TypeError, ValueError):
@@ -74,27 +78,65 @@ class Runner:
 
     def first_input(self, batch: Batch | Tensor) -> Batch | Tensor:
         """The first input of a batch, or all of it where it is unclear which axis is the batch."""
-        axis = 0 if self.batch_first else 1
+        if isinstance(batch, Batch) and not batch.inputs:
+            raise InputError("an input is an empty dict; give the model's arguments")
+        arrays = [batch] if isinstance(batch, Tensor) else list(batch.inputs.values())
+        tokens_first = self._takes_tokens_first(batch, arrays)
         if isinstance(batch, Tensor):
+            axis = 1 if tokens_first and batch.ndim < 4 else 0
             one = batch.narrow(axis, 0, 1) if batch.ndim > 2 or not batch.is_floating_point() else batch
             return one.clone()  # a model may add to its input in place
-        if not batch.inputs:
-            raise InputError("an input is an empty dict; give the model's arguments")
-        size = self._size(batch)
+
+        def axis_of(v: Tensor) -> int:
+            return 1 if tokens_first and v.ndim == 3 else 0  # masks are (batch, n) whatever the layout of tokens
+
+        # How many inputs, where the arguments show it: float arrays of two axes may be one input's tokens, too.
+        sure = (x for x in arrays if x.ndim > 2 or (x.ndim == 2 and not x.is_floating_point()))
+        size = next((x.shape[axis_of(x)] for x in sure), None)
 
         def first(name: str, v: Tensor) -> Tensor:
             if name in PAIRS:
                 return v
-            at = axis if v.ndim > 2 else 0  # masks are (batch, n) whatever the layout of tokens
+            at = axis_of(v)
             return (v.narrow(at, 0, 1) if v.ndim > 0 and v.shape[at] == size else v).clone()
 
         return Batch({k: first(k, v) for k, v in batch.inputs.items()})
 
-    def _size(self, batch: Batch) -> int | None:
-        """How many inputs, where the arguments show it: float arrays of two axes may be one input's tokens, too."""
-        axis = 0 if self.batch_first else 1
-        sure = (x for x in batch.inputs.values() if x.ndim > 2 or (x.ndim == 2 and not x.is_floating_point()))
-        return next((x.shape[axis if x.ndim > 2 else 0] for x in sure), None)
+    def _takes_tokens_first(self, batch: Batch | Tensor, arrays: list[Tensor]) -> bool:
+        """Whether the model takes (n, batch, d), or (n, batch). Its attention says how its own arrays lie, and where it
+        does, a pass shows whether the model transposes on the way there.
+        """
+        if not hasattr(self._attention, "batch_first"):
+            return False
+        own = own_word(self._block)
+        says = bool(self._attention.batch_first) if own is None else own
+        if says and own is not None:
+            return False
+        given = next((x for x in arrays if x.ndim == 3 or (x.ndim == 2 and not x.is_floating_point())), None)
+        if given is None:
+            return False
+        shapes: list[torch.Size] = []
+
+        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+            shapes.append(first_tensor(args, kwargs).shape)
+
+        handle = (self._attention if own is None else self._block).register_forward_pre_hook(hook, with_kwargs=True)
+        try:
+            with untouched(self.model), torch.no_grad():
+                self(_copied(batch))
+        finally:
+            handle.remove()
+        if not shapes or len(shapes[0]) != 3:
+            return not says
+        count = shapes[0][0 if says else 1]
+        if given.shape[0] == given.shape[1]:
+            if not says and own is None:
+                raise InputError(
+                    f"the input has shape {tuple(given.shape)}, and its first axis may be the batch or the tokens, as "
+                    "attention inside takes (n, batch, d); give another number of inputs"
+                )
+            return not says
+        return bool(given.shape[1] == count and given.shape[0] != count)
 
     def mask(self, batch: Batch | Tensor) -> Tensor | None:
         """The tokens that are not padding, by the name of an argument."""
@@ -117,6 +159,11 @@ class Runner:
         except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             message = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
             raise InputError(f"the model does not run on this input ({message}); give inputs that it takes") from error
+
+
+def _copied(batch: Batch | Tensor) -> Batch | Tensor:
+    """A model may add to its input in place."""
+    return batch.clone() if isinstance(batch, Tensor) else Batch({k: v.clone() for k, v in batch.inputs.items()})
 
 
 def _tensor(name: str, value: Any) -> Tensor:

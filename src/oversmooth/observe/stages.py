@@ -114,6 +114,8 @@ class SeenBlock:
     """Whether some layers of the stack keep tokens apart that others connect: windows, and not packed texts."""
     undecided: str = ""
     """Why the theorems do not apply to it: there is then neither ρ nor verdict."""
+    layouts: dict[str, bool] = field(default_factory=dict)
+    """By name of a block, or of a module inside one: whether it takes (batch, n, d), where that had to be seen."""
 
     def forget(self) -> None:
         """Release everything of the size of an input."""

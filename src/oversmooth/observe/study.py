@@ -72,7 +72,8 @@ class Study:
     ) -> list[SeenBlock]:
         study = cls(modules, layers)
         distinct = list({layer.block: layer for layer in layers}.values())
-        with without_dropout(modules), Watch(modules, distinct, study, study.parts, attention=attention, mask=mask):
+        watch = Watch(modules, distinct, study, study.parts, attention=attention, mask=mask)
+        with without_dropout(modules), watch:
             run()
         if not study.blocks:
             raise InputError(
@@ -80,6 +81,7 @@ class Study:
             )
         for block in study.blocks:
             block.windows = any(study._apart) and not all(study._apart)
+            block.layouts = watch.layouts
         return study.blocks
 
     def parts(self, layer: AttentionLayer) -> list[str]:

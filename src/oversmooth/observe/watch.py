@@ -7,7 +7,7 @@ looks inside them, so they run as they are first, and once more, watched, from t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy.calls import PADDING_HIDDEN
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.observe.catch import CatchAttention, Caught
+from oversmooth.observe.layout import own_word, seen_batch_first
 from oversmooth.safety.errors import InputError
 
 
@@ -62,6 +63,7 @@ class Watch:
         parts: the modules inside a block to watch, by name.
         attention: whether to catch attention in every layer.
         mask: ``(b, n)``: tokens of the next batch that are not padding.
+        layouts: by name of a block or of a module inside one, whether it takes (batch, n, d), where that was seen.
     """
 
     def __init__(
@@ -73,11 +75,13 @@ class Watch:
         *,
         attention: bool = True,
         mask: Tensor | None = None,
+        layouts: dict[str, bool] | None = None,
     ) -> None:
         self.modules, self.layers, self.listener, self.parts = modules, layers, listener, parts
         self.catches = attention
         self.mask = mask
         """``(b, n)``: tokens of the next batch that are not padding, from an argument of the model."""
+        self.layouts = {} if layouts is None else layouts
         self.calls = 0
         self._block: AttentionLayer | None = None
         self._shape = torch.Size()
@@ -132,14 +136,15 @@ class Watch:
                 f"{layer.block} gets two arrays of tokens from the block before it, and neither alone is the stream; "
                 "wrap the blocks so that they pass one on"
             )
+        self._find_layout(layer, original, x, args, kwargs)
         self._block, self._shape = layer, x.shape
         try:
             with _apart(x):
-                self.listener.enter(self.calls, layer, self.tokens(layer, x), args, kwargs)
+                self.listener.enter(self.calls, layer, self.tokens(layer, layer.block, x), args, kwargs)
             out = original(*args, **kwargs)
             y, *self._beside = results_like(x, out, layer.block)
             with _apart(y):
-                self.listener.leave(self.calls, layer, self.tokens(layer, y))
+                self.listener.leave(self.calls, layer, self.tokens(layer, layer.block, y))
         finally:
             self._block = None
         self.calls += 1
@@ -170,8 +175,8 @@ class Watch:
             )
         y = first_tensor((out,), {})
         with _apart(y):
-            x = self.tokens(layer, first_tensor(args, kwargs)) if own else None
-            self.listener.attention(self.calls, layer, catch.caught[0], x, self.tokens(layer, y))
+            x = self.tokens(layer, layer.name, first_tensor(args, kwargs)) if own else None
+            self.listener.attention(self.calls, layer, catch.caught[0], x, self.tokens(layer, layer.name, y))
         return out
 
     def _hear_part(self, layer: AttentionLayer, name: str, _: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -180,21 +185,85 @@ class Watch:
         x, y = first_tensor(args, kwargs, needed=False), first_tensor((out,), {}, needed=False)
         if x is not None and y is not None:
             with _apart(y):
-                self.listener.part(self.calls, self._block, name, self.tokens(layer, x), self.tokens(layer, y))
+                x, y = self.tokens(layer, name, x), self.tokens(layer, name, y)
+                self.listener.part(self.calls, self._block, name, x, y)
 
-    def tokens(self, layer: AttentionLayer, x: Tensor) -> Tensor:
-        """As ``(batch, n, d)``."""
+    def tokens(self, layer: AttentionLayer, name: str, x: Tensor) -> Tensor:
+        """As ``(batch, n, d)``.
+
+        Args:
+            layer: of the block that runs.
+            name: of the block, or of the module inside it, that got or gave x.
+            x: the array.
+        """
         x = x.detach()
         if x.ndim == 2 and len(self._shape) == 3 and x.shape[0] == self._shape[0] * self._shape[1]:
             x = x.view(*self._shape[:2], -1)  # some blocks concatenate all texts for a while
-        return batch_first(self.modules[layer.name], x)
+        return as_tokens(x, self._layout(layer, name, x))
+
+    def _layout(self, layer: AttentionLayer, name: str, x: Tensor) -> bool:
+        """Whether the first axis of what a module got or gave is the batch."""
+        attention = self.modules[layer.name]
+        stream = self.layouts.get(layer.block)
+        if stream is None or name == layer.name:
+            return bool(getattr(attention, "batch_first", True))
+        if name not in self.layouts and x.shape[:2] in (self._shape[:2], self._shape[:2][::-1]):
+            alike = x.shape[:2] == self._shape[:2]
+            if self._shape[0] == self._shape[1]:
+                return stream
+            self.layouts[name] = stream if alike else not stream
+        return self.layouts.get(name, stream)
+
+    def _find_layout(
+        self, layer: AttentionLayer, original: Callable[..., Any], x: Tensor, args: Any, kwargs: Any
+    ) -> None:
+        """Where only the attention inside says how its arrays lie, the block runs once more to show whether it is given
+        the block's own axes.
+        """
+        block, attention = self.modules[layer.block], self.modules[layer.name]
+        if layer.block in self.layouts or x.ndim != 3 or block is attention or not hasattr(attention, "batch_first"):
+            return
+        if (own := own_word(block)) is not None:
+            if own != attention.batch_first:
+                self.layouts[layer.block] = own
+            return
+        for other in self.layers:
+            if other.block in self.layouts and type(self.modules[other.block]) is type(block):
+                self.layouts[layer.block] = self.layouts[other.block]
+                return
+        shapes: list[torch.Size] = []
+
+        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+            shapes.append(first_tensor(args, kwargs).shape)
+
+        handle = attention.register_forward_pre_hook(hook, with_kwargs=True)
+        try:
+            with _quietly():
+                original(*_copies(args), **dict(zip(kwargs, _copies(kwargs.values()), strict=True)))
+        finally:
+            handle.remove()
+        inner = shapes[0] if shapes else None
+        self.layouts[layer.block] = seen_batch_first(layer.block, x.shape, inner, bool(attention.batch_first))
+
+
+def as_tokens(x: Tensor, batch_first: bool) -> Tensor:
+    """As ``(batch, n, d)``.
+
+    Args:
+        x: an array as a block passes it on, or that of a single input.
+        batch_first: whether its first axis is the batch.
+    """
+    return x[None] if x.ndim == 2 else x if batch_first else x.transpose(0, 1)
+
+
+def _copies(values: Iterable[Any]) -> list[Any]:
+    """For a block that writes to what it gets."""
+    return [value.clone() if isinstance(value, Tensor) else value for value in values]
 
 
 def batch_first(attention: nn.Module, x: Tensor) -> Tensor:
     """As ``(batch, n, d)``: torch's own layers take (n, batch, d) by default, and single arrays."""
-    if x.ndim == 2:
-        return x[None]
-    return x if getattr(attention, "batch_first", True) else x.transpose(0, 1)
+    return as_tokens(x, bool(getattr(attention, "batch_first", True)))
 
 
 def first_tensor(args: Any, kwargs: dict[str, Any], needed: bool = True) -> Any:

@@ -19,6 +19,8 @@ _TITLES = {
     "rho_smooth": "ρ_smooth of H",
     "asymmetry": "Asymmetry of H",
     "smoothing_share": "Heads that smooth",
+    "joined_rho_smooth": "ρ_smooth of all heads",
+    "joined_rho_rough": "ρ_rough of all heads",
     "strength": "Strength of steering",
     "room": "Distance to the flip",
     "gradient_norm": "Gradient",
@@ -28,7 +30,8 @@ _TITLES = {
 _AXES = {
     "change_attention": "Δ log HFC/LFC", "change_mlp": "Δ log HFC/LFC", "change_norm": "Δ log HFC/LFC",
     "change_other": "Δ log HFC/LFC", "negative_share": "share", "rho_smooth": "ρ smooth",
-    "asymmetry": "‖H − Hᵀ‖/‖H‖", "smoothing_share": "share", "strength": "λ̃", "room": "room", "gradient_norm": "norm",
+    "asymmetry": "‖H − Hᵀ‖/‖H‖", "smoothing_share": "share", "joined_rho_smooth": "ρ smooth",
+    "joined_rho_rough": "ρ rough", "strength": "λ̃", "room": "room", "gradient_norm": "norm",
     "gradient_hfc": "share", "cos": "mean cosine",
 }  # fmt: skip
 _LEADS = {
@@ -47,6 +50,8 @@ _LEADS = {
     "rho_smooth": "The largest |1 + λ| over the eigenvalues λ of H = (W_V W_O)ᵀ: how fast a constant array grows.",
     "asymmetry": "‖H − Hᵀ‖/‖H‖ of H = (W_V W_O)ᵀ: 0 where it is symmetric.",
     "smoothing_share": "Share of heads whose smoothing eigenvalue dominates.",
+    "joined_rho_smooth": "Growth per layer of what tokens share, all heads together, for the probe's first input.",
+    "joined_rho_rough": "Growth per layer of what sets tokens apart, all heads together, for the probe's first input.",
     "strength": "Strength of the steering method.",
     "room": "How far eigenvalues are from where sharpening could turn into smoothing.",
     "gradient_norm": "Norm of the loss's gradient with respect to the tokens.",

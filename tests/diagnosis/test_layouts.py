@@ -1,0 +1,157 @@
+"""Blocks that transpose for the attention inside them are measured along their own tokens."""
+
+import math
+
+import pytest
+import torch
+from support.nightly import some
+from torch import nn
+
+import oversmooth
+
+D, HEADS, DEPTH = 16, 2, 2
+
+
+class Block(nn.Module):
+    """Around torch's own attention, whose axes may be others than the block's."""
+
+    def __init__(self, block_first, attention_first, norm_inside):
+        super().__init__()
+        self.turns, self.norm_inside = block_first != attention_first, norm_inside
+        self.norm1, self.norm2 = nn.LayerNorm(D), nn.LayerNorm(D)
+        self.attn = nn.MultiheadAttention(D, HEADS, batch_first=attention_first)
+        self.mlp = nn.Sequential(nn.Linear(D, 2 * D), nn.GELU(), nn.Linear(2 * D, D))
+
+    def turned(self, x):
+        return x.transpose(0, 1) if self.turns else x
+
+    def forward(self, x):
+        h = self.norm1(self.turned(x)) if self.norm_inside else self.turned(self.norm1(x))
+        x = x + self.turned(self.attn(h, h, h, need_weights=False)[0])
+        return x + self.mlp(self.norm2(x))
+
+
+class Model(nn.Module):
+    """Takes (batch, n, d) or (n, batch, d), and turns it where its blocks want the other."""
+
+    def __init__(self, model_first=True, block_first=True, attention_first=False, norm_inside=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.model_first, self.block_first = model_first, block_first
+        self.layers = nn.ModuleList(Block(block_first, attention_first, norm_inside) for _ in range(DEPTH))
+
+    def forward(self, x):
+        x = x if self.model_first == self.block_first else x.transpose(0, 1)
+        for layer in self.layers:
+            x = layer(x)
+        return x if self.model_first == self.block_first else x.transpose(0, 1)
+
+
+def hfc_lfc(x):
+    """Mean over inputs of ‖x − mean‖/‖mean‖, with loops."""
+    ratios = []
+    for one in x.double():
+        mean = sum(token for token in one) / len(one)
+        high = sum(float((token - mean).square().sum()) for token in one)
+        ratios.append(math.sqrt(high / (len(one) * float(mean.square().sum()))))
+    return sum(ratios) / len(ratios)
+
+
+def streams(model, x):
+    """Tokens ``(batch, n, d)`` that enter the first block and leave each, from torch's hooks."""
+    arrays = []
+    handles = [model.layers[0].register_forward_pre_hook(lambda _, args: arrays.append(args[0].clone()))]
+    handles += [layer.register_forward_hook(lambda *given: arrays.append(given[-1].clone())) for layer in model.layers]
+    with torch.no_grad():
+        model(x)
+    for handle in handles:
+        handle.remove()
+    return [one if model.block_first else one.transpose(0, 1) for one in arrays]
+
+
+WAYS = [
+    pytest.param(dict(block_first=True, attention_first=False), id="batch first, attention not"),
+    pytest.param(dict(block_first=True, attention_first=False, norm_inside=True), id="norm on turned arrays"),
+    pytest.param(dict(model_first=False, block_first=False, attention_first=True), id="tokens first, attention not"),
+    pytest.param(dict(model_first=True, block_first=False, attention_first=True), id="turned twice"),
+    pytest.param(dict(model_first=True, block_first=False, attention_first=False), id="turned by the model"),
+    pytest.param(dict(model_first=False, block_first=False, attention_first=False), id="tokens first throughout"),
+    pytest.param(dict(model_first=True, block_first=True, attention_first=True), id="batch first throughout"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tokens_are_measured_along_the_right_axis(way):
+    model = Model(**way).eval()
+    tokens = torch.randn(3, 7, D, generator=torch.Generator().manual_seed(1)) + 0.5
+    x = tokens if model.model_first else tokens.transpose(0, 1).contiguous()
+    before = model(x)
+    diagnosis = oversmooth.diagnose(model, x)
+    expected = [hfc_lfc(one) for one in streams(model, x)]
+    assert [layer.tokens["hfc_lfc"] for layer in diagnosis.layers] == pytest.approx(expected, rel=1e-4)
+    assert diagnosis.provenance["inputs"] == 3
+    assert torch.equal(model(x), before)
+    assert all(layer.dominance is not None for layer in diagnosis.layers[1:])
+    probed = oversmooth.Monitor(model, probe=x, every=1, tokens=("cos",), parts=1, dominance=1)
+    probed.step()
+    assert not probed.failures
+    cosines = []
+    for array in streams(model, x):
+        pairs = [
+            float(nn.functional.cosine_similarity(one[i], one[j], dim=0))
+            for one in array
+            for i in range(7)
+            for j in range(7)
+            if i != j
+        ]
+        cosines.append(sum(pairs) / len(pairs))
+    assert probed.history.rows[0]["cos"] == pytest.approx(cosines, abs=1e-4)
+    assert probed.history.rows[0]["smoothing_share"] == pytest.approx(
+        [layer.dominance.smoothing_share for layer in diagnosis.layers[1:]]
+    )
+
+
+@pytest.mark.parametrize("way", some(WAYS, 3))
+def test_as_many_inputs_as_tokens(way):
+    """Nobody can tell what attention that takes (n, batch, d) is given: that is said. The others are as they are."""
+    model = Model(**way).eval()
+    tokens = torch.randn(5, 5, D, generator=torch.Generator().manual_seed(1)) + 0.5
+    x = tokens if model.model_first else tokens.transpose(0, 1).contiguous()
+    if not way["attention_first"]:
+        with pytest.raises(oversmooth.InputError, match="give another number of inputs"):
+            oversmooth.diagnose(model, x)
+        return
+    diagnosis = oversmooth.diagnose(model, x)
+    expected = [hfc_lfc(one) for one in streams(model, x)]
+    assert [layer.tokens["hfc_lfc"] for layer in diagnosis.layers] == pytest.approx(expected, rel=1e-4)
+
+
+def test_pictures_and_words_of_models_whose_encoder_takes_tokens_first():
+    class Pictures(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.patches = nn.Conv2d(3, D, 4, 4)
+            layer = nn.TransformerEncoderLayer(D, HEADS, 2 * D)
+            self.encoder = nn.TransformerEncoder(layer, DEPTH, enable_nested_tensor=False)
+
+        def forward(self, x):
+            return self.encoder(self.patches(x).flatten(2).permute(2, 0, 1))
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.words = nn.Embedding(11, D)
+            layer = nn.TransformerEncoderLayer(D, HEADS, 2 * D)
+            self.encoder = nn.TransformerEncoder(layer, DEPTH, enable_nested_tensor=False)
+
+        def forward(self, x):
+            return self.encoder(self.words(x).transpose(0, 1))
+
+    for model, x in ((Pictures().eval(), torch.randn(3, 3, 8, 8)), (Words().eval(), torch.randint(11, (3, 7)))):
+        diagnosis = oversmooth.diagnose(model, x)
+        assert diagnosis.provenance["inputs"] == 3
+        with torch.no_grad():
+            last = model(x).transpose(0, 1)
+        assert diagnosis.layers[-1].tokens["hfc_lfc"] == pytest.approx(hfc_lfc(last), rel=1e-4)

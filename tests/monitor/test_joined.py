@@ -1,0 +1,118 @@
+"""Spectra of all heads together, computed in a thread: against dense matrices, and without a trace in the training."""
+
+import numpy as np
+import pytest
+import torch
+from support import watched
+
+import oversmooth
+from oversmooth.monitor import MonitorWarning
+
+
+def radii(model, x):
+    """Per block, from numpy alone: the largest eigenvalue on constant arrays, and the largest of all others."""
+    found = []
+    handles = []
+    arrays = []
+    layers = model.encoder.layers
+    for layer in layers:
+        handles.append(layer.register_forward_pre_hook(lambda _, args: arrays.append(args[0].detach())))
+    with torch.no_grad():
+        model.eval()(x)
+    for handle in handles:
+        handle.remove()
+    for layer, given in zip(layers, arrays, strict=True):
+        attention = layer.self_attn
+        with torch.no_grad():
+            h = layer.norm1(given[:1])
+            A = attention(h, h, h, average_attn_weights=False)[1][0].double().numpy()
+        heads, n, _ = A.shape
+        d = given.shape[-1]
+        k = d // heads
+        W_v = attention.in_proj_weight.detach().double().numpy()[2 * d :]
+        W_o = attention.out_proj.weight.detach().double().numpy()
+        H = [W_o[:, i * k : (i + 1) * k] @ W_v[i * k : (i + 1) * k] for i in range(heads)]
+        smooth = np.linalg.eigvals(np.eye(d) + sum(H))
+        # A basis whose first vector is constant makes the others' block the rest of the spectrum.
+        Q, _ = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, 1:]]))
+        rest = sum(np.kron((Q.T @ A[i] @ Q)[1:, 1:], H[i]) for i in range(heads))
+        rough = np.linalg.eigvals(np.eye(len(rest)) + rest)
+        found.append((np.abs(smooth).max(), np.abs(rough).max()))
+    return [list(column) for column in zip(*found, strict=True)]
+
+
+def test_they_are_those_of_dense_matrices_at_the_step_they_are_of():
+    torch.manual_seed(0)
+    model, x = watched.Known(), watched.probe()
+    monitor = oversmooth.Monitor(model, probe=x, every=1, joined=1)
+    smooth, rough = radii(model, x)
+    monitor.step()
+    with torch.no_grad():  # what is trained meanwhile is not what the thread has
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    monitor._joined._thread.join()
+    monitor.step()
+    first, second = monitor.history.rows
+    assert "joined_rho_smooth" not in first
+    assert second["joined_step"] == 1
+    assert second["joined_rho_smooth"] == pytest.approx(smooth, rel=1e-4)
+    assert second["joined_rho_rough"] == pytest.approx(rough, rel=1e-4)
+    monitor.close()
+    smooth, rough = radii(model, x)
+    last = monitor.history.rows[-1]
+    assert last["joined_step"] == 2
+    assert last["joined_rho_rough"] == pytest.approx(rough, rel=1e-4)
+    assert monitor.failures == []
+
+
+def test_the_training_is_bit_for_bit_the_same():
+    losses, model, _ = watched.trained(watched.Known)
+    seen, seen_model, monitor = watched.trained(
+        watched.Known, lambda m: oversmooth.Monitor(m, probe=watched.probe(), every=2, joined=1)
+    )
+    monitor.close()
+    assert seen == losses
+    assert watched.same(model, seen_model)
+    assert monitor.failures == []
+    assert any("joined_rho_rough" in row for row in monitor.history.rows)
+    assert "joined_rho_rough" in monitor.history.to_pandas().columns
+
+
+def test_steered_attention_is_that_of_the_method():
+    torch.manual_seed(0)
+    model, x = watched.Known(), watched.probe()
+    oversmooth.steer(model, oversmooth.steering.AttnScale(0.5))
+    monitor = oversmooth.Monitor(model, probe=x, every=1, joined=1)
+    monitor.step()
+    monitor.close()
+    diagnosis = oversmooth.diagnose(model.eval(), x, joined=1)
+    (row,) = monitor.history.rows
+    expected = [layer.dominance.joined_rho_rough[0] for layer in diagnosis.layers[1:]]
+    assert row["joined_rho_rough"] == pytest.approx(expected, rel=1e-4)
+    oversmooth.unsteer(model)
+    plain = [layer.dominance.joined_rho_rough[0] for layer in oversmooth.diagnose(model, x).layers[1:]]
+    assert expected != pytest.approx(plain, rel=1e-3)
+
+
+def test_what_fails_in_the_thread_is_said_once_and_the_looks_go_on(monkeypatch):
+    from oversmooth.monitor import joined
+
+    def fails(_):
+        raise ValueError("no eigenvalues today")
+
+    monkeypatch.setattr(joined, "_radii", fails)
+    model = watched.Known()
+    monitor = oversmooth.Monitor(model, probe=watched.probe(), every=1, joined=1)
+    monitor.step()
+    monitor._joined._thread.join()
+    with pytest.warns(MonitorWarning, match="joined spectra could not be computed .*no eigenvalues today"):
+        monitor.step()
+    assert monitor.history.steps == [1, 2]
+    monitor.close()
+
+
+def test_they_need_a_probe_and_known_attention():
+    with pytest.raises(oversmooth.InputError, match="joined spectra cannot be seen in the passing batch"):
+        oversmooth.Monitor(watched.Known(), passing=True, joined=1)
+    with pytest.raises(oversmooth.InputError, match="joined spectra need attention that is known"):
+        oversmooth.Monitor(watched.Own(), probe=watched.probe(), blocks="layers.*", joined=1)
