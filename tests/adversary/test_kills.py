@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from adversary import kills
+from support.nightly import nightly
 
 from oversmooth import cli
 
@@ -53,6 +54,7 @@ def stopped(tmp_path_factory):
     return folder, dict(zip(kills.SIGNALS, map(int, done.stdout.split()), strict=True))
 
 
+@nightly
 @pytest.mark.parametrize("number", kills.SIGNALS)
 def test_stopped_in_the_middle_of_a_write_and_again(monkeypatch, stopped, number):
     folder, codes = stopped

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import run
+from support.nightly import nightly
 
 from oversmooth.reproduce import cells
 from oversmooth.reproduce.tables import depth
@@ -100,6 +101,7 @@ def test_figures_are_means_over_seeds_and_table_2_is_asked_first(monkeypatch, ca
     assert "share is 2" in capsys.readouterr().err
 
 
+@nightly
 def test_the_quick_study_is_run_kept_and_called_quick(monkeypatch, capsys, tmp_path, cifar):
     monkeypatch.setenv("COLUMNS", "160")
     tiny = replace(recipe.QUICK, share=1.0, epochs=1, batch=20, shape=Shape(patch=8, width=16, heads=2))

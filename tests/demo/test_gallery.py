@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.commands import run
+from support.nightly import nightly
 
 from oversmooth import Diagnosis, InputError
 from oversmooth.demo import gallery, gallery_table, language, vits
@@ -88,6 +89,7 @@ def test_names_of_others_make_plain_file_names() -> None:
     assert gallery.named("vit-plain").title == vits.NAMES["plain"]
 
 
+@nightly
 def test_pages_and_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gallery, "_INPUTS", 2)
     monkeypatch.setattr(gallery, "diagnose", lambda *a, _made=gallery.diagnose, **k: _made(*a, **k, joined=0, depth=2))

@@ -5,12 +5,13 @@ import warnings
 import pytest
 import torch
 from support.families import _GQA, FAMILIES, randomise, run, tensors
-from support.nightly import some
+from support.nightly import nightly, some
 
 from oversmooth import steer
 from oversmooth.steering import Laplacian, NeuTRENO, Spectral, ValueResidual
 
 
+@nightly
 @pytest.mark.parametrize("method", some([Spectral("sharpen", start="cold"), NeuTRENO(0.4)], 2), ids=str)
 def test_compiled_and_checkpointed_at_once(method):
     torch._dynamo.reset()

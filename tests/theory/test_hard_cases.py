@@ -99,6 +99,7 @@ def test_a_mean_that_dies_faster_than_the_rest():
     assert run.log_hfc_lfc.isfinite().all()
 
 
+@nightly
 def test_a_bias_of_zeros_is_no_bias():
     A = (6 * torch.eye(4).double() + normal(4, 4)).softmax(-1)[None]
     X, zero = normal(4, 2), torch.zeros(2).double()

@@ -863,6 +863,7 @@ def test_the_first_pass_is_compiled(whole, method, how):
     torch._dynamo.reset()
 
 
+@nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("method", some([FeatScale(0.3, 0.2), AttnScale(0.4)], 2), ids=str)
 def test_a_compiled_model_of_transformers(method):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support import language_example, segmentation_example
-from support.nightly import nightly
+from support.nightly import nightly, some
 from support.train_example import RECIPE, splits
 
 from oversmooth.steering import steering_of
@@ -33,7 +33,7 @@ def outcome(result):
     return losses, result.scores, [{k: v for k, v in row.items() if k != "seconds"} for row in result.smoothing]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, 2))
 def test_a_second_seed_is_what_it_is_alone(name):
     task, recipe, data = CASES[name]
     data, recipe = data(), replace(recipe, epochs=2)
@@ -63,7 +63,7 @@ STRENGTHS = {
 }
 
 
-@pytest.mark.parametrize("name", STRENGTHS)
+@pytest.mark.parametrize("name", some(STRENGTHS, 2))
 def test_another_strength_is_what_it_is_alone(name, tmp_path):
     """Figures, weights and the file that is written, which says the strength."""
     data, reuse = splits(), Reuse()

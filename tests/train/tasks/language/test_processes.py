@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from support import two_processes
+from support.nightly import nightly
 
 from oversmooth.train.engine import loop
 from oversmooth.train.tasks.registry import load_trained
@@ -45,6 +46,7 @@ def both(tmp_path_factory):
     return two_processes.run(_WORK, lambda: tmp_path_factory.mktemp("language"))
 
 
+@nightly
 @pytest.mark.parametrize("kind", ["causal", "masked"])
 def test_two_processes_give_the_gradients_of_one(both, kind):
     files = (both / f"{kind}-{name}.pt" for name in ("one", "two0", "two1"))
