@@ -121,14 +121,15 @@ def cosine(
     for path in output or []:
         figures.check(path, also=(".md",))
     settings = dict(spectra=False, ranks=0, seed=0)
-    diagnoses = diagnose_all(models, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    whole = diagnose_all(models, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    diagnoses, common = recipe.shortened(whole)
     out.print(table_text.terminal(*recipe.rows(diagnoses)))
-    for note in recipe.notes(diagnoses):
+    for note in recipe.notes(diagnoses, common):
         out.print(note, style="dim", highlight=False, markup=False)
     for path in output or []:
         if path.suffix.lower() == ".md":
             with files.whole_file(path) as temporary:
-                temporary.write_text(recipe.markdown(diagnoses), encoding="utf-8")
+                temporary.write_text(recipe.markdown(diagnoses, common), encoding="utf-8")
         else:
             figures.save_one(diagnoses, recipe.FIGURE, path)
         out.print(f"wrote {path}", highlight=False, markup=False)

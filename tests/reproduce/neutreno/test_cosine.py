@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -37,6 +38,26 @@ def test_the_table_has_the_cosines_of_the_hidden_states(vit):
     assert len(rows) == len(theirs) == 3
     for (_, ours), value in zip(rows, theirs, strict=True):
         assert float(ours.replace("−", "-")) == pytest.approx(value, abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("names", "short", "common"),
+    [
+        (["A with x, 10 %, seed 0", "A, 10 %, seed 0"], ["A with x", "A"], "10 %, seed 0"),
+        (["A, 10 %, seed 0", "A, 10 %, seed 1"], ["A, 10 %, seed 0", "A, 10 %, seed 1"], ""),
+        (["A, s", "s"], ["A, s", "s"], ""),
+        (["A, s", "A, s"], ["A", "A"], "s"),
+        (["A, s"], ["A, s"], ""),
+    ],
+)
+def test_names_leave_out_how_all_of_them_end(vit, names, short, common):
+    loaded = load(str(vit))
+    one = diagnose(loaded, loaded.inputs(count=1).kept(), spectra=False)
+    given = [replace(one, model={**one.model, "name": name}) for name in names]
+    renamed, end = cosine.shortened(given)
+    assert ([diagnosis.name for diagnosis in renamed], end) == (short, common)
+    assert [diagnosis.name for diagnosis in given] == names
+    assert (f"All models: {common}." in cosine.notes(renamed, end)[0]) == bool(common)
 
 
 def test_models_of_other_depths_and_kinds_stand_side_by_side(vit, tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from oversmooth.diagnosis.facts import Number
@@ -95,7 +96,9 @@ def cosines(models: list[Shown], look: Look) -> Drawing:
     metric = METRICS["cos"]
     if not any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers):
         return Drawing([])
-    return Drawing([_curve(models, metric, look, without_massive=False)])
+    panel = _curve(models, metric, look, without_massive=False)
+    # One panel, as wide as a legend of several models, which its heading names already.
+    return Drawing([dataclasses.replace(panel, title="", spec={**panel.spec, "width": 640, "height": 300})])
 
 
 def _notions(models: list[Shown], look: Look, *, without_massive: bool = False) -> list[Panel]:
