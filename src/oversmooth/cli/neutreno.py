@@ -95,6 +95,20 @@ def _run(
         out.print(f"wrote {output}", highlight=False, markup=False)
 
 
+def _show(table: tuple[list[str], list[list[str]]], notes: list[str], output: Path | None, style: str = "dim") -> None:
+    """A table with its notes, in the terminal and as a file."""
+    from oversmooth.reproduce import table_text
+    from oversmooth.safety import files
+
+    out.print(table_text.terminal(*table))
+    for note in notes:
+        out.print(note, style=style, highlight=False, markup=False)
+    if output is not None:
+        with files.whole_file(output) as temporary:
+            temporary.write_text(table_text.markdown(*table, notes), encoding="utf-8")
+        out.print(f"wrote {output}", highlight=False, markup=False)
+
+
 @neutreno.command()
 def cosine(
     models: Annotated[
@@ -171,7 +185,6 @@ def robustness(
     """
     from dataclasses import replace
 
-    from oversmooth.reproduce import table_text
     from oversmooth.reproduce.filling import Running
     from oversmooth.reproduce.neutreno import robustness as recipe
     from oversmooth.safety import files
@@ -196,13 +209,7 @@ def robustness(
     with parts_done("done") as on_progress:
         running = Running(device=device, force=force, on_message=say, on_progress=on_progress)
         cells = recipe.measure(models, test, results, settings, running)
-    out.print(table_text.terminal(*recipe.rows(cells, settings)))
-    for note in recipe.notes(settings):
-        out.print(note, style="yellow" if quick else "dim", highlight=False, markup=False)
-    if output is not None:
-        with files.whole_file(output) as temporary:
-            temporary.write_text(recipe.markdown(cells, settings), encoding="utf-8")
-        out.print(f"wrote {output}", highlight=False, markup=False)
+    _show(recipe.rows(cells, settings), recipe.notes(settings), output, style="yellow" if quick else "dim")
 
 
 @neutreno.command()
@@ -222,7 +229,6 @@ def prediction(
 
     What was computed of a model is kept in results/neutreno/prediction; accuracies are those of the ablation's cells.
     """
-    from oversmooth.reproduce import table_text
     from oversmooth.reproduce.filling import Running
     from oversmooth.reproduce.neutreno import prediction as recipe
     from oversmooth.reproduce.neutreno.robustness import named
@@ -239,13 +245,7 @@ def prediction(
     with parts_done("images") as on_progress:
         running = Running(device=device, force=force, on_message=say, on_progress=on_progress)
         predictions = recipe.measure(models, test, results, images, running)
-    out.print(table_text.terminal(*recipe.rows(predictions, results)))
-    for note in recipe.notes(predictions, results):
-        out.print(note, style="dim", highlight=False, markup=False)
-    if output is not None:
-        with files.whole_file(output) as temporary:
-            temporary.write_text(recipe.markdown(predictions, results), encoding="utf-8")
-        out.print(f"wrote {output}", highlight=False, markup=False)
+    _show(recipe.rows(predictions, results), recipe.notes(predictions, results), output)
 
 
 @neutreno.command()

@@ -229,8 +229,3 @@ def notes(predictions: dict[Recipe, Prediction], results: Path) -> list[str]:
         "which NeuTRENO acts, mean over models; ρ_rough above 1 is how fast differences between tokens grow per layer. "
         "Accuracy: of models trained with that λ̃ from the start, mean ± standard deviation over seeds (their number).",
     ]
-
-
-def markdown(predictions: dict[Recipe, Prediction], results: Path) -> str:
-    """The table as a file."""
-    return table_text.markdown(*rows(predictions, results), notes(predictions, results))

@@ -22,7 +22,6 @@ from typing import Any, TypedDict
 
 import torch
 
-from oversmooth.reproduce import table_text
 from oversmooth.reproduce.cells import Cell, cell_path, read, write
 from oversmooth.reproduce.filling import Running, one_writer
 from oversmooth.reproduce.provenance import provenance
@@ -289,8 +288,3 @@ def notes(settings: Settings) -> list[str]:
         f"{settings.restarts}. Corrupted: the mean over 15 kinds at severities {severities}, {frost}; its error is at "
         "most what is shown, as all are of the same images."
     ]
-
-
-def markdown(cells: dict[Recipe, Cell], settings: Settings) -> str:
-    """The table as a file."""
-    return table_text.markdown(*rows(cells, settings), notes(settings))
