@@ -86,7 +86,7 @@ def test_keys_and_values_in_one_weight_are_told_what_works(fused):
         diagnose(model, x)
     assert str(failed.value) == (
         f"no attention found in this Stack: blocks.0 has keys and values in one weight (q, proj, {fused}), which no "
-        "layout describes; measure tokens alone with diagnose(model, x, blocks='blocks.*', spectra=False)"
+        "layout describes; see tokens alone by diagnose(model, x, blocks='blocks.*', spectra=False)"
     )
     result = diagnose(model, x, blocks="blocks.*", spectra=False)
     assert result.curve("cos")[-1] == pytest.approx(_mean_cosine(model(x)), abs=1e-5)
@@ -94,8 +94,32 @@ def test_keys_and_values_in_one_weight_are_told_what_works(fused):
 
 @pytest.mark.parametrize("name", ["qkv_all", "in_proj_qkv", "kvasir", "query", "q_kv", "mlp"])
 def test_other_names_are_not_taken_for_keys_and_values(name):
-    with pytest.raises(InputError, match=r"known names of value weights, but .*blocks='blocks\.\*', spectra=False"):
+    with pytest.raises(InputError, match=r"no known names \(.*and so on\).*blocks='blocks\.\*', spectra=False"):
         locate(Stack(nn.ModuleDict({name: nn.Linear(4, 8)})))
+
+
+class FusedByAnotherName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.W_all, self.W_back = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.W_all(x).chunk(3, -1)
+        return x + self.W_back((q @ k.mT / WIDTH**0.5).softmax(-1) @ v)
+
+
+def test_the_line_that_teaches_a_layout_is_whole_and_works():
+    model, x = Stack(FusedByAnotherName(), FusedByAnotherName()).eval(), torch.randn(2, 6, WIDTH)
+    with pytest.raises(InputError) as failed:
+        diagnose(model, x)
+    line = re.search(r"oversmooth\.anatomy\.register\((.*?)\)", str(failed.value))
+    assert line is not None
+    assert line[1] == "'mine', value='W_all.weight', output='W_back.weight', packing='stacked'"
+    layout = eval(f"register({line[1]})")
+    try:
+        assert len(diagnose(model, x, heads=1).layers) == 3
+    finally:
+        LAYOUTS.remove(layout)
 
 
 def test_a_layout_of_ones_own(odd):

@@ -191,13 +191,12 @@ def _gaps(key: str, matches: list[_Match]) -> list[str]:
 
 
 def _nothing_found(source: Source, remarks: list[str]) -> str:
-    known = {layout.value for layout in LAYOUTS}
     matrices = [name for name, shape in source.shapes.items() if len(shape) == 2]
     if remarks:
         remark = remarks[0].removesuffix("; it is left out")
         return f"no attention found in {source.what}: {remark}; teach its layout with oversmooth.anatomy.register"
     fused = next((name for name in matrices if _holds_keys_and_values(name)), None)
-    alone = f"measure tokens alone with diagnose(model, x, blocks={_blocks(fused or '', matrices)!r}, spectra=False)"
+    alone = f"see tokens alone by diagnose(model, x, blocks={_blocks(fused or '', matrices)!r}, spectra=False)"
     if fused is not None:
         module = fused.rpartition(".")[0].rpartition(".")[0]
         inside = [
@@ -209,13 +208,29 @@ def _nothing_found(source: Source, remarks: list[str]) -> str:
         )
     if not matrices:
         return f"no attention found in {source.what}: it has no weight matrices; give a transformer"
+    layout = _layout(source)
+    names = "" if "…" not in layout else f" ({shortened(matrices[0], 40)} and so on)"
     return (
-        f"no attention found in {source.what}: none of the {len(known)} known names of value weights, but "
-        f"{shortened(matrices[0], 40)} and so on; teach them with oversmooth.anatomy.register(name, value='….weight', "
-        f"output='….weight'), or {alone}"
+        f"no attention found in {source.what}: its weights have no known names{names}; teach them with "
+        f"oversmooth.anatomy.register({layout}), or {alone}"
     )
 
 
+def _layout(source: Source) -> str:
+    """What to register, with the names that a weight three times as high as wide and one beside it suggest."""
+    matrices = {name: shape for name, shape in source.shapes.items() if len(shape) == 2}
+    for name, (rows, columns) in matrices.items():
+        module, _, weight = name.removesuffix(".weight").rpartition(".")
+        beside = [other for other, shape in matrices.items() if shape == (columns, columns)]
+        outputs = [other for other in beside if other.removesuffix(".weight").rpartition(".")[0] == module]
+        if rows == 3 * columns and name.endswith(".weight") and len(outputs) == 1:
+            output = outputs[0].removeprefix(f"{module}.")
+            if len(weight + output) < _MOST_SUGGESTED:
+                return f"'mine', value='{weight}.weight', output='{output}', packing='stacked'"
+    return "'mine', value='….weight', output='….weight'"
+
+
+_MOST_SUGGESTED = 40  # letters of two names that a sentence has room for
 _KEYS_AND_VALUES = re.compile(r"(to|w|c|in)?_?(kv|k_v|key_?value)s?(_?proj(ection)?|_?lin(ear)?)?")
 
 

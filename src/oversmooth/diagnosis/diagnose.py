@@ -343,7 +343,8 @@ def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
     idle = [layer.name for layer in anatomy if layer.name not in ran]
     if idle:
         doubts.append(f"{len(idle)} attention layers did not run: {', '.join(idle[:4])}")
-    differs = [block for block in blocks if block.norm_position != block.layer.norm_position]
+    named = [block for block in blocks if block.layer.norm is not None]
+    differs = [block for block in named if block.norm_position != block.layer.norm_position]
     if differs:
         doubts.append(
             f"{len(differs)} norms stand elsewhere than names suggest, {differs[0].layer.name} first: taken as seen, "
@@ -352,8 +353,11 @@ def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
     for why in dict.fromkeys(block.undecided for block in blocks if block.undecided):
         names = [block.layer.name for block in blocks if block.undecided == why]
         doubts.append(f"{len(names)} attention layers are undecided, {names[0]} first: {why}")
-    if any(not block.norm_agrees for block in blocks if block.norm_position == "pre"):
+    without = [block for block in blocks if block.norm_position == "pre" and not block.norm_agrees]
+    if any(block.layer.norm is not None for block in without):
         doubts.append("the norm before attention is not a LayerNorm or RMSNorm as known: H is raw only")
+    elif without:
+        doubts.append("the norm before attention was not found by its name, such as norm1 or ln_1: H is raw only")
     return doubts
 
 

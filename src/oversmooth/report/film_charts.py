@@ -181,14 +181,19 @@ def _values(name: str, runs: Sequence[Run], *, last: bool = False) -> list[float
     return [v for v in known if v > 0] if is_log(name) else known
 
 
+_LEAST = 0.04  # from the palest to the darkest colour: points of a share, of log10, or a part of the value
+
+
 def _domain(name: str, runs: Sequence[Run]) -> tuple[float, float]:
-    """Of the colours: all that was seen, on the scale on which it is shown."""
+    """Of the colours: all that was seen, on the scale on which it is shown; what hardly changed has few of them."""
     values = _values(name, runs) or _NOTHING
     low, high = min(values), max(values)
     if is_log(name):
         low, high = math.log10(low), math.log10(high)
-    if high - low < 1e-12:
-        low, high = low - 0.5, high + 0.5
+    least = _LEAST if is_log(name) or name in SHARES else _LEAST * max(abs(low), abs(high)) or 1.0
+    if high - low < least:
+        middle = (low + high) / 2
+        low, high = middle - least / 2, middle + least / 2
     return low, high
 
 
