@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
+from oversmooth.safety.randomness import seeded
 from oversmooth.train import cuda_graphs
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import BaseRecipe
@@ -142,8 +143,7 @@ class Step:
             finally:
                 torch.cuda.set_rng_state(before, self.device)
             return
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with seeded(seed):
             yield
 
     def _body(self) -> None:
