@@ -12,6 +12,8 @@ import gc
 import sys
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -76,8 +78,8 @@ class Gauge:
             )
         self.batch_first = first
         self.buffer, self.flag = self._buffers(next(model.parameters()).device)
-        self.samples: dict[int, tuple[Tensor, Tensor | None]] = {}
-        """By depth: the first inputs of the batch ``(ranks, n, d)`` and which of their tokens count."""
+        self.rooms: dict[int, list[_Room]] = {}
+        """By depth: where the first inputs of the batch are kept, the one that was used last at the end."""
         self.mask: Tensor | None = None
         self.troubles: list[str] = []
         """What went wrong since it was armed."""
@@ -88,6 +90,8 @@ class Gauge:
         self.graded: set[int] = set()
         """Depths whose gradient was heard since it was armed, or is written anew by a CUDA graph."""
         self.replayed: set[int] = set()
+        self.ranked = False
+        """Whether the last look found inputs to compute ranks of, at every depth."""
         self.compiled = False
         """Whether compiled code has called: it hears no gradients."""
         self.last = 0
@@ -217,23 +221,22 @@ class Gauge:
         """Whether what enters the first block is what the last one gave: then it runs again in the same pass."""
         if not self.order or self.last != x.data_ptr():
             return False
-        kept = self.samples.get(self.order[-1])  # memory is used again: the address alone may be that of another array
-        return kept is None or is_captured(x) or torch.equal(kept[0], x[: self.ranks].float())
+        kept = self.rooms.get(self.order[-1])  # memory is used again: the address alone may be that of another array
+        return not kept or is_captured(x) or torch.equal(kept[-1].tokens, x[: self.ranks].float())
 
     def _keep(self, depth: int, x: Tensor, mask: Tensor | None, captured: bool) -> None:
-        kept = self.samples.get(depth)
-        alike = kept is not None and kept[0].shape == x.shape and (kept[1] is None) == (mask is None)
-        if not alike:
+        rooms = self.rooms.setdefault(depth, [])
+        room = next((one for one in rooms if one.fits(x, mask)), None)
+        if room is None:
             if captured:  # nothing can be allocated here that outlives the capture
                 return
-            # Arrays of their own: what the training has is never written to.
-            room = None if mask is None else torch.empty_like(mask)
-            kept = self.samples[depth] = (torch.empty_like(x, dtype=torch.float32), room)
-        assert kept is not None
-        tokens, counted = kept
-        tokens.copy_(torch.where(self.flag, x.float(), tokens) if captured else x)
-        if counted is not None and mask is not None:
-            counted.copy_(torch.where(self.flag, mask, counted) if captured else mask)
+            room = _Room.of(x, mask)
+            rooms[:] = [one for one in rooms if one.captured]
+        else:
+            rooms.remove(room)
+        rooms.append(room)
+        room.captured |= captured
+        room.write(x, mask, self.flag if captured else None)
 
     @torch.no_grad()
     def _hear_gradient(self, depth: int, gradient: Tensor) -> None:
@@ -264,13 +267,15 @@ class Gauge:
         self.outer, self.mask, self.troubles, self.graded = None, None, [], set(self.replayed)
         if due:
             self.buffer.zero_()
+            for room in self._all_rooms():
+                room.written.zero_()
 
     def moved(self) -> None:
         """Follow the model to another device, before the first step."""
         device = next(self.model.parameters()).device
         if self.buffer.device != device:
             self.buffer, self.flag = self._buffers(device)
-            self.samples = {}
+            self.rooms = {}
             self.arm(self.due)
 
     @torch.no_grad()
@@ -292,8 +297,8 @@ class Gauge:
             "hfc_lfc": [_exp(entry[1]) for entry in table],
             "cos": [entry[2] for entry in table],
         }
-        if self.ranks and len(self.samples) == self.depths:
-            by_depth = [ranks_of(singular_values(x, mask=mask)) for x, mask in map(self.samples.__getitem__, order)]
+        if samples := self._samples(order):
+            by_depth = [ranks_of(singular_values(one.tokens, mask=one.mask)) for one in samples]
             for name in _RANKS:
                 row[name] = torch.stack([ranks[name].mean() for ranks in by_depth]).tolist()
         if self.graded:
@@ -301,6 +306,19 @@ class Gauge:
             row["gradient_norm"] = [entry[3] if known else None for entry, known in heard]
             row["gradient_hfc"] = [entry[4] if known else None for entry, known in heard]
         return row
+
+    def _all_rooms(self) -> list[_Room]:
+        return [room for rooms in self.rooms.values() for room in rooms]
+
+    def _samples(self, order: Sequence[int]) -> list[_Room]:
+        """What the last step wrote, by depth; empty where a depth wrote nothing."""
+        rooms = self._all_rooms()
+        if not rooms:
+            return []
+        written = dict(zip(map(id, rooms), torch.stack([room.written for room in rooms]).tolist(), strict=True))
+        by_depth = [[room for room in self.rooms.get(depth, []) if written[id(room)]] for depth in order]
+        self.ranked = all(len(rooms) == 1 for rooms in by_depth)
+        return [rooms[0] for rooms in by_depth] if self.ranked else []
 
     @property
     def ran(self) -> list[str]:
@@ -347,6 +365,15 @@ class Gauge:
             "pass; leave gradients out"
         )
 
+    def why_unranked(self) -> str:
+        """Why ranks are not known, in a sentence; empty where they are."""
+        if not self.ranks or self.ranked:
+            return ""
+        return (
+            "ranks of the passing batch are not seen in a CUDA graph that was captured before any look, or of batches "
+            "of another shape; look at a step before it is captured, or give a probe"
+        )
+
     def is_scaled(self) -> bool:
         """Whether a GradScaler that is not known here may scale gradients."""
         if self.scaler is not None:
@@ -359,6 +386,51 @@ class Gauge:
         for handle in self.handles:
             handle.remove()
         self.handles = []
+
+
+@dataclass
+class _Room:
+    """The first inputs of a batch at one depth, in arrays of their own: what the training has is never written to."""
+
+    tokens: Tensor
+    """``(ranks, n, d)``, float32."""
+    mask: Tensor | None
+    """``(ranks, n)``: which tokens count."""
+    written: Tensor
+    """Whether the step that is looked at wrote here, which only the device knows where a CUDA graph is replayed."""
+    captured: bool = False
+    """Whether a CUDA graph writes here: then it stays as long as the gauge, and so do its arrays."""
+
+    @classmethod
+    def of(cls, x: Tensor, mask: Tensor | None) -> _Room:
+        counted = None if mask is None else _lasting(mask.shape, mask.dtype, x.device)
+        return cls(_lasting(x.shape, torch.float32, x.device), counted, _lasting((), torch.bool, x.device))
+
+    def fits(self, x: Tensor, mask: Tensor | None) -> bool:
+        return self.tokens.shape == x.shape and (self.mask is None) == (mask is None)
+
+    def write(self, x: Tensor, mask: Tensor | None, flag: Tensor | None) -> None:
+        """flag: whether to, on the device; None: yes."""
+        self.tokens.copy_(x if flag is None else torch.where(flag, x.float(), self.tokens))
+        if self.mask is not None and mask is not None:
+            self.mask.copy_(mask if flag is None else torch.where(flag, mask, self.mask))
+        self.written.logical_or_(torch.ones_like(self.written) if flag is None else flag)
+
+
+def _lasting(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An array that stays. While the compiler warms up for CUDA graphs, what this thread allocates lies in a pool of
+    theirs, in which nothing may stay; what another thread allocates does not.
+    """
+
+    def made() -> Tensor:
+        return torch.zeros(tuple(shape), dtype=dtype, device=device)
+
+    if device.type != "cuda":
+        return made()
+    with ThreadPoolExecutor(1) as elsewhere:
+        array = elsewhere.submit(made).result()
+    torch.cuda.synchronize(device)  # that thread's stream has filled it before this one's writes
+    return array
 
 
 def _exp(value: float) -> float:

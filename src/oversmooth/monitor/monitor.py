@@ -233,6 +233,8 @@ class Monitor:
             found |= {name: values for name, values in seen.items() if name in wanted}
             if due["gradients"] and (why := self.gauge.why_ungraded()):
                 self._warn(why)
+            if not {*self.tokens} <= found.keys() and (why := self.gauge.why_unranked()):
+                self._warn(why)
             if "gradient_norm" in found and self.gauge.is_scaled():
                 del found["gradient_norm"]
                 self._warn("a GradScaler may scale gradients, whose norm is left out; give scaler=scaler, or False")

@@ -1,0 +1,216 @@
+"""What must hold of the monitor on a GPU: the training is the same bit for bit, and CUDA graphs obey the looks.
+
+Plain functions, so that a machine without pytest can run them too: python tests/monitor/gpu_checks.py [CHECK ...]
+"""
+
+import copy
+import sys
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support import language_example as language
+from support.train_example import RECIPE, splits
+from support.watched import same
+
+import oversmooth
+from oversmooth.monitor import MonitorWarning
+from oversmooth.train.engine import loop
+from oversmooth.train.engine.result import WatchSettings
+from oversmooth.train.tasks.images.task import ImagesTask
+
+STEPS, EVERY = 13, 4
+LOOKS = [1, 4, 8, 12]
+
+
+class Encoder(nn.Module):
+    """torch's own blocks and a head."""
+
+    def __init__(self, dropout=0.1, width=32):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        return self.head(self.encoder(x).mean(1))
+
+
+def batches(steps=STEPS, tokens=(9,)):
+    generator = torch.Generator().manual_seed(1)
+    for step in range(steps):
+        x = torch.randn(6, tokens[step % len(tokens)], 32, generator=generator)
+        yield x.cuda(), torch.randint(4, (6,), generator=generator).cuda()
+
+
+def by_hand(model, x):
+    """Mean cosine, HFC/LFC and stable rank after every block of the eager model, in float64 on a CPU."""
+    kept = []
+    handles = [
+        model.encoder.layers[0].register_forward_pre_hook(lambda _m, args: kept.append(args[0])),
+        *(one.register_forward_hook(lambda _m, _a, out: kept.append(out)) for one in model.encoder.layers),
+    ]
+    with torch.no_grad():
+        model(x)
+    for handle in handles:
+        handle.remove()
+    rows = {"cos": [], "hfc_lfc": [], "stable_rank": []}
+    for tokens in (one.double().cpu() for one in kept):
+        n = tokens.shape[1]
+        unit = tokens / tokens.norm(dim=-1, keepdim=True)
+        rows["cos"].append(float(((unit @ unit.mT).sum((1, 2)) - n).div(n * (n - 1)).mean()))
+        mean = tokens.mean(1, keepdim=True)
+        high, low = (tokens - mean).norm(dim=(1, 2)), (mean * n**0.5).norm(dim=(1, 2))
+        rows["hfc_lfc"].append(float((high / low).log().mean().exp()))
+        first = tokens[:4]
+        largest = torch.stack([torch.linalg.matrix_norm(one, 2) for one in first])
+        rows["stable_rank"].append(float((first.norm(dim=(1, 2)) / largest).square().mean()))
+    return rows
+
+
+def near(row, expected):
+    for name, values in expected.items():
+        for ours, theirs in zip(row[name], values, strict=True):
+            assert abs(ours - theirs) < 2e-3 * max(1.0, abs(theirs)), (name, row[name], values)
+
+
+def fitted(watch, *, mode="reduce-overhead", dropout=0.1, tokens=(9,), oracle=False):
+    """(losses, the model, the monitor, what is seen by hand at the steps that are looked at)."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = Encoder(dropout).cuda()
+    monitor = None if watch is None else watch(model)
+    run = torch.compile(model, mode=mode) if mode else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses, seen = [], {}
+    for step, (x, y) in enumerate(batches(tokens=tokens), 1):
+        if oracle and step in LOOKS:
+            seen[step] = by_hand(copy.deepcopy(model), x)
+        loss = F.cross_entropy(run(x), y)
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+        if monitor is not None:
+            monitor.step()
+    return losses, model, monitor, seen
+
+
+def passing(model):
+    return oversmooth.Monitor(model, every=EVERY, passing=True, tokens=("cos", "hfc_lfc", "stable_rank"))
+
+
+def probing(model):
+    x, _ = next(batches(1))
+    return oversmooth.Monitor(model, probe=x, every=EVERY, spectra=1)
+
+
+def check_training_in_the_compilers_cuda_graphs_is_the_same():
+    from torch._dynamo.utils import counters
+
+    for mode in (None, "reduce-overhead"):
+        losses, model, *_ = fitted(None, mode=mode)
+        for watch in (passing, probing):
+            counters.clear()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", MonitorWarning)
+                watched_losses, watched_model, monitor, _ = fitted(watch, mode=mode)
+            assert [row["step"] for row in monitor.history.rows] == LOOKS
+            assert losses == watched_losses, (mode, watch.__name__)
+            assert same(model, watched_model), (mode, watch.__name__)
+            assert not counters["inductor"]["cudagraph_skips"], (mode, watch.__name__)
+            assert not counters["graph_break"], (mode, watch.__name__, counters["graph_break"])
+
+
+def check_what_passes_in_the_compilers_cuda_graphs_is_seen():
+    for mode in (None, "reduce-overhead"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", MonitorWarning)
+            _, _, monitor, seen = fitted(passing, mode=mode, dropout=0.0, oracle=True)
+        for row in monitor.history.rows:
+            near(row, seen[row["step"]])
+
+
+def check_batches_of_two_lengths_in_cuda_graphs():
+    """Each length has its own graph, and none writes where another's samples were."""
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always", MonitorWarning)
+        _, _, monitor, seen = fitted(passing, dropout=0.0, tokens=(9, 7), oracle=True)
+    for row in monitor.history.rows:
+        expected = {name: values for name, values in seen[row["step"]].items() if name in row}
+        assert {"cos", "hfc_lfc"} <= expected.keys(), row
+        near(row, expected)
+
+
+def check_a_graph_of_the_users_own_obeys_the_looks():
+    """Captured by hand: steps that are not looked at change nothing, those that are show their own batch."""
+    torch.manual_seed(0)
+    model = Encoder(dropout=0.0).cuda()
+    monitor = passing(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    still, target = (one.clone() for one in next(batches(1)))
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        F.cross_entropy(model(still), target).backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+        monitor.step()  # the first look
+        step()
+        monitor.step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for number, (x, y) in enumerate(batches(10), 3):
+        still.copy_(x)
+        target.copy_(y)
+        expected = by_hand(copy.deepcopy(model), x)
+        graph.replay()
+        monitor.step()
+        if number % EVERY == 0:
+            row = monitor.history.rows[-1]
+            assert row["step"] == number, (row["step"], number)
+            near(row, expected)
+    assert [row["step"] for row in monitor.history.rows] == LOOKS
+    assert not monitor.failures, monitor.failures
+
+
+def check_our_trainer_is_the_same_with_looks():
+    tasks = {
+        "images": lambda: ImagesTask(replace(RECIPE, variant="neutreno:strength=0.4"), splits()),
+        "language": lambda: language.task_of(language.RECIPE),  # with dropout
+    }
+    for name, task in tasks.items():
+        results = [
+            loop.train(task(), device="cuda", watch=WatchSettings(monitor=every, evaluate=0)) for every in (0, 1, 3)
+        ]
+        assert len(results[1].smoothing) > len(results[2].smoothing) > 0
+        for other in results[1:]:
+            assert same(results[0].model, other.model), name
+
+
+CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
+
+if __name__ == "__main__":
+    failed = 0
+    for check in [check for check in CHECKS if not sys.argv[1:] or check.__name__ in sys.argv[1:]]:
+        begin = time.time()
+        try:
+            check()
+            said = "ok"
+        except Exception as error:
+            failed += 1
+            said = f"FAILED: {type(error).__name__}: {error}"
+        print(f"{check.__name__}: {said} ({time.time() - begin:.1f} s)", flush=True)
+    sys.exit(bool(failed))
