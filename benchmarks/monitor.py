@@ -8,8 +8,8 @@ python benchmarks/monitor.py [--json FILE] [--rows vit,bert,minilm] [--passing |
   `SmoothingCallback(every=100)`: tokens alone, and with spectra of every head each 1,000 steps. On a GPU alone.
 * minilm: the same with MiniLM's size (6 × 384), on 2 CPU cores, in float32.
 
-Both trainings are in memory at once and take turns, a turn being one step on a CPU and ten on a GPU, so that a machine
-that slows down slows both. Hundreds of steps would take an hour on a CPU: what a turn takes without the monitor, with
+Both trainings are in memory at once and take turns of a few steps (one on a CPU; on a GPU ten of ours and two of
+Trainer's, which the host's jitter reaches), so that a machine that slows down slows both. Hundreds of steps would take an hour on a CPU: what a turn takes without the monitor, with
 it but no look due, and with a look due is measured instead, each over the turn without that came just before it, and
 the ratio is ((every − 1) · not due + due) / (every · without), from medians. Peaks are of processes of their own: of
 the device's memory on a GPU, of the whole process on a CPU.
@@ -199,7 +199,7 @@ def measured_trainer(row: str, rounds: int, *, size: tuple[int, int], passing: b
     """A look is due in every second turn, at its last step, and every second look has spectra."""
     import transformers
 
-    turns = Turns(steps=10 if DEVICE[row] == "cuda" else 1)
+    turns = Turns(steps=2 if DEVICE[row] == "cuda" else 1)
     baton, seconds = Baton(2), ([], [])  # type: tuple[list[float], ...]
     watching = smoothing(2 * turns.steps, 2, passing)
     kinds: list[str] = []
@@ -358,7 +358,7 @@ def main() -> None:
         else:
             if not on_device:
                 torch.set_num_threads(min(2, torch.get_num_threads()))
-            rounds = 1 if options.quick else 15 if on_device else 4
+            rounds = 1 if options.quick else 40 if on_device else 4
             turns = measured_trainer(row, rounds, size=size, passing=options.passing, compiled=options.compiled)
         result["rows"] += entries(row, turns, round(peaks[1] / peaks[0], 4))
         for entry in [entry for entry in result["rows"] if entry["row"] == row]:

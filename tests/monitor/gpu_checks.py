@@ -192,8 +192,11 @@ def check_our_trainer_is_the_same_with_looks():
         "language": lambda: language.task_of(language.RECIPE),  # with dropout
     }
     for name, task in tasks.items():
+        # Compiled code adds up an embedding's gradients in any order: two language runs without looks differ as well.
+        compiled = name != "language"
         results = [
-            loop.train(task(), device="cuda", watch=WatchSettings(monitor=every, evaluate=0)) for every in (0, 1, 3)
+            loop.train(task(), device="cuda", compiled=compiled, watch=WatchSettings(monitor=every, evaluate=0))
+            for every in (0, 1, 3)
         ]
         assert len(results[1].smoothing) > len(results[2].smoothing) > 0
         for other in results[1:]:

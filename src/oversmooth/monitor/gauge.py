@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oversmooth.metrics.rank import ranks_of, singular_values
 from oversmooth.monitor.hooks import (
     ENTER,
     LEAVE,
@@ -34,6 +33,7 @@ from oversmooth.monitor.hooks import (
 )
 from oversmooth.monitor.padding import Padding, decodes
 from oversmooth.monitor.reduced import band_norms, token_numbers
+from oversmooth.observe.depths import ranks_together
 from oversmooth.observe.layout import says_batch_first
 from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError, reason
@@ -298,7 +298,7 @@ class Gauge:
             "cos": [entry[2] for entry in table],
         }
         if samples := self._samples(order):
-            by_depth = [ranks_of(singular_values(one.tokens, mask=one.mask)) for one in samples]
+            by_depth = ranks_together([(one.tokens, one.mask) for one in samples])
             for name in _RANKS:
                 row[name] = torch.stack([ranks[name].mean() for ranks in by_depth]).tolist()
         if self.graded:

@@ -19,6 +19,8 @@ from oversmooth.observe.layout import own_word, seen_batch_first, telling
 from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError
 
+_ROOM = {"cuda": 2**26}
+"""Bytes of tokens that wait for their ranks, by device; elsewhere none wait, as nothing is gained by it."""
 Seen = Callable[[int, Tensor], None]
 """Gets a depth, 0 for what enters the first block, and tokens ``(batch, n, d)``."""
 SeenStream = Callable[[int, Tensor, bool], None]
@@ -127,6 +129,8 @@ class Depths:
         self.columns: list[dict[str, list[Tensor]]] = []
         """By depth and metric: ``(batch,)`` per pass."""
         self.tokens: list[int] = []
+        self.waiting: list[tuple[int, Tensor, Tensor | None]] = []
+        """Depths whose ranks are to be computed: tokens and which of them count."""
 
     @torch.no_grad()
     def add(self, depth: int, x: Tensor, mask: Tensor | None = None) -> None:
@@ -140,15 +144,27 @@ class Depths:
         x = x.detach()
         with torch.autocast(x.device.type, enabled=False):
             row = columns_of(summary(x, mask=mask, cosines=self.cosines), self.cosines)
-            if self.ranks and (few := self.ranks - self._begun(depth)) > 0:
-                s = singular_values(x[:few], mask=None if mask is None else mask[:few])
-                row |= ranks_of(s)
+        if self.ranks and (few := self.ranks - self._begun(depth)) > 0:
+            # A clone: blocks may write into what they passed on.
+            self.waiting.append((depth, x[:few].clone(), None if mask is None else mask[:few]))
+            if sum(kept.nbytes for _, kept, _ in self.waiting) > _ROOM.get(x.device.type, 0):
+                self._rank()
+        self._append(depth, row)
+        if depth == 0:
+            self.tokens += [x.shape[1]] * len(x) if mask is None else mask.sum(-1).tolist()
+
+    def _append(self, depth: int, row: dict[str, Tensor]) -> None:
         while len(self.columns) <= depth:
             self.columns.append({})
         for name, value in row.items():
             self.columns[depth].setdefault(name, []).append(value)
-        if depth == 0:
-            self.tokens += [x.shape[1]] * len(x) if mask is None else mask.sum(-1).tolist()
+
+    @torch.no_grad()
+    def _rank(self) -> None:
+        """The ranks of all that waits, those of one shape together."""
+        waiting, self.waiting = self.waiting, []
+        for ranks, (depth, *_) in zip(ranks_together([(x, mask) for _, x, mask in waiting]), waiting, strict=True):
+            self._append(depth, ranks)
 
     def _begun(self, depth: int) -> int:
         """Inputs of this depth that are reduced already."""
@@ -156,6 +172,7 @@ class Depths:
 
     def by_input(self, depth: int) -> dict[str, Tensor]:
         """``(inputs,)`` per metric, in float64."""
+        self._rank()
         return {name: torch.cat([v.double() for v in parts]).cpu() for name, parts in self.columns[depth].items()}
 
     def means(self, names: Sequence[str]) -> dict[str, list[float]]:
@@ -164,6 +181,7 @@ class Depths:
         Args:
             names: of metrics; those that were not measured are left out.
         """
+        self._rank()
         rows = []
         for parts in self.columns:
             rows.append({name: torch.cat([v.double() for v in values]).mean() for name, values in parts.items()})
@@ -208,6 +226,26 @@ class StoredDepths:
         measured = summary(self.tokens)
         columns = torch.stack([measured.log_hfc_lfc.mean(1).exp(), measured.cos.mean(1), measured.abs_cos.mean(1)])
         return dict(zip(("hfc_lfc", "cos", "abs_cos"), columns.tolist(), strict=True))
+
+
+def ranks_together(samples: Sequence[tuple[Tensor, Tensor | None]]) -> list[dict[str, Tensor]]:
+    """The four metrics of rank of each sample, ``(batch,)`` each: arrays of one shape in one call, which on a GPU takes
+    hardly longer than one of them.
+
+    Args:
+        samples: tokens ``(batch, n, d)``, and which of them count.
+    """
+    alike: dict[Any, list[int]] = {}
+    for index, (x, mask) in enumerate(samples):
+        alike.setdefault((x.shape, x.dtype, x.device, mask is None), []).append(index)
+    found: dict[int, dict[str, Tensor]] = {}
+    for indices in alike.values():
+        masks = [mask for mask in (samples[index][1] for index in indices) if mask is not None]
+        x = torch.stack([samples[index][0] for index in indices])
+        with torch.autocast(x.device.type, enabled=False):
+            ranks = ranks_of(singular_values(x, mask=torch.stack(masks) if masks else None))
+        found |= {index: {name: values[place] for name, values in ranks.items()} for place, index in enumerate(indices)}
+    return [found[index] for index in range(len(samples))]
 
 
 def columns_of(measured: Summary, cosines: bool = True) -> dict[str, Tensor]:
