@@ -9,10 +9,11 @@ python benchmarks/monitor.py [--json FILE] [--rows vit,bert,minilm] [--passing |
 * minilm: the same with MiniLM's size (6 × 384), on 2 CPU cores, in float32.
 
 Both trainings are in memory at once and take turns of a few steps (one on a CPU; on a GPU ten of ours and two of
-Trainer's, which the host's jitter reaches), so that a machine that slows down slows both. Hundreds of steps would take an hour on a CPU: what a turn takes without the monitor, with
-it but no look due, and with a look due is measured instead, each over the turn without that came just before it, and
-the ratio is ((every − 1) · not due + due) / (every · without), from medians. Peaks are of processes of their own: of
-the device's memory on a GPU, of the whole process on a CPU.
+Trainer's, which the host's jitter reaches), so that a machine that slows down slows both. Hundreds of steps would take
+an hour on a CPU: what a turn takes without the monitor, with it but no look due, and with a look due is measured
+instead, each over the turn without that came just before it, and the ratio is ((every − 1) · not due + due) /
+(every · without), from medians. Peaks are of processes of their own: of the device's memory on a GPU, of the whole
+process on a CPU.
 """
 
 from __future__ import annotations
