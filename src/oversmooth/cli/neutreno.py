@@ -88,7 +88,9 @@ def _run(
         for loaded, given in prepared:
             task = bars.add_task(loaded.name, total=given.count)
             layers += measure(loaded, given, lambda done, task=task: bars.update(task, completed=done))
-    out.print(table_text.terminal(recipe.HEAD, [layer.row for layer in layers]))
+    for model in dict.fromkeys(layer.model for layer in layers):
+        out.print(f"\n{model}", highlight=False, markup=False)
+        out.print(table_text.terminal(recipe.HEAD[1:], [layer.row[1:] for layer in layers if layer.model == model]))
     if output is not None:
         with files.whole_file(output) as temporary:
             temporary.write_text(recipe.markdown(layers), encoding="utf-8")

@@ -57,13 +57,13 @@ def minilm(random: bool, seed: int) -> tuple[Loaded, Inputs]:
     return loaded, loaded.inputs(count=_TEXTS, length=_TOKENS)
 
 
-def albert(random: bool, seed: int) -> tuple[Loaded, Inputs]:
+def albert(random: bool, seed: int, batch: int = 8) -> tuple[Loaded, Inputs]:
     """The chemistry ALBERT, as trained or random from a seed, with reactions."""
     path = folder(ALBERT)
     loaded = load(str(path), random=random, seed=seed)
     loaded.name = "chemistry ALBERT" + (" (random)" if random else "")
     tokenizer = smiles_tokenizer(path / "vocab.txt")
-    inputs = text_inputs(tokenizer, REACTIONS, count=_TEXTS, length=_TOKENS, batch=8, lines=True)
+    inputs = text_inputs(tokenizer, REACTIONS, count=_TEXTS, length=_TOKENS, batch=batch, lines=True)
     inputs.what = f"{inputs.count} reactions that come with oversmooth"
     return loaded, inputs
 

@@ -5,7 +5,9 @@ import torch
 from support.commands import run
 
 from oversmooth.models import load
+from oversmooth.reproduce.neutreno.energy import energies
 from oversmooth.reproduce.neutreno.kernel import CAUSAL, kernels
+from oversmooth.safety.errors import InputError
 
 
 def by_hand(model, pixels):
@@ -67,3 +69,10 @@ def test_a_model_that_cannot_be_read_stops_all_before_any_runs(vit, tmp_path, mo
     shown = capsys.readouterr()
     assert "nowhere" in shown.err
     assert "asymmetry" not in shown.out
+
+
+def test_inputs_in_batches_of_several_are_refused_not_left_out(vit):
+    loaded = load(str(vit))
+    for measure in (kernels, energies):
+        with pytest.raises(InputError, match="3 inputs come in 2 batches; give them one by one, with batch=1"):
+            measure(loaded, loaded.inputs(count=3, batch=2))

@@ -34,7 +34,7 @@ from oversmooth.observe import study
 from oversmooth.observe.feed import Runner
 from oversmooth.report.style import fixed, percent
 from oversmooth.reproduce import table_text
-from oversmooth.reproduce.neutreno.kernel import CAUSAL, scores_of
+from oversmooth.reproduce.neutreno.kernel import CAUSAL, one_by_one, scores_of
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import gradient_flow, gradient_step
@@ -91,8 +91,7 @@ def energies(
     anatomy = locate(loaded.model)
     run = Runner(loaded.model, anatomy)
     per_layer: list[list[tuple[Tensor, ...] | int]] = []
-    for done, batch in enumerate(run.batches(inputs), 1):
-        one = run.first_input(batch)
+    for done, one in enumerate(one_by_one(run, inputs), 1):
         with _Values(loaded.model, anatomy) as values:
             blocks = study(loaded.model, anatomy, lambda one=one: run(one), run.mask(one))
         if len(values.seen) != len(blocks):

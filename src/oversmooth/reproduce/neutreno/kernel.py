@@ -14,14 +14,14 @@ symmetric. The paper reports none of these figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from oversmooth.anatomy import locate
-from oversmooth.inputs import Inputs
+from oversmooth.inputs import Batch, Inputs
 from oversmooth.models import Loaded
 from oversmooth.observe import SeenBlock, study
 from oversmooth.observe.feed import Runner
@@ -58,12 +58,11 @@ class LayerKernel:
 
 @torch.no_grad()
 def kernels(loaded: Loaded, inputs: Inputs, progress: Callable[[int], None] | None = None) -> list[LayerKernel]:
-    """The kernels of a model's layers on inputs, one input at a time."""
+    """The kernels of a model's layers on inputs, which come one per batch."""
     anatomy = locate(loaded.model)
     run = Runner(loaded.model, anatomy)
     per_layer: list[list[tuple[Tensor, ...] | int]] = []
-    for done, batch in enumerate(run.batches(inputs), 1):
-        one = run.first_input(batch)
+    for done, one in enumerate(one_by_one(run, inputs), 1):
         blocks = study(loaded.model, anatomy, lambda one=one: run(one), run.mask(one))
         per_layer = per_layer or [[] for _ in blocks]
         for measured, block in zip(per_layer, blocks, strict=True):
@@ -73,6 +72,19 @@ def kernels(loaded: Loaded, inputs: Inputs, progress: Callable[[int], None] | No
     if not per_layer:
         raise InputError("there are no inputs; give at least one")
     return [_mean(loaded.name, depth, measured) for depth, measured in enumerate(per_layer, 1)]
+
+
+def one_by_one(run: Runner, inputs: Inputs) -> Iterator[Batch | Tensor]:
+    """The inputs, which come one per batch.
+
+    Raises:
+        InputError: there were more than batches: the others would be left out.
+    """
+    batches = 0
+    for batches, batch in enumerate(run.batches(inputs), 1):  # noqa: B007
+        yield run.first_input(batch)
+    if 0 < batches < inputs.count:
+        raise InputError(f"{inputs.count} inputs come in {batches} batches; give them one by one, with batch=1")
 
 
 def scores_of(block: SeenBlock) -> tuple[Tensor, Tensor | slice] | int:
