@@ -220,33 +220,38 @@ def prediction(
         list[Path],
         typer.Option("--trained", metavar="FILE", help="A plain model that oversmooth train wrote; may be repeated."),
     ],
-    data: TrainingData = "cifar100",
+    data: Annotated[
+        str | None,
+        typer.Option(help="What it was trained on, by name or folder.", show_default="the name in its recipe"),
+    ] = None,
     results: Annotated[Path, typer.Option(help="Directory that keeps the cells.")] = Path("results"),
-    images: Annotated[int, typer.Option(help="Test images, the first ones.", min=1)] = 32,
+    inputs: Annotated[
+        int, typer.Option(help="Test images, or windows of the validation text, the first ones.", min=1)
+    ] = 32,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")] = None,
     device: TrainingDevice = None,
     force: Force = False,
 ) -> None:
-    """Show which λ̃ the spectra of plain models propose, beside the accuracy that training with λ̃ gave.
+    """Show which λ̃ the spectra of plain models propose, beside what training with λ̃ gave.
 
-    What was computed of a model is kept in results/neutreno/prediction; accuracies are those of the ablation's cells.
+    What was computed of a model is kept in results/neutreno/prediction; accuracies, or perplexities, are those of the
+    cells of ablation and language-ablation.
     """
     from oversmooth.reproduce.filling import Running
     from oversmooth.reproduce.neutreno import prediction as recipe
-    from oversmooth.reproduce.neutreno.robustness import named
     from oversmooth.safety import files
-    from oversmooth.train.tasks.images.data import load
 
     if output is not None:
         files.check_writable(output, (".md",))
         files.check_apart([output], trained)
     files.check_folder(results)
-    models = named(trained)
-    with status(f"reading {data}"):
-        test = load(data, "test")
-    with parts_done("images") as on_progress:
+    models = recipe.named(trained)
+    first = models[0].recipe
+    with status(f"reading {data or first.data}"):
+        given = recipe.KINDS[type(first)].load(first, data or first.data)
+    with parts_done("inputs") as on_progress:
         running = Running(device=device, force=force, on_message=say, on_progress=on_progress)
-        predictions = recipe.measure(models, test, results, images, running)
+        predictions = recipe.measure(models, given, results, inputs, running)
     _show(recipe.rows(predictions, results), recipe.notes(predictions, results), output)
 
 

@@ -99,20 +99,26 @@ class Trained:
     """A model file and what is known of it before it is run."""
 
     path: Path
-    recipe: Recipe
+    recipe: Any
+    """Images', where nothing else was asked for."""
     digest: str
     """Of the file: other weights of the same recipe are another model."""
 
 
-def named(paths: Sequence[Path]) -> list[Trained]:
-    """The files, each of a recipe of its own; all are read, so that a damaged one is refused before any is run."""
+def named(paths: Sequence[Path], load: Callable[[Path], tuple[Any, Any]] = load_vit) -> list[Trained]:
+    """The files, each of a recipe of its own; all are read, so that a damaged one is refused before any is run.
+
+    Args:
+        paths: of files, or of the folders that hold one.
+        load: reads one: the model and its recipe.
+    """
     models: dict[str, Trained] = {}
     for path in paths:
         file = trained_file(path)
         if file is None and not path.is_file():  # a file that is none of ours is told apart where it is read
             raise InputError(f"{path} is no trained model; give a file that oversmooth train wrote, or its folder")
         file = file or path
-        _, recipe = load_vit(file)
+        _, recipe = load(file)
         if recipe.key in models:
             raise InputError(f"{models[recipe.key].path} and {file} are of one recipe, {recipe.key}; name one of them")
         models[recipe.key] = Trained(file, recipe, hashlib.sha256(file.read_bytes()).hexdigest()[:16])
