@@ -47,7 +47,8 @@ EXAMPLES = {
     "reproduce neutreno adaptation": (
         "oversmooth reproduce neutreno adaptation --data imagenet-validation.parquet -o adaptation.md"
     ),
-    "reproduce neutreno ablation": "oversmooth reproduce neutreno ablation --seeds 1 --at-once 3",
+    "reproduce neutreno ablation": "oversmooth reproduce neutreno ablation --seeds 1",
+    "reproduce neutreno language-ablation": "oversmooth reproduce neutreno language-ablation --seeds 1 --cells 0.2,0.6",
     "reproduce neutreno classification": "oversmooth reproduce neutreno classification --seeds 3 --at-once 3",
     "reproduce neutreno language": "oversmooth reproduce neutreno language --seeds 1 -o language.md",
     "reproduce neutreno methods": "oversmooth reproduce neutreno methods --seeds 3 --at-once 3",
