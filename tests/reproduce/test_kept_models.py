@@ -194,6 +194,7 @@ def test_costs_are_those_of_the_likest_run():
     assert costs.cost(deep, runs) == pytest.approx(12.0)
     assert costs.total([deep, deep], runs) == pytest.approx(24.0)
     assert costs.cost(PAPER, []) is None
+    assert costs.cost(replace(PAPER, data="cifar10"), runs) is None  # of which there may be more or less
     assert costs.total([PAPER], []) is None
 
 

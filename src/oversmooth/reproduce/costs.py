@@ -35,8 +35,9 @@ def measured(results: Path, hardware: str = "") -> list[Measured]:
 
 
 def cost(recipe: BaseRecipe, runs: Iterable[Measured]) -> float | None:
-    """Minutes that a recipe takes, as far as its likes tell; None where nothing like it was run."""
-    alike = [run for run in runs if type(run.recipe) is type(recipe)]
+    """Minutes that a recipe takes, as far as its likes tell; None where nothing like it was run on these data."""
+    # How much there is of other data is not known without loading them.
+    alike = [run for run in runs if type(run.recipe) is type(recipe) and _data(run.recipe) == _data(recipe)]
     if not alike:
         return None
     nearest = min(alike, key=lambda run: (_differences(recipe, run.recipe), _scaled(recipe, run)))
@@ -55,6 +56,10 @@ def work(recipe: BaseRecipe) -> float:
     compared as differences.
     """
     return float(recipe.total_epochs * getattr(recipe, "share", 1.0) * recipe.shape.depth)
+
+
+def _data(recipe: BaseRecipe) -> str:
+    return str(recipe.to_dict().get("data"))
 
 
 def _scaled(recipe: BaseRecipe, run: Measured) -> float:
