@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import shutil
 import subprocess
 import zipfile
 from dataclasses import replace
@@ -204,7 +205,19 @@ def test_status_lists_what_is_missing_with_its_minutes():
     kept = {cell["title"] for folder in (ROOT / "results").glob("table2") for cell in cells.read_folder(folder)}
     assert not kept & {title for table, title, _ in rows if table == "table2"}
     depth = [row for row in rows if row[0] == "depth"]
-    assert all(float(minutes) > 0 for _, _, minutes in depth)
+    assert all(minutes > 0 for _, _, minutes in depth)
+
+
+def test_status_lists_a_dozen_and_says_how_many_more(tmp_path, monkeypatch, capsys):
+    shutil.copytree(ROOT / "results" / "neutreno" / "language", tmp_path / "neutreno" / "language")
+    assert run(monkeypatch, "reproduce", "status", "--results", tmp_path) == 0
+    shown = capsys.readouterr().out
+    glue = shown.split("missing from text/glue")[1].split("missing from")[0]
+    assert glue.count("masked language model") == 12
+    assert "and 23 more, which --all lists" in glue
+    assert run(monkeypatch, "reproduce", "status", "--all", "--results", tmp_path) == 0
+    glue = capsys.readouterr().out.split("missing from text/glue")[1].split("missing from")[0]
+    assert glue.count("masked language model") == 35
 
 
 def test_every_kept_cell_has_a_recipe_that_its_table_names():

@@ -220,10 +220,15 @@ for _table in all_tables():
     _add_command(_table)
 
 
+_LISTED = 12
+"""Cells that are listed of a table that misses more."""
+
+
 @reproduce.command()
 def status(
     results: Results = Path("results"),
     seeds: Annotated[int, typer.Option(help="Of what is missing.", min=1, max=1000)] = 1,
+    everything: Annotated[bool, typer.Option("--all", help="List every cell that is missing, however many.")] = False,
 ) -> None:
     """Which cells are there, which are on their way, and what those that are missing would cost."""
     from itertools import groupby
@@ -251,7 +256,14 @@ def status(
         cells = [(key, title, score, when) for _, title, score, _, when, key in group]
         show(table if on == "–" else f"{table}, on {on}", cells, ("left", "left", "right", "left"))
     if lacking := missing_rows(results, seeds):
-        for table, group in groupby(lacking, key=lambda row: row[0]):
-            show(f"missing from {table}", [(f"{minutes} min", cell) for _, cell, minutes in group], ("right", "left"))
-        note = "Minutes: of the run most like it that was measured, scaled by epochs, share and blocks."
+        for table, missing in groupby(lacking, key=lambda row: row[0]):
+            lines = [("unknown" if minutes is None else f"{minutes:.1f} min", cell) for _, cell, minutes in missing]
+            few = lines if everything or len(lines) <= _LISTED + 1 else lines[:_LISTED]
+            more = [("", f"and {len(lines) - len(few)} more, which --all lists")] if few is not lines else []
+            show(f"missing from {table}", [*few, *more], ("right", "left"))
+        known = [minutes for *_, minutes in lacking if minutes is not None]
+        note = (
+            f"{len(lacking)} cells are missing. Minutes: of the run most like it that was measured on the same data, "
+            f"scaled by epochs, share and blocks; {sum(known):.0f} for the {len(known)} of which they are known."
+        )
         out.print(note, style="dim", highlight=False)

@@ -35,12 +35,13 @@ def where_and_when(cell: Cell) -> tuple[str, str, str]:
     return cell["hardware"], cell["day"], read_recipe(cell["recipe"]).key
 
 
-def missing_rows(results: Path, seeds: int = 1) -> list[tuple[str, str, str]]:
-    """Rows of table, cell and minutes that it takes, by what was measured; of the full versions, cells that tables
-    share once.
+def missing_rows(results: Path, seeds: int = 1) -> list[tuple[str, str, float | None]]:
+    """Rows of table, cell and minutes that it takes, by what was measured, or None; of the full versions, cells that
+    tables share once.
     """
     runs = costs.measured(results)
-    rows, seen = [], set()
+    rows: list[tuple[str, str, float | None]] = []
+    seen = set()
     for table in all_tables():
         asked = table(seeds=seeds)
         if not asked.trains:
@@ -48,8 +49,7 @@ def missing_rows(results: Path, seeds: int = 1) -> list[tuple[str, str, str]]:
         for recipe in missing(asked.recipes(), results, asked.folder):
             if (key := (asked.folder(recipe), recipe.key)) not in seen:
                 seen.add(key)
-                minutes = costs.cost(recipe, runs)
-                rows.append((key[0], recipe.title, "unknown" if minutes is None else f"{minutes:.1f}"))
+                rows.append((key[0], recipe.title, costs.cost(recipe, runs)))
     return rows
 
 
