@@ -388,3 +388,34 @@ def test_rooms_that_a_captured_graph_writes_to_outlive_batches_of_other_lengths(
         kept = monitor.gauge.rooms[depth]
         assert any(one is room for one in kept)
         assert [one.tokens.shape[1] for one in kept] == [6, 8]
+
+
+def rank_by_hand(x):
+    s = torch.linalg.svdvals(x[:4].double())
+    return float((s.square().sum(-1) / s[:, 0].square()).mean())
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_ranks_are_of_the_batch_that_passed_last_whatever_graphs_wrote_before(monkeypatch, accumulated):
+    """Lengths 6 and 9 with rooms that captured graphs write to, 7 without one that a graph could have."""
+    model = net()
+    monitor = oversmooth.Monitor(model, every=1, passing=True, blocks="layers.*", tokens=("cos", "stable_rank"))
+    captured = [False]
+    monkeypatch.setattr("oversmooth.monitor.gauge.is_captured", lambda _x: captured[0])
+    torch.manual_seed(0)
+    before = None
+    for length, graph in [(6, False), (6, True), (9, False), (9, True), (9, False), (6, True), (7, True), (9, True)]:
+        captured[0] = graph
+        if accumulated == 2 and before is not None:
+            model(torch.randn(5, before, 16)).sum().backward()
+        x = torch.randn(5, length, 16)
+        model(x).sum().backward()
+        before = length
+        if length == 7:  # no room: left out, not another batch's
+            with pytest.warns(MonitorWarning, match="ranks of the passing batch"):
+                monitor.step()
+            assert "stable_rank" not in monitor.history.rows[-1]
+        else:
+            monitor.step()
+            assert monitor.history.rows[-1]["stable_rank"][0] == pytest.approx(rank_by_hand(x), rel=1e-5)
+        assert monitor.history.rows[-1]["cos"][0] == pytest.approx(cosine(x), abs=1e-5)

@@ -9,6 +9,7 @@ until the numbers are fetched.
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import weakref
 from collections.abc import Sequence
@@ -39,7 +40,8 @@ from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError, reason
 
 _GAUGES: weakref.WeakValueDictionary[int, Gauge] = weakref.WeakValueDictionary()
-_COLUMNS = ("seen", "hfc_lfc", "cos", "gradient_norm", "gradient_hfc")
+_COLUMNS = ("seen", "hfc_lfc", "cos", "room", "gradient_norm", "gradient_hfc")
+"""Room: the number of the one that the first inputs of the batch were written to; 0: none."""
 _RANKS = ("effective_rank", "stable_rank", "sigma_ratio", "rank_one_distance")
 
 
@@ -80,6 +82,8 @@ class Gauge:
         self.buffer, self.flag = self._buffers(next(model.parameters()).device)
         self.rooms: dict[int, list[_Room]] = {}
         """By depth: where the first inputs of the batch are kept, the one that was used last at the end."""
+        self.numbers = itertools.count(1)
+        """Of rooms."""
         self.mask: Tensor | None = None
         self.troubles: list[str] = []
         """What went wrong since it was armed."""
@@ -210,12 +214,12 @@ class Gauge:
         self.last = x.data_ptr()
         with torch.autocast(x.device.type, enabled=False):
             log_ratio, cos = token_numbers(x, mask)
-        new = torch.stack([torch.ones_like(cos), log_ratio, cos])
-        row = buffer[depth, : len(new)]
         captured = is_captured(x)
+        first = x[: self.ranks], None if mask is None else mask[: self.ranks] != 0
+        room = self._keep(depth, *first, captured) if self.ranks else 0
+        new = torch.stack([torch.ones_like(cos), log_ratio, cos, torch.full_like(cos, room)])
+        row = buffer[depth, : len(new)]
         row.copy_(torch.where(self.flag, new, row) if captured else new)
-        if self.ranks:
-            self._keep(depth, x[: self.ranks], None if mask is None else mask[: self.ranks] != 0, captured)
 
     def _goes_on(self, x: Tensor) -> bool:
         """Whether what enters the first block is what the last one gave: then it runs again in the same pass."""
@@ -224,19 +228,21 @@ class Gauge:
         kept = self.rooms.get(self.order[-1])  # memory is used again: the address alone may be that of another array
         return not kept or is_captured(x) or torch.equal(kept[-1].tokens, x[: self.ranks].float())
 
-    def _keep(self, depth: int, x: Tensor, mask: Tensor | None, captured: bool) -> None:
+    def _keep(self, depth: int, x: Tensor, mask: Tensor | None, captured: bool) -> int:
+        """The number of the room that it is written to; 0 where there is none and none can be made."""
         rooms = self.rooms.setdefault(depth, [])
         room = next((one for one in rooms if one.fits(x, mask)), None)
         if room is None:
             if captured:  # nothing can be allocated here that outlives the capture
-                return
-            room = _Room.of(x, mask)
+                return 0
+            room = _Room.of(x, mask, next(self.numbers))
             rooms[:] = [one for one in rooms if one.captured]
         else:
             rooms.remove(room)
         rooms.append(room)
         room.captured |= captured
         room.write(x, mask, self.flag if captured else None)
+        return room.number
 
     @torch.no_grad()
     def _hear_gradient(self, depth: int, gradient: Tensor) -> None:
@@ -248,7 +254,7 @@ class Gauge:
             scale = getattr(self.scaler, "_scale", None)  # on its device
             if scale is not None:
                 norm = norm / scale.to(norm.device)
-            self.buffer[depth, 3:5].copy_(torch.stack([norm, share]))
+            self.buffer[depth, 4:6].copy_(torch.stack([norm, share]))
         except Exception as error:
             self.note(error)
 
@@ -267,8 +273,6 @@ class Gauge:
         self.outer, self.mask, self.troubles, self.graded = None, None, [], set(self.replayed)
         if due:
             self.buffer.zero_()
-            for room in self._all_rooms():
-                room.written.zero_()
 
     def moved(self) -> None:
         """Follow the model to another device, before the first step."""
@@ -297,28 +301,21 @@ class Gauge:
             "hfc_lfc": [_exp(entry[1]) for entry in table],
             "cos": [entry[2] for entry in table],
         }
-        if samples := self._samples(order):
-            by_depth = ranks_together([(one.tokens, one.mask) for one in samples])
+        samples = [self._room(depth, entry[3]) for depth, entry in zip(order, table, strict=True)]
+        self.ranked = all(room is not None for room in samples)
+        if self.ranked:
+            by_depth = ranks_together([(one.tokens, one.mask) for one in samples if one is not None])
             for name in _RANKS:
                 row[name] = torch.stack([ranks[name].mean() for ranks in by_depth]).tolist()
         if self.graded:
             heard = [(entry, depth in self.graded) for entry, depth in zip(table, order, strict=True)][1:]
-            row["gradient_norm"] = [entry[3] if known else None for entry, known in heard]
-            row["gradient_hfc"] = [entry[4] if known else None for entry, known in heard]
+            row["gradient_norm"] = [entry[4] if known else None for entry, known in heard]
+            row["gradient_hfc"] = [entry[5] if known else None for entry, known in heard]
         return row
 
-    def _all_rooms(self) -> list[_Room]:
-        return [room for rooms in self.rooms.values() for room in rooms]
-
-    def _samples(self, order: Sequence[int]) -> list[_Room]:
-        """What the last step wrote, by depth; empty where a depth wrote nothing."""
-        rooms = self._all_rooms()
-        if not rooms:
-            return []
-        written = dict(zip(map(id, rooms), torch.stack([room.written for room in rooms]).tolist(), strict=True))
-        by_depth = [[room for room in self.rooms.get(depth, []) if written[id(room)]] for depth in order]
-        self.ranked = all(len(rooms) == 1 for rooms in by_depth)
-        return [rooms[0] for rooms in by_depth] if self.ranked else []
+    def _room(self, depth: int, number: float) -> _Room | None:
+        """Which room the last pass of the step wrote to, which only the device knows where a CUDA graph is replayed."""
+        return next((room for room in self.rooms.get(depth, []) if room.number == number), None)
 
     @property
     def ran(self) -> list[str]:
@@ -388,7 +385,7 @@ class Gauge:
         self.handles = []
 
 
-@dataclass
+@dataclass(eq=False)
 class _Room:
     """The first inputs of a batch at one depth, in arrays of their own: what the training has is never written to."""
 
@@ -396,15 +393,26 @@ class _Room:
     """``(ranks, n, d)``, float32."""
     mask: Tensor | None
     """``(ranks, n)``: which tokens count."""
-    written: Tensor
-    """Whether the step that is looked at wrote here, which only the device knows where a CUDA graph is replayed."""
+    number: int
     captured: bool = False
     """Whether a CUDA graph writes here: then it stays as long as the gauge, and so do its arrays."""
 
     @classmethod
-    def of(cls, x: Tensor, mask: Tensor | None) -> _Room:
-        counted = None if mask is None else _lasting(mask.shape, mask.dtype, x.device)
-        return cls(_lasting(x.shape, torch.float32, x.device), counted, _lasting((), torch.bool, x.device))
+    def of(cls, x: Tensor, mask: Tensor | None, number: int) -> _Room:
+        """While the compiler warms up for CUDA graphs, what this thread allocates lies in a pool of theirs, in which
+        nothing may stay; what another thread allocates does not.
+        """
+
+        def made() -> _Room:
+            counted = None if mask is None else torch.zeros_like(mask)
+            return cls(torch.zeros(x.shape, dtype=torch.float32, device=x.device), counted, number)
+
+        if not x.is_cuda:
+            return made()
+        with ThreadPoolExecutor(1) as elsewhere:
+            room = elsewhere.submit(made).result()
+        torch.cuda.synchronize(x.device)  # that thread's stream has filled it before this one's writes
+        return room
 
     def fits(self, x: Tensor, mask: Tensor | None) -> bool:
         return self.tokens.shape == x.shape and (self.mask is None) == (mask is None)
@@ -414,23 +422,6 @@ class _Room:
         self.tokens.copy_(x if flag is None else torch.where(flag, x.float(), self.tokens))
         if self.mask is not None and mask is not None:
             self.mask.copy_(mask if flag is None else torch.where(flag, mask, self.mask))
-        self.written.logical_or_(torch.ones_like(self.written) if flag is None else flag)
-
-
-def _lasting(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An array that stays. While the compiler warms up for CUDA graphs, what this thread allocates lies in a pool of
-    theirs, in which nothing may stay; what another thread allocates does not.
-    """
-
-    def made() -> Tensor:
-        return torch.zeros(tuple(shape), dtype=dtype, device=device)
-
-    if device.type != "cuda":
-        return made()
-    with ThreadPoolExecutor(1) as elsewhere:
-        array = elsewhere.submit(made).result()
-    torch.cuda.synchronize(device)  # that thread's stream has filled it before this one's writes
-    return array
 
 
 def _exp(value: float) -> float:

@@ -145,8 +145,9 @@ class Depths:
         with torch.autocast(x.device.type, enabled=False):
             row = columns_of(summary(x, mask=mask, cosines=self.cosines), self.cosines)
         if self.ranks and (few := self.ranks - self._begun(depth)) > 0:
-            # A clone: blocks may write into what they passed on.
-            self.waiting.append((depth, x[:few].clone(), None if mask is None else mask[:few]))
+            # Clones: blocks may write into what they passed on.
+            counted = None if mask is None else mask[:few].expand(len(x[:few]), -1).clone()
+            self.waiting.append((depth, x[:few].clone(), counted))
             if sum(kept.nbytes for _, kept, _ in self.waiting) > _ROOM.get(x.device.type, 0):
                 self._rank()
         self._append(depth, row)
