@@ -171,6 +171,6 @@ def test_of_a_language_model_by_windows_of_its_validation_text(tmp_path):
     assert "5 windows of the validation text each" in notes({recipe: there}, results)[-1]
 
 
-def test_models_of_two_kinds_are_refused(tmp_path):
-    with pytest.raises(InputError, match="are models of other things; give those of one kind"):
+def test_models_that_differ_in_more_than_their_seed_are_refused(tmp_path):
+    with pytest.raises(InputError, match="differ in more than their seed"):
         named([model_file(tmp_path), language_file(tmp_path)[0]])

@@ -29,7 +29,7 @@ VARIANTS = {
 _NOTE = (
     "10 % of CIFAR-100; accuracy in % of the test images after the last epoch, mean ± standard deviation over seeds "
     "(their number); HFC/LFC and mean |cos| of what leaves the last block, of the first 8 test images. Every λ̃ has the "
-    "same recipe, steps and seeds."
+    "same recipe and steps."
 )
 
 

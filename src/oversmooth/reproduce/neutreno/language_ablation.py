@@ -25,7 +25,7 @@ VARIANTS = {"0": "plain", **{f"{strength:g}": f"neutreno:strength={strength:g}" 
 _NOTE = (
     "WikiText-2: perplexity per word of the last epoch's model, windows of 256 tokens that slide by one; mean ± "
     "standard deviation over seeds (their number). HFC/LFC of what leaves the last block, of 8 windows of the "
-    "validation text. Every λ̃ has the same recipe, steps and seeds; dropout and epochs were chosen for λ̃ = 0."
+    "validation text. Every λ̃ has the same recipe and steps; dropout and epochs were chosen for λ̃ = 0."
 )
 
 

@@ -90,6 +90,8 @@ def _pixels(recipe: images.Recipe, test: Images, count: int) -> Tensor:
 def _windows(recipe: language.Recipe, text: Text, count: int) -> Tensor:
     recipe.check_fits(text)
     length = min(recipe.shape.length, len(text.valid))
+    if not length:
+        raise InputError(f"{text.name} has no validation text; give one that has")
     whole = text.valid[: len(text.valid) // length * length].long().unflatten(0, (-1, length))
     return whole[:count]
 
@@ -157,8 +159,11 @@ def named(paths: Sequence[Path]) -> list[Trained]:
                 f"{model.path} is a {model.recipe.title}; predictions are those of plain models: name the one that was "
                 "trained with the same recipe"
             )
-        if type(model.recipe) is not type(models[0].recipe):
-            raise InputError(f"{models[0].path} and {model.path} are models of other things; give those of one kind")
+        if model.recipe != replace(models[0].recipe, seed=model.recipe.seed):
+            raise InputError(
+                f"{models[0].path} and {model.path} differ in more than their seed, so that no mean can be taken over "
+                "them; name one of them"
+            )
     return models
 
 
