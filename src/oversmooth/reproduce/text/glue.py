@@ -11,6 +11,7 @@ the ranges is called none: nothing can be told.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,8 +101,10 @@ class Glue(Table):
         todo: dict[tuple[str, str], list[Any]] = {}
         for recipe in missing(recipes, results, self.folder):
             todo.setdefault((recipe.data, recipe.pretrained), []).append(recipe)
-        short = replace(running, keep_models=False, at_once=1)
+        end = None if running.minutes is None else time.monotonic() + 60 * running.minutes
         for (task, key), same in todo.items():
+            left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
+            short = replace(running, keep_models=False, at_once=1, minutes=left)
             path = model_path(results, own[key])
             if not path.is_file():
                 lacking[own[key].title] = None

@@ -16,6 +16,7 @@ from oversmooth.train.tasks.glue.settings import TASKS
 from oversmooth.train.tasks.language.recipe import Recipe as LanguageRecipe
 from oversmooth.train.tasks.language.tokens import END, Tokenizer
 
+_LINE_END = "Ċ"
 _MULTIPLE = 8  # lengths are multiples of it
 
 
@@ -85,7 +86,9 @@ def joined(parts: list[list[int]], separator: int, longest: int) -> list[int]:
 
 
 def _encoded(examples: list[Example], tokenizer: Tokenizer, longest: int) -> Encoded:
-    separator = 10 if tokenizer.kind == "bytes" else tokenizer.vocabulary[END]  # a line's end, where bytes are tokens
+    # A line's end, as the model has seen it: of BPE's, the byte by the name that `tokenizers` has for it.
+    end = tokenizer.vocabulary.get(_LINE_END, tokenizer.vocabulary.get(END, 0))
+    separator = 10 if tokenizer.kind == "bytes" else end
     known: dict[str, list[int]] = {}
 
     def tokens(text: str) -> list[int]:

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -51,7 +52,7 @@ class Tokenizer:
             unknown = self.vocabulary[UNKNOWN]
             return torch.tensor([self.vocabulary.get(word, unknown) for word in _words(text)], dtype=torch.int32)
         lines = [line for line in text.splitlines(keepends=True) if line.strip()]
-        tokenizer, ids = _library().Tokenizer.from_str(self.json), [np.zeros(0, dtype=np.int32)]
+        tokenizer, ids = _parsed(self.json), [np.zeros(0, dtype=np.int32)]
         for begin in range(0, len(lines), _LINES):
             encodings = tokenizer.encode_batch_fast(lines[begin : begin + _LINES])
             ids += [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
@@ -64,7 +65,7 @@ class Tokenizer:
         if self.kind == "word":
             names = list(self.vocabulary)
             return " ".join(names[number] for number in ids.tolist()).replace(f" {END}", "\n")
-        return str(_library().Tokenizer.from_str(self.json).decode(ids.tolist()))
+        return str(_parsed(self.json).decode(ids.tolist()))
 
     def to_text(self) -> str:
         """For a file's metadata."""
@@ -79,6 +80,12 @@ class Tokenizer:
         inside = json.loads(fields["tokenizer"])
         added = {token["content"]: token["id"] for token in inside.get("added_tokens", [])}
         return cls(fields["kind"], fields["masked"], inside["model"]["vocab"] | added, fields["tokenizer"])
+
+
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> Any:
+    """The library's tokenizer: reading one takes longer than encoding a sentence with it."""
+    return _library().Tokenizer.from_str(text)
 
 
 def tokenizer_of(text: str, kind: Kind, size: int, *, masked: bool) -> Tokenizer:
