@@ -5,7 +5,6 @@ Plain functions, so that a machine without pytest can run them too: python tests
 
 import copy
 import sys
-import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support import language_example as language
+from support.gpu import run_named
 from support.train_example import RECIPE, splits
 from support.watched import same
 
@@ -206,14 +206,4 @@ def check_our_trainer_is_the_same_with_looks():
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
 
 if __name__ == "__main__":
-    failed = 0
-    for check in [check for check in CHECKS if not sys.argv[1:] or check.__name__ in sys.argv[1:]]:
-        begin = time.time()
-        try:
-            check()
-            said = "ok"
-        except Exception as error:
-            failed += 1
-            said = f"FAILED: {type(error).__name__}: {error}"
-        print(f"{check.__name__}: {said} ({time.time() - begin:.1f} s)", flush=True)
-    sys.exit(bool(failed))
+    run_named(CHECKS)

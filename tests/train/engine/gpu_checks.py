@@ -5,7 +5,6 @@ Plain functions, so that a machine without pytest can run them too: python tests
 
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from support import language_example as language
+from support.gpu import run_named
 from support.train_example import RECIPE, blobs, plain, splits, step_of, train
 
 from oversmooth.safety.errors import InputError
@@ -327,14 +327,4 @@ def check_V_is_orthonormal_inside_a_graph():
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
 
 if __name__ == "__main__":
-    failed = 0
-    for check in [check for check in CHECKS if not sys.argv[1:] or check.__name__ in sys.argv[1:]]:
-        begin = time.time()
-        try:
-            check()
-            said = "ok"
-        except Exception as error:
-            failed += 1
-            said = f"FAILED: {type(error).__name__}: {error}"
-        print(f"{check.__name__}: {said} ({time.time() - begin:.1f} s)", flush=True)
-    sys.exit(bool(failed))
+    run_named(CHECKS)
