@@ -13,8 +13,6 @@ import itertools
 import sys
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -34,6 +32,7 @@ from oversmooth.monitor.hooks import (
 )
 from oversmooth.monitor.padding import Padding, decodes
 from oversmooth.monitor.reduced import band_norms, token_numbers
+from oversmooth.monitor.rooms import Room
 from oversmooth.observe.depths import ranks_together
 from oversmooth.observe.layout import says_batch_first
 from oversmooth.observe.watch import first_tensor, results_like
@@ -80,7 +79,7 @@ class Gauge:
             )
         self.batch_first = first
         self.buffer, self.flag = self._buffers(next(model.parameters()).device)
-        self.rooms: dict[int, list[_Room]] = {}
+        self.rooms: dict[int, list[Room]] = {}
         """By depth: where the first inputs of the batch are kept, the one that was used last at the end."""
         self.numbers = itertools.count(1)
         """Of rooms."""
@@ -235,7 +234,7 @@ class Gauge:
         if room is None:
             if captured:  # nothing can be allocated here that outlives the capture
                 return 0
-            room = _Room.of(x, mask, next(self.numbers))
+            room = Room.of(x, mask, next(self.numbers))
             rooms[:] = [one for one in rooms if one.captured]
         else:
             rooms.remove(room)
@@ -313,7 +312,7 @@ class Gauge:
             row["gradient_hfc"] = [entry[5] if known else None for entry, known in heard]
         return row
 
-    def _room(self, depth: int, number: float) -> _Room | None:
+    def _room(self, depth: int, number: float) -> Room | None:
         """Which room the last pass of the step wrote to, which only the device knows where a CUDA graph is replayed."""
         return next((room for room in self.rooms.get(depth, []) if room.number == number), None)
 
@@ -383,45 +382,6 @@ class Gauge:
         for handle in self.handles:
             handle.remove()
         self.handles = []
-
-
-@dataclass(eq=False)
-class _Room:
-    """The first inputs of a batch at one depth, in arrays of their own: what the training has is never written to."""
-
-    tokens: Tensor
-    """``(ranks, n, d)``, float32."""
-    mask: Tensor | None
-    """``(ranks, n)``: which tokens count."""
-    number: int
-    captured: bool = False
-    """Whether a CUDA graph writes here: then it stays as long as the gauge, and so do its arrays."""
-
-    @classmethod
-    def of(cls, x: Tensor, mask: Tensor | None, number: int) -> _Room:
-        """While the compiler warms up for CUDA graphs, what this thread allocates lies in a pool of theirs, in which
-        nothing may stay; what another thread allocates does not.
-        """
-
-        def made() -> _Room:
-            counted = None if mask is None else torch.zeros_like(mask)
-            return cls(torch.zeros(x.shape, dtype=torch.float32, device=x.device), counted, number)
-
-        if not x.is_cuda:
-            return made()
-        with ThreadPoolExecutor(1) as elsewhere:
-            room = elsewhere.submit(made).result()
-        torch.cuda.synchronize(x.device)  # that thread's stream has filled it before this one's writes
-        return room
-
-    def fits(self, x: Tensor, mask: Tensor | None) -> bool:
-        return self.tokens.shape == x.shape and (self.mask is None) == (mask is None)
-
-    def write(self, x: Tensor, mask: Tensor | None, flag: Tensor | None) -> None:
-        """flag: whether to, on the device; None: yes."""
-        self.tokens.copy_(x if flag is None else torch.where(flag, x.float(), self.tokens))
-        if self.mask is not None and mask is not None:
-            self.mask.copy_(mask if flag is None else torch.where(flag, mask, self.mask))
 
 
 def _exp(value: float) -> float:
