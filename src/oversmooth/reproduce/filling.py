@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ class Running:
     """That a user gave, without where things lie, for cells to record."""
     keep_models: bool = True
     """Whether results/models gets what was trained."""
+    watch: WatchSettings = field(default_factory=WatchSettings)
+    """Of runs one by one."""
     force: bool = False
     """Even where another process fills cells of this directory."""
     on_message: Callable[[str], None] = lambda _line: None
@@ -81,7 +83,7 @@ def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder
                 folder=job.folder,
                 resume=True,
                 minutes=None if end is None else max(0.0, (end - time.monotonic()) / 60),
-                watch=WatchSettings(),
+                watch=running.watch,
                 progress=running.on_progress,
                 on_nan=running.on_nan,
                 force=running.force,

@@ -34,14 +34,25 @@ def test_recipes_are_those_of_the_paper_s_experiment():
     for table in (Causal(seeds=1), Masked(seeds=1), Wikitext(seeds=1)):
         recipes = table.recipes()
         assert [variants.name_of(recipe) for recipe in recipes] == list(variants.VARIANTS)
-        assert len({recipe.key for recipe in recipes}) == 5
+        assert len({recipe.key for recipe in recipes}) == 8
         shape = recipes[0].shape
         assert (shape.depth, shape.width, shape.vocabulary, recipes[0].tokenizer) == (12, 256, 8192, "bpe")
     assert Masked().recipes()[0].shape.length == 128
     assert not Masked().recipes()[0].shape.causal
     assert {task for task in TASKS if not TASKS[task].chance and task != "following"} == {*TOLD}
-    assert len(Glue(seeds=3).recipes()) == 3 * len(TOLD) * 5
+    assert len(Glue(seeds=3).recipes()) == 3 * len(TOLD) * 5  # those of the paper's start are not fine-tuned
     assert {recipe.data for recipe in Glue(chance=True).recipes()} == {*TOLD, "COPA", "WSC", "MultiRC"}
+
+
+def test_the_start_is_what_the_row_says():
+    steered = {variants.name_of(recipe): recipe.methods() for recipe in Causal(seeds=1).recipes()}
+    starts = {name: methods[0].start for name, methods in steered.items() if methods}
+    assert starts == {
+        name: "cold" if name.endswith("cold") else "warm" for name in variants.VARIANTS if name != "plain"
+    }
+    assert (steered["free-cold"][0].signs, steered["smooth-cold"][0].signs) == ("free", "one")
+    tuned = Glue(seeds=1).recipes()
+    assert [variants.name_of(recipe) for recipe in tuned[:5]] == list(variants.WARM)
 
 
 def test_only_ranges_that_do_not_meet_are_told_apart():

@@ -12,20 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
 from oversmooth.report import figures, terminal
 from oversmooth.reproduce import fig2, fig3, fig5, table_charts
-from oversmooth.reproduce.cells import Cell, model_path, read_folder
+from oversmooth.reproduce.cells import Cell, fitted_to_kept, model_path, read_kept
 from oversmooth.reproduce.text import variants
 from oversmooth.reproduce.text.causal import Causal
 from oversmooth.reproduce.text.masked import Masked
 from oversmooth.reproduce.text.wikitext import Wikitext
 from oversmooth.safety.errors import InputError
-from oversmooth.train.engine.recipe import read_recipe
 
 TABLES_OF_MODELS: dict[str, type[variants.TextTable]] = {"causal": Causal, "wikitext": Wikitext, "masked": Masked}
 _MODES = ("plain", "smooth", "sharpen")
@@ -45,13 +43,16 @@ def trained(table: str, results: Path, seed: int = 0, *, quick: bool = False) ->
     """The plain, smoothing and sharpening models of a text table."""
     if table not in TABLES_OF_MODELS:
         raise InputError(f"--table is {table!r}; choose {', '.join(TABLES_OF_MODELS)}")
-    asked = TABLES_OF_MODELS[table](quick=quick)
-    models: dict[str, Trained] = {}
-    for cell in read_folder(results / asked.folder(None)):
-        recipe: Any = read_recipe(cell["recipe"])
-        name, path = variants.name_of(recipe), model_path(results, recipe)
-        if recipe.seed == seed and name in _MODES and path.is_file():
-            models[name] = Trained(name, path, cell)
+    asked = TABLES_OF_MODELS[table](quick=quick, seeds=seed + 1)
+    own = [recipe for recipe in asked.recipes() if recipe.seed == seed]
+    kept = read_kept(own, results, asked.folder)
+    if not kept:  # other text than the table's own
+        kept = read_kept(fitted_to_kept(own, results, asked.folder), results, asked.folder)
+    models = {
+        name: Trained(name, path, cell)
+        for recipe, cell in kept.items()
+        if (name := variants.name_of(recipe)) in _MODES and (path := model_path(results, recipe)).is_file()
+    }
     if lacking := [name for name in _MODES if name not in models]:
         remedy = f"oversmooth reproduce text {table}{' --quick' if quick else ''} --cells {','.join(lacking)}"
         raise InputError(f"{results} has no {lacking[0]} model of text {table}, seed {seed}; make it with {remedy}")

@@ -69,7 +69,8 @@ class Glue(Table):
         own = [recipe for recipe in recipes if recipe.seed == self.pretrained_seed]
         if self.quick:  # as it is fitted to the prose, whose bytes and one mask are its tokens
             own = [replace(recipe, shape=replace(recipe.shape, vocabulary=257)) for recipe in own]
-        return {variants.name_of(recipe): recipe for recipe in own}
+        named = {variants.name_of(recipe): recipe for recipe in own}
+        return {name: named[name] for name in variants.WARM}
 
     def recipes(self) -> list[Any]:
         """Task by task and seed by seed, so that what is cut short compares all variants."""
@@ -94,6 +95,7 @@ class Glue(Table):
     def fill(self, recipes: Sequence[Any], _data: Any, results: Path, running: Running) -> Filled:
         """Task by task, each with its model's own tokens; models that are missing are named."""
         from oversmooth.reproduce.filling import Filled, fill
+        from oversmooth.train.engine.result import WatchSettings
         from oversmooth.train.tasks.glue.data import load_glue
 
         own = {recipe.key: recipe for recipe in self.pretrained().values()}
@@ -104,7 +106,8 @@ class Glue(Table):
         end = None if running.minutes is None else time.monotonic() + 60 * running.minutes
         for (task, key), same in todo.items():
             left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
-            short = replace(running, keep_models=False, at_once=1, minutes=left)
+            watch = WatchSettings(evaluate=0, monitor=0)  # runs of seconds: looks would take longer than steps
+            short = replace(running, keep_models=False, at_once=1, minutes=left, watch=watch)
             path = model_path(results, own[key])
             if not path.is_file():
                 lacking[own[key].title] = None
@@ -119,10 +122,10 @@ class Glue(Table):
     def rows(self, kept: Kept) -> Rows:
         head = ["", *self.tasks(), "whose"]
         rows: list[list[str]] = []
-        for name, title in variants.TITLES.items():
+        for name, title in _titles().items():
             rows.append([title, *(_shown(scores(kept, name, task)) for task in self.tasks()), self._whose()])
         rows.append(["majority", *(self._majority(kept, task) for task in self.tasks()), self._whose()])
-        for name, title in list(variants.TITLES.items())[1:]:
+        for name, title in list(_titles().items())[1:]:
             told = [told_apart(scores(kept, name, task), scores(kept, "plain", task)) for task in self.tasks()]
             rows.append([f"{title}, told apart from plain", *told, self._whose()])
         return head, rows
@@ -134,7 +137,7 @@ class Glue(Table):
     def chart(self, kept: Kept) -> Any:
         points = []
         for task in self.tasks():
-            for name, title in variants.TITLES.items():
+            for name, title in _titles().items():
                 if values := scores(kept, name, task):
                     point = table_charts.point(f"{task}, {title}", self._whose(), statistics.median(values), None)
                     points.append({**point, "low": min(values), "high": max(values)})
@@ -148,6 +151,10 @@ class Glue(Table):
 
     def _whose(self) -> str:
         return "ours, quick" if self.quick else "ours"
+
+
+def _titles() -> dict[str, str]:
+    return {name: variants.TITLES[name] for name in variants.WARM}
 
 
 def scores(kept: Kept, name: str, task: str) -> list[float]:

@@ -89,14 +89,12 @@ def _encoded(examples: list[Example], tokenizer: Tokenizer, longest: int) -> Enc
     # A line's end, as the model has seen it: of BPE's, the byte by the name that `tokenizers` has for it.
     end = tokenizer.vocabulary.get(_LINE_END, tokenizer.vocabulary.get(END, 0))
     separator = 10 if tokenizer.kind == "bytes" else end
-    known: dict[str, list[int]] = {}
-
-    def tokens(text: str) -> list[int]:
-        if text not in known:
-            known[text] = tokenizer.encode(" ".join(text.split())).tolist()
-        return known[text]
-
-    rows = [[joined([tokens(text) for text in texts], separator, longest) for texts in e.texts] for e in examples]
+    texts = list(dict.fromkeys(text for example in examples for choice in example.texts for text in choice))
+    tokens = dict(zip(texts, tokenizer.encode_each([" ".join(text.split()) for text in texts]), strict=True))
+    rows = [
+        [joined([tokens[text] for text in choice], separator, longest) for choice in example.texts]
+        for example in examples
+    ]
     most = max(len(row) for choices in rows for row in choices)
     length = min(longest, -(-most // _MULTIPLE) * _MULTIPLE)
     ids = torch.full((len(rows), len(rows[0]), length), separator, dtype=torch.int32)

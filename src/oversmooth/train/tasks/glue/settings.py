@@ -37,7 +37,7 @@ TASKS = {
     "RTE": TaskSettings("superglue", "classes", _YES, ("accuracy",), 10),
     "WiC": TaskSettings("superglue", "classes", _TRUE, ("accuracy",), 10),
     "CoLA": TaskSettings("glue", "classes", ("0", "1"), ("matthews",), 10),
-    "SST-2": TaskSettings("glue", "classes", ("0", "1"), ("accuracy",), 2),
+    "SST-2": TaskSettings("glue", "classes", ("0", "1"), ("accuracy",), 1),
     "MRPC": TaskSettings("glue", "classes", ("0", "1"), ("f1", "accuracy"), 10),
     "STS-B": TaskSettings("glue", "number", (), ("pearson", "spearman"), 10),
     "COPA": TaskSettings("superglue", "choice", ("0", "1"), ("accuracy",), 20, chance=True),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -57,6 +57,12 @@ class Tokenizer:
             encodings = tokenizer.encode_batch_fast(lines[begin : begin + _LINES])
             ids += [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
         return torch.from_numpy(np.concatenate(ids))
+
+    def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
+        """Of short texts without line ends, all at once."""
+        if self.kind != "bpe":
+            return [self.encode(text).tolist() for text in texts]
+        return [encoding.ids for encoding in _parsed(self.json).encode_batch_fast(list(texts))]
 
     def decode(self, ids: Tensor) -> str:
         """The text again; of words, one space between them."""
