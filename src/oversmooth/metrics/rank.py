@@ -5,6 +5,9 @@ float32 a Gram matrix cannot see σ₂/σ₁ below 7e-4, and in float64 none bel
 therefore taken from what is left without the first pair of singular vectors, which resolves them to 1e-16 of σ₁.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -19,6 +22,7 @@ through a float64 Gram matrix, and count as zero."""
 _NEAR_RANK_ONE = 1e-3
 # What float64 cannot hold beside σ₁.
 _ROUNDING = 1e-16
+_AT_ONCE = 4  # threads that wait for a GPU
 
 
 def singular_values(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -59,8 +63,38 @@ def singular_values(x: Tensor, *, mask: Tensor | None = None) -> Tensor:
 def _squares(x: Tensor) -> Tensor:
     """Squares of the singular values through the smaller Gram matrix, descending."""
     gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
-    squares = torch.linalg.eigvalsh(gram).flip(-1)
+    squares = _eigenvalues(gram).flip(-1)
     return torch.where(squares > RESOLUTION**2 * squares[..., :1], squares, 0.0)
+
+
+def _eigenvalues(gram: Tensor) -> Tensor:
+    """Of symmetric matrices, ascending.
+
+    On a GPU torch takes matrices of this size one by one and waits for each: several threads, each with a stream of its
+    own, wait at the same time.
+    """
+    streams = _streams(gram.device) if gram.device.type == "cuda" else []
+    flat = gram.reshape(-1, *gram.shape[-2:])
+    if len(flat) < 2 * len(streams) or not streams or (torch.is_grad_enabled() and gram.requires_grad):
+        return torch.linalg.eigvalsh(gram)
+    here = torch.cuda.current_stream(gram.device)
+
+    def some(stream: torch.cuda.Stream, part: Tensor) -> Tensor:
+        with torch.no_grad(), torch.cuda.stream(stream):
+            stream.wait_stream(here)
+            found = torch.linalg.eigvalsh(part)
+            stream.synchronize()
+        found.record_stream(here)
+        return found
+
+    with ThreadPoolExecutor(len(streams)) as pool:
+        parts = list(pool.map(some, streams, flat.tensor_split(len(streams))))
+    return torch.cat(parts).reshape(gram.shape[:-1])
+
+
+@lru_cache
+def _streams(device: torch.device) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(_AT_ONCE)]
 
 
 def _without_first_pair(x: Tensor) -> Tensor:

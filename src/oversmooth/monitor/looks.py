@@ -183,8 +183,10 @@ def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> tuple[
     depths, mask = Depths(ranks=ranks, cosines=bool({"cos", "abs_cos"} & set(names))), probe.mask(eyes)
 
     def seen(depth: int, x: Tensor) -> None:
-        fits = mask is not None and mask.shape == x.shape[:2]
-        depths.add(depth, x, mask.to(x.device) if fits and mask is not None else None)
+        nonlocal mask
+        if mask is not None:
+            mask = mask.to(x.device)  # once: blocks are on one device, as a rule
+        depths.add(depth, x, mask if mask is not None and mask.shape == x.shape[:2] else None)
 
     watched = every_depth(eyes.blocks, seen)
     with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad(), watched as ran:

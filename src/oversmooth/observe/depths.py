@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError
 
 _ROOM = {"cuda": 2**26}
-"""Bytes of tokens that wait for their ranks, by device; elsewhere none wait, as nothing is gained by it."""
+"""Bytes of tokens that wait for others, by device; elsewhere none wait, as nothing is gained by it."""
 Seen = Callable[[int, Tensor], None]
 """Gets a depth, 0 for what enters the first block, and tokens ``(batch, n, d)``."""
 SeenStream = Callable[[int, Tensor, bool], None]
@@ -129,30 +130,44 @@ class Depths:
         self.columns: list[dict[str, list[Tensor]]] = []
         """By depth and metric: ``(batch,)`` per pass."""
         self.tokens: list[int] = []
-        self.waiting: list[tuple[int, Tensor, Tensor | None]] = []
-        """Depths whose ranks are to be computed: tokens and which of them count."""
+        self.waiting: list[_Sample] = []
+        self.begun: dict[int, int] = {}
+        """By depth: inputs that were added."""
 
     @torch.no_grad()
     def add(self, depth: int, x: Tensor, mask: Tensor | None = None) -> None:
-        """Reduce the tokens of one depth.
+        """Reduce the tokens of one depth, now or with others.
 
         Args:
             depth: 0 for what enters the first block.
             x: ``(batch, n, d)``: tokens.
             mask: ``(batch, n)``: tokens that count; None: all.
         """
-        x = x.detach()
-        with torch.autocast(x.device.type, enabled=False):
-            row = columns_of(summary(x, mask=mask, cosines=self.cosines), self.cosines)
-        if self.ranks and (few := self.ranks - self._begun(depth)) > 0:
-            # Clones: blocks may write into what they passed on.
-            counted = None if mask is None else mask[:few].expand(len(x[:few]), -1).clone()
-            self.waiting.append((depth, x[:few].clone(), counted))
-            if sum(kept.nbytes for _, kept, _ in self.waiting) > _ROOM.get(x.device.type, 0):
-                self._rank()
-        self._append(depth, row)
+        x, mask = x.detach(), None if mask is None else mask.expand(x.shape[:2])
         if depth == 0:
             self.tokens += [x.shape[1]] * len(x) if mask is None else mask.sum(-1).tolist()
+        before = self.begun.get(depth, 0)
+        self.begun[depth] = before + len(x)
+        room = _ROOM.get(x.device.type, 0)
+        if room:  # a clone: blocks may write into what they passed on
+            x = x.clone()
+        self.waiting.append(_Sample(depth, x, mask, max(0, self.ranks - before)))
+        if sum(sample.tokens.nbytes for sample in self.waiting) >= room:
+            self._reduce()
+
+    @torch.no_grad()
+    def _reduce(self) -> None:
+        """All that waits, arrays of one shape together."""
+        waiting, self.waiting = self.waiting, []
+        samples = [(sample.tokens, sample.mask) for sample in waiting]
+        for sample, row in zip(waiting, together(samples, self._sums), strict=True):
+            self._append(sample.depth, row)
+        ranked = [sample for sample in waiting if sample.ranked]
+        for sample, row in zip(ranked, ranks_together([sample.first for sample in ranked]), strict=True):
+            self._append(sample.depth, row)
+
+    def _sums(self, x: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+        return columns_of(summary(x, mask=mask, cosines=self.cosines), self.cosines)
 
     def _append(self, depth: int, row: dict[str, Tensor]) -> None:
         while len(self.columns) <= depth:
@@ -160,20 +175,9 @@ class Depths:
         for name, value in row.items():
             self.columns[depth].setdefault(name, []).append(value)
 
-    @torch.no_grad()
-    def _rank(self) -> None:
-        """The ranks of all that waits, those of one shape together."""
-        waiting, self.waiting = self.waiting, []
-        for ranks, (depth, *_) in zip(ranks_together([(x, mask) for _, x, mask in waiting]), waiting, strict=True):
-            self._append(depth, ranks)
-
-    def _begun(self, depth: int) -> int:
-        """Inputs of this depth that are reduced already."""
-        return sum(map(len, self.columns[depth]["log_hfc_lfc"])) if depth < len(self.columns) else 0
-
     def by_input(self, depth: int) -> dict[str, Tensor]:
         """``(inputs,)`` per metric, in float64."""
-        self._rank()
+        self._reduce()
         return {name: torch.cat([v.double() for v in parts]).cpu() for name, parts in self.columns[depth].items()}
 
     def means(self, names: Sequence[str]) -> dict[str, list[float]]:
@@ -182,16 +186,37 @@ class Depths:
         Args:
             names: of metrics; those that were not measured are left out.
         """
-        self._rank()
-        rows = []
-        for parts in self.columns:
-            rows.append({name: torch.cat([v.double() for v in values]).mean() for name, values in parts.items()})
-        known = [name for name in names if _source(name) in rows[0]] if rows else []
+        self._reduce()
+        known = [name for name in names if self.columns and _source(name) in self.columns[0]]
         if not known:
             return {}
         # One array, so that a GPU is waited for once.
-        table = torch.stack([torch.stack([_value(name, row) for row in rows]) for name in known])
+        table = torch.stack([self._mean(name) for name in known])
         return dict(zip(known, table.tolist(), strict=True))
+
+    def _mean(self, name: str) -> Tensor:
+        """``(depths,)``."""
+        parts = [row[_source(name)] for row in self.columns]
+        depths = [torch.cat(part) if len(part) > 1 else part[0] for part in parts]
+        if len({len(values) for values in depths}) == 1:
+            means = torch.stack(depths).double().mean(1)
+        else:  # a model that cuts its inputs into windows on the way
+            means = torch.stack([values.double().mean() for values in depths])
+        return means.exp() if name == "hfc_lfc" else means
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Tokens of a depth, ``(batch, n, d)``, and which of them count; of the first so many inputs ranks are asked."""
+
+    depth: int
+    tokens: Tensor
+    mask: Tensor | None
+    ranked: int
+
+    @property
+    def first(self) -> tuple[Tensor, Tensor | None]:
+        return self.tokens[: self.ranked], None if self.mask is None else self.mask[: self.ranked]
 
 
 class StoredDepths:
@@ -229,12 +254,15 @@ class StoredDepths:
         return dict(zip(("hfc_lfc", "cos", "abs_cos"), columns.tolist(), strict=True))
 
 
-def ranks_together(samples: Sequence[tuple[Tensor, Tensor | None]]) -> list[dict[str, Tensor]]:
-    """The four metrics of rank of each sample, ``(batch,)`` each: arrays of one shape in one call, which on a GPU takes
-    hardly longer than one of them.
+def together(
+    samples: Sequence[tuple[Tensor, Tensor | None]], reduce: Callable[[Tensor, Tensor | None], dict[str, Tensor]]
+) -> list[dict[str, Tensor]]:
+    """What a function gives for each sample: of arrays of one shape in one call, which on a GPU takes hardly longer
+    than one of them.
 
     Args:
         samples: tokens ``(batch, n, d)``, and which of them count.
+        reduce: takes both with one more axis in front, and gives arrays that begin with it.
     """
     alike: dict[Any, list[int]] = {}
     for index, (x, mask) in enumerate(samples):
@@ -242,11 +270,22 @@ def ranks_together(samples: Sequence[tuple[Tensor, Tensor | None]]) -> list[dict
     found: dict[int, dict[str, Tensor]] = {}
     for indices in alike.values():
         masks = [mask for mask in (samples[index][1] for index in indices) if mask is not None]
-        x = torch.stack([samples[index][0] for index in indices])
+        x = _stacked([samples[index][0] for index in indices])
         with torch.autocast(x.device.type, enabled=False):
-            ranks = ranks_of(singular_values(x, mask=torch.stack(masks) if masks else None))
-        found |= {index: {name: values[place] for name, values in ranks.items()} for place, index in enumerate(indices)}
+            reduced = reduce(x, _stacked(masks) if masks else None)
+        rows = {name: values.unbind() for name, values in reduced.items()}
+        found |= {index: {name: row[place] for name, row in rows.items()} for place, index in enumerate(indices)}
     return [found[index] for index in range(len(samples))]
+
+
+def ranks_together(samples: Sequence[tuple[Tensor, Tensor | None]]) -> list[dict[str, Tensor]]:
+    """The four metrics of rank of each sample, ``(batch,)`` each; see `together`."""
+    return together(samples, lambda x, mask: ranks_of(singular_values(x, mask=mask)))
+
+
+def _stacked(arrays: Sequence[Tensor]) -> Tensor:
+    """One alone is not copied."""
+    return arrays[0][None] if len(arrays) == 1 else torch.stack(list(arrays))
 
 
 def columns_of(measured: Summary, cosines: bool = True) -> dict[str, Tensor]:
@@ -257,7 +296,3 @@ def columns_of(measured: Summary, cosines: bool = True) -> dict[str, Tensor]:
 
 def _source(name: str) -> str:
     return "log_hfc_lfc" if name == "hfc_lfc" else name
-
-
-def _value(name: str, row: dict[str, Tensor]) -> Tensor:
-    return row["log_hfc_lfc"].exp() if name == "hfc_lfc" else row[name]
