@@ -1,9 +1,9 @@
 """The language models of every text table, and what their tables have in common.
 
 Published, in words: for text, Transformers that are forced to smooth or to sharpen generalise worse than plain ones.
-Forced models begin as near to the plain model's first weights as their form allows. Begun as the paper initialises,
-with eigenvalues of H up to 1 where the plain model's are near 0, small models learned less whatever the signs. Three
-rows show what that start does, one of them with eigenvalues free to take either sign: nothing is forced there.
+Forced models begin as near to the plain model's first weights as their form allows; three rows begin as the paper
+initialises, with eigenvalues of H up to 1 where the plain model's are near 0. One of these has eigenvalues that may
+take either sign: what it loses is lost to the form of H and its start, and not to smoothing or sharpening.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ TITLES = {
     "free-cold": "either sign, the paper's start",
 }
 PUBLISHED = "published, in words"
+FORM = (
+    "A forced model differs from the plain one in form too: its H is symmetric, of all heads together. The row with "
+    "either sign has the form and is not forced; without it the two cannot be told apart."
+)
 QUICK_NOTE = (
     "quick: 4 blocks of width 64, bytes of the package's prose, perplexity per byte. These figures compare with each "
     "other and with nothing that is published."
@@ -98,7 +102,7 @@ class TextTable(Table):
         return table_charts.bars(f"{self.name}{', quick' if self.quick else ''}", points, "validation perplexity")
 
     def notes(self) -> list[str]:
-        return [QUICK_NOTE] if self.quick else [self.note]
+        return [QUICK_NOTE] if self.quick else [self.note, FORM]
 
     def terminal_note(self) -> str:
         return self.notes()[0]
