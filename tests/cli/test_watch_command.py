@@ -51,3 +51,25 @@ def test_brackets_in_a_name_and_looks_that_hold_nothing_are_drawn(tmp_path):
     done = CliRunner().invoke(app, ["watch", str(folder)], catch_exceptions=False)
     assert done.exit_code == 0
     assert "lr=[/1e-3]: 1 looks" in done.output
+
+
+def test_a_run_that_is_followed_is_drawn_again_whenever_something_is_new(tmp_path, monkeypatch):
+    """From before its first look on; Ctrl-C ends it."""
+    folder, page = tmp_path / "run", tmp_path / "film.html"
+    folder.mkdir()
+    pages = []
+
+    def meanwhile(_seconds):
+        pages.append(page.stat().st_mtime_ns if page.is_file() else None)
+        if len(pages) == 4:
+            raise KeyboardInterrupt
+        if len(pages) != 3:  # nothing new, once
+            with (folder / "smoothing.jsonl").open("a") as file:
+                file.write(json.dumps({"step": len(pages), "cos": [0.1, 0.2 * len(pages)]}) + "\n")
+
+    monkeypatch.setattr("oversmooth.cli.watch.time.sleep", meanwhile)
+    done = CliRunner().invoke(app, ["watch", str(folder), "--follow", "--html", str(page)])
+    assert isinstance(done.exception, KeyboardInterrupt | SystemExit)
+    assert pages[0] is None
+    assert pages[1] < pages[2] == pages[3]
+    assert "run: 2 looks, step 2" in done.output

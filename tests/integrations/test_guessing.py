@@ -1,5 +1,6 @@
 """Probes that trainers' callbacks make by themselves, and settings that they refuse when they are made."""
 
+import functools
 import random
 
 import numpy as np
@@ -50,6 +51,42 @@ def test_generators_of_data_and_collator_stay_where_they_are():
     for _ in range(2):
         batches = [collate([data[0], data[1]]) for data, collate in (looked, plain)]
         assert torch.equal(*batches)
+
+
+class Deep(Dataset):
+    """Generators as far down as real data have them: transforms in a list in an object, closures, partials, slots."""
+
+    class Slotted:
+        __slots__ = ("generator",)
+
+        def __init__(self, seed):
+            self.generator = random.Random(seed)
+
+        def draw(self):
+            return self.generator.random()
+
+    class Compose:
+        def __init__(self, *transforms):
+            self.transforms = list(transforms)
+
+    def __init__(self):
+        hidden = random.Random(2)
+        self.inner = torch.utils.data.Subset([0] * 8, range(8))
+        self.inner.transform = self.Compose(
+            self.Slotted(1).draw, lambda: hidden.random(), functools.partial(self.Slotted.draw, self.Slotted(3))
+        )
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.tensor([one() for one in self.inner.transform.transforms])
+
+
+def test_generators_are_found_however_deep_they_lie():
+    looked, plain = Deep(), Deep()
+    assert probe_of(looked, default_collate, watched.Own(), 4).shape == (4, 3)
+    assert torch.equal(looked[0], plain[0])
 
 
 class Masked(nn.Module):

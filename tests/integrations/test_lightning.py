@@ -174,6 +174,42 @@ def test_a_fit_that_is_resumed_goes_on_without_double_steps(tmp_path):
     assert callback.history.steps == [1, 2, 4, 6, 8, 10, 12]
 
 
+class TwoOptimisers(Module):
+    """Which Lightning counts as two steps a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, _):
+        loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
+        for optimizer in self.optimizers():
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        for optimizer in self.optimizers():
+            optimizer.step()
+        return {"loss": loss}
+
+    def configure_optimizers(self):
+        parameters = list(self.parameters())
+        return [torch.optim.SGD(parameters[:4], lr=1e-2), torch.optim.SGD(parameters[4:], lr=1e-2)]
+
+
+@pytest.mark.parametrize("passing", [False, True])
+def test_batches_count_and_not_the_steps_of_each_optimiser(passing, tmp_path):
+    watched.seed()
+    callback = LightningSmoothing(every=2, passing=passing)
+    trainer = L.Trainer(
+        max_epochs=1, accelerator="cpu", logger=Numbers(), default_root_dir=tmp_path, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False, callbacks=[callback],
+    )  # fmt: skip
+    trainer.fit(TwoOptimisers(), loader())
+    assert trainer.global_step == 16
+    assert callback.history.steps == [1, 2, 4, 6, 8]
+    looks = [step for step, row in trainer.logger.rows if any(key.startswith("oversmooth") for key in row)]
+    assert looks == [1, 2, 4, 6, 8]
+
+
 def test_an_alarm_stops_the_fit(tmp_path):
     callback = LightningSmoothing(every=3, alarms=oversmooth.Alarm("cos", above=-2, then="stop"))
     trainer, _, _ = fitted(tmp_path, callback)

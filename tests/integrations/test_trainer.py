@@ -146,6 +146,19 @@ def test_an_alarm_stops_the_training_in_the_trainers_own_way(tmp_path, capsys):
     capsys.readouterr()
 
 
+def test_a_model_that_the_trainer_makes_when_it_begins_is_watched(tmp_path, capsys):
+    callback = SmoothingCallback(every=2, passing=True)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=4, use_cpu=True, disable_tqdm=True,
+        report_to="none", save_strategy="no",
+    )  # fmt: skip
+    trainer = transformers.Trainer(model_init=model, args=arguments, train_dataset=data(), callbacks=[callback])
+    trainer.train()
+    assert callback.history.steps == [1, 2, 4]
+    assert callback.monitor.failures == []
+    capsys.readouterr()
+
+
 def test_data_without_an_order_get_a_sentence_and_the_training_goes_on(tmp_path, capsys):
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):

@@ -116,6 +116,32 @@ def test_buffers_that_count_in_eval_mode_are_put_back():
     assert len(monitor.history) == 3
 
 
+def test_what_modules_count_outside_buffers_is_put_back():
+    """A length that was seen, a tensor that is no buffer, a generator of its own: as some position encodings have."""
+
+    class Counts(watched.Own):
+        def __init__(self):
+            super().__init__()
+            self.passes, self.longest, self.sums = 0, torch.zeros(()), torch.zeros(3)
+            self.generator = torch.Generator().manual_seed(0)
+
+        def forward(self, x):
+            self.passes += 1
+            self.longest = torch.maximum(self.longest, torch.tensor(float(x.shape[1])))
+            self.sums += 1
+            return super().forward(x + 0.1 * torch.rand(1, generator=self.generator))
+
+    losses, plain, _ = watched.trained(Counts)
+    seen, model, monitor = watched.trained(
+        Counts, lambda model: oversmooth.Monitor(model, watched.probe(tokens=9), every=2, blocks="layers.*")
+    )
+    assert seen == losses
+    assert watched.same(model, plain)
+    assert (model.passes, float(model.longest), model.sums.tolist()) == (5, 5.0, [5.0] * 3)
+    assert torch.equal(model.generator.get_state(), plain.generator.get_state())
+    assert len(monitor.history) == 3
+
+
 def test_checkpointing_counts_no_batch_twice():
     plain = watched.trained(watch=WAYS["passing"])[2]
     again = watched.trained(lambda: watched.Own(checkpointing=False), WAYS["passing"])[2]

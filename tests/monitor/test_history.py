@@ -1,11 +1,13 @@
 """Histories on disk, alarms, sinks, and what bad input gets."""
 
 import json
+import re
 import sys
 
 import pytest
 import torch
 from support import watched
+from support.nightly import nightly
 
 import oversmooth
 from oversmooth.monitor import Crossing, History, JSONLines, Monitor, MonitorWarning, TensorBoard, WandB
@@ -211,22 +213,99 @@ def test_sinks_get_every_look(tmp_path):
 
 
 def test_weights_and_biases_gets_looks_with_the_users_own_lines():
-    class Run:
-        def __init__(self):
-            self.logged, self.defined = [], []
-
-        def define_metric(self, name, step_metric=None):
-            self.defined.append((name, step_metric))
-
-        def log(self, values, commit=None):
-            self.logged.append((values, commit))
-
     run = Run()
-    Monitor(watched.Own(), probe=watched.probe(), blocks="layers.*", sinks=run).step()
+    model = watched.Own()
+    with Monitor(model, probe=watched.probe(), every=1, blocks="layers.*", sinks=run) as monitor:
+        for step in range(1, 6):
+            monitor.step()
+            if step in (2, 3):
+                run.log({"loss": step})
     assert ("oversmooth/*", "oversmooth/step") in run.defined
-    ((values, commit),) = run.logged
-    assert commit is False
-    assert values["oversmooth/step"] == 1
+    assert [line["oversmooth/step"] for line in run.lines] == [1, 2, 3, 4, 5]  # none is lost, none is there twice
+    assert [line.get("loss") for line in run.lines] == [None, 2, 3, None, None]
+
+
+class Run:
+    """A W&B run as far as lines go: what is not committed joins the next line, and is lost in the end."""
+
+    def __init__(self):
+        self.lines, self.open, self.defined, self.step = [], {}, [], 0
+
+    def define_metric(self, name, step_metric=None):
+        self.defined.append((name, step_metric))
+
+    def log(self, values, commit=True):
+        self.open |= values
+        if commit:
+            self.lines.append(self.open)
+            self.open, self.step = {}, self.step + 1
+
+
+@nightly
+def test_a_real_run_of_weights_and_biases_has_every_look(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run = wandb.init(mode="offline", dir=tmp_path, project="x")
+    with Monitor(watched.Own(), probe=watched.probe(), every=2, blocks="layers.*", sinks=WandB()) as monitor:
+        for step in range(1, 11):
+            monitor.step()
+            if step % 5 == 0:
+                run.log({"loss": step})
+    run.finish()
+    (file,) = {path.resolve() for path in tmp_path.glob("wandb/offline*/*.wandb")}
+    text = file.read_bytes()
+    steps = [int(found) for found in re.findall(rb"oversmooth/step\x12?[^0-9]{0,4}(\d+)", text)]
+    assert {1, 2, 4, 6, 8, 10} <= {*steps}
+
+
+def test_a_sink_that_cannot_close_or_says_something_else_each_time_is_named_once(tmp_path):
+    class Full(TensorBoard):
+        def __call__(self, step, _values):
+            raise OSError(28, f"No space left for step {step}")
+
+        def close(self):
+            raise OSError(28, "No space left on device")
+
+    sink = Full(type("Writer", (), {"add_scalar": None})())
+    model = watched.Own()
+    monitor = Monitor(model, probe=watched.probe(), every=1, blocks="layers.*", sinks=sink)
+    with pytest.warns(MonitorWarning) as caught:  # noqa: PT031 (every one of them)
+        step_through(monitor, model, 3)
+        monitor.close()
+    assert [str(one.message) for one in caught if "sink" in str(one.message)] == [monitor.failures[0]]
+    assert monitor.history.steps == [1, 2, 3]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(oversmooth.InputError, match="TensorBoard cannot write to"):
+        TensorBoard(tmp_path / "file")
+
+
+def test_what_is_due_follows_from_the_step_alone():
+    """As it did when looks were counted, and the same in a process that knows nothing of those before a restart."""
+    for every in (1, 2, 5):
+        monitor = Monitor(watched.Own(), probe=watched.probe(), every=every, blocks="layers.*")
+        due = [step for step in range(1, 40) if monitor._is_due(step)]
+        assert [monitor._nth(step) for step in due] == list(range(len(due)))
+    assert monitor._nth(0) == 0
+
+
+def test_a_run_that_is_gone_on_with_and_says_no_step_keeps_all_it_has(tmp_path):
+    settings = dict(probe=watched.probe(), every=2, blocks="layers.*", history=tmp_path)
+    model = watched.Own()
+    step_through(Monitor(model, **settings), model, 6)
+    again = Monitor(model, resume=True, **settings)
+    assert again.steps == 6
+    step_through(again, model, 2)
+    assert History.load(tmp_path).steps == [1, 2, 4, 6, 8]
+
+
+def test_alarms_that_stop_one_process_and_not_the_others_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    stop = oversmooth.Alarm("cos", above=0.5, then="stop")
+    with pytest.raises(oversmooth.InputError, match="give together=True"):
+        Monitor(watched.Known(), passing=True, alarms=stop)
+    for settings in (dict(together=True), dict(together=False)):
+        Monitor(watched.Known(), passing=True, alarms=stop, **settings).close()
+    Monitor(watched.Known(), watched.probe(), alarms=stop)  # the same batch and weights everywhere
 
 
 def test_a_disk_that_is_full_does_not_end_the_training(tmp_path, monkeypatch):
@@ -260,6 +339,7 @@ def refused():
     yield "no probe", lambda: Monitor(known), "there is no probe; give probe=batch"
     yield "both", lambda: Monitor(known, x, passing=True), "choose one of them"
     yield "no batch", lambda: Monitor(known, "cats"), "the probe is 'cats'; give a batch"
+    yield "no inputs", lambda: Monitor(known, x[:0]), "the probe has no inputs"
     yield "every", lambda: Monitor(known, x, every=0), "every is 0; give a whole number, 1 or more"
     yield "no model", lambda: Monitor("bert", x), "the model is text; give a torch.nn.Module"
     yield (

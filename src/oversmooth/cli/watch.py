@@ -39,7 +39,8 @@ def watch(
         film.check(html)
 
     def read() -> list[History]:
-        return [History.load(run) for run in runs]
+        """Of a run that has a directory and has not looked yet nothing, where there is time to wait for it."""
+        return [_nothing_yet(run) if follow and _is_early(run) else History.load(run) for run in runs]
 
     def write(histories: list[History]) -> None:
         if html is not None and any(len(history) for history in histories):
@@ -62,6 +63,20 @@ def watch(
                 seen = new
                 live.update(Group(*map(table_of, histories)))
                 write(histories)
+
+
+def _is_early(run: Path) -> bool:
+    from oversmooth.monitor.history import FILE
+
+    return run.is_dir() and not (run / FILE).exists()
+
+
+def _nothing_yet(run: Path) -> History:
+    from oversmooth.monitor.history import History
+
+    history = History()
+    history.about = {"name": run.resolve().name}
+    return history
 
 
 def table_of(history: History) -> Any:

@@ -1,18 +1,20 @@
 """A probe made of a trainer's own data, without drawing any of its random numbers.
 
-The collator is a copy, so that generators of its own stay where they are; those of a data set are put back where they
-lie among its attributes, up to three deep. One that hides elsewhere (in a closure, in another process) is not seen:
-then give probe=batch.
+The collator is a copy, so that generators of its own stay where they are; those of a data set are put back wherever
+they lie: among attributes, in lists and dicts, in what functions hold. One that lies elsewhere, in a global variable or
+in another process, is not seen: then give probe=batch.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -25,6 +27,8 @@ from oversmooth.safety.errors import InputError, reason
 
 _MOST = 64
 """Entries up to which a list may hold transforms, and is no data."""
+_DEEP, _OBJECTS = 12, 20_000
+"""How deep generators are looked for, and among how many objects."""
 _LABELS = ("label", "label_ids", "labels")
 
 
@@ -74,13 +78,15 @@ def _inputs(batch: tuple[Any, ...] | list[Any], names: list[str]) -> Any:
 def _own_generators(dataset: Any) -> Iterator[None]:
     """Generators among the attributes of a data set, put back afterwards."""
     restore: list[Callable[[], object]] = []
-    known: set[int] = set()
+    known: dict[int, Any] = {}
     numpy: Any = sys.modules.get("numpy")
 
     def keep(value: Any, deep: int) -> None:
-        if id(value) in known or isinstance(value, (Tensor, str, bytes, int, float, type)):
+        if id(value) in known or isinstance(value, (Tensor, str, bytes, int, float, type, ModuleType)):
             return
-        known.add(id(value))
+        if len(known) >= _OBJECTS:
+            return
+        known[id(value)] = value  # held, so that no other object gets its number
         if isinstance(value, random.Random):
             state = value.getstate()
             restore.append(lambda: value.setstate(state))
@@ -94,21 +100,38 @@ def _own_generators(dataset: Any) -> Iterator[None]:
             legacy = value.get_state()
             restore.append(lambda: value.set_state(legacy))
         elif deep:
-            if isinstance(value, (list, tuple)) and len(value) <= _MOST:
-                held: Any = value
-            elif isinstance(value, Mapping) and len(value) <= _MOST:
-                held = value.values()
-            else:
-                held = getattr(value, "__dict__", {}).values()
-            for one in list(held):
+            for one in _held(value):
                 keep(one, deep - 1)
 
-    keep(dataset, 3)
+    keep(dataset, _DEEP)
     try:
         yield
     finally:
         for back in restore:
             back()
+
+
+def _held(value: Any) -> list[Any]:
+    """What an object holds: entries of what is no data, attributes, and what a function closes over."""
+    if isinstance(value, (list, tuple, set)):
+        return list(value) if len(value) <= _MOST else []
+    if isinstance(value, Mapping):
+        return list(value.values()) if len(value) <= _MOST else []
+    held = list(getattr(value, "__dict__", {}).values())
+    held += [getattr(value, name, None) for kind in type(value).__mro__ for name in _slots(kind)]
+    if isinstance(value, functools.partial):
+        held += [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, MethodType):
+        held += [value.__self__, value.__func__]
+    if isinstance(value, FunctionType):
+        held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        held += [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+    return held
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _arguments(model: nn.Module) -> set[str] | None:

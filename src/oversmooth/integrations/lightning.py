@@ -31,7 +31,7 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
     that EarlyStopping and ModelCheckpoint can go by it.
 
     Args:
-        every: steps of the optimiser between looks.
+        every: steps between looks: batches after which an optimiser stepped.
         probe: a batch as the module's ``forward`` takes it; None: the first examples of the training data, drawing none
             of their random numbers but those of generators that lie hidden in a function.
         passing: watch the training batch as it passes, in place of a probe.
@@ -83,27 +83,27 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
             pl_module: what is trained.
         """
         self._last = trainer.global_step
+        path = self._path(trainer)  # in every process, whatever becomes of its monitor: the first tells the others
         if not self.passing:
             self._begin(trainer, pl_module)
-        elif self.monitor is not None and self.monitor.is_open:
-            self._restart(trainer)
+        if self.monitor is not None and self.monitor.is_open:
+            self._restart(path, trainer)
 
-    def _restart(self, trainer: Any) -> None:
+    def _restart(self, path: Path | None, trainer: Any) -> None:
         assert self.monitor is not None
         try:
-            if (path := self._path(trainer)) is not None:
+            if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self.monitor.restart(path, trainer.global_step)
+            self.monitor.restart(path, _steps_of(trainer))
         except (InputError, OSError) as error:
             say(f"what is seen is kept in memory alone: {error}")
 
     def _path(self, trainer: Any) -> Path | None:
+        own = self._history not in (None, True, False)
+        folder = None if own or self._history is False else trainer.log_dir or trainer.default_root_dir
         if self._history is False or not trainer.is_global_zero:
             return None
-        if self._history not in (None, True):
-            return Path(str(self._history))
-        folder = trainer.log_dir or trainer.default_root_dir
-        return Path(folder) / FILE
+        return Path(str(self._history)) if folder is None else Path(folder) / FILE
 
     def _begin(self, trainer: Any, pl_module: Any) -> None:
         try:
@@ -114,17 +114,14 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
                 probe = probe_of(
                     getattr(loader, "dataset", None), getattr(loader, "collate_fn", None), watched, self.inputs
                 )
-            step = trainer.global_step
             self.monitor = Monitor(
                 watched,
                 probe,
                 self.every,
                 passing=self.passing,
-                start=step,
+                start=_steps_of(trainer),
                 **{"together": trainer.world_size > 1 or None, "scaler": _scaler_of(trainer), **self.settings},
             )
-            if not self.passing:
-                self._restart(trainer)
         except (InputError, OSError, AttributeError) as error:
             self.monitor = None
             say(f"smoothing is not watched: {error}")
@@ -149,19 +146,18 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
         monitor = self.monitor
         if monitor is None or trainer.global_step == self._last:
             return
-        self._last = monitor_step = trainer.global_step
-        monitor.steps = monitor_step - 1
-        if monitor.step() and monitor.history.rows and monitor.history.rows[-1]["step"] == monitor_step:
-            self._log(trainer, pl_module, keys(monitor.history.rows[-1]))
+        self._last = trainer.global_step
+        if monitor.step() and monitor.history.rows and monitor.history.rows[-1]["step"] == monitor.steps:
+            self._log(trainer, pl_module, monitor.steps, keys(monitor.history.rows[-1]))
         if monitor.should_stop:
             trainer.should_stop = True
 
     @staticmethod
-    def _log(trainer: Any, pl_module: Any, values: dict[str, float]) -> None:
+    def _log(trainer: Any, pl_module: Any, step: int, values: dict[str, float]) -> None:
         # To the loggers at once, which write on the first process alone; log() would wait for log_every_n_steps, and
         # throw away what comes between.
         for logger in trainer.loggers:
-            logger.log_metrics(dict(values), step=trainer.global_step)
+            logger.log_metrics(dict(values), step=step)
         # On every process alike: averaging over them here would make those wait that have nothing to say.
         pl_module.log_dict(dict(values), logger=False, on_step=True, on_epoch=False, sync_dist=False, batch_size=1)
 
@@ -174,6 +170,14 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
         """
         if self.monitor is not None:
             self.monitor.close()
+
+
+def _steps_of(trainer: Any) -> int:
+    """Batches after which an optimiser stepped, which is what Lightning logs by; ``global_step`` counts every optimiser
+    of a module that has several.
+    """
+    loop = getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None)
+    return int(getattr(loop, "_batches_that_stepped", trainer.global_step))
 
 
 def _scaler_of(trainer: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from oversmooth.anatomy.live import unwrapped
 from oversmooth.integrations.guessing import probe_of
 from oversmooth.integrations.watching import Watching
 from oversmooth.monitor import Monitor
@@ -80,12 +81,18 @@ class SmoothingCallback(Watching, _callbacks.TrainerCallback):  # type: ignore[m
             kwargs: the model among them.
         """
         self.trainer = _trainer_of(self) or self.trainer
-        if self.passing and self.monitor is not None and self.monitor.is_open:
+        model = kwargs.get("model")
+        watching = self.passing and self.monitor is not None and self.monitor.is_open
+        if watching and self.monitor is not None and model is not None:
+            watching = unwrapped(model) is self.monitor.eyes.model  # a trainer with model_init has made another
+            if not watching:
+                self.monitor.close()
+        if watching and self.monitor is not None:
             if self.monitor.gauge is not None and self.monitor.gauge.scaler is None:
                 self.monitor.gauge.scaler = _scaler_of(self.trainer)
             self._restart(args, state.global_step)
         else:
-            self._begin(args, state.global_step, kwargs.get("model"))
+            self._begin(args, state.global_step, model)
 
     def _restart(self, args: Any, step: int) -> None:
         assert self.monitor is not None

@@ -80,6 +80,15 @@ class Alarm:
         one._first, one._on = None, False
         return one
 
+    @property
+    def memory(self) -> tuple[list[float | None] | None, bool]:
+        """What it compares with, and whether it is on."""
+        return self._first, self._on
+
+    @memory.setter
+    def memory(self, known: tuple[list[float | None] | None, bool]) -> None:
+        self._first, self._on = known
+
     def check_depth(self, blocks: int) -> None:
         """Refuse a depth that there is not, where it would never go off.
 

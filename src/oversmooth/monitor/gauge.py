@@ -304,8 +304,8 @@ class Gauge:
         self.ranked = all(room is not None for room in samples)
         if self.ranked:
             by_depth = ranks_together([(one.tokens, one.mask) for one in samples if one is not None])
-            for name in _RANKS:
-                row[name] = torch.stack([ranks[name].mean() for ranks in by_depth]).tolist()
+            means = torch.stack([torch.stack([ranks[name].mean() for ranks in by_depth]) for name in _RANKS])
+            row |= dict(zip(_RANKS, means.tolist(), strict=True))
         if self.graded:
             heard = [(entry, depth in self.graded) for entry, depth in zip(table, order, strict=True)][1:]
             row["gradient_norm"] = [entry[4] if known else None for entry, known in heard]

@@ -48,6 +48,10 @@ class Probe:
                 f"the probe is {arguments.shown(self.given)}; give a batch: a tensor, a dict of the model's arguments, "
                 "or a tuple of them"
             )
+        values = self.given.values() if isinstance(self.given, Mapping) else self.given
+        tensors = [self.given] if isinstance(self.given, Tensor) else [one for one in values if isinstance(one, Tensor)]
+        if any(not one.numel() for one in tensors):
+            raise InputError("the probe has no inputs: one of its tensors is empty; give a batch of at least one input")
         self.given = _copied(self.given)  # the batch is its owner's, who may write to it
 
     def run(self, model: nn.Module) -> Any:

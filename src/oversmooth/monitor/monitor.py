@@ -22,7 +22,7 @@ from oversmooth.monitor.hooks import check_not_compiled
 from oversmooth.monitor.joined import JoinedSpectra
 from oversmooth.monitor.looks import Probe, eyes_of
 from oversmooth.monitor.names import Row, keys
-from oversmooth.monitor.processes import fingerprint, mean_over, rank
+from oversmooth.monitor.processes import fingerprint, mean_over, processes, rank
 from oversmooth.monitor.settings import DEFAULT_TOKENS, checked
 from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
@@ -70,7 +70,8 @@ class Monitor:
         sinks: where looks go: of `oversmooth.monitor` TensorBoard, WandB or JSONLines, or functions of (step, values).
         history: a file of JSON lines, or the directory for one; None: memory alone.
         resume: go on with what that file holds.
-        start: the number of steps done already, where a training is resumed.
+        start: the number of steps done already, where a training is resumed: looks after it give way. None: all that
+            the file holds stays, and counting goes on after its last look.
         name: of the run, on pages.
         stack: part of the name of the stack of blocks, where the model has several.
         heads: the number of heads, where the model does not say.
@@ -100,7 +101,7 @@ class Monitor:
         sinks: Any = (),
         history: str | os.PathLike[str] | None = None,
         resume: bool = False,
-        start: int = 0,
+        start: int | None = None,
         name: str | None = None,
         stack: str | None = None,
         heads: int | None = None,
@@ -115,7 +116,7 @@ class Monitor:
         self.every, self.tokens, self.ranks, self.cadences = wanted.every, wanted.tokens, wanted.ranks, wanted.cadences
         self.steering, self.together, self.sinks = wanted.steering, wanted.together, wanted.sinks
         self.alarms = [alarm.fresh() for alarm in wanted.alarms]
-        self.steps = arguments.whole(start, "start")
+        self.steps = 0 if start is None else arguments.whole(start, "start")
         """Steps done so far."""
         if (probe is None) != wanted.passing:
             raise InputError(
@@ -126,6 +127,11 @@ class Monitor:
         inside = unwrapped(check_is_module(model))
         if wanted.passing:
             check_not_compiled(model)
+            if wanted.together is None and processes() > 1 and any(alarm.then == "stop" for alarm in self.alarms):
+                raise InputError(
+                    "an alarm stops the training, and each process watches a batch of its own: some would stop and the "
+                    "others wait for them; give together=True, with a monitor in each process"
+                )
         self.eyes = eyes_of(inside, blocks, stack, heads)
         if self.eyes.anatomy is None:
             words = {"parts": "changes by part", "dominance": "shares of dominance", "joined": "joined spectra"}
@@ -140,6 +146,7 @@ class Monitor:
         """Alarms that went off."""
         self.failures: list[str] = []
         """Why looks failed, each reason once."""
+        self._failed_sinks: set[int] = set()
         first = rank() == 0
         self.history = History(history if first else None, resume=resume)
         self.history.about = {
@@ -149,8 +156,9 @@ class Monitor:
             "every": self.every,
             "from": "passing batch" if wanted.passing else "probe",
         } | ({} if name is None else {"name": str(name)})
-        if self.steps:
-            self.history.cut(self.steps)
+        if start is None and self.history.rows:
+            self.steps = self.history.rows[-1]["step"]
+        self.history.cut(self.steps)
         self._remind()
         self._unchanged: tuple[Any, int] | None = None
         self.gauge = None
@@ -183,6 +191,12 @@ class Monitor:
     def _is_due(self, step: int) -> bool:
         return step == 1 or step % self.every == 0
 
+    def _nth(self, step: int) -> int:
+        """How many looks are due before a step's: by its number alone, so that all processes agree after a restart,
+        though the first one alone knows what was seen before it.
+        """
+        return max(0, step - 1) // self.every + (step > 1 < self.every)
+
     def step(self) -> bool:
         """Count a step of the optimiser, and look where it is time; call it after ``optimizer.step()``.
 
@@ -214,16 +228,19 @@ class Monitor:
         step = self.steps if step is None else arguments.whole(step, "step")
         row: Row | None = self._guarded(lambda: self._seen(step))
         if self._is_together():
-            rows: list[Row | None] = [None] * dist.get_world_size()
-            dist.all_gather_object(rows, row)  # those that failed too: nobody waits in vain
-            row = mean_over(rows)
+            mine = (row, [alarm.memory for alarm in self.alarms])
+            every: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(every, mine)  # those that failed too: nobody waits in vain
+            row = mean_over([seen for seen, _ in every])
+            for alarm, memory in zip(self.alarms, every[0][1], strict=False):
+                alarm.memory = memory  # of the first, which alone knows what was before a restart
         if row is None:
             return None
         self._guarded(lambda: self._keep(row))
         return row
 
     def _seen(self, step: int) -> Row:
-        nth, eyes = len(self.history), self.eyes
+        nth, eyes = self._nth(step), self.eyes
         due = {what: bool(looks_) and nth % looks_ == 0 for what, looks_ in self.cadences.items()}
         found: dict[str, Any] = {}
         if self.gauge is not None:
@@ -273,7 +290,10 @@ class Monitor:
         if first:
             values = keys(row)
             for sink in self.sinks:
-                self._guarded(lambda sink=sink: sink(row["step"], dict(values)), "a sink failed")  # type: ignore[misc]
+                try:
+                    sink(row["step"], dict(values))
+                except Exception as error:
+                    self._warn_of(sink, error)
         for one in self.alarms:
             self._guarded(lambda one=one: one.check_row(row), "an alarm cannot go off")  # type: ignore[misc]
             if (crossing := one.look(row)) is not None:
@@ -315,6 +335,12 @@ class Monitor:
         except Exception as error:
             self._warn(f"{failed}: {reason(error, 240)}")
             return None
+
+    def _warn_of(self, sink: Any, error: Exception) -> None:
+        """Of a sink once, whatever it says the next time."""
+        if id(sink) not in self._failed_sinks:
+            self._failed_sinks.add(id(sink))
+            self._warn(f"a sink failed: {reason(error, 240)}")
 
     def _warn(self, text: str) -> None:
         if text not in self.failures:
@@ -362,8 +388,11 @@ class Monitor:
         if self.gauge is not None:
             self.gauge.close()
         for sink in self.sinks:
-            if isinstance(sink, sinks_module.TensorBoard):
-                sink.close()
+            if isinstance(sink, (sinks_module.TensorBoard, sinks_module.WandB)):
+                try:
+                    sink.close()
+                except Exception as error:  # a disk that is full must not end a training that is over
+                    self._warn_of(sink, error)
 
     def __enter__(self) -> Monitor:
         return self

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from oversmooth.safety import arguments
-from oversmooth.safety.errors import InputError
+from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_folder
 from oversmooth.safety.foreign import json_text
 
@@ -34,7 +34,10 @@ class TensorBoard:
             raise InputError(
                 "writing for TensorBoard needs tensorboard, which is not installed; pip install tensorboard"
             ) from error
-        self.writer = SummaryWriter(str(folder))
+        try:
+            self.writer = SummaryWriter(str(folder))
+        except OSError as error:
+            raise InputError(f"TensorBoard cannot write to {folder} ({reason(error)}); name another folder") from error
 
     def __call__(self, step: int, values: dict[str, float]) -> None:
         """Add the values of a look.
@@ -53,7 +56,10 @@ class TensorBoard:
 
 
 class WandB:
-    """Logs to a run of Weights & Biases, each look with the user's next own line, against the step of the training.
+    """Logs to a run of Weights & Biases, against the step of the training.
+
+    A look stands in the line that the user logs next. Where none comes before the next look, or before the monitor is
+    closed, it gets a line of its own, which W&B counts as a step of the run.
 
     Args:
         run: the run; None: the one that ``wandb.init`` began.
@@ -69,6 +75,8 @@ class WandB:
         if run is None:
             raise InputError("no W&B run has begun; call wandb.init first, or give WandB(run)")
         self.run = run
+        self._waits: int | None = None
+        """The number of the run's line that holds a look and is not finished."""
         # Not the run's own count of lines, which the user's lines move on.
         run.define_metric("oversmooth/step")
         run.define_metric("oversmooth/*", step_metric="oversmooth/step")
@@ -80,7 +88,15 @@ class WandB:
             step: of the training.
             values: by key.
         """
+        self.close()
+        self._waits = self.run.step
         self.run.log({**values, "oversmooth/step": step}, commit=False)
+
+    def close(self) -> None:
+        """Finish the line of the last look, where the user has not."""
+        if self._waits is not None and self._waits == self.run.step:
+            self.run.log({}, commit=True)
+        self._waits = None
 
 
 class JSONLines:

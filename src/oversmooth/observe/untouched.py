@@ -11,13 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
+_LARGE = 2**24
+"""Bytes of a tensor that is copied though it is no buffer: larger ones are caches, which a pass fills anew."""
+
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Within the block the model is in eval mode, runs eagerly, and nothing that happens is left behind.
 
-    Random states of torch, of Python and, where it is loaded, of numpy; each module's own train flag; every buffer;
-    the weights that autocast keeps cast; and what compiled code is (it is passed by, and not compiled again).
+    Random states of torch, of Python and, where it is loaded, of numpy, and of generators that modules have; each
+    module's own train flag; every buffer; attributes of modules that are numbers, text or tensors; the weights that
+    autocast keeps cast; and what compiled code is (it is passed by, and not compiled again). Not seen: what hooks of
+    others count, and what modules keep in lists, in other objects, or in large tensors that are no buffers.
 
     Args:
         model: the module itself, and no wrapper around it.
@@ -26,6 +31,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         stack.enter_context(random_states())
         stack.enter_context(in_eval_mode(model))
         stack.enter_context(_buffers(model))
+        stack.enter_context(_attributes(model))
         stack.enter_context(_autocast())
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -79,6 +85,34 @@ def _buffers(model: nn.Module) -> Iterator[None]:
                     value.copy_(copy)
                 if module._buffers.get(name) is not value:
                     module._buffers[name] = value
+
+
+@contextmanager
+def _attributes(model: nn.Module) -> Iterator[None]:
+    """What modules count or remember outside their buffers: lengths that they have seen, generators of their own."""
+    kept: list[tuple[dict[str, Any], str, Any]] = []
+    tensors: list[tuple[torch.Tensor, int, torch.Tensor]] = []
+    generators: list[tuple[torch.Generator, torch.Tensor]] = []
+    for module in model.modules():
+        for name, value in module.__dict__.items():
+            if value is None or isinstance(value, (bool, int, float, complex, str, torch.Tensor)):
+                kept.append((module.__dict__, name, value))
+            if isinstance(value, torch.Tensor) and not value.is_inference() and value.nbytes <= _LARGE:
+                tensors.append((value, value._version, value.detach().clone()))
+            elif isinstance(value, torch.Generator):
+                generators.append((value, value.get_state()))
+    try:
+        yield
+    finally:
+        for attributes, name, value in kept:
+            if attributes.get(name) is not value:
+                attributes[name] = value
+        with torch.no_grad():
+            for tensor, version, copy in tensors:
+                if tensor._version != version:
+                    tensor.copy_(copy)
+        for generator, state in generators:
+            generator.set_state(state)
 
 
 @contextmanager
