@@ -116,15 +116,18 @@ def check_training_in_the_compilers_cuda_graphs_is_the_same():
 
     for mode in (None, "reduce-overhead"):
         losses, model, *_ = fitted(None, mode=mode)
+        again, other, *_ = fitted(None, mode=mode)
+        assert losses == again, (mode, "two trainings without a monitor differ", losses, again)
+        assert same(model, other), (mode, "the weights of two trainings without a monitor differ")
         for watch in (passing, probing):
             counters.clear()
             with warnings.catch_warnings():
                 warnings.simplefilter("error", MonitorWarning)
                 watched_losses, watched_model, monitor, _ = fitted(watch, mode=mode)
             assert [row["step"] for row in monitor.history.rows] == LOOKS
-            assert losses == watched_losses, (mode, watch.__name__)
-            assert same(model, watched_model), (mode, watch.__name__)
-            assert not counters["inductor"]["cudagraph_skips"], (mode, watch.__name__)
+            assert losses == watched_losses, (mode, watch.__name__, "losses", losses, watched_losses)
+            assert same(model, watched_model), (mode, watch.__name__, "weights")
+            assert not counters["inductor"]["cudagraph_skips"], (mode, watch.__name__, "graphs are skipped")
             assert not counters["graph_break"], (mode, watch.__name__, counters["graph_break"])
 
 
