@@ -16,6 +16,7 @@ from support.report_example import example
 from oversmooth.diagnosis.parts import Accuracy, Change
 from oversmooth.report import charts, figures, page, shell
 from oversmooth.report.charts.pieces import log_ticks
+from oversmooth.report.charts.spectra import _bars
 from oversmooth.report.style import PAGE, PALETTE, PAPER, css_variables, number, number_expression
 
 IN_BOTH = [name for name, chart in charts.CHARTS.items() if chart.in_page and chart.in_files and name != "plane"]
@@ -264,6 +265,13 @@ def test_two_norms_of_a_block_are_told_apart():
     assert len({key.colour for key in drawing.legend}) == 5
     bars = [row for row in rows_of(drawing.panels[0].spec) if "part" in row]
     assert [(row["part"], row["value"]) for row in bars[:4]] == list(zip(names, [0.0, 0.1, 0.2, 0.1 * 3], strict=True))
+
+
+def test_bars_of_eigenvalues_have_the_share_that_is_counted_as_negative():
+    """Zeros that rounding has given a sign are not negative."""
+    rows = _bars([-0.5, -1e-9, -1e-18, 0.0, 2e-18, 0.25], 1.0)
+    assert sum(row["share"] for row in rows if row["sign"] == "Re λ < 0") == pytest.approx(1 / 6, abs=1e-4)
+    assert sum(row["share"] for row in rows) == pytest.approx(1, abs=1e-4)
 
 
 def test_accuracies_have_error_bars(several):

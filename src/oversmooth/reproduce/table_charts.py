@@ -78,7 +78,9 @@ def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[s
     for title, rows, label in panels:
         at = sorted({row["x"] for row in rows})
         whose = list(dict.fromkeys(row["whose"] for row in rows))
-        axis = alt.Axis(values=at, format="~g", grid=False, labelFlush=False)
+        # Vega shortens ~g by the distance of ticks: 200 would be 2e+2.
+        whole = all(float(value).is_integer() for value in at)
+        axis = alt.Axis(values=at, format=",d" if whole else "~g", grid=False, labelFlush=False, labelOverlap=True)
         base = alt.Chart(alt.Data(values=rows)).encode(
             alt.X("x:Q", title=x, axis=axis, scale=alt.Scale(zero=False, nice=False, padding=14)),
             alt.Color("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=legend),

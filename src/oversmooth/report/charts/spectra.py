@@ -12,6 +12,7 @@ from oversmooth.report.style import Look, number_expression, percent
 MOST_A_PLOT = 2_000
 """Eigenvalues of one plot; more cannot be told apart in a plot of this size."""
 _BINS = 80
+_ZERO = 1e-6  # relative, as a diagnosis has it
 _SIGNS = {"Re λ < 0": "negative", "Re λ ≥ 0": "positive"}
 _SIDES = {"|1 + λ| > 1": "smooth", "|1 + λ| < 1": "negative"}
 
@@ -70,8 +71,10 @@ def eigenvalues(models: list[Shown], look: Look) -> Drawing:
 
 
 def _bars(values: list[float], end: float) -> list[Spec]:
-    counts = [0] * _BINS
-    for x in values:
+    """Zeros up to rounding stand right of 0, as they are not counted as negative."""
+    counts, zero = [0] * _BINS, _ZERO * max(map(abs, values))
+    for value in values:
+        x = 0.0 if abs(value) <= zero else value
         counts[min(_BINS - 1, max(0, int((x + end) / (2 * end) * _BINS)))] += 1
     edges = [float(f"{-end + 2 * end * i / _BINS:.5g}") for i in range(_BINS + 1)]
     rows = []
