@@ -95,6 +95,7 @@ class Recipe(BaseRecipe):
         kind = f"{'Post' if self.shape.norm == 'post' else 'Pre'}-LN {'' if self.shape.causal else 'masked '}"
         steered = "" if self.variant == "plain" else f" with {self.variant}"
         steered += "" if self.layers == "all" or not steered else f" in layers {self.layers}"
+        steered += ", start warm" if self.start == "warm" and self.variant in ("smooth", "sharpen") else ""
         return f"{kind}language model{steered}, {self.shape.depth} blocks, {self.data}"
 
     @property
