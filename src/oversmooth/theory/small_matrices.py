@@ -5,19 +5,22 @@ and are shared among threads: torch releases the interpreter while LAPACK works.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from threading import Barrier
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from oversmooth.safety.errors import InputError
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 # A thread needs at least this many rows of matrices, or the hand-over costs more than it saves.
 _WORTH_SHARING = 128
 # From this many matrices on, and up to this size, a GPU is ahead of the CPU.
@@ -43,11 +46,13 @@ def _kernel() -> ModuleType | None:
 @cache
 def _pool() -> ThreadPoolExecutor:
     # One core per thread: LAPACK's own threads would only get in each other's way. The setting is local to each thread,
-    # but later threads start with it, so it is restored once all of them are up.
+    # but later threads start with it, so it is restored once all of them are up. A thread takes the usual one over when
+    # torch is first asked in it: before it is set, or the first operation would undo it.
     cores, usual = _cores(), torch.get_num_threads()
     together = Barrier(cores + 1)
 
     def start() -> None:
+        torch.get_num_threads()
         torch.set_num_threads(1)
         together.wait()
 
@@ -172,6 +177,21 @@ def _shared(work: Callable[[Tensor], Any], M: Tensor) -> list[Any]:
     if pieces <= 1 or M.shape[-1] > _LARGE:
         return [work(flat)]
     return list(_pool().map(work, flat.tensor_split(min(len(flat), 4 * pieces))))
+
+
+def one_core_each(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """``work(item)`` of each item, in their order: several at a time, each on one core.
+
+    LAPACK's own threads meet after every few columns of a matrix. Where another process wants a core, each meeting
+    lasts until the last of them gets one: many times as long as the work.
+
+    Args:
+        work: runs in another thread; must not ask for eigenvalues here, which wait for the same threads.
+        items: taken as cores become free, so that few of them and of their results are held at a time.
+    """
+    items = iter(items)
+    while some := list(islice(items, _cores())):
+        yield from _pool().map(work, some)
 
 
 def eigenvector(M: Tensor, value: Tensor) -> Tensor:
