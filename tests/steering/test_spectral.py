@@ -15,7 +15,7 @@ from support.oracles import dense_radii, normal
 
 from oversmooth import InputError
 from oversmooth.anatomy import locate
-from oversmooth.steering import Spectral, steer, steering_of, verify
+from oversmooth.steering import Spectral, steer, steering_of, verify, warm_start
 from oversmooth.steering.methods.orthogonal import is_orthonormal
 from oversmooth.theory import dominance
 
@@ -190,6 +190,30 @@ def test_a_warm_start_is_nearer_than_any_random_V(form, name):
             best = method.nearest((V.mT @ old @ V).diagonal(dim1=-2, dim2=-1), group)
             drawn = V @ torch.diag_embed(best) @ V.mT
             assert distance < (drawn - old).square().sum()
+
+
+@pytest.mark.parametrize("start", ["warm", "cold"])
+def test_a_start_is_computed_on_one_core_and_the_same_on_many(start, monkeypatch):
+    usual, seen, found, real = torch.get_num_threads(), set(), [], warm_start._moved
+
+    def moved(*arguments):
+        seen.add(torch.get_num_threads())
+        return real(*arguments)
+
+    monkeypatch.setattr(warm_start, "_moved", moved)
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            torch.manual_seed(0)
+            layer = torch.nn.TransformerEncoderLayer(96, 4, 8, batch_first=True)
+            model = torch.nn.TransformerEncoder(layer, 5, enable_nested_tensor=False)
+            steering = steering_of(steer(model, Spectral("smooth", start=start)))
+            found.append([p.detach().clone() for one in steering.reparametrized for p in (one.theta, one.psi)])
+    finally:
+        torch.set_num_threads(usual)
+    assert seen == {1}
+    assert len(found[0]) == 10
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 def test_a_cold_start_is_the_papers():

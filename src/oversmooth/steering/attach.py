@@ -24,7 +24,7 @@ from oversmooth.steering.record import Moved, Steering
 from oversmooth.steering.reparametrized import ReparametrizedLayer
 from oversmooth.steering.scaled_norms import ScaledNorm
 from oversmooth.steering.sites import Site
-from oversmooth.steering.warm_start import placeholder, start
+from oversmooth.steering.warm_start import placeholder, starts
 
 
 def put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None:
@@ -151,11 +151,12 @@ def _reparametrize(
     modules: dict[str, nn.Module], steering: Steering, method: Spectral, distinct: dict[str, int], passes: Passes
 ) -> None:
     generator = torch.Generator().manual_seed(method.seed)
-    for name, index in sorted(distinct.items(), key=lambda item: item[1]):
-        shape = steering.anatomy.layers[index]
+    ordered = sorted(distinct.items(), key=lambda item: item[1])
+    shapes = [steering.anatomy.layers[index] for _, index in ordered]
+    begins = map(placeholder, shapes) if steering.restored else starts(method, shapes, generator)
+    for (name, index), shape, begin in zip(ordered, shapes, begins, strict=True):
         value, output = _place(modules, shape.value_module), _place(modules, shape.output_module)
         layer = ReparametrizedLayer(index, method, shape, value, output)
-        begin = placeholder(shape) if steering.restored else start(method, shape, generator)
         with held_back():  # what is attached is on record, and the other way round
             steering.reparametrized.append(layer)
             before = None if steering.restored else shape.raw_W_O.detach().clone()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,7 +14,10 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import about
 from oversmooth.steering.methods import orthogonal
 from oversmooth.steering.methods.spectral import Spectral
-from oversmooth.theory.small_matrices import finite
+from oversmooth.theory.small_matrices import finite, one_core_each
+
+# Above this width a layer is worth all cores, and its arrays too large to hold those of several layers.
+_WIDE = 1024
 
 
 @dataclass(frozen=True)
@@ -26,32 +31,52 @@ class Start:
     """``‖H' − H‖ / ‖H‖`` per head."""
 
 
-def start(method: Spectral, layer: AttentionLayer, generator: torch.Generator) -> Start:
-    """Where a layer's reparametrized weights begin.
+def starts(method: Spectral, layers: Sequence[AttentionLayer], generator: torch.Generator) -> Iterator[Start]:
+    """Where the reparametrized weights of each layer begin, in the order of the layers.
 
     Args:
         method: warm or cold.
-        layer: whose weights a warm start approximates.
+        layers: whose weights a warm start approximates.
         generator: of a cold start's random numbers.
     """
-    W_V, W_O = layer.W_V.double().cpu(), layer.raw_W_O.double().cpu()
-    with about(layer.name):
-        return _start(method, layer, W_V, W_O, generator)
-
-
-def _start(method: Spectral, layer: AttentionLayer, W_V: Tensor, W_O: Tensor, generator: torch.Generator) -> Start:
-    group = layer.heads // layer.kv_heads
-    if method.start == "cold":
-        theta, eigenvalues = _cold(method, layer, generator)
-        V = theta if method.form == "general" else orthogonal.orthonormal(theta)
-    elif method.wiring == "code":
-        V, eigenvalues = _as_code(W_V, W_O)
-        eigenvalues, theta = method.with_gradient(method.nearest(eigenvalues, 1), 1), V
+    given = (_Given.read(method, layer, generator) for layer in layers)
+    if all(layer.width <= _WIDE for layer in layers):
+        yield from one_core_each(partial(_start, method), given)
     else:
-        V = nearest_basis(method, W_V[::group], W_O, group)
-        eigenvalues = method.with_gradient(method.nearest(_rayleigh(V, W_V, W_O, group), group), group)
-        theta = V
-    return Start(V, theta, eigenvalues, _moved(method, V, eigenvalues, W_V, W_O, group))
+        yield from map(partial(_start, method), given)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a layer's start is computed from: read and drawn in the caller's thread, in the order of the layers."""
+
+    layer: AttentionLayer
+    W_V: Tensor
+    W_O: Tensor
+    drawn: tuple[Tensor, Tensor] | None
+    """Θ and Λ of a cold start."""
+
+    @classmethod
+    def read(cls, method: Spectral, layer: AttentionLayer, generator: torch.Generator) -> _Given:
+        W_V, W_O = layer.W_V.double().cpu(), layer.raw_W_O.double().cpu()
+        return cls(layer, W_V, W_O, _cold(method, layer, generator) if method.start == "cold" else None)
+
+
+def _start(method: Spectral, given: _Given) -> Start:
+    layer, W_V, W_O = given.layer, given.W_V, given.W_O
+    group = layer.heads // layer.kv_heads
+    with about(layer.name):
+        if given.drawn is not None:
+            theta, eigenvalues = given.drawn
+            V = theta if method.form == "general" else orthogonal.orthonormal(theta)
+        elif method.wiring == "code":
+            V, eigenvalues = _as_code(W_V, W_O)
+            eigenvalues, theta = method.with_gradient(method.nearest(eigenvalues, 1), 1), V
+        else:
+            V = nearest_basis(method, W_V[::group], W_O, group)
+            eigenvalues = method.with_gradient(method.nearest(_rayleigh(V, W_V, W_O, group), group), group)
+            theta = V
+        return Start(V, theta, eigenvalues, _moved(method, V, eigenvalues, W_V, W_O, group))
 
 
 def placeholder(layer: AttentionLayer) -> Start:
