@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,8 @@ class Accuracy:
         loader = ChunkLoader(self.pictures, testing_transform(self.recipe), self.workers, pinned=on_gpu)
         every = [(0, index, index) for index in range(len(self.pictures))]
         chunks = [tuple(every[first : first + _AT_ONCE]) for first in range(0, len(every), _AT_ONCE)]
-        loader.begin(chunks)
-        for _ in chunks:
-            images, labels = loader.next()
-            yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+        with closing(loader):
+            loader.begin(chunks)
+            for _ in chunks:
+                images, labels = loader.next()
+                yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)

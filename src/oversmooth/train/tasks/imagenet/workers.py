@@ -6,6 +6,7 @@ nor on how many there are. So a run that goes on repeats what it would have seen
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -13,6 +14,7 @@ import random
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -63,11 +65,13 @@ class Chunks(Dataset[tuple[Tensor, Tensor] | Unreadable]):
 
 
 class ChunkLoader:
-    """``loader.begin(keys, size)``, then `next` for each chunk; workers live as long as the loader does."""
+    """``loader.begin(keys)``, then `next` for each chunk; workers live as long as the loader does, or until `close`."""
 
     def __init__(self, pictures: Pictures, transform: Transform, workers: int, *, pinned: bool) -> None:
         self._keys = _Keys()
         self._chunks: Iterator[Any] = iter(())
+        self._running: list[Iterator[Any]] = []
+        self._end = weakref.finalize(self, _end_workers, self._running, os.getpid())
         settings: dict[str, Any] = dict(persistent_workers=True, prefetch_factor=_AHEAD) if workers else {}
         self._loader: DataLoader[Any] = DataLoader(
             Chunks(pictures, transform),
@@ -82,8 +86,14 @@ class ChunkLoader:
 
     def begin(self, keys: list[tuple[Key, ...]]) -> None:
         """Workers start on these chunks, and leave what they were at."""
+        assert self._end.alive, "a loader that was closed has no workers"
         self._keys.chunks = keys
         self._chunks = iter(self._loader)
+        if not self._running:
+            # What is registered last runs first: torch, as it registers with the first iterator over pinned memory, may
+            # wait 5 seconds for each worker that nobody told to end.
+            atexit.register(self._end)
+        self._running[:] = [self._chunks]
 
     def next(self) -> tuple[Tensor, Tensor]:
         """The next chunk's images and labels."""
@@ -91,6 +101,18 @@ class ChunkLoader:
         if isinstance(chunk, Unreadable):
             raise InputError(chunk.sentence)
         return chunk
+
+    def close(self) -> None:
+        """Workers end, wherever they are; there is no next chunk."""
+        self._end()
+        atexit.unregister(self._end)
+        self._chunks = iter(())
+
+
+def _end_workers(running: list[Iterator[Any]], process: int) -> None:
+    """Not in a fork of the process, whose workers they are not."""
+    while running and os.getpid() == process:
+        getattr(running.pop(), "_shutdown_workers", lambda: None)()  # what torch does as the last reference goes
 
 
 class _Keys:
