@@ -25,6 +25,7 @@ from oversmooth.steering.reparametrized import ReparametrizedLayer
 from oversmooth.steering.scaled_norms import ScaledNorm
 from oversmooth.steering.sites import Site
 from oversmooth.steering.warm_start import placeholder, starts
+from oversmooth.theory.small_matrices import one_core_each
 
 
 def put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None:
@@ -162,7 +163,8 @@ def _reparametrize(
             before = None if steering.restored else shape.raw_W_O.detach().clone()
             layer.attach(begin, passes)
             if before is not None and method.start == "warm":
-                layer.keep_offset(before)
+                offsets = one_core_each if before.device.type == "cpu" else map
+                list(offsets(layer.keep_offset, [before]))
         if not steering.restored:
             steering.moved.append(Moved(index, name, [round(m, 6) for m in begin.moved.tolist()]))
 
