@@ -66,6 +66,21 @@ def test_help_shows_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert f"Example: {EXAMPLES['fold']}" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_keeps_what_stands_in_brackets(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = COMMANDS[name]
+    before = command.help
+    assert run(monkeypatch, *name.split(), "--help") == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    texts = [command.help, *(parameter.help for parameter in command.params)]
+    for extra in (word for text in texts for word in re.findall(r"oversmooth\[\w+\]", text or "")):
+        assert extra in shown
+    assert not re.search(r"[Nn]eeds? oversmooth(?!\[)", shown)
+    assert command.help == before
+
+
 def test_the_shell_completes_commands() -> None:
     asked = {"_OVERSMOOTH_COMPLETE": "complete_bash", "COMP_WORDS": "oversmooth sp", "COMP_CWORD": "1"}
     code = "import sys; sys.argv = ['oversmooth']; from oversmooth.__main__ import main; main()"

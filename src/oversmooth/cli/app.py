@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -37,7 +38,8 @@ class _Command(typer.core.TyperCommand):
         words = ctx.command_path.removeprefix(ctx.find_root().command_path).strip()
         if example := EXAMPLES.get(words):
             self.epilog = f"Example: {example}"
-        super().format_help(ctx, formatter)
+        with _brackets_as_they_are(self):
+            super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for index, word in enumerate(args):
@@ -57,6 +59,20 @@ class _Command(typer.core.TyperCommand):
                 if isinstance(value, int) and not -(2**63) <= value < 2**63:
                     raise InputError(f"{option} is {value}, which takes more than 64 bits; give a smaller number")
         return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _brackets_as_they_are(command: Any) -> Iterator[None]:
+    """Rich reads the extra of oversmooth[models] as markup and drops it, unless help texts escape it."""
+    marked = [(one, one.help) for one in (command, *command.params) if getattr(one, "help", None)]
+    try:
+        if command.rich_markup_mode is not None:
+            for one, help in marked:
+                one.help = escape(help)
+        yield
+    finally:
+        for one, help in marked:
+            one.help = help
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
