@@ -29,8 +29,10 @@ from oversmooth.steering import (
     ContraNorm,
     FeatScale,
     Laplacian,
+    LayerNormScaling,
     Method,
     NeuTRENO,
+    OrthogonalUpdate,
     Spectral,
     ValueResidual,
     steer,
@@ -55,7 +57,10 @@ SWEEP: list[tuple[str, Method | None, str]] = [
     *[(f"value residual, s = {s}", ValueResidual(s), "all") for s in (0.05, 0.5)],
     *[(f"centred attention, s = {s}", Centred(s), "all") for s in (0.1, 1.0)],
     *[(f"Laplacian heads, c = {s}", Laplacian(s), "all") for s in (0.1, 1.0)],
+    *[(f"orthogonal update, s = {s}", OrthogonalUpdate(s), "all") for s in (0.1, 1.0)],
+    *[(f"LayerNorm scaling, s = {s}", LayerNormScaling(s), "all") for s in (0.1, 1.0)],
 ]
+"""What changes a model without training: Inversion and GatedAttention learn all that they do, from nothing."""
 _COLUMNS = ("method", "moved", "HFC/LFC, first, most, last", "cos, last", "eff. rank, last", "smoothing cases", "top-1")
 
 

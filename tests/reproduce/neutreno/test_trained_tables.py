@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 from support.commands import run
 from support.nightly import nightly
+from support.places import ROOT
 
+from oversmooth import steering
 from oversmooth.reproduce import cells, status
 from oversmooth.reproduce.neutreno import ablation, classification, language, methods, segmentation
 from oversmooth.reproduce.tables.table2 import Table2
@@ -33,6 +35,17 @@ def test_every_method_has_the_recipe_of_table_2_and_the_same_seeds():
     assert table.folder(replace(base, variant="featscale")) == "neutreno/methods"
     for variant in methods.METHODS.values():
         replace(base, variant=variant).methods()  # each is one that there is
+    assert list(methods.TITLES) == list(methods.METHODS)
+    compared = {type(m).__name__ for v in methods.METHODS.values() for m in replace(base, variant=v).methods()}
+    assert set(steering.METHODS) - compared == {"Laplacian"}
+
+
+def test_rows_that_were_added_leave_the_cells_that_are_there():
+    table = methods.Methods()
+    kept = cells.read_kept(table.recipes(), ROOT / "results", table.folder)
+    there = {path.stem for path in (ROOT / "results" / "neutreno" / "methods").glob("*.json")}
+    assert there == {recipe.key for recipe in kept if table.folder(recipe) == "neutreno/methods"}
+    assert [row[0] for row in table.rows(kept)[1]] == list(methods.TITLES.values())
 
 
 def test_tables_share_their_cells():

@@ -13,7 +13,16 @@ from support.nightly import some
 from torch import nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import FeatScale, NeuTRENO, Spectral, steer
+from oversmooth.steering import (
+    FeatScale,
+    GatedAttention,
+    Inversion,
+    LayerNormScaling,
+    NeuTRENO,
+    OrthogonalUpdate,
+    Spectral,
+    steer,
+)
 from oversmooth.train.tasks.images.attacks import fgsm, pgd, shown_radius, under_attack
 from oversmooth.train.tasks.images.settings import Shape
 from oversmooth.train.tasks.images.vit import ViT
@@ -26,6 +35,10 @@ METHODS = {
     "sharpen": Spectral(mode="sharpen"),
     "smooth": Spectral(mode="smooth"),
     "featscale": FeatScale(),
+    "inversion": Inversion(),
+    "gatedattention": GatedAttention(),
+    "layernormscaling": LayerNormScaling(),
+    "orthogonalupdate": OrthogonalUpdate(),
 }
 
 
