@@ -30,6 +30,8 @@ from oversmooth.train.tasks.images.corruptions import SEVERITIES
 from oversmooth.train.tasks.images.data.splits import first_of_test, load_splits
 from oversmooth.train.tasks.images.evaluate import Evaluator
 from oversmooth.train.tasks.images.settings import Shape
+from oversmooth.train.tasks.language import recipe as language
+from oversmooth.train.tasks.language.data import NAMED
 from oversmooth.train.tasks.registry import load_trained
 
 SMALL = ("--no-augment", "--patch", 8, "--depth", 2, "--width", 16, "--heads", 2, "--batch", 10, "--device", "cpu")
@@ -65,6 +67,41 @@ def test_train_stops_goes_on_and_ends(monkeypatch, capsys, tmp_path, cifar):
         == 0
     )
     assert load_trained(again / loop.MODEL)[1] == found
+
+
+@pytest.mark.parametrize(
+    ("folder", "options", "begins"),
+    [
+        ("wikitext-103", (), language.PAPER),
+        ("wikitext-103-v1", (), language.PAPER),
+        ("wikitext-103", ("--epochs", 3, "--norm", "pre"), language.PAPER.changed(dict(epochs=3, norm="pre"))),
+        ("wikitext-103", ("--quick",), language.QUICK),
+        ("wikitext-2", (), language.WIKITEXT2),
+        ("novels", (), language.WIKITEXT2),
+    ],
+)
+def test_language_begins_from_the_recipe_of_its_text(monkeypatch, capsys, tmp_path, folder, options, begins):
+    class Began(Exception):
+        pass
+
+    def began(task, **_):
+        raise Began(task.recipe)
+
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OVERSMOOTH_DATA", str(tmp_path))
+    monkeypatch.setattr(loop, "train", began)
+    home = tmp_path / folder
+    home.mkdir()
+    for split in ("train", "valid", "test"):
+        (home / f"{split}.txt").write_text("one two three\n" * 100)
+    for data in [home, *([folder] if folder in NAMED else [])]:
+        with pytest.raises(Began) as found:
+            run(monkeypatch, "train", "--task", "language", "--data", data, *options, "-o", tmp_path / "run")
+        given = found.value.args[0]
+        size = given.shape.vocabulary
+        assert given == replace(begins, data=given.data, shape=replace(begins.shape, vocabulary=size))
+        assert given.data == folder.removesuffix("-v1")
+        assert given.key in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

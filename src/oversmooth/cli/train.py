@@ -150,7 +150,7 @@ def train(
         from oversmooth.train.engine.ranks import asked_for
         from oversmooth.train.tasks.registry import fitted, task_of
 
-        changed = _changed(_begun(task, quick, recipe), settings, augment)
+        changed = _changed(begun(task, quick, recipe, data), settings, augment)
         when_nan = on_nan_named(on_nan)
         if asked_for()[0]:  # of the processes that torchrun started, one speaks
             out.quiet = err.quiet = True
@@ -243,14 +243,19 @@ def load(data: str, recipe: BaseRecipe = images.PAPER) -> Any:
         return load_data(recipe, data)
 
 
-def _begun(task: str | None, quick: bool, path: Path | None) -> BaseRecipe:
-    """The recipe that options change: one from a file, or the task's own."""
+def begun(task: str | None, quick: bool, path: Path | None, data: str | None) -> BaseRecipe:
+    """The recipe that options change: one from a file, or the task's own, for these data where it has one."""
     from oversmooth.safety.errors import InputError
     from oversmooth.safety.files import read_json
 
     if task is not None and task not in TASKS:
         raise InputError(f"--task is {task!r}; choose {' or '.join(TASKS)}")
     if path is None or quick:
+        if task == language.Recipe.task_name and data is not None and not quick:
+            from oversmooth.train.tasks.language.data import name_of
+
+            if name_of(data) == language.PAPER.data:  # the task begins from what was fitted to a shorter text
+                return language.PAPER
         return TASKS[task or images.Recipe.task_name][quick]
     recipe = read_recipe(read_json(path, "give a recipe in JSON, as Recipe.to_json writes it"), str(path))
     if task not in (None, recipe.task_name):

@@ -81,6 +81,12 @@ def _kept(path: Path, name: str) -> Text:
     return Text(train, valid, test, tokenizer, name)
 
 
+def name_of(what: str | Path) -> str:
+    """What a text is called that a folder holds, or that is known by this name; nothing is read."""
+    folder = Path(what).resolve().name
+    return next((name for name, folders in NAMED.items() if folder in folders), folder)
+
+
 def _files(what: str | Path) -> tuple[str, dict[str, list[Path]]]:
     """The name of a text, and the files of each split; one for a file that is yet to be split."""
     if str(what) == "prose":
@@ -91,7 +97,7 @@ def _files(what: str | Path) -> tuple[str, dict[str, list[Path]]]:
     if not home.is_dir():
         names = ", ".join(NAMED)
         raise InputError(f"{what} is no file, no folder and no known text; give one, or prose, or one of {names}")
-    name = next((name for name, folders in NAMED.items() if home.resolve().name in folders), home.resolve().name)
+    name = name_of(home)
     splits = {split: _of_split(home, split) for split in SPLITS}
     if not splits["train"] or not splits["valid"]:
         missing = "train" if not splits["train"] else "valid"
