@@ -57,7 +57,7 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     def __init__(self, shape: Shape, number: int) -> None:
         super().__init__()
-        self.pre = shape.norm == "pre"
+        self.norm_first = shape.norm == "pre"  # by this name anatomy knows it, as in torch's own layers
         self.norm1 = nn.LayerNorm(shape.width, eps=shape.eps)
         self.attn = Attention(shape, number)
         self.norm2 = nn.LayerNorm(shape.width, eps=shape.eps)
@@ -65,7 +65,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(shape.dropout)
 
     def forward(self, x: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
-        if self.pre:
+        if self.norm_first:
             x = x + self.dropout(self.attn(self.norm1(x), cache, mask))
             return x + self.dropout(self.mlp(self.norm2(x)))
         x = self.norm1(x + self.dropout(self.attn(x, cache, mask)))
