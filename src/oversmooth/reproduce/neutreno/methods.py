@@ -5,8 +5,8 @@
 
 The recipe is Dovonon et al.'s for its table 2 at 10 % of the data, and was tuned for none of the methods, nor for the
 plain model beyond what its authors did. Strengths are the published ones (NeuTRENO's 0.6 for vision) or, for methods
-that learn theirs, where training begins: 0. Inversion and gated attention have a linear map in every layer beside what
-the others learn (ViT-Ti: 14 and 442 thousand weights more). The cells of plain, smoothing and sharpening are table 2's own.
+that learn theirs, where training begins: 0. Inversion and gated attention learn a linear map in every layer, 14 and 442
+thousand weights of ViT-Ti's more. The cells of plain, smoothing and sharpening are table 2's own.
 """
 
 from __future__ import annotations
