@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support import segmentation_example
 from support.commands import run
 from support.places import ROOT
 from support.train_example import RECIPE, splits
@@ -34,6 +35,25 @@ def kept(tmp_path_factory):
     running = Running(device="cpu", command="oversmooth reproduce table2")
     assert fill([SHORT, SHARP], splits(), results, "table2", running)
     return results
+
+
+def test_a_cell_keeps_what_steering_learned(kept, tmp_path):
+    words = "neutreno:strength=0,learned,per=head + featscale"
+    recipe = replace(
+        segmentation_example.RECIPE, variant=words, epochs=1, shape=replace(segmentation_example.SHAPE, width=80)
+    )
+    assert fill([recipe], segmentation_example.splits(), tmp_path, "segmentation", Running(device="cpu"))
+    learned = cells.read(cells.cell_path(tmp_path, "segmentation", recipe))["strengths"]
+    model, _ = load_trained(cells.model_path(tmp_path, recipe))
+    for stack, first in (("encoder", 1), ("decoder", 1)):
+        name = f"{stack}.blocks.{first}.attn.oversmooth.neutreno.strength"
+        assert learned[name] == model.get_parameter(name).tolist()
+        assert len(learned[name]) == 2
+        assert any(learned[name])
+        scale = model.get_parameter(f"{stack}.blocks.0.attn.oversmooth.featscale.t").detach()  # one per channel
+        ends = learned[f"{stack}.blocks.0.attn.oversmooth.featscale.t"]
+        assert ends["least"] == float(scale.min()) < ends["mean"] < ends["greatest"] == float(scale.max())
+    assert "strengths" not in cells.read(cells.cell_path(kept, "table2", SHORT))
 
 
 # Archives

@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from oversmooth.reproduce.cells import Folder, cell_path, folder_name, missing, model_path, work_folder, write
 from oversmooth.reproduce.provenance import data_hash, file_hash, provenance
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_file
 from oversmooth.steering import fold, steering_of
+from oversmooth.steering.methods.base import Part
 from oversmooth.train.engine import lock, loop
 from oversmooth.train.engine.parallel_runs import Job, run_many
 from oversmooth.train.engine.recipe import BaseRecipe
@@ -29,6 +32,7 @@ from oversmooth.train.engine.task import Task
 from oversmooth.train.tasks.registry import task_of
 
 _LOOKS = 20  # times that smoothing was looked at, kept of all
+_STRENGTHS = 64  # numbers of one learned parameter that a cell holds; one per head, not one per channel
 
 
 @dataclass(frozen=True)
@@ -170,14 +174,30 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
     shutil.rmtree(job.folder, ignore_errors=True)
 
 
+def strengths(model: nn.Module) -> dict[str, list[float] | dict[str, float]]:
+    """What a model's steering learned, by the parameter's name: the numbers, of many their mean and their ends.
+
+    Wherever it was steered: a Segmenter's encoder and decoder each are.
+    """
+    found: dict[str, list[float] | dict[str, float]] = {}
+    parts = [(name, module) for name, module in model.named_modules() if isinstance(module, Part)]
+    for where, part in parts:
+        for name, parameter in part.named_parameters():
+            values = parameter.detach().double().flatten().tolist()
+            ends = {"mean": statistics.fmean(values), "least": min(values), "greatest": max(values)}
+            found[f"{where}.{name}"] = values if len(values) <= _STRENGTHS else ends
+    return found
+
+
 def _keep_model(task: Task, result: Result, file: Path, results: Path, device: str | None) -> dict[str, Any]:
-    """The model for results/models, and what the cell says of it: how good the file is, and its hash.
+    """The model for results/models, and what the cell says of it: strengths, how good the file is, and its hash.
 
     Constrained weights are folded before they are rounded to bf16: that moves H by 0.2 %, where rounding Θ moves it by
     up to 1 %. What no weight can do stays steered, and is copied as it is.
     """
     path = model_path(results, task.recipe)
     model, _ = load_model(file, lambda _recipe: task.plain_model())
+    learned = strengths(model)
     steering = steering_of(model)
     if steering is not None and not any(method.why_no_fold for method in steering.methods):
         fold(model)
@@ -189,4 +209,5 @@ def _keep_model(task: Task, result: Result, file: Path, results: Path, device: s
     where = loop.device_named(device)
     with loop.float32_products(where):
         scores = task.evaluation(model.to(where), where, compiled=False).scores(final=False)
-    return {"rounded": dict(scores), "checkpoint_sha256": file_hash(path)}
+    kept = {"strengths": learned} if learned else {}
+    return {**kept, "rounded": dict(scores), "checkpoint_sha256": file_hash(path)}
