@@ -114,7 +114,11 @@ def _show(table: tuple[list[str], list[list[str]]], notes: list[str], output: Pa
 @neutreno.command()
 def cosine(
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="The models, as oversmooth diagnose takes them.")
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="The models, as oversmooth diagnose takes them; or cells of trained ones, results/TABLE/KEY.json.",
+        ),
     ],
     data: Data = None,
     inputs: Count = None,
@@ -134,6 +138,9 @@ def cosine(
     from oversmooth.safety import files
 
     files.check_apart(output or [], (*models, data))
+    if (kept := recipe.kept_curves(models)) is not None:
+        _show_kept(recipe, kept, output or [])
+        return
     for path in output or []:
         figures.check(path, also=(".md",))
     settings = dict(spectra=False, ranks=0, seed=0)
@@ -148,6 +155,20 @@ def cosine(
                 temporary.write_text(recipe.markdown(diagnoses, common), encoding="utf-8")
         else:
             figures.save_one(diagnoses, recipe.FIGURE, path)
+        out.print(f"wrote {path}", highlight=False, markup=False)
+
+
+def _show_kept(recipe: Any, kept: list[Any], outputs: list[Path]) -> None:
+    """The curves of cells, as a table: what a figure is drawn of is a diagnosis."""
+    from oversmooth.safety import files
+
+    for path in outputs:
+        files.check_writable(path, (".md",))
+    curves, common = recipe.shortened(kept)
+    _show(recipe.rows(curves), recipe.notes(curves, common), None)
+    for path in outputs:
+        with files.whole_file(path) as temporary:
+            temporary.write_text(recipe.markdown(curves, common), encoding="utf-8")
         out.print(f"wrote {path}", highlight=False, markup=False)
 
 

@@ -1,12 +1,14 @@
 """The mean cosine of tokens per layer: against the hidden states of the model itself, and as table and figure."""
 
 import itertools
+import json
 import re
 from dataclasses import replace
 
 import pytest
 import torch
 from support.commands import run
+from support.places import ROOT
 from support.tuning_example import classifier
 
 from oversmooth.diagnosis.diagnose import diagnose
@@ -90,6 +92,28 @@ def test_a_shallower_model_has_dashes():
 
     _, rows = cosine.rows([Shown("a", [0.5, 0.25]), Shown("b", [0.125])])
     assert rows == [["0", "0.500", "0.125"], ["1", "0.250", "–"]]
+
+
+def test_cells_have_the_curve_of_their_last_look(vit, monkeypatch, capsys, tmp_path):
+    folder = ROOT / "results" / "neutreno" / "segmentation"
+    paths = sorted(folder.glob("*.json"))
+    written = tmp_path / "c.md"
+    assert run(monkeypatch, "reproduce", "neutreno", "cosine", *paths, "-o", written) == 0
+    assert "All models: camvid, seed 0." in re.sub(r"\s+", " ", capsys.readouterr().out)
+    lines = [[word.strip() for word in line.strip("|").split("|")] for line in written.read_text().splitlines()]
+    curves = [json.loads(path.read_text())["smoothing"][-1]["cos"] for path in paths]
+    for depth, values in enumerate(zip(*curves, strict=True)):
+        assert lines[2 + depth] == [str(depth), *(f"{value:.3f}" for value in values)]
+    shown = ROOT / "results" / "neutreno" / "cosine" / "segmentation-camvid.md"
+    assert written.read_text() == shown.read_text()
+    assert run(monkeypatch, "reproduce", "neutreno", "cosine", paths[0], vit) == 2
+    assert "is no cell and others are" in re.sub(r"\s+", " ", capsys.readouterr().err)
+    assert run(monkeypatch, "reproduce", "neutreno", "cosine", paths[0], "-o", tmp_path / "c.png") == 2
+    assert ".md" in capsys.readouterr().err
+    blind = tmp_path / paths[0].name
+    blind.write_text(json.dumps({**json.loads(paths[0].read_text()), "smoothing": []}))
+    assert run(monkeypatch, "reproduce", "neutreno", "cosine", blind) == 2
+    assert "has no cosines" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
