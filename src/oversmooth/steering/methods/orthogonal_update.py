@@ -1,7 +1,7 @@
 """Orthogonal updates: ``f − s (⟨x, f⟩/⟨x, x⟩) x``: attention adds only what its token does not have yet.
 
 f is what the output projection gives and x the stream that it is added to, token by token. What a model does to f on
-the way, such as dropout or a norm, comes after it.
+the way, such as dropout or a norm, comes after it. What the MLP adds is left as it is: it mixes no tokens.
 """
 
 from __future__ import annotations
