@@ -5,7 +5,8 @@ python benchmarks/language.py [--json FILE] [--quick]
 On a GPU: Nguyen et al.'s model (16 blocks of width 128, Post-LN, 33,278 words), 96 windows of 256 tokens, bf16
 autocast, dropout 0.1. Ours: tokens on the GPU, compiled with its loss, one CUDA graph. Plain: the same module, batches
 from a DataLoader with pinned memory, torch.optim.AdamW as it comes, clipping, a scheduler. Compiled: the same loop with
-torch.compile and fused AdamW, what a skilled user writes. Without a GPU: a small model in float32, where the ratios say
+torch.compile and fused AdamW, without a CUDA graph. Both fetch from the DataLoader, in the process that trains, within
+what is timed. Without a GPU: a small model in float32, where the ratios say
 little. Tokens are random; which they are does not matter to any of this.
 """
 
