@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from oversmooth import anatomy
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import METHODS
 from oversmooth.train.tasks.imagenet import recipe as imagenet
@@ -38,6 +39,12 @@ def inputs(recipe):
     if isinstance(recipe, language.Recipe):
         return torch.arange(8)[None]
     return torch.linspace(-1, 1, 3 * recipe.shape.image**2).view(1, 3, recipe.shape.image, recipe.shape.image)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_anatomy_knows_where_a_language_models_norms_stand(norm):
+    model = untrained_model(replace(language.QUICK, shape=replace(_WORDS, norm=norm)))
+    assert {layer.norm_position for layer in anatomy.locate(model).layers} == {norm}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
