@@ -50,9 +50,7 @@ def test_the_start_is_what_the_row_says():
     assert starts == {
         name: "cold" if name.endswith("cold") else "warm" for name in variants.VARIANTS if name != "plain"
     }
-    assert len({recipe.label for recipe in Causal(seeds=1).recipes()}) == len(
-        variants.VARIANTS
-    )
+    assert len({recipe.label for recipe in Causal(seeds=1).recipes()}) == len(variants.VARIANTS)
     assert (steered["free-cold"][0].signs, steered["smooth-cold"][0].signs) == ("free", "one")
     tuned = Glue(seeds=1).recipes()
     assert [variants.name_of(recipe) for recipe in tuned[:5]] == list(variants.WARM)
