@@ -77,7 +77,7 @@ MORE = ({"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"})
 
 
 @pytest.mark.parametrize("passing", [False, True])
-@pytest.mark.parametrize("settings", [{}, *(pytest.param(one, marks=nightly) for one in MORE)])
+@pytest.mark.parametrize("settings", [{}, *MORE])
 def test_bit_for_bit_and_every_look_is_logged_at_its_step(passing, settings, tmp_path):
     _, plain, logger = fitted(tmp_path / "a", **settings)
     callback = LightningSmoothing(every=3, passing=passing)
@@ -140,7 +140,6 @@ def test_the_passing_batch_of_a_module_that_is_compiled_inside_is_not_watched_an
     assert callback.monitor is None
 
 
-@nightly
 @pytest.mark.parametrize("passing", [False, True])
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_fit_with_checkpointing_is_bit_for_bit_the_same_and_every_layer_reports(reentrant, passing, tmp_path):

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from support import watched
-from support.nightly import nightly, some
+from support.nightly import some
 from torch import nn
 
 import oversmooth
@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("setting", some(SETTINGS, 2))
+@pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad", "ignore:a GradScaler may scale")
 def test_bit_for_bit(setting, way):
     settings = SETTINGS[setting]
@@ -249,7 +249,6 @@ def test_a_block_that_does_not_report_is_named():
         watched.trained(Skips, lambda m: oversmooth.Monitor(m, probe=watched.probe(), blocks="layers.*"))
 
 
-@nightly
 def test_lora():
     peft = pytest.importorskip("peft")
     import transformers

@@ -4,9 +4,8 @@ import json
 
 import pytest
 from support import two_processes
-from support.nightly import nightly
 
-pytestmark = nightly
+pytestmark = pytest.mark.xdist_group("monitor/test_processes.py")  # one pair of processes
 
 SCRIPT = """
 import json, warnings

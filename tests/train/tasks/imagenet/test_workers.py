@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import timm_models
 from support.imagenet_example import RECIPE, splits, write_folders
+from support.nightly import nightly
 
 from oversmooth.train.tasks.imagenet.transforms import training_transform
 from oversmooth.train.tasks.imagenet.workers import ChunkLoader
@@ -88,7 +89,9 @@ loader.next()
 """
 
 
-@pytest.mark.parametrize(("ends", "code"), [("print('leaves')", 0), ("print('leaves'); raise SystemExit(3)", 3)])
+@pytest.mark.parametrize(
+    ("ends", "code"), [("print('leaves')", 0), pytest.param("print('leaves'); raise SystemExit(3)", 3, marks=nightly)]
+)
 def test_a_process_that_leaves_within_an_epoch_ends_by_itself(pictures, ends, code):
     program = _LEAVE.format(tests=str(TESTS), data=str(pictures), ends=ends)
     left = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
