@@ -14,7 +14,6 @@ from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis.facts import plain
 from oversmooth.monitor import looks
-from oversmooth.monitor import sinks as sinks_module
 from oversmooth.monitor.alarm import Alarm, Crossing
 from oversmooth.monitor.gauge import Gauge
 from oversmooth.monitor.history import History
@@ -24,6 +23,7 @@ from oversmooth.monitor.looks import Probe, eyes_of
 from oversmooth.monitor.names import Row, keys
 from oversmooth.monitor.processes import fingerprint, mean_over, processes, rank
 from oversmooth.monitor.settings import DEFAULT_TOKENS, checked
+from oversmooth.monitor.sinks import Guarded
 from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
@@ -114,7 +114,8 @@ class Monitor:
             together=together, scaler=scaler,
         )  # fmt: skip
         self.every, self.tokens, self.ranks, self.cadences = wanted.every, wanted.tokens, wanted.ranks, wanted.cadences
-        self.steering, self.together, self.sinks = wanted.steering, wanted.together, wanted.sinks
+        self.steering, self.together = wanted.steering, wanted.together
+        self.sinks = Guarded(wanted.sinks, self._warn)
         self.alarms = [alarm.fresh() for alarm in wanted.alarms]
         self.steps = 0 if start is None else arguments.whole(start, "start")
         """Steps done so far."""
@@ -146,7 +147,6 @@ class Monitor:
         """Alarms that went off."""
         self.failures: list[str] = []
         """Why looks failed, each reason once."""
-        self._failed_sinks: set[int] = set()
         first = rank() == 0
         self.history = History(history if first else None, resume=resume)
         self.history.about = {
@@ -288,12 +288,7 @@ class Monitor:
             self._warn(f"{self.history.path} cannot be written ({reason(error)}): looks are kept in memory alone")
             self.history.path = None
         if first:
-            values = keys(row)
-            for sink in self.sinks:
-                try:
-                    sink(row["step"], dict(values))
-                except Exception as error:
-                    self._warn_of(sink, error)
+            self.sinks.send(row["step"], keys(row))
         for one in self.alarms:
             self._guarded(lambda one=one: one.check_row(row), "an alarm cannot go off")  # type: ignore[misc]
             if (crossing := one.look(row)) is not None:
@@ -335,12 +330,6 @@ class Monitor:
         except Exception as error:
             self._warn(f"{failed}: {reason(error, 240)}")
             return None
-
-    def _warn_of(self, sink: Any, error: Exception) -> None:
-        """Of a sink once, whatever it says the next time."""
-        if id(sink) not in self._failed_sinks:
-            self._failed_sinks.add(id(sink))
-            self._warn(f"a sink failed: {reason(error, 240)}")
 
     def _warn(self, text: str) -> None:
         if text not in self.failures:
@@ -387,12 +376,7 @@ class Monitor:
             self._guarded(lambda: self.history.add({**self.history.rows[-1], **late}))
         if self.gauge is not None:
             self.gauge.close()
-        for sink in self.sinks:
-            if isinstance(sink, (sinks_module.TensorBoard, sinks_module.WandB)):
-                try:
-                    sink.close()
-                except Exception as error:  # a disk that is full must not end a training that is over
-                    self._warn_of(sink, error)
+        self.sinks.close()
 
     def __enter__(self) -> Monitor:
         return self

@@ -122,6 +122,43 @@ class JSONLines:
             file.write(json_text({"step": step, **values}) + "\n")
 
 
+class Guarded:
+    """Several sinks, none of which ends a training, whatever happens to its disk or its server.
+
+    Args:
+        sinks: where looks go.
+        warn: is told of each that fails, once, whatever it says the next time.
+    """
+
+    def __init__(self, sinks: list[Sink], warn: Callable[[str], None]) -> None:
+        self.sinks, self.warn = sinks, warn
+        self._failed: set[int] = set()
+
+    def send(self, step: int, values: dict[str, float]) -> None:
+        """Give a look to all of them.
+
+        Args:
+            step: of the training.
+            values: by key.
+        """
+        for sink in self.sinks:
+            self._try(sink, lambda sink=sink: sink(step, dict(values)))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Close those that were opened here, and finish what is begun."""
+        for sink in self.sinks:
+            if isinstance(sink, (TensorBoard, WandB)):
+                self._try(sink, sink.close)
+
+    def _try(self, sink: Sink, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except Exception as error:
+            if id(sink) not in self._failed:
+                self._failed.add(id(sink))
+                self.warn(f"a sink failed: {reason(error, 240)}")
+
+
 def checked(sinks: Any) -> list[Sink]:
     """A list of sinks, of one or several; a SummaryWriter or a W&B run will do as it is."""
     several = isinstance(sinks, Iterable) and not isinstance(sinks, (str, bytes)) and not callable(sinks)
