@@ -142,6 +142,33 @@ def test_what_modules_count_outside_buffers_is_put_back():
     assert len(monitor.history) == 3
 
 
+def test_attributes_that_cannot_be_copied_or_that_a_pass_makes_are_left_alone():
+    """Sparse tensors, views of memory that was given back, weights that are made when they are first needed."""
+
+    class Odd(watched.Own):
+        def __init__(self):
+            super().__init__()
+            self.sparse, self.freed, self.grows = torch.eye(3).to_sparse(), torch.zeros(4), torch.zeros(2)
+            self.freed.untyped_storage().resize_(0)
+            self.built = False
+
+        def forward(self, x):
+            if not self.built:
+                self.last, self.built = nn.Linear(4, 4), True
+            self.grows.resize_(3).fill_(1)
+            return self.last(super().forward(x))
+
+    model = Odd()
+    monitor = oversmooth.Monitor(model, watched.probe(), blocks="layers.*")
+    assert monitor.look(0) is not None
+    assert monitor.failures == []
+    assert model.grows.tolist() == [0, 0]
+    made = model.last
+    assert model.built
+    model(watched.probe())
+    assert model.last is made
+
+
 def test_checkpointing_counts_no_batch_twice():
     plain = watched.trained(watch=WAYS["passing"])[2]
     again = watched.trained(lambda: watched.Own(checkpointing=False), WAYS["passing"])[2]

@@ -215,7 +215,7 @@ def test_sinks_get_every_look(tmp_path):
 def test_weights_and_biases_gets_looks_with_the_users_own_lines():
     run = Run()
     model = watched.Own()
-    with Monitor(model, probe=watched.probe(), every=1, blocks="layers.*", sinks=run) as monitor:
+    with Monitor(model, probe=watched.probe(), every=1, blocks="layers.*", sinks=WandB(run, own_lines=True)) as monitor:
         for step in range(1, 6):
             monitor.step()
             if step in (2, 3):
@@ -223,6 +223,14 @@ def test_weights_and_biases_gets_looks_with_the_users_own_lines():
     assert ("oversmooth/*", "oversmooth/step") in run.defined
     assert [line["oversmooth/step"] for line in run.lines] == [1, 2, 3, 4, 5]  # none is lost, none is there twice
     assert [line.get("loss") for line in run.lines] == [None, 2, 3, None, None]
+    run = Run()
+    monitor = Monitor(model, probe=watched.probe(), every=1, blocks="layers.*", sinks=run)
+    with pytest.warns(MonitorWarning, match="W&B gets fewer lines than there are looks") as caught:
+        step_through(monitor, model, 3)
+    assert len(caught) == 1
+    assert run.step == 0  # the user's own count of lines is the user's
+    monitor.close()
+    assert [line["oversmooth/step"] for line in run.lines] == [3]
 
 
 class Run:
@@ -246,7 +254,9 @@ def test_a_real_run_of_weights_and_biases_has_every_look(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     run = wandb.init(mode="offline", dir=tmp_path, project="x")
-    with Monitor(watched.Own(), probe=watched.probe(), every=2, blocks="layers.*", sinks=WandB()) as monitor:
+    with Monitor(
+        watched.Own(), probe=watched.probe(), every=2, blocks="layers.*", sinks=WandB(own_lines=True)
+    ) as monitor:
         for step in range(1, 11):
             monitor.step()
             if step % 5 == 0:
@@ -284,11 +294,20 @@ def test_what_is_due_follows_from_the_step_alone():
     for every in (1, 2, 5):
         monitor = Monitor(watched.Own(), probe=watched.probe(), every=every, blocks="layers.*")
         due = [step for step in range(1, 40) if monitor._is_due(step)]
-        assert [monitor._nth(step) for step in due] == list(range(len(due)))
-    assert monitor._nth(0) == 0
+        assert [monitor._looks_until(step) for step in due] == list(range(1, len(due) + 1))
+        assert monitor._looks_until(0) == 0
+    known = watched.Known()
+    monitor = Monitor(known, watched.probe(), spectra=5)
+    assert [step for step in range(1, 13) if "asymmetry" in monitor.look(step)] == [1, 6, 11]  # by hand
+    settings = dict(probe=watched.probe(), every=2, spectra=2)
+    whole, later = Monitor(known, **settings), Monitor(known, start=5, **settings)
+    step_through(whole, known, 12)
+    step_through(later, known, 7)
+    seen = [[row["step"] for row in one.history.rows if "asymmetry" in row] for one in (whole, later)]
+    assert seen[1] == [step for step in seen[0] if step > 5]
 
 
-def test_a_run_that_is_gone_on_with_and_says_no_step_keeps_all_it_has(tmp_path):
+def test_a_run_that_is_gone_on_with_and_says_no_step_keeps_all_it_has(tmp_path, monkeypatch):
     settings = dict(probe=watched.probe(), every=2, blocks="layers.*", history=tmp_path)
     model = watched.Own()
     step_through(Monitor(model, **settings), model, 6)
@@ -296,6 +315,9 @@ def test_a_run_that_is_gone_on_with_and_says_no_step_keeps_all_it_has(tmp_path):
     assert again.steps == 6
     step_through(again, model, 2)
     assert History.load(tmp_path).steps == [1, 2, 4, 6, 8]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(oversmooth.InputError, match="give start="):
+        Monitor(model, resume=True, **settings)
 
 
 def test_alarms_that_stop_one_process_and_not_the_others_are_refused(monkeypatch):

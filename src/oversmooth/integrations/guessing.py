@@ -100,7 +100,11 @@ def _own_generators(dataset: Any) -> Iterator[None]:
             legacy = value.get_state()
             restore.append(lambda: value.set_state(legacy))
         elif deep:
-            for one in _held(value):
+            try:
+                held = _held(value)
+            except Exception:  # an object that does not want to be looked into, such as a handle that is closed
+                held = []
+            for one in held:
                 keep(one, deep - 1)
 
     keep(dataset, _DEEP)
@@ -115,7 +119,7 @@ def _held(value: Any) -> list[Any]:
     """What an object holds: entries of what is no data, attributes, and what a function closes over."""
     if isinstance(value, (list, tuple, set)):
         return list(value) if len(value) <= _MOST else []
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):  # other mappings may load what they give
         return list(value.values()) if len(value) <= _MOST else []
     held = list(getattr(value, "__dict__", {}).values())
     held += [getattr(value, name, None) for kind in type(value).__mro__ for name in _slots(kind)]
@@ -131,7 +135,11 @@ def _held(value: Any) -> list[Any]:
 
 def _slots(kind: type) -> tuple[str, ...]:
     slots = kind.__dict__.get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+    private = f"_{kind.__name__.lstrip('_')}"
+    return tuple(
+        f"{private}{name}" if name.startswith("__") and not name.endswith("__") else name
+        for name in ([slots] if isinstance(slots, str) else slots)
+    )
 
 
 def _arguments(model: nn.Module) -> set[str] | None:

@@ -94,6 +94,8 @@ def _eigenvalues(gram: Tensor) -> Tensor:
 
 @lru_cache
 def _streams(device: torch.device) -> list[torch.cuda.Stream]:
+    # torch loads its CUDA linear algebra at the first call, which several threads must not make at once.
+    torch.linalg.eigvalsh(torch.eye(2, dtype=torch.float64, device=device))
     return [torch.cuda.Stream(device) for _ in range(_AT_ONCE)]
 
 

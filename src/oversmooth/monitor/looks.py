@@ -50,8 +50,8 @@ class Probe:
             )
         values = self.given.values() if isinstance(self.given, Mapping) else self.given
         tensors = [self.given] if isinstance(self.given, Tensor) else [one for one in values if isinstance(one, Tensor)]
-        if any(not one.numel() for one in tensors):
-            raise InputError("the probe has no inputs: one of its tensors is empty; give a batch of at least one input")
+        if any(one.ndim and not len(one) for one in tensors):
+            raise InputError("the probe has no inputs: one of its tensors has none; give a batch of at least one input")
         self.given = _copied(self.given)  # the batch is its owner's, who may write to it
 
     def run(self, model: nn.Module) -> Any:

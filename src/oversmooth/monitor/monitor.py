@@ -156,8 +156,15 @@ class Monitor:
             "every": self.every,
             "from": "passing batch" if wanted.passing else "probe",
         } | ({} if name is None else {"name": str(name)})
-        if start is None and self.history.rows:
-            self.steps = self.history.rows[-1]["step"]
+        if resume and start is None:
+            if processes() > 1:
+                raise InputError(
+                    "resume is said without start, and only the first process knows what the history holds; give "
+                    "start=, the number of steps done, in every process"
+                )
+            self.steps = self.history.rows[-1]["step"] if self.history.rows else 0
+        self._looks = self._looks_until(self.steps)
+        """Looks that were due so far, and those made by hand."""
         self.history.cut(self.steps)
         self._remind()
         self._unchanged: tuple[Any, int] | None = None
@@ -191,11 +198,11 @@ class Monitor:
     def _is_due(self, step: int) -> bool:
         return step == 1 or step % self.every == 0
 
-    def _nth(self, step: int) -> int:
-        """How many looks are due before a step's: by its number alone, so that all processes agree after a restart,
-        though the first one alone knows what was seen before it.
+    def _looks_until(self, step: int) -> int:
+        """How many looks are due up to a step: by its number alone, so that all processes agree after a restart, though
+        the first one alone knows what was seen before it.
         """
-        return max(0, step - 1) // self.every + (step > 1 < self.every)
+        return step // self.every + (step > 0 and self.every > 1)
 
     def step(self) -> bool:
         """Count a step of the optimiser, and look where it is time; call it after ``optimizer.step()``.
@@ -240,7 +247,7 @@ class Monitor:
         return row
 
     def _seen(self, step: int) -> Row:
-        nth, eyes = self._nth(step), self.eyes
+        nth, eyes, self._looks = self._looks, self.eyes, self._looks + 1
         due = {what: bool(looks_) and nth % looks_ == 0 for what, looks_ in self.cadences.items()}
         found: dict[str, Any] = {}
         if self.gauge is not None:
@@ -359,6 +366,7 @@ class Monitor:
             state: what `state_dict` gave.
         """
         self.steps = arguments.whole(state.get("steps"), "steps in the state of a monitor")
+        self._looks = self._looks_until(self.steps)
         self.history.cut(self.steps)
         self._remind()
         if self.gauge is not None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import check_folder
@@ -58,14 +59,17 @@ class TensorBoard:
 class WandB:
     """Logs to a run of Weights & Biases, against the step of the training.
 
-    A look stands in the line that the user logs next. Where none comes before the next look, or before the monitor is
-    closed, it gets a line of its own, which W&B counts as a step of the run.
+    A look stands in the line that the user logs next; the last one gets its own when the monitor is closed.
 
     Args:
         run: the run; None: the one that ``wandb.init`` began.
+        own_lines: whether a look gets a line of its own where the user logs none before the next look. W&B counts that
+            as a step of the run, and then drops lines that are logged with a smaller ``step=``. Otherwise such a look
+            is not in W&B, which is said once.
     """
 
-    def __init__(self, run: Any = None) -> None:
+    def __init__(self, run: Any = None, *, own_lines: bool = False) -> None:
+        self.own_lines = arguments.flag(own_lines, "own_lines")
         if run is None:
             try:
                 import wandb
@@ -75,6 +79,7 @@ class WandB:
         if run is None:
             raise InputError("no W&B run has begun; call wandb.init first, or give WandB(run)")
         self.run = run
+        self._said = False
         self._waits: int | None = None
         """The number of the run's line that holds a look and is not finished."""
         # Not the run's own count of lines, which the user's lines move on.
@@ -88,7 +93,14 @@ class WandB:
             step: of the training.
             values: by key.
         """
-        self.close()
+        if self.own_lines:
+            self.close()
+        elif self._waits == self.run.step and not self._said:
+            self._said = True
+            say(
+                "W&B gets fewer lines than there are looks, and looks without a line are not in it (the history has "
+                "all); log as often, or give WandB(own_lines=True)"
+            )
         self._waits = self.run.step
         self.run.log({**values, "oversmooth/step": step}, commit=False)
 

@@ -148,11 +148,11 @@ class Depths:
             self.tokens += [x.shape[1]] * len(x) if mask is None else mask.sum(-1).tolist()
         before = self.begun.get(depth, 0)
         self.begun[depth] = before + len(x)
-        room = _ROOM.get(x.device.type, 0)
-        if room:  # a clone: blocks may write into what they passed on
+        room = _ROOM.get(x.device.type, 0) - sum(sample.tokens.nbytes for sample in self.waiting)
+        if waits := x.nbytes < room:  # a clone: blocks may write into what they passed on
             x = x.clone()
         self.waiting.append(_Sample(depth, x, mask, max(0, self.ranks - before)))
-        if sum(sample.tokens.nbytes for sample in self.waiting) >= room:
+        if not waits:
             self._reduce()
 
     @torch.no_grad()

@@ -89,30 +89,52 @@ def _buffers(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _attributes(model: nn.Module) -> Iterator[None]:
-    """What modules count or remember outside their buffers: lengths that they have seen, generators of their own."""
-    kept: list[tuple[dict[str, Any], str, Any]] = []
-    tensors: list[tuple[torch.Tensor, int, torch.Tensor]] = []
-    generators: list[tuple[torch.Generator, torch.Tensor]] = []
-    for module in model.modules():
-        for name, value in module.__dict__.items():
-            if value is None or isinstance(value, (bool, int, float, complex, str, torch.Tensor)):
-                kept.append((module.__dict__, name, value))
-            if isinstance(value, torch.Tensor) and not value.is_inference() and value.nbytes <= _LARGE:
-                tensors.append((value, value._version, value.detach().clone()))
-            elif isinstance(value, torch.Generator):
-                generators.append((value, value.get_state()))
+    """What modules count or remember outside their buffers: lengths that they have seen, generators of their own.
+
+    Not of a module that makes its weights in the pass: its flags must say that they are there.
+    """
+    modules = list(model.modules())
+    before = [(module, _names(module), _plain(module)) for module in modules]
+    tensors = [
+        (value, value._version, value.detach().clone())
+        for _, _, values in before
+        for value in values.values()
+        if isinstance(value, torch.Tensor) and _is_copied(value)
+    ]
+    generators = [
+        (value, value.get_state())
+        for module in modules
+        for value in module.__dict__.values()
+        if isinstance(value, torch.Generator)
+    ]
     try:
         yield
     finally:
-        for attributes, name, value in kept:
-            if attributes.get(name) is not value:
-                attributes[name] = value
+        for generator, state in generators:
+            generator.set_state(state)
+        for module, names, values in before:
+            if _names(module) == names:
+                module.__dict__.update(values)
         with torch.no_grad():
             for tensor, version, copy in tensors:
                 if tensor._version != version:
-                    tensor.copy_(copy)
-        for generator, state in generators:
-            generator.set_state(state)
+                    tensor.resize_(copy.shape).copy_(copy)
+
+
+def _names(module: nn.Module) -> tuple[list[str], ...]:
+    return list(module._parameters), list(module._modules), list(module._buffers)
+
+
+def _plain(module: nn.Module) -> dict[str, Any]:
+    kinds = (bool, int, float, complex, str, torch.Tensor)
+    return {name: value for name, value in module.__dict__.items() if value is None or isinstance(value, kinds)}
+
+
+def _is_copied(value: torch.Tensor) -> bool:
+    """Of plain dense tensors; views of memory that a wrapper has given back hold nothing that could be read."""
+    if type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_inference():
+        return False
+    return 0 < value.nbytes <= _LARGE and value.untyped_storage().nbytes() > 0 and value.device.type != "meta"
 
 
 @contextmanager
