@@ -58,6 +58,8 @@ def test_a_loader_without_workers_is_closed_too(pictures):
     loader = ChunkLoader(splits(pictures).train, training_transform(RECIPE), 0, pinned=False)
     loader.begin(KEYS)
     loader.close()
+    with pytest.raises(StopIteration):
+        loader.next()
 
 
 _LEAVE = """
