@@ -42,6 +42,7 @@ TITLES = {
     "free-cold": "either sign, the paper's start",
 }
 PUBLISHED = "published, in words"
+_IN_TERMINAL = (0, 1, 3, 4, 6)  # columns
 FORM = (
     "A forced model differs from the plain one in form too: its H is symmetric, of all heads together. The row with "
     "either sign has the form and is not forced; without it the two cannot be told apart."
@@ -92,6 +93,11 @@ class TextTable(Table):
         rows.append(["forced either way", "worse than plain", "–", "–", "–", "–", PUBLISHED])
         head = ["", "validation", "test", "HFC/LFC, last", "asymmetry of H, first and last", "minutes", "whose"]
         return head, rows
+
+    def terminal_rows(self, kept: Kept) -> Rows:
+        """Without test and minutes, so that names stay whole."""
+        head, rows = self.rows(kept)
+        return [head[place] for place in _IN_TERMINAL], [[row[place] for place in _IN_TERMINAL] for row in rows]
 
     def chart(self, kept: Kept) -> Any:
         points = []
