@@ -1,9 +1,12 @@
-"""What several runs on one device reach together: images per second of one to so many processes at once.
+"""What several runs on one device reach together: images per second of processes at once, and of seeds in one program.
 
 python benchmarks/together.py [--most 4] [--seconds 5] [--json FILE]
 
 Each process has the step of benchmarks/train.py: on a GPU ViT-Ti, compiled, in one CUDA graph. All are built first;
-then one of them runs, then two, and so on, for as many seconds each, while the others wait.
+then one of them runs, then two, and so on, for as many seconds each, while the others wait. On a GPU start NVIDIA's MPS
+before it (nvidia-cuda-mps-control -d), or processes take turns. Last, alone: one program that trains as many seeds,
+weights stacked and the model mapped over them (torch.func), compiled and in one CUDA graph too, on batches that lie on
+the device already.
 """
 
 from __future__ import annotations
@@ -12,15 +15,77 @@ import argparse
 import json
 import multiprocessing
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
 from train import endless, our_step, settings, wait
+
+from oversmooth.train.cuda_graphs import captured, compiled
+from oversmooth.train.tasks.images.build import model_of
+from oversmooth.train.tasks.images.recipe import Recipe
 
 _AT_ONCE = 20  # steps between looks at the clock
 _LONGEST = 600  # seconds for the slowest to be built
+
+
+def stacked(recipe: Recipe, seeds: int, device: torch.device) -> Callable[[], None]:
+    """One step of so many seeds: their losses are added, and no weight of one is in the loss of another."""
+    models = [model_of(replace(recipe, seed=seed)).to(device) for seed in range(seeds)]
+    weights, _ = stack_module_state(models)
+    on_gpu = device.type == "cuda"
+    rate = torch.tensor(recipe.lr, device=device)
+    optimiser = torch.optim.AdamW(
+        weights.values(), lr=rate, weight_decay=recipe.weight_decay, fused=on_gpu or None, capturable=on_gpu
+    )
+    shape = recipe.shape
+    images = torch.randn(seeds, recipe.batch, shape.channels, shape.image, shape.image, device=device)
+    labels = torch.randint(shape.classes, (seeds, recipe.batch), device=device)
+
+    def loss(own: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=recipe.autocasts(device.type)):
+            logits = functional_call(models[0], own, (x,))
+        return F.cross_entropy(logits, y, label_smoothing=recipe.smoothing)
+
+    losses = vmap(loss)
+    forward = compiled(losses) if on_gpu else losses
+
+    def step() -> None:
+        forward(weights, images, labels).sum().backward()
+        clip_each(list(weights.values()), recipe.clip or float("inf"))
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return captured(step) if on_gpu else step
+
+
+def clip_each(weights: list[nn.Parameter], most: float) -> None:
+    """`clip_grad_norm_` of every seed by itself."""
+    gradients = [weight.grad.flatten(1) for weight in weights if weight.grad is not None]
+    norms = torch.stack([one.square().sum(1) for one in gradients]).sum(0).sqrt()
+    factors = (most / (norms + 1e-6)).clamp(max=1.0)
+    for one in gradients:
+        one.mul_(factors[:, None])
+
+
+def speed(step: Callable[[], None], seconds: float, few: int) -> float:
+    """Steps per second."""
+    for _ in range(few):
+        step()
+    wait()
+    begin, steps = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        for _ in range(few):
+            step()
+        wait()
+        steps += few
+    return steps / (time.perf_counter() - begin)
 
 
 def work(number: int, most: int, seconds: float, barrier: Barrier, answers: Any) -> None:
@@ -31,20 +96,14 @@ def work(number: int, most: int, seconds: float, barrier: Barrier, answers: Any)
     recipe = settings(device)
     step = endless(our_step(recipe, device))
     few = _AT_ONCE if device.type == "cuda" else 1
+    all_seeds = stacked(recipe, most, device) if number == 0 else None
     for together in range(1, most + 1):
-        for _ in range(few):
-            step()
-        wait()
         barrier.wait(_LONGEST)
         if number < together:
-            begin, steps = time.perf_counter(), 0
-            while time.perf_counter() - begin < seconds:
-                for _ in range(few):
-                    step()
-                wait()
-                steps += few
-            answers.put((together, recipe.batch * steps / (time.perf_counter() - begin)))
+            answers.put((together, recipe.batch * speed(step, seconds, few)))
         barrier.wait(_LONGEST)
+    if all_seeds is not None:
+        answers.put((0, most * recipe.batch * speed(all_seeds, seconds, few)))
 
 
 def main() -> None:
@@ -61,21 +120,30 @@ def main() -> None:
     ]
     for process in processes:
         process.start()
-    expected = options.most * (options.most + 1) // 2
+    expected = options.most * (options.most + 1) // 2 + 1
     rows = [answers.get(timeout=2 * _LONGEST) for _ in range(expected)]
     for process in processes:
         process.join()
-    speeds = {together: sum(speed for at, speed in rows if at == together) for together in range(1, options.most + 1)}
+    speeds = {together: sum(each for at, each in rows if at == together) for together in range(1, options.most + 1)}
+    one_program = next(each for at, each in rows if at == 0)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(f"{'at once':>8s} {'images/s':>10s} {'of one':>7s}   ({device})")
-    for together, speed in speeds.items():
-        print(f"{together:8d} {speed:10,.0f} {speed / speeds[1]:7.2f}")
+    for together, each in speeds.items():
+        print(f"{together:8d} {each:10,.0f} {each / speeds[1]:7.2f}")
+    print(
+        f"{options.most:d} seeds in one program: {one_program:,.0f} images/s, {one_program / speeds[1]:.2f} of one run"
+    )
     if options.json:
         facts = {
             "device": device,
             "torch": torch.__version__,
-            "images per second": {str(at): round(speed, 1) for at, speed in speeds.items()},
-            "ratios": {str(at): round(speed / speeds[1], 4) for at, speed in speeds.items()},
+            "images per second": {str(at): round(each, 1) for at, each in speeds.items()},
+            "ratios": {str(at): round(each / speeds[1], 4) for at, each in speeds.items()},
+            "seeds in one program": {
+                "seeds": options.most,
+                "images per second": round(one_program, 1),
+                "ratio": round(of_one, 4),
+            },
         }
         options.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
