@@ -130,9 +130,8 @@ def main() -> None:
     print(f"{'at once':>8s} {'images/s':>10s} {'of one':>7s}   ({device})")
     for together, each in speeds.items():
         print(f"{together:8d} {each:10,.0f} {each / speeds[1]:7.2f}")
-    print(
-        f"{options.most:d} seeds in one program: {one_program:,.0f} images/s, {one_program / speeds[1]:.2f} of one run"
-    )
+    of_one = one_program / speeds[1]
+    print(f"{options.most} seeds in one program: {one_program:,.0f} images/s, {of_one:.2f} of one run")
     if options.json:
         facts = {
             "device": device,
