@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import queue
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,21 +90,23 @@ def speed(step: Callable[[], None], seconds: float, few: int) -> float:
 
 
 def work(number: int, most: int, seconds: float, barrier: Barrier, answers: Any) -> None:
-    """One process: builds its step, and runs it whenever it is among those whose turn it is."""
+    """One process: builds its step, and runs it whenever it is among those whose turn it is.
+
+    The last one's is that of all seeds in one program; its turn comes after all others'.
+    """
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     torch.set_float32_matmul_precision("high")
     torch.set_num_threads(1)
     recipe = settings(device)
-    step = endless(our_step(recipe, device))
+    stacks = number == most
+    step = stacked(recipe, most, device) if stacks else endless(our_step(recipe, device))
     few = _AT_ONCE if device.type == "cuda" else 1
-    all_seeds = stacked(recipe, most, device) if number == 0 else None
-    for together in range(1, most + 1):
+    for together in range(1, most + 2):
         barrier.wait(_LONGEST)
-        if number < together:
-            answers.put((together, recipe.batch * speed(step, seconds, few)))
+        if stacks if together > most else number < together:
+            seeds = most if stacks else 1
+            answers.put((together, seeds * recipe.batch * speed(step, seconds, few)))
         barrier.wait(_LONGEST)
-    if all_seeds is not None:
-        answers.put((0, most * recipe.batch * speed(all_seeds, seconds, few)))
 
 
 def main() -> None:
@@ -113,19 +116,25 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
-    barrier, answers = context.Barrier(options.most), context.Queue()
+    barrier, answers = context.Barrier(options.most + 1), context.Queue()
     processes = [
         context.Process(target=work, args=(number, options.most, options.seconds, barrier, answers), daemon=True)
-        for number in range(options.most)
+        for number in range(options.most + 1)
     ]
     for process in processes:
         process.start()
     expected = options.most * (options.most + 1) // 2 + 1
-    rows = [answers.get(timeout=2 * _LONGEST) for _ in range(expected)]
+    rows: list[tuple[int, float]] = []
+    while len(rows) < expected:
+        try:
+            rows.append(answers.get(timeout=1))
+        except queue.Empty:
+            if any(process.exitcode for process in processes):
+                raise SystemExit("a process ended early; its error stands above") from None
     for process in processes:
         process.join()
     speeds = {together: sum(each for at, each in rows if at == together) for together in range(1, options.most + 1)}
-    one_program = next(each for at, each in rows if at == 0)
+    one_program = next(each for at, each in rows if at > options.most)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(f"{'at once':>8s} {'images/s':>10s} {'of one':>7s}   ({device})")
     for together, each in speeds.items():

@@ -55,10 +55,11 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
     inner: list[tuple[torch.Size, bool]] = []
     """What the first module inside that says how its arrays lie got, and what it says."""
     layout: list[bool] = []
+    tell = {block: telling(block) for _, block in blocks}
 
     def layout_of(module: nn.Module) -> bool | None:
         own = own_word(module)
-        return True if own is None and not telling(module) else own
+        return True if own is None and not tell[module] else own
 
     def enter(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -105,7 +106,7 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
             for handle in (
                 block.register_forward_pre_hook(enter(name), with_kwargs=True),
                 block.register_forward_hook(leave(name), with_kwargs=True),
-                *(module.register_forward_pre_hook(within, with_kwargs=True) for module in telling(block)),
+                *(module.register_forward_pre_hook(within, with_kwargs=True) for module in tell[block]),
             ):
                 stack.callback(handle.remove)
         yield ran
@@ -129,7 +130,8 @@ class Depths:
         self.ranks, self.cosines = ranks, cosines
         self.columns: list[dict[str, list[Tensor]]] = []
         """By depth and metric: ``(batch,)`` per pass."""
-        self.tokens: list[int] = []
+        self.lengths: list[Tensor] = []
+        """Tokens of each input, ``(batch,)`` per pass, where they are counted."""
         self.waiting: list[_Sample] = []
         self.begun: dict[int, int] = {}
         """By depth: inputs that were added."""
@@ -145,7 +147,7 @@ class Depths:
         """
         x, mask = x.detach(), None if mask is None else mask.expand(x.shape[:2])
         if depth == 0:
-            self.tokens += [x.shape[1]] * len(x) if mask is None else mask.sum(-1).tolist()
+            self.lengths.append(torch.full((len(x),), x.shape[1]) if mask is None else mask.sum(-1))
         before = self.begun.get(depth, 0)
         self.begun[depth] = before + len(x)
         room = _ROOM.get(x.device.type, 0) - sum(sample.tokens.nbytes for sample in self.waiting)
@@ -154,6 +156,11 @@ class Depths:
         self.waiting.append(_Sample(depth, x, mask, max(0, self.ranks - before)))
         if not waits:
             self._reduce()
+
+    @property
+    def tokens(self) -> list[int]:
+        """Of each input, without padding."""
+        return [length for part in self.lengths for length in part.tolist()]
 
     @torch.no_grad()
     def _reduce(self) -> None:

@@ -6,11 +6,13 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
+_PLAIN, _TENSOR, _GENERATOR = "plain", "tensor", "generator"
 _LARGE = 2**24
 """Bytes of a tensor that is copied though it is no buffer: larger ones are caches, which a pass fills anew."""
 
@@ -27,11 +29,12 @@ def untouched(model: nn.Module) -> Iterator[None]:
     Args:
         model: the module itself, and no wrapper around it.
     """
+    modules = list(model.modules())
     with ExitStack() as stack:
         stack.enter_context(random_states())
-        stack.enter_context(in_eval_mode(model))
-        stack.enter_context(_buffers(model))
-        stack.enter_context(_attributes(model))
+        stack.enter_context(_in_eval_mode(modules))
+        stack.enter_context(_buffers(modules))
+        stack.enter_context(_attributes(modules))
         stack.enter_context(_autocast())
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -57,22 +60,33 @@ def random_states() -> Iterator[None]:
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Every module in eval mode within the block; afterwards each has its own flag again."""
-    flags = [(module, module.training) for module in model.modules()]
-    for module, _ in flags:
-        module.training = False  # and not eval(), which some models override
+    with _in_eval_mode(list(model.modules())):
+        yield
+
+
+@contextmanager
+def _in_eval_mode(modules: list[nn.Module]) -> Iterator[None]:
+    flags = [module.training for module in modules]
+    _set_training(modules, [False] * len(modules))
     try:
         yield
     finally:
-        for module, flag in flags:
+        _set_training(modules, flags)
+
+
+def _set_training(modules: list[nn.Module], flags: list[bool]) -> None:
+    """Not by train(), which some models override; only where it changes, as setting is slow."""
+    for module, flag in zip(modules, flags, strict=True):
+        if module.training != flag:
             module.training = flag
 
 
 @contextmanager
-def _buffers(model: nn.Module) -> Iterator[None]:
+def _buffers(modules: list[nn.Module]) -> Iterator[None]:
     """Modules that count or average in their buffers may do so in eval mode too."""
     kept = [
         (module, name, value, value._version, value.detach().clone())
-        for module in model.modules()
+        for module in modules
         for name, value in module._buffers.items()
         if value is not None and not value.is_inference()
     ]
@@ -88,25 +102,23 @@ def _buffers(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _attributes(model: nn.Module) -> Iterator[None]:
+def _attributes(modules: list[nn.Module]) -> Iterator[None]:
     """What modules count or remember outside their buffers: lengths that they have seen, generators of their own.
 
     Not of a module that makes its weights in the pass: its flags must say that they are there.
     """
-    modules = list(model.modules())
-    before = [(module, _names(module), _plain(module)) for module in modules]
-    tensors = [
-        (value, value._version, value.detach().clone())
-        for _, _, values in before
-        for value in values.values()
-        if isinstance(value, torch.Tensor) and _is_copied(value)
-    ]
-    generators = [
-        (value, value.get_state())
-        for module in modules
-        for value in module.__dict__.values()
-        if isinstance(value, torch.Generator)
-    ]
+    before, tensors, generators = [], [], []
+    for module in modules:
+        plain: dict[str, Any] = {}
+        for name, value in module.__dict__.items():
+            kind = _kind(value.__class__)
+            if kind in (_PLAIN, _TENSOR):
+                plain[name] = value
+            if kind == _TENSOR and _is_copied(value):
+                tensors.append((value, value._version, value.detach().clone()))
+            elif kind == _GENERATOR:
+                generators.append((value, value.get_state()))
+        before.append((module, _names(module), plain))
     try:
         yield
     finally:
@@ -125,9 +137,14 @@ def _names(module: nn.Module) -> tuple[list[str], ...]:
     return list(module._parameters), list(module._modules), list(module._buffers)
 
 
-def _plain(module: nn.Module) -> dict[str, Any]:
-    kinds = (bool, int, float, complex, str, torch.Tensor)
-    return {name: value for name, value in module.__dict__.items() if value is None or isinstance(value, kinds)}
+@cache
+def _kind(of: type) -> str:
+    """Which of the things that are put back an attribute is; asked once of every type, as torch answers slowly."""
+    if issubclass(of, torch.Tensor):
+        return _TENSOR
+    if issubclass(of, torch.Generator):
+        return _GENERATOR
+    return _PLAIN if issubclass(of, (bool, int, float, complex, str, type(None))) else ""
 
 
 def _is_copied(value: torch.Tensor) -> bool:
