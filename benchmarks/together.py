@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from train import endless, our_step, settings, wait
 
 from oversmooth.train.cuda_graphs import captured, compiled
@@ -58,7 +59,9 @@ def stacked(recipe: Recipe, seeds: int, device: torch.device) -> Callable[[], No
     forward = compiled(losses) if on_gpu else losses
 
     def step() -> None:
-        forward(weights, images, labels).sum().backward()
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+            loss = forward(weights, images, labels).sum()  # compiled and mapped, cuDNN's attention fails in torch 2.11
+        loss.backward()
         clip_each(list(weights.values()), recipe.clip or float("inf"))
         optimiser.step()
         optimiser.zero_grad()
