@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,31 +21,40 @@ neutreno = Commands(
     help="Reproduce the tables of Nguyen et al. (NeuTRENO), ours beside the published figures.", no_args_is_help=True
 )
 reproduce.add_typer(neutreno, name="neutreno")
-Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help="The models, as oversmooth diagnose takes them.")]
+Models = Annotated[
+    list[str] | None, typer.Argument(metavar="MODEL...", help="The models, as oversmooth diagnose takes them.")
+]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="The three small ViTs that come with the package, on a few of their images.")
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")]
+_FEW = 4
+"""Inputs of a quick version."""
 
 
 @neutreno.command()
 def kernel(
-    models: Models,
+    models: Models = None,
     data: Data = None,
     inputs: Count = None,
     length: Length = None,
+    quick: Quick = False,
     output: Output = None,
     device: Device = None,
 ) -> None:
     """Measure how symmetric and how positive attention kernels are, as the paper's derivation assumes them."""
     from oversmooth.reproduce.neutreno import kernel as recipe
 
-    _run(recipe, recipe.kernels, models, data, inputs, length, output, device)
+    _run(recipe, recipe.kernels, _which(models, data, inputs, quick), length, output, device)
 
 
 @neutreno.command()
 def energy(
-    models: Models,
+    models: Models = None,
     data: Data = None,
     inputs: Count = None,
     length: Length = None,
+    quick: Quick = False,
     strength: Annotated[float, typer.Option(help="λ̃ of the fidelity term; 0 leaves it out.")] = 0.6,
     output: Output = None,
     device: Device = None,
@@ -58,15 +68,38 @@ def energy(
     def measure(loaded: Any, given: Any, progress: Any) -> Any:
         return recipe.energies(loaded, given, strength, progress)
 
-    _run(recipe, measure, models, data, inputs, length, output, device)
+    _run(recipe, measure, _which(models, data, inputs, quick), length, output, device)
+
+
+@dataclass(frozen=True)
+class _Which:
+    """Models, where their inputs come from, and how many."""
+
+    models: list[str]
+    data: Path | None
+    inputs: int | None
+
+
+def _which(models: list[str] | None, data: Path | None, inputs: int | None, quick: bool) -> _Which:
+    from oversmooth.safety.errors import InputError
+
+    if not quick:
+        if not models:
+            raise InputError("no model is named; name one, or give --quick for those that come with the package")
+        return _Which(models, data, inputs)
+    if models or data is not None:
+        raise InputError("--quick has models and data of its own; leave yours out, or --quick")
+    from oversmooth.demo import vits
+
+    note = "quick: ViTs of 0.6 million weights that come with the package, on a few Fashion-MNIST images"
+    out.print(note, style="dim", highlight=False, markup=False)
+    return _Which([str(vits.file_of(variant)) for variant in vits.NAMES], vits.IMAGES, inputs or _FEW)
 
 
 def _run(
     recipe: Any,
     measure: Callable[..., Any],
-    models: list[str],
-    data: Any,
-    inputs: int | None,
+    which: _Which,
     length: int | None,
     output: Path | None,
     device: str | None,
@@ -80,9 +113,10 @@ def _run(
         files.check_writable(output, (".md",))
     # What can be refused is, of all of them, before the first takes its time.
     prepared = []
-    for name in models:
+    count = which.inputs or DEFAULT_COUNT
+    for name in which.models:
         loaded = load(name, device=device)
-        prepared.append((loaded, loaded.inputs(data, count=inputs or DEFAULT_COUNT, length=length, batch=1)))
+        prepared.append((loaded, loaded.inputs(which.data, count=count, length=length, batch=1)))
     layers = []
     with progress_bar("inputs") as bars:
         for loaded, given in prepared:
@@ -114,16 +148,17 @@ def _show(table: tuple[list[str], list[list[str]]], notes: list[str], output: Pa
 @neutreno.command()
 def cosine(
     models: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="MODEL...",
             help="The models, as oversmooth diagnose takes them; or cells of trained ones, results/TABLE/KEY.json.",
         ),
-    ],
+    ] = None,
     data: Data = None,
     inputs: Count = None,
     length: Length = None,
     batch: Batch = 16,
+    quick: Quick = False,
     output: Annotated[
         list[Path] | None,
         typer.Option("--output", "-o", help="Table (.md) or figure (.png, .svg, .pdf) to write; may be repeated."),
@@ -137,14 +172,17 @@ def cosine(
     from oversmooth.reproduce.neutreno import cosine as recipe
     from oversmooth.safety import files
 
-    files.check_apart(output or [], (*models, data))
-    if (kept := recipe.kept_curves(models)) is not None:
+    which = _which(models, data, inputs, quick)
+    files.check_apart(output or [], (*which.models, which.data))
+    if (kept := recipe.kept_curves(which.models)) is not None:
         _show_kept(recipe, kept, output or [])
         return
     for path in output or []:
         figures.check(path, also=(".md",))
     settings = dict(spectra=False, ranks=0, seed=0)
-    whole = diagnose_all(models, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    whole = diagnose_all(
+        which.models, which.data, which.inputs, length, batch, device=device, dtype=dtype, settings=settings
+    )
     diagnoses, common = recipe.shortened(whole)
     out.print(table_text.terminal(*recipe.rows(diagnoses)))
     for note in recipe.notes(diagnoses, common):

@@ -31,6 +31,7 @@ from oversmooth.train.tasks.images.data import Images
 from oversmooth.train.tasks.images.evaluate import Corruptions, Evaluator
 
 FOLDER = Path(__file__).parent / "fashion"
+IMAGES = FOLDER / "images.npz"
 # In this order the page has smoothing blue and sharpening orange, as everywhere.
 NAMES = {"smooth": "ViT⁺ (smoothing)", "sharpen": "ViT⁻ (sharpening)", "plain": "ViT (left alone)"}
 _INPUTS, _CORRUPTED = 16, 300
@@ -43,7 +44,7 @@ def file_of(variant: str) -> Path:
 
 def images() -> Images:
     """The test images that come with the package."""
-    with np.load(FOLDER / "images.npz", allow_pickle=False) as file:
+    with np.load(IMAGES, allow_pickle=False) as file:
         pixels, labels = file["images"], file["labels"]
     return Images(
         torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(),
@@ -73,7 +74,7 @@ def example(variant: str = "plain", count: int = _INPUTS) -> tuple[nn.Module, Te
 def run(variant: str, test: Images, seed: int = 0, progress: OnProgress | None = None) -> Diagnosis:
     """One of them, diagnosed on a few images and tested on all of them."""
     loaded = load(str(file_of(variant)))
-    inputs = loaded.inputs(FOLDER / "images.npz", count=_INPUTS)
+    inputs = loaded.inputs(IMAGES, count=_INPUTS)
     inputs.what = f"{inputs.count} test images of Fashion-MNIST"
     diagnosis = diagnose(loaded.model, inputs, name=NAMES[variant], seed=seed, progress=progress)
     diagnosis.accuracy = accuracy(file_of(variant), test)
