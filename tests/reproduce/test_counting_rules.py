@@ -103,3 +103,15 @@ def test_the_table_measures_models_that_are_there(model, tmp_path, monkeypatch, 
     assert f"{100 * cell['rules']['heads']['smooth'] / sum(cell['rules']['heads'].values()):.2f}" in shown.out
     assert "98.92" in shown.out
     assert cell["command"].startswith("oversmooth reproduce rules --seeds 1")
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        (dict(smooth=87, rough=0, tie=0, undecided=9), "90.62 (9.38 open)"),
+        (dict(smooth=0, rough=97, tie=2, undecided=1), "0.00 (3.00 open)"),
+        (dict(smooth=3, rough=1, tie=0, undecided=0), "75.00"),
+    ],
+)
+def test_what_is_open_is_told_from_what_sharpens(counts, text):
+    assert rules.share_text({"rules": {"heads": counts}}, "heads") == text

@@ -121,3 +121,17 @@ def test_parameters_are_counted_by_hand():
     others = [replace(plain, variant=f"spectral:start=cold,{words}") for words in ("form=general", "signs=fixed")]
     for recipe in (plain, cayley, *some, *others):
         assert parameters(recipe) == sum(p.numel() for p in model_of(recipe).parameters() if p.requires_grad)
+
+
+def test_what_is_open_speaks_for_neither_side(tmp_path):
+    """A smoothing model of which some cases are undecided agrees with 100 %; one of which some sharpen does not."""
+    recipe = replace(PAPER, variant="smooth")
+    kept = json.loads(next((RESULTS / "rules").glob("*.json")).read_text())
+    for rough, verdict in ((0, "yes"), (9, "no")):
+        counts = dict(smooth=87, rough=rough, tie=0, undecided=9 - rough)
+        changed = {"recipe": recipe.to_dict(), "title": recipe.title, "rules": dict.fromkeys(kept["rules"], counts)}
+        cells.write(tmp_path / "rules" / f"{recipe.key}.json", kept | changed)
+        (line,) = (
+            x for x in first_paper.page(tmp_path).splitlines() if x.startswith("| ViT-Ti⁺: smooth") and "per head" in x
+        )
+        assert line.endswith(f"| {verdict} |")

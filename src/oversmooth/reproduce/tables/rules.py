@@ -36,11 +36,11 @@ TITLES = {
     "unnormalised": "un-normalised tokens",
 }
 _NOTE = (
-    "Smoothing eigenvalue, in % of cases; the rest sharpens, ties, or is undecided. The first {images} test images, "
-    "{few} of them with heads joined; models as their files have them, in bf16. HFC/LFC, cosine and effective rank of "
-    "what enters the first block and of what leaves the last. As predicted: blocks in which one pass of attention "
-    "moved HFC/LFC to the side that its spectrum, all heads together, favours. What a case is, and on what share the "
-    "published ViT-Ti were trained, was not published."
+    "Smoothing eigenvalue, in % of cases; open: ties, and what is undecided; the rest sharpens. The first {images} "
+    "test images, {few} of them with heads joined; models as their files have them, in bf16. HFC/LFC, cosine and "
+    "effective rank of what enters the first block and of what leaves the last. As predicted: blocks in which one pass "
+    "of attention moved HFC/LFC to the side that its spectrum, all heads together, favours. What a case is, and on "
+    "what share the published ViT-Ti were trained, was not published."
 )
 
 
@@ -150,10 +150,22 @@ def smoothing(cell: Cell, rule: str) -> float:
     return 100 * counts["smooth"] / max(1, sum(counts.values()))
 
 
+def undecided(cell: Cell, rule: str) -> float:
+    """Ties included, in % of cases."""
+    counts = cell["rules"][rule]
+    return 100 * (counts["tie"] + counts["undecided"]) / max(1, sum(counts.values()))
+
+
+def share_text(cell: Cell, rule: str) -> str:
+    """What smooths, and what is open."""
+    left = f"{undecided(cell, rule):.2f}"
+    return f"{smoothing(cell, rule):.2f}" + ("" if left == "0.00" else f" ({left} open)")
+
+
 def _row(cell: Cell) -> list[str]:
     notions = [f"{_number(curve[0])} → {_number(curve[-1])}" for curve in cell["notions"].values()]
     agree, apart = cell["prediction"]["agree"], len(cell["prediction"]["apart"])
-    return [*(f"{smoothing(cell, rule):.2f}" for rule in TITLES), *notions, f"{agree} of {agree + apart}"]
+    return [*(share_text(cell, rule) for rule in TITLES), *notions, f"{agree} of {agree + apart}"]
 
 
 def _number(value: float | None) -> str:
