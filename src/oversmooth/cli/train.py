@@ -44,7 +44,7 @@ Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GP
 Force = Annotated[bool, typer.Option("--force", help="Write there even if another process does.")]
 _SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
     (None, images.Recipe, ("variant", "share", "seed")),
-    (_RECIPE, images.Recipe, ("epochs", "warmup", "lr", "batch", "weight_decay", "share_seed")),
+    (_RECIPE, images.Recipe, ("epochs", "warmup", "lr", "batch", "weight_decay", "ramp", "share_seed")),
     (_MODEL, ImagesShape, ("patch", "depth", "width", "heads")),
     (_MODEL, images.Recipe, ("wiring", "start", "initialisation", "output_bias", "layers", "freed", "precision")),
     (_LANGUAGE, language.Recipe, ("tokenizer", "vocabulary", "masked")),

@@ -152,6 +152,7 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
     per_s = f"{job.recipe.unit}_per_s"
     speeds = [row[per_s] for row in result.epochs if per_s in row]
     step = max(1, math.ceil(len(result.smoothing) / _LOOKS))
+    logged = ("epoch", "loss", "lr", "strength_share", *result.scores)
     cell = {
         "table": folder_name(folder, job.recipe),
         "title": job.recipe.title,
@@ -167,7 +168,7 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
         **provenance(device),
         **({"command": running.command} if running.command else {}),
         **({"retries": result.retries} if result.retries else {}),
-        "epochs": [{k: row[k] for k in ("epoch", "loss", "lr", *result.scores) if k in row} for row in result.epochs],
+        "epochs": [{k: row[k] for k in logged if k in row} for row in result.epochs],
         "smoothing": result.smoothing[::-1][::step][::-1],
     }
     write(cell_path(results, folder, job.recipe), cell)

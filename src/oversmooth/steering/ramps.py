@@ -188,6 +188,28 @@ def hold_strengths(model: nn.Module) -> None:
                     part.let_ramp(device)
 
 
+def held_strengths(model: nn.Module) -> list[torch.Tensor]:
+    """The arrays ``()`` that hold the fixed strengths of a model, one per part.
+
+    Args:
+        model: after `hold_strengths`.
+
+    Raises:
+        InputError: a method keeps its strength elsewhere than in its parts.
+    """
+    held: list[torch.Tensor] = []
+    for _, steering in _steerings(model):
+        for site in steering.sites.values():
+            for where, part in site.parts.items():
+                method = site.methods[where]
+                if isinstance(method, MethodWithStrength) and not method.learned:
+                    if part.ramped is None:
+                        raise _kept_elsewhere(method)
+                    assert isinstance(part.strength, torch.Tensor)
+                    held.append(part.strength)
+    return held
+
+
 @torch.no_grad()
 def fill_strengths(model: nn.Module, methods: Sequence[Method]) -> bool:
     """Give strengths that `hold_strengths` holds the values that these methods have.
@@ -263,15 +285,20 @@ def _make_ready(model: nn.Module, steering: Steering, method: MethodWithStrength
         put_on_later(model, steering, method)
     parts = _parts(steering, name)
     if not all(part.ramped is not None or isinstance(vars(part).get("strength"), float) for part in parts):
-        raise InputError(
-            f"{name} keeps its strength elsewhere than in its parts; let them hold it as number_or_parameter does"
-        )
+        raise _kept_elsewhere(method)
     for site in steering.sites.values():
         device = next(model.get_submodule(site.layer.name).parameters()).device
         for where, part in site.parts.items():
             if type(site.methods[where]).__name__ == name and part.ramped is None:
                 part.let_ramp(device)
     recompile()
+
+
+def _kept_elsewhere(method: Method) -> InputError:
+    return InputError(
+        f"{type(method).__name__} keeps its strength elsewhere than in its parts; let them hold it as "
+        "number_or_parameter does"
+    )
 
 
 def _parts(steering: Steering, method: str) -> list[Part]:

@@ -34,6 +34,8 @@ def work(ranks, name):
     torch.save({v: gradients(v, ranks) for v in ("plain", "sharpen")}, folder / f"{name}.pt")
     watch = loop.WatchSettings(evaluate=2, save=0)
     train(RECIPE, splits(), device="cpu", folder=folder / name.rstrip("01"), watch=watch)
+    rising = replace(RECIPE, variant="neutreno:strength=0.6", ramp=0.5)
+    train(rising, splits(), device="cpu", folder=folder / f"rising {name.rstrip('01')}", watch=watch)
     if ranks.world > 1:
         asked_to_leave(ranks.rank)
 
@@ -69,14 +71,15 @@ def test_two_processes_give_the_gradients_of_one(both, variant):
             assert torch.equal(first[step][name], second[step][name])
 
 
-def test_two_processes_give_the_run_of_one(both):
-    rows = [
-        [json.loads(line) for line in (both / name / "log.jsonl").read_text().splitlines()] for name in ("one", "two")
-    ]
+@pytest.mark.parametrize("kind", ["", "rising "])
+def test_two_processes_give_the_run_of_one(both, kind):
+    one, two = both / f"{kind}one", both / f"{kind}two"
+    rows = [[json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()] for run in (one, two)]
+    assert all(("strength_share" in row) == bool(kind) for row in (*rows[0], *rows[1]))
     for ours, theirs in zip(*rows, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
         assert ours.get("accuracy") == pytest.approx(theirs.get("accuracy"), abs=0.1)
-    assert sorted(p.name for p in (both / "two").iterdir()) == ["log.jsonl", "model.safetensors", "smoothing.jsonl"]
+    assert sorted(p.name for p in two.iterdir()) == ["log.jsonl", "model.safetensors", "smoothing.jsonl"]
 
 
 def test_a_signal_to_one_process_stops_both_at_one_step(both):

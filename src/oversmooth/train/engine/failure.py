@@ -44,6 +44,7 @@ def not_finite(step: Step, mark: tuple[int, Tensor], saved: str) -> Diverged:
     for _ in range(failed - before + 1):
         step.feed.draw(step.generator)
     step.position.fill_(failed)
+    step.set_strengths()
     try:
         loss, layer = _first(step)
     except InputError as error:  # steering's own words, such as of a V about to become singular

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import parse_json, read_json
+from oversmooth.safety.options import option
 from oversmooth.safety.typed import typed
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class BaseRecipe(ABC):
         def seed(self) -> int: ...
         @property
         def variant(self) -> str: ...
+        @property
+        def ramp(self) -> float: ...
         @property
         def data(self) -> str: ...
         @property
@@ -114,6 +117,12 @@ class BaseRecipe(ABC):
     def decays(self, name: str, parameter: Tensor) -> bool:  # noqa: ARG002
         """Whether weight decay acts on it."""
         return True
+
+    @property
+    def with_variant(self) -> str:
+        """`` with neutreno:strength=0.6 (ramp 0.5)``; nothing for plain."""
+        ramp = f" (ramp {self.ramp:g})" if self.ramp else ""
+        return "" if self.variant == "plain" else f" with {self.variant}{ramp}"
 
     @property
     def title(self) -> str:
@@ -203,11 +212,33 @@ class BaseRecipe(ABC):
         if self.clip is not None and not self.clip > 0:
             raise InputError(f"clip is {self.clip:g}; give a gradient norm above 0, or none")
 
+    def check_variant(self) -> None:
+        """Refuse words that name no method, and a ramp that is no share or has nothing to raise."""
+        methods = self.methods()
+        if not 0 <= self.ramp <= 1:
+            raise InputError(f"ramp is {self.ramp:g}; give a share of the steps, from 0 to 1")
+        if self.ramp and not any(_can_rise(method) for method in methods):
+            raise InputError(
+                f"ramp is {self.ramp:g} and the variant {self.variant!r} has no strength to raise, other than 0 and "
+                "not learned; give one that has, such as 'neutreno:strength=0.6', or leave the ramp out"
+            )
+
     def check_choices(self, **choices: tuple[str, ...]) -> None:
         """Refuse words that are none of the field's."""
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(allowed)}")
+
+
+def ramp_option() -> Any:
+    """The field `ramp`, the same for every task."""
+    return option(0.0, "Share of all steps, 0 to 1, over which fixed strengths rise evenly from 0; 0: none rises.")
+
+
+def _can_rise(method: Method) -> bool:
+    from oversmooth.steering.methods.base import MethodWithStrength
+
+    return isinstance(method, MethodWithStrength) and not method.learned and method.strength != 0
 
 
 def read_recipe(fields: Any, where: str = "the recipe") -> BaseRecipe:

@@ -21,6 +21,7 @@ from oversmooth.safety.randomness import seeded
 from oversmooth.train import cuda_graphs
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import BaseRecipe
+from oversmooth.train.engine.rising import RisingStrengths
 from oversmooth.train.engine.task import Batch, Forward, SeekableFeed, Task
 
 _MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq", "step"), "sgd": ("momentum_buffer",)}
@@ -70,6 +71,8 @@ class Step:
         self.failed = torch.full((1,), -1, dtype=torch.int64, device=device)
         """The first step whose loss or gradient was not finite, or −1. It, and what follows it, changes no weight."""
 
+        self.rising = RisingStrengths(model, max(1, round(recipe.ramp * self.total))) if recipe.ramp else None
+        self.set_strengths()
         self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters = list(self.named.values())
         self.beside = task.beside(model)
@@ -159,6 +162,12 @@ class Step:
         self._update(~(loss.detach().isfinite() & norm.isfinite()))
         self.losses.index_copy_(0, self.position % self.steps, loss.detach().view(1).float())
         self.position.add_(1)
+        self.set_strengths()
+
+    def set_strengths(self) -> None:
+        """Those of `position`: between steps the model is as it will meet the next, or as it stays after the last."""
+        if self.rising is not None:
+            self.rising.set(self.position)
 
     def _update(self, bad: Tensor) -> None:
         """The optimiser's step, unless something is not finite now or was before."""
@@ -215,6 +224,7 @@ class Step:
             if parameter.grad is not None:
                 parameter.grad.zero_()
         self.position.copy_(arrays["position"])
+        self.set_strengths()
         self.losses.copy_(arrays["losses"])
         self.failed.copy_(arrays["failed"])
         self.done = int(arrays["position"])
@@ -227,8 +237,13 @@ class Step:
         self.generator.set_state(arrays["generator.augment"])
 
     def begin_again(self, task: Task, fresh: nn.Module) -> None:
-        """From the beginning of another run of the same computation; fresh has the weights it begins with."""
+        """From the beginning of another run of the same computation; fresh has the weights it begins with.
+
+        The model has the strengths of that run, to which a ramp will raise them.
+        """
         self.task, self.recipe, self.attempt = task, task.recipe, 0
+        if self.rising is not None:
+            self.rising.take_ends()
         arrays = {f"model.{name}": value for name, value in fresh.state_dict().items()}
         for name, parameter in self.named.items():
             arrays |= {f"{kind}.{name}": torch.zeros_like(v) for kind, v in self._moments(parameter).items()}

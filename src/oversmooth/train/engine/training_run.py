@@ -278,6 +278,7 @@ class Run:
             "step": step.done,
             "loss": sum(losses) / len(losses),
             "lr": step.rates[step.done - 1],
+            **({} if step.rising is None else {"strength_share": step.rising.share(step.done)}),
             f"{recipe.unit}_per_s": round(self.speed, 1),
             "seconds": round(spent, 3),
         }

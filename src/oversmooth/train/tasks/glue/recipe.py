@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train.engine.recipe import BaseRecipe, Scores, check_layers, methods_of
+from oversmooth.train.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
 from oversmooth.train.tasks.glue.settings import TASKS
 from oversmooth.train.tasks.language.settings import Shape
 
@@ -35,6 +35,7 @@ class Recipe(BaseRecipe):
     pretrained: str = ""
     """The key of the recipe that the model was pretrained by."""
     variant: str = "plain"
+    ramp: float = ramp_option()
     layers: str = "all"
     shape: Shape = field(default_factory=lambda: Shape(causal=False))
     epochs: int = 10
@@ -59,7 +60,7 @@ class Recipe(BaseRecipe):
         if not self.warmup < 1:
             raise InputError(f"warmup is {self.warmup:g}; give a share of the steps, below 1")
         check_layers(self.layers, self.shape.depth)
-        self.methods()  # refuses words that name none
+        self.check_variant()
 
     @property
     def total_epochs(self) -> int:
@@ -81,7 +82,7 @@ class Recipe(BaseRecipe):
     @property
     def label(self) -> str:
         """``masked language model with sharpen on CB``."""
-        steered = "" if self.variant == "plain" else f" with {self.variant}"
+        steered = self.with_variant
         steered += "" if self.layers == "all" or not steered else f" in layers {self.layers}"
         return f"masked language model{steered} on {self.data}"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth.train.engine.recipe import BaseRecipe, Scores, methods_of
+from oversmooth.train.engine.recipe import BaseRecipe, Scores, methods_of, ramp_option
 from oversmooth.train.tasks.images.settings import Shape
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Recipe(BaseRecipe):
     variant: str = option(
         "plain", "plain, smooth or sharpen; or methods as oversmooth steer takes them, joined by ' + '."
     )
+    ramp: float = ramp_option()
     start: Literal["cold", "warm"] = option(
         "cold", "Of smooth and sharpen: cold as Dovonon et al. begin, or warm from the plain weights."
     )
@@ -102,7 +103,7 @@ class Recipe(BaseRecipe):
             raise InputError(f"the shape has {self.shape.channels} channels; give 3: images have colours")
         if self.shape.classes < 2:
             raise InputError(f"there are {self.shape.classes} classes; give at least 2")
-        self.methods()  # refuses words that name none
+        self.check_variant()
 
     @property
     def mixes(self) -> bool:
@@ -132,7 +133,7 @@ class Recipe(BaseRecipe):
         """``DeiT-tiny with neutreno:strength=0.6, imagenet``."""
         usual = dataclasses.replace(self.shape, classes=PAPER.shape.classes) == PAPER.shape
         name = "DeiT-tiny" if usual else f"a ViT of depth {self.shape.depth} and width {self.shape.width}"
-        return f"{name}{'' if self.variant == 'plain' else f' with {self.variant}'}, {self.data}"
+        return f"{name}{self.with_variant}, {self.data}"
 
     @property
     def parameters(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth.train.engine.recipe import BaseRecipe, Scores, check_layers, methods_of
+from oversmooth.train.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
 from oversmooth.train.tasks.images.settings import CIFAR100_MEAN, CIFAR100_STD, RandAugment, Shape
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Recipe(BaseRecipe):
         "plain",
         "plain, smooth (ViT⁺) or sharpen (ViT⁻); or methods as oversmooth steer takes them, joined by ' + '.",
     )
+    ramp: float = ramp_option()
     wiring: Literal["paper", "code"] = option(
         "paper", "Of smooth and sharpen: paper, or code (the authors' early code)."
     )
@@ -99,7 +100,7 @@ class Recipe(BaseRecipe):
         check_layers(self.layers, self.shape.depth)
         if self.freed and (why := next((m.why_no_fold for m in self.methods() if m.why_no_fold), "")):
             raise InputError(f"freed needs what weights alone can do, and {self.variant} {why}; leave one out")
-        self.methods()  # refuses words that name none
+        self.check_variant()
 
     @property
     def total_epochs(self) -> int:
@@ -125,6 +126,7 @@ class Recipe(BaseRecipe):
         if self.variant == "plain":
             return ""
         words = ["" if self.layers == "all" else f"layers {self.layers}", "freed" if self.freed else ""]
+        words.append(f"ramp {self.ramp:g}" if self.ramp else "")
         if self.variant in VARIANTS:
             words += [f"{name} {word}" for name in ("wiring", "start") if (word := getattr(self, name)) != _USUAL[name]]
         return "".join(f", {word}" for word in words if word)

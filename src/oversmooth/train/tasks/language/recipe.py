@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth.train.engine.recipe import BaseRecipe, Scores, check_layers, methods_of
+from oversmooth.train.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
 from oversmooth.train.tasks.language.settings import Shape
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Recipe(BaseRecipe):
     variant: str = option(
         "plain", "plain, smooth or sharpen; or methods as oversmooth steer takes them, joined by ' + '."
     )
+    ramp: float = ramp_option()
     wiring: Literal["paper", "code"] = "paper"
     start: Literal["cold", "warm"] = "cold"
     layers: str = "all"
@@ -72,7 +73,7 @@ class Recipe(BaseRecipe):
         if self.tokenizer == "bpe" and self.vocabulary < 300:
             raise InputError(f"vocabulary is {self.vocabulary}; bpe begins with 256 bytes: give at least 300")
         check_layers(self.layers, self.shape.depth)
-        self.methods()  # refuses words that name none
+        self.check_variant()
 
     @property
     def total_epochs(self) -> int:
@@ -93,7 +94,7 @@ class Recipe(BaseRecipe):
     def label(self) -> str:
         """``Post-LN language model with neutreno:strength=0.4, 16 blocks, wikitext-2``."""
         kind = f"{'Post' if self.shape.norm == 'post' else 'Pre'}-LN {'' if self.shape.causal else 'masked '}"
-        steered = "" if self.variant == "plain" else f" with {self.variant}"
+        steered = self.with_variant
         steered += "" if self.layers == "all" or not steered else f" in layers {self.layers}"
         steered += ", start warm" if self.start == "warm" and self.variant in ("smooth", "sharpen") else ""
         return f"{kind}language model{steered}, {self.shape.depth} blocks, {self.data}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth.train.engine.recipe import BaseRecipe, Scores, methods_of
+from oversmooth.train.engine.recipe import BaseRecipe, Scores, methods_of, ramp_option
 from oversmooth.train.tasks.images.settings import Shape
 from oversmooth.train.tasks.segmentation.settings import IGNORE, IMAGENET_MEAN, IMAGENET_STD
 
@@ -50,6 +50,7 @@ class Recipe(BaseRecipe):
     variant: str = option(
         "plain", "plain, smooth or sharpen; or methods as oversmooth steer takes them, joined by ' + '."
     )
+    ramp: float = ramp_option()
     steer: Steered = option("encoder+decoder", "Which stacks the variant steers: encoder+decoder, encoder or decoder.")
     start: Literal["warm", "cold"] = option(
         "warm", "Of smooth and sharpen: warm from the encoder's weights, or cold as Dovonon et al. begin."
@@ -111,7 +112,7 @@ class Recipe(BaseRecipe):
         if not 2 <= self.shape.classes <= IGNORE:
             raise InputError(f"there are {self.shape.classes} classes; masks of bytes hold 2 to {IGNORE}")
         object.__setattr__(self, "shape", dataclasses.replace(self.shape, image=self.crop))
-        self.methods()  # refuses words that name none
+        self.check_variant()
 
     @property
     def total_epochs(self) -> int:
@@ -126,7 +127,7 @@ class Recipe(BaseRecipe):
     def label(self) -> str:
         """``Segmenter on deit-tiny with neutreno:strength=0.6, camvid``."""
         encoder = self.encoder.rstrip("/").rpartition("/")[2] or f"a ViT of width {self.shape.width}"
-        steered = "" if self.variant == "plain" else f" with {self.variant}"
+        steered = self.with_variant
         where = "" if not steered or self.steer == STACKS[0] else f" in the {self.steer}"
         return f"Segmenter on {encoder}{steered}{where}, {self.data}"
 
