@@ -5,7 +5,8 @@
 
 Published on ADE20K (150 classes, 512 px), whose images users have (`oversmooth train --task segmentation --data
 ADE20K`); here CamVid's street scenes, 11 classes at 360 × 480, in crops of 352. The encoder was trained without
-NeuTRENO, so what it does from the first step on stands beside what a strength does that is learned from 0.
+NeuTRENO, so what it does from the first step on stands beside a strength that rises over the first half of the steps
+and one that is learned from 0.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ CAMVID = replace(
 )
 """What `Recipe.fitted` makes of the published recipe for CamVid and DeiT-Tiny."""
 VARIANTS = {
-    "plain": "plain",
-    "neutreno": "neutreno:strength=0.6",
-    "learned": "neutreno:strength=0,learned,per=head",
+    "plain": ("plain", 0.0),
+    "neutreno": ("neutreno:strength=0.6", 0.0),
+    "ramp": ("neutreno:strength=0.6", 0.5),
+    "learned": ("neutreno:strength=0,learned,per=head", 0.0),
 }
+"""A row's variant and its ramp."""
 TITLES = {
     "plain": "baseline",
     "neutreno": "NeuTRENO, λ̃ = 0.6 from the start",
+    "ramp": "NeuTRENO, λ̃ from 0 to 0.6 over half of the steps",
     "learned": "NeuTRENO, λ̃ learned per head, from 0",
 }
 _NOTE = (
@@ -66,10 +70,14 @@ class Segmentation(Table):
 
     def recipes(self) -> list[Any]:
         base = QUICK if self.quick else CAMVID
-        return [replace(base, variant=words, seed=seed) for seed in range(self.seeds) for words in VARIANTS.values()]
+        return [
+            replace(base, variant=words, ramp=ramp, seed=seed)
+            for seed in range(self.seeds)
+            for words, ramp in VARIANTS.values()
+        ]
 
     def names_of(self, recipe: Recipe) -> dict[str, str]:
-        return {"variant": next(name for name, words in VARIANTS.items() if words == recipe.variant)}
+        return {"variant": next(name for name, row in VARIANTS.items() if row == (recipe.variant, recipe.ramp))}
 
     def rows(self, kept: Kept) -> Rows:
         rows = []
@@ -101,7 +109,7 @@ class Segmentation(Table):
 
 def _cells(kept: Kept, name: str) -> list[Cell]:
     """Over seeds."""
-    return [cell for recipe, cell in kept.items() if recipe.variant == VARIANTS[name]]
+    return [cell for recipe, cell in kept.items() if (recipe.variant, recipe.ramp) == VARIANTS[name]]
 
 
 def _last(cells: Sequence[Cell]) -> str:
