@@ -16,6 +16,7 @@ from support import language_example as language
 from support.gpu import run_named
 from support.train_example import RECIPE, blobs, plain, splits, step_of, train
 
+from oversmooth import steering
 from oversmooth.safety.errors import InputError
 from oversmooth.train import cuda_graphs
 from oversmooth.train.engine import loop
@@ -53,8 +54,10 @@ def refusal(function):
     return "nothing was refused"
 
 
-def by_hand(recipe, steps):
+def by_hand(recipe, steps, over=0):
+    """over: steps of a ramp to 0.6."""
     model, images = model_of(recipe).to(gpu()), blobs(40, 0).to(gpu())
+    rising = steering.ramp(steering.steer(model, steering.NeuTRENO(0.0)), to=0.6, steps=over) if over else None
     optimiser = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=recipe.weight_decay)
     order = torch.randperm(40, generator=torch.Generator(gpu()).manual_seed(2 * recipe.seed), device=gpu())
     augment, generator = augment_of(recipe).to(gpu()), torch.Generator(gpu()).manual_seed(2 * recipe.seed + 1)
@@ -67,6 +70,8 @@ def by_hand(recipe, steps):
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         optimiser.param_groups[0]["lr"] = recipe.lr * step / 5
         optimiser.step()
+        if rising is not None:
+            rising.step()
     return model
 
 
@@ -89,6 +94,33 @@ def check_the_compiled_graph_is_a_plain_loop():
         for _ in range(4):
             step.run()
         close(step.model.state_dict(), by_hand(recipe, 4).state_dict(), 1e-3)
+
+
+def check_strengths_rise_inside_the_graph():
+    """As in a plain loop with `steering.ramp`; each step meets its own, and a state that goes on has it too."""
+    recipe = replace(EXACT, variant="neutreno:strength=0.6", ramp=0.3)  # 6 of 20 steps
+    expected = by_hand(replace(recipe, variant="plain", ramp=0.0), 4, over=6).state_dict()
+    for compiled in (False, True):
+        step = made(recipe, compiled=compiled)
+        step.begin_epoch()
+        for done in range(4):
+            assert strengths(step.model) == [0.6 * (done / 6)], strengths(step.model)
+            step.run()
+        assert strengths(step.model) == [0.6 * (4 / 6)]
+        close(step.model.state_dict(), expected, 1e-3 if compiled else 1e-4)
+        other = made(recipe, compiled=compiled)
+        other.load(step.state())
+        assert strengths(other.model) == strengths(step.model)
+        for one in (step, other):
+            one.run()
+            one.begin_epoch()
+            one.run()
+        assert strengths(step.model) == strengths(other.model) == [0.6]
+        close(step.state(), other.state(), 1e-6)
+
+
+def strengths(model):
+    return [float(value) for name, value in model.named_buffers() if name.endswith(".strength")]
 
 
 def check_bf16_is_near():
@@ -232,7 +264,9 @@ def check_a_second_seed_takes_the_graph_over():
 
 
 def check_another_strength_takes_the_graph_over():
-    _take_over([replace(RECIPE, variant=f"neutreno:strength={strength}") for strength in (0.4, 1.5, 0.4)])
+    for ramp in (0.0, 0.7):
+        recipe = replace(RECIPE, variant="neutreno", ramp=ramp)
+        _take_over([replace(recipe, variant=f"neutreno:strength={strength}") for strength in (0.4, 1.5, 0.4)])
 
 
 def _take_over(recipes):
