@@ -219,8 +219,8 @@ class BaseRecipe(ABC):
             raise InputError(f"ramp is {self.ramp:g}; give a share of the steps, from 0 to 1")
         if self.ramp and not any(_can_rise(method) for method in methods):
             raise InputError(
-                f"ramp is {self.ramp:g} and the variant {self.variant!r} has no strength to raise, other than 0 and "
-                "not learned; give one that has, such as 'neutreno:strength=0.6', or leave the ramp out"
+                f"ramp is {self.ramp:g} and the variant {self.variant!r} has no strength to raise (not learned, and "
+                "not 0); give one that has, such as 'neutreno:strength=0.6', or leave the ramp out"
             )
 
     def check_choices(self, **choices: tuple[str, ...]) -> None:
