@@ -121,3 +121,9 @@ def test_the_papers_recipe_claims_what_the_cells_say_and_what_was_published():
     assert claimed == expected
     assert {cell["hardware"] for cell in cells} == {"NVIDIA H200"}
     assert {cell["versions"]["torch"] for cell in cells} == {"2.11.0+cu130"}
+
+
+def test_a_whole_number_names_the_recipe_that_it_is():
+    """JSON that was written by hand: 1 is 1.0."""
+    for name in ("lr", "clip"):
+        assert Recipe.from_dict({name: 2}).key == Recipe.from_dict({name: 2.0}).key != Recipe().key
