@@ -243,8 +243,8 @@ def main() -> None:
 
         work["augmentation"] = alone
     if "monitoring" in options.only:
-        monitor = SmoothingProbe(recipe, plain.model, plain.task.probe(plain.model, device), device)
-        work["monitoring"] = monitor.measure
+        monitor = SmoothingProbe(plain.task, plain.model, device)
+        work["monitoring"] = lambda: monitor.look(1)
     milliseconds = interleaved(work, rounds, repeats)
     note("milliseconds", {name: round(value, 4) for name, value in milliseconds.items()})
     speeds = {

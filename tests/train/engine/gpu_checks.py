@@ -228,8 +228,8 @@ def check_evaluation_and_monitoring_are_those_of_a_cpu():
     theirs = Evaluator(recipe, model, CPU, batch=128).predicted(images)
     assert (ours == theirs).float().mean() > 0.97
     watched = ImagesTask(recipe, Splits(blobs(40, 0), blobs(24, 1)))
-    here = SmoothingProbe(recipe, moved, watched.probe(moved, gpu()), gpu()).measure()
-    there = SmoothingProbe(recipe, model, watched.probe(model, CPU), CPU).measure()
+    here = SmoothingProbe(watched, moved, gpu()).look(1)
+    there = SmoothingProbe(watched, model, CPU).look(1)
     for name, values in here.items():
         assert all(abs(a - b) < 2e-3 for a, b in zip(values, there[name], strict=True)), (name, values, there[name])
 

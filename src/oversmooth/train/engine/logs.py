@@ -94,7 +94,8 @@ class Board:
         for name, value in row.items():
             if isinstance(value, list):
                 for depth, one in enumerate(value):
-                    self.writer.add_scalar(f"{name}/{depth:02d}", one, step)
+                    if one is not None:
+                        self.writer.add_scalar(f"{name}/{depth:02d}", one, step)
             elif isinstance(value, (int, float)) and name not in ("step", "epoch"):
                 self.writer.add_scalar(name, value, step)
 

@@ -17,7 +17,8 @@ from oversmooth.steering.attach import never_run
 from oversmooth.steering.ramps import fill_strengths, hold_strengths
 from oversmooth.train.engine import failure
 from oversmooth.train.engine.ranks import Ranks
-from oversmooth.train.engine.smoothing import SmoothingProbe
+from oversmooth.train.engine.result import WatchSettings
+from oversmooth.train.engine.smoothing import Watcher
 from oversmooth.train.engine.step import Step
 from oversmooth.train.engine.task import Evaluation, Task
 
@@ -29,10 +30,10 @@ class Parts:
     model: nn.Module
     step: Step
     evaluation: Evaluation
-    monitor: SmoothingProbe | None
+    watcher: Watcher | None
 
 
-def build(task: Task, device: torch.device, ranks: Ranks, *, monitored: bool, compiled: bool | None) -> Parts:
+def build(task: Task, device: torch.device, ranks: Ranks, *, watch: WatchSettings, compiled: bool | None) -> Parts:
     """All parts, on the device, with the weights that the task's seed gives.
 
     Raises:
@@ -44,8 +45,8 @@ def build(task: Task, device: torch.device, ranks: Ranks, *, monitored: bool, co
     try:
         step = Step(task, model, device, ranks, compiled=compiled)
         evaluation = task.evaluation(model, device, compiled=compiled)
-        monitor = SmoothingProbe(task.recipe, model, task.probe(model, device), device) if monitored else None
-        return Parts(model, step, evaluation, monitor)
+        watcher = watch.watcher(task, model, device, watch.monitor) if watch.monitor else None
+        return Parts(model, step, evaluation, watcher)
     except torch.OutOfMemoryError:
         del model
         step = evaluation = None  # type: ignore[assignment]
@@ -64,9 +65,11 @@ class Reuse:
         self.reused = 0
         """How often something was taken over."""
 
-    def parts(self, task: Task, device: torch.device, ranks: Ranks, *, monitored: bool, compiled: bool | None) -> Parts:
+    def parts(
+        self, task: Task, device: torch.device, ranks: Ranks, *, watch: WatchSettings, compiled: bool | None
+    ) -> Parts:
         """As `build`."""
-        asked = (device, monitored, compiled)
+        asked = (device, watch.monitor, watch.watcher, compiled)
         if self._last is not None and ranks.world == 1:
             (parts, before), self._last = self._last, None
             if before == asked and _begin_again(parts.step, task):
@@ -74,7 +77,7 @@ class Reuse:
                 self.reused += 1
                 return parts
             del parts  # before others are built: two may not fit
-        parts = build(task, device, ranks, monitored=monitored, compiled=compiled)
+        parts = build(task, device, ranks, watch=watch, compiled=compiled)
         self._last = parts, asked
         return parts
 

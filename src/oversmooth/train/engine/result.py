@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from oversmooth.train.engine.recipe import BaseRecipe, Scores
+from oversmooth.train.engine.smoothing import MakesWatcher, SmoothingProbe
 
 OnNan = Literal["stop", "retry"]
 """What to do when a step is not finite: stop with a sentence, or go back to the last checkpoint with other draws."""
@@ -23,6 +24,8 @@ class WatchSettings:
     """Test every so many epochs, and after the last; None for 20 times in all, 0 for the last alone."""
     monitor: int = 50
     """Look at smoothing every so many steps; 0 for never."""
+    watcher: MakesWatcher = SmoothingProbe
+    """What looks: by default at tokens alone; `oversmooth.monitor.in_training` has the one that sees more."""
     save: float = 60.0
     """Seconds between checkpoints; one is also written after the first step, and when a run stops."""
     tensorboard: bool = False

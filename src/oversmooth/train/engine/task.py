@@ -64,6 +64,8 @@ class Probe:
     inputs: tuple[Any, ...]
     """The model's arguments, on the device."""
     blocks: Sequence[nn.Module]
+    part: nn.Module | None = None
+    """What holds the blocks and takes the same inputs, where that is a part of the model, steered by itself."""
 
 
 class Task(ABC):
@@ -128,7 +130,7 @@ class Task(ABC):
         """The same at every look of a run, and in every run on these data."""
 
     def look_at_weights(self, model: nn.Module) -> dict[str, list[float]]:  # noqa: ARG002 (most look at tokens alone)
-        """What is logged of the weights, by depth, whenever smoothing is looked at."""
+        """What is logged of the weights, by depth, in the looks that are made by default."""
         return {}
 
     @abstractmethod

@@ -61,9 +61,9 @@ class Run:
             checkpoint.tidy(folder)
         saved = None if folder is None else checkpoint.load(folder, self.recipe)
         self.reuse = Reuse() if reuse is None else reuse
-        parts = self.reuse.parts(task, device, ranks, monitored=bool(watch.monitor), compiled=compiled)
+        parts = self.reuse.parts(task, device, ranks, watch=watch, compiled=compiled)
         self.model, self.step = parts.model, parts.step
-        self.evaluation, self.monitor = parts.evaluation, parts.monitor
+        self.evaluation, self.watcher = parts.evaluation, parts.watcher
         facts: checkpoint.Facts = {} if saved is None else self._resume(saved)
         self.scores: Scores
         self.seconds, self.scores = float(facts.get("seconds", 0)), _scores(facts)
@@ -242,7 +242,7 @@ class Run:
         except SingularError as error:  # a graph cannot say so, and gives NaN
             raise failure.Diverged(f"step {self.step.done + 1:,}: {error}") from None
         if full:
-            self.model = self.step = self.evaluation = self.monitor = None  # type: ignore[assignment]
+            self.model = self.step = self.evaluation = self.watcher = None  # type: ignore[assignment]
             self.reuse.forget()
             raise failure.too_large(self.task, self.device)
         done = self.step.done
@@ -250,8 +250,8 @@ class Run:
             self._check()  # on a GPU once an epoch: asking makes it wait
             self._tell()
         due = self.watch.monitor and (done % self.watch.monitor == 0 or done in (1, self.step.total))
-        if self.monitor is not None and self.ranks.first and due:
-            row = {"step": done, **self.monitor.measure(), **self.task.look_at_weights(self.model)}
+        if self.watcher is not None and self.ranks.first and due and (seen := self.watcher.look(done)) is not None:
+            row = {"step": done, **seen}
             if self.smoothing is not None:
                 self._write(self.smoothing, row)
             self.looks.append(row)

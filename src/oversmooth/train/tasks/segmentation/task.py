@@ -98,7 +98,7 @@ class SegmentationTask(Task):
             top, left = ((length - side) // 2 for length in whole.shape[2:])
             middles.append(whole[:, :, top : top + side, left : left + side])
         normalise = Normalise(self.recipe.mean, self.recipe.std, device)
-        return Probe((normalise(torch.cat(middles)),), list(model.encoder.blocks))
+        return Probe((normalise(torch.cat(middles)),), list(model.encoder.blocks), model.encoder)
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"test_images": len(self.splits.test), "val_images": len(self.splits.val)}
