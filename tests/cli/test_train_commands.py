@@ -15,6 +15,8 @@ from support.commands import run
 from support.nightly import nightly
 from support.train_example import RECIPE, blobs, splits, train
 
+from oversmooth.monitor.history import History
+from oversmooth.monitor.names import LABELS, TOKENS
 from oversmooth.reproduce import cells, corruption, table_text
 from oversmooth.reproduce.filling import Running, fill
 from oversmooth.reproduce.status import status
@@ -24,6 +26,7 @@ from oversmooth.reproduce.tables.table3 import INTENSITIES, Table3
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
 from oversmooth.train.engine import checkpoint, lock, loop
+from oversmooth.train.engine import saved_model as saved
 from oversmooth.train.engine.parallel_runs import Job, run_many
 from oversmooth.train.tasks.images import recipe
 from oversmooth.train.tasks.images.corruptions import SEVERITIES
@@ -104,6 +107,25 @@ def test_language_begins_from_the_recipe_of_its_text(monkeypatch, capsys, tmp_pa
         assert given.key in capsys.readouterr().out
 
 
+def test_all_that_a_monitor_sees_is_in_the_history_and_can_be_watched(monkeypatch, capsys, tmp_path, cifar):
+    given = ("--variant", "sharpen", "--epochs", 1, "--warmup", 0, "--evaluate", 0, "--monitor", 10, *SMALL)
+    seen = {}
+    for look in ("tokens", "all"):
+        assert run(monkeypatch, "train", "--data", cifar, "-o", tmp_path / look, "--look", look, *given) == 0
+        seen[look] = History.load(tmp_path / look)
+    assert seen["tokens"].steps == seen["all"].steps == [1, 10, 20]
+    assert seen["tokens"].metrics == ["hfc_lfc", "cos", "abs_cos"]
+    assert {*TOKENS, "rho_smooth", "smoothing_share", "change_mlp", "room", "verified"} <= set(seen["all"].metrics)
+    models = [saved.read_file(tmp_path / look / loop.MODEL)[0] for look in seen]
+    assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
+    capsys.readouterr()
+    page = tmp_path / "film.html"
+    assert run(monkeypatch, "watch", tmp_path / "all", tmp_path / "tokens", "--html", page) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in seen["all"].metrics)
+    assert LABELS["rho_smooth"].split()[0] in page.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -134,6 +156,7 @@ def test_language_begins_from_the_recipe_of_its_text(monkeypatch, capsys, tmp_pa
         (("--device", "cuda"), "no GPU"),
         (("--data", "nowhere"), "no known data set"),
         (("--recipe", "nowhere.json"), "nowhere.json"),
+        (("--look", "closely"), "--look is 'closely'; choose tokens or all"),
     ],
 )
 def test_bad_options_leave_with_one_sentence(monkeypatch, capsys, tmp_path, cifar, options, said):

@@ -25,6 +25,7 @@ from oversmooth.train.tasks.segmentation import recipe as segmentation
 
 if TYPE_CHECKING:
     from oversmooth.train.engine.result import OnNan, Progress
+    from oversmooth.train.engine.smoothing import MakesWatcher
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _RECIPE, _MODEL, _RUN = "The recipe (defaults: those of --task images)", "The model", "The run"
@@ -111,6 +112,13 @@ def train(
     monitor: Annotated[
         int, typer.Option(help="Look at smoothing every so many steps; 0: never.", min=0, rich_help_panel=_RUN)
     ] = 50,
+    look: Annotated[
+        str,
+        typer.Option(
+            help="What looks see: tokens (HFC/LFC and cosines), or all that a Monitor sees, which takes longer.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "tokens",
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write for TensorBoard too.", rich_help_panel=_RUN)
     ] = False,
@@ -136,7 +144,7 @@ def train(
     Ctrl-C, or the end of --minutes, leaves a checkpoint; --resume goes on from it. So do SIGTERM and SIGUSR2, with exit
     code 75: start it again.
 
-    The directory gets log.jsonl (a line per epoch), smoothing.jsonl (HFC/LFC and cosines by depth) and, at the end,
+    The directory gets log.jsonl (a line per epoch), smoothing.jsonl (what --look says, by depth) and, at the end,
     model.safetensors (bf16, with its recipe). Several GPUs: torchrun --nproc-per-node 4 -m oversmooth train ...
 
     For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
@@ -151,7 +159,7 @@ def train(
         from oversmooth.train.tasks.registry import fitted, task_of
 
         changed = _changed(begun(task, quick, recipe, data), settings, augment)
-        when_nan = on_nan_named(on_nan)
+        when_nan, watcher = on_nan_named(on_nan), watcher_named(look)
         if asked_for()[0]:  # of the processes that torchrun started, one speaks
             out.quiet = err.quiet = True
         files.check_folder(output)  # before the data is read, which takes a while
@@ -169,7 +177,7 @@ def train(
                 folder=output,
                 resume=resume,
                 minutes=minutes,
-                watch=loop.WatchSettings(evaluate=evaluate, monitor=monitor, tensorboard=tensorboard),
+                watch=loop.WatchSettings(evaluate=evaluate, monitor=monitor, watcher=watcher, tensorboard=tensorboard),
                 progress=on_progress,
                 on_nan=when_nan,
                 force=force,
@@ -233,6 +241,18 @@ def on_nan_named(name: str) -> OnNan:
         if name == known:
             return known
     raise InputError(f"--on-nan is {name!r}; choose stop or retry")
+
+
+def watcher_named(look: str) -> MakesWatcher:
+    """What looks at a run while it trains."""
+    from oversmooth.monitor.in_training import MonitorWatcher
+    from oversmooth.safety.errors import InputError
+    from oversmooth.train.engine.smoothing import SmoothingProbe
+
+    watchers: dict[str, MakesWatcher] = {"tokens": SmoothingProbe, "all": MonitorWatcher}
+    if look not in watchers:
+        raise InputError(f"--look is {look!r}; choose tokens or all")
+    return watchers[look]
 
 
 def load(data: str, recipe: BaseRecipe = images.PAPER) -> Any:
