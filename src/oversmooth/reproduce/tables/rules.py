@@ -39,8 +39,9 @@ _NOTE = (
     "Smoothing eigenvalue, in % of cases; open: ties, and what is undecided; the rest sharpens. The first {images} "
     "test images, {few} of them with heads joined; models as their files have them, in bf16. HFC/LFC, cosine and "
     "effective rank of what enters the first block and of what leaves the last. As predicted: blocks in which one pass "
-    "of attention moved HFC/LFC to the side that its spectrum, all heads together, favours. What a case is, and on "
-    "what share the published ViT-Ti were trained, was not published."
+    "of attention moved HFC/LFC to the side that its spectrum, all heads together, favours; those where it is "
+    "undecided in every image are left out. What a case is, and on what share the published ViT-Ti were trained, was "
+    "not published."
 )
 
 
@@ -116,7 +117,7 @@ class RulesOfTable1(Table):
         for recipe in self.recipes():
             cell = kept.get(recipe) or next((c for r, c in kept.items() if r.title == recipe.title), None)
             if cell is not None:
-                rows.append([cell["title"], *_row(cell), self._whose()])
+                rows.append([_title(cell), *_row(cell), self._whose()])
         if not self.quick:
             for variant in VARIANTS:
                 name = self.model_name(variant)
@@ -160,6 +161,11 @@ def share_text(cell: Cell, rule: str) -> str:
     """What smooths, and what is open."""
     left = f"{undecided(cell, rule):.2f}"
     return f"{smoothing(cell, rule):.2f}" + ("" if left == "0.00" else f" ({left} open)")
+
+
+def _title(cell: Cell) -> str:
+    """With what was remarked of the model, such as that it is not the one of table 2."""
+    return f"{cell['title']}, {cell['remark']}" if cell.get("remark") else str(cell["title"])
 
 
 def _row(cell: Cell) -> list[str]:
