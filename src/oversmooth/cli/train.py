@@ -145,7 +145,7 @@ def train(
     code 75: start it again.
 
     The directory gets log.jsonl (a line per epoch), smoothing.jsonl (what --look says, by depth) and, at the end,
-    model.safetensors (bf16, with its recipe). Several GPUs: torchrun --nproc-per-node 4 -m oversmooth train ...
+    model.safetensors (bf16, with its recipe). Several GPUs: torchrun --nproc-per-node 4 -m -- oversmooth train ...
 
     For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
     """

@@ -6,13 +6,18 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import nn
 
 _PLAIN, _TENSOR, _GENERATOR = "plain", "tensor", "generator"
+_KINDS: dict[str, tuple[type, ...]] = {
+    _PLAIN: (bool, int, float, complex, str, type(None)),
+    _TENSOR: (torch.Tensor,),
+    _GENERATOR: (torch.Generator,),
+}
 _LARGE = 2**24
 """Bytes of a tensor that is copied though it is no buffer: larger ones are caches, which a pass fills anew."""
 
@@ -111,7 +116,7 @@ def _attributes(modules: list[nn.Module]) -> Iterator[None]:
     for module in modules:
         plain: dict[str, Any] = {}
         for name, value in module.__dict__.items():
-            kind = _kind(value.__class__)
+            kind = _kind_of(value)
             if kind in (_PLAIN, _TENSOR):
                 plain[name] = value
             if kind == _TENSOR and _is_copied(value):
@@ -137,14 +142,18 @@ def _names(module: nn.Module) -> tuple[list[str], ...]:
     return list(module._parameters), list(module._modules), list(module._buffers)
 
 
-@cache
+def _kind_of(value: Any) -> str:
+    """Which of the things that are put back an attribute is; "" for none."""
+    try:
+        return _kind(value.__class__)
+    except (AttributeError, TypeError):  # one that has no class to ask, or none that can be remembered
+        return next((kind for kind, types in _KINDS.items() if isinstance(value, types)), "")
+
+
+@lru_cache(maxsize=1024)
 def _kind(of: type) -> str:
-    """Which of the things that are put back an attribute is; asked once of every type, as torch answers slowly."""
-    if issubclass(of, torch.Tensor):
-        return _TENSOR
-    if issubclass(of, torch.Generator):
-        return _GENERATOR
-    return _PLAIN if issubclass(of, (bool, int, float, complex, str, type(None))) else ""
+    """Asked once of every type, as torch answers slowly."""
+    return next((kind for kind, types in _KINDS.items() if issubclass(of, types)), "")
 
 
 def _is_copied(value: torch.Tensor) -> bool:

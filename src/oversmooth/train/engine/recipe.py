@@ -136,7 +136,8 @@ class BaseRecipe(ABC):
         So a field that is added later, with the default that stands for what was done before, renames no cell.
         """
         usual = _leaves(type(self)().to_dict())
-        differs = {name: value for name, value in _leaves(self.to_dict()).items() if usual.get(name, ...) != value}
+        own = _leaves(type(self).from_dict(self.to_dict()).to_dict())  # where 1 is 1.0
+        differs = {name: value for name, value in own.items() if usual.get(name, ...) != value}
         if self.task_name != FIRST_TASK:
             differs[TASK] = self.task_name
         return hashlib.sha256(json.dumps(differs, sort_keys=True).encode()).hexdigest()[:12]

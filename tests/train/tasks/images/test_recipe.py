@@ -127,3 +127,4 @@ def test_a_whole_number_names_the_recipe_that_it_is():
     """JSON that was written by hand: 1 is 1.0."""
     for name in ("lr", "clip"):
         assert Recipe.from_dict({name: 2}).key == Recipe.from_dict({name: 2.0}).key != Recipe().key
+        assert replace(PAPER, **{name: 2}).key == replace(PAPER, **{name: 2.0}).key
