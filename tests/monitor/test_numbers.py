@@ -168,6 +168,16 @@ def test_a_steered_model_shows_its_strength_its_room_and_whether_promises_hold()
     assert "strength" not in oversmooth.Monitor(sharp, probe=watched.probe(), steering=False).look(1)
 
 
+def test_promises_are_looked_at_every_so_often_and_strengths_always():
+    sharp, soft = (watched.Known(depth=2).eval() for _ in range(2))
+    steer(sharp, Spectral("sharpen"))
+    steer(soft, NeuTRENO(0.4))
+    rare = oversmooth.Monitor(sharp, probe=watched.probe(), every=1, steering=3)
+    assert ["room" in rare.look(step) for step in range(1, 8)] == [True, False, False, True, False, False, True]
+    rare = oversmooth.Monitor(soft, probe=watched.probe(), every=1, steering=3)
+    assert all("strength" in rare.look(step) for step in range(1, 5))
+
+
 def test_blocks_that_share_their_weights_are_as_many_depths_as_they_run():
     class Shared(nn.Module):
         def __init__(self):

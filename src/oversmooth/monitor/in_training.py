@@ -45,6 +45,7 @@ class MonitorWatcher:
             parts=RARELY,
             spectra=RARELY,
             dominance=RARELY,
+            steering=RARELY,
             together=False,  # the first process looks alone
         )
 

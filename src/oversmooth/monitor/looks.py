@@ -267,8 +267,13 @@ def _spectrum(model: nn.Module, layer: AttentionLayer) -> tuple[float, float, fl
         return float(negative), float((layer.keep + values).abs().max()), float(joined_asymmetry(W_V, W_O))
 
 
-def steering(eyes: Eyes) -> dict[str, list[float | None] | float]:
-    """Of a steered model: the strength in every block, the distance to the flip, and whether every promise holds."""
+def steering(eyes: Eyes, promises: bool) -> dict[str, list[float | None] | float]:
+    """Of a steered model: the strength in every block.
+
+    Args:
+        eyes: the model.
+        promises: whether to look at the distance to the flip, and whether every promise holds, which takes eigenvalues.
+    """
     record = steering_of(eyes.model)
     if record is None:
         return {}
@@ -283,7 +288,7 @@ def steering(eyes: Eyes) -> dict[str, list[float | None] | float]:
             strengths[index] = plain(math.fsum(known) / len(known))
     if any(value is not None for value in strengths):
         found["strength"] = strengths
-    if record.reparametrized:
+    if promises and record.reparametrized:
         checked = verify(eyes.model)
         rooms: list[float | None] = [None] * len(layers)
         for check in checked.layers:

@@ -62,7 +62,8 @@ class Monitor:
         joined: ρ_smooth and ρ_rough of all heads together, for the probe's first input, in every so many looks; 0:
             never. A thread computes them on copies, and they are in the first look after it is done, with the step they
             are of as ``joined_step``.
-        steering: of a steered model, strength, distance to the flip and whether promises hold.
+        steering: of a steered model, its strength in every look, and distance to the flip and whether promises hold in
+            every so many; 0: never.
         gradients: norm of the gradient after each block and its share of HFC in every so many looks; 0: never. From
             the passing batch, or from a probe that comes with a loss.
         loss: a function of (what the model gives, the probe), where the model does not give a loss itself.
@@ -94,7 +95,7 @@ class Monitor:
         spectra: int = 0,
         dominance: int = 0,
         joined: int = 0,
-        steering: bool = True,
+        steering: int = 1,
         gradients: int = 0,
         loss: Callable[[Any, Any], Tensor] | None = None,
         alarms: Alarm | Iterable[Alarm] = (),
@@ -114,7 +115,7 @@ class Monitor:
             together=together, scaler=scaler,
         )  # fmt: skip
         self.every, self.tokens, self.ranks, self.cadences = wanted.every, wanted.tokens, wanted.ranks, wanted.cadences
-        self.steering, self.together = wanted.steering, wanted.together
+        self.together = wanted.together
         self.sinks = Guarded(wanted.sinks, self._warn)
         self.alarms = [alarm.fresh() for alarm in wanted.alarms]
         self.steps = 0 if start is None else arguments.whole(start, "start")
@@ -278,8 +279,8 @@ class Monitor:
                 self._guarded(lambda: self._joined.begin(eyes, self.probe, step))  # type: ignore[arg-type]
         if due["spectra"]:
             found |= self._part(lambda _: looks.in_full_precision(lambda: looks.spectra(eyes)))
-        if self.steering and steered_as(eyes.model) is not None:
-            found |= self._part(lambda _: looks.in_full_precision(lambda: looks.steering(eyes)))
+        if self.cadences["steering"] and steered_as(eyes.model) is not None:
+            found |= self._part(lambda _: looks.in_full_precision(lambda: looks.steering(eyes, due["steering"])))
         self._check_trained()
         return {"step": step, **{name: _plain(value) for name, value in found.items()}}
 

@@ -22,9 +22,9 @@ _OF_CADENCES = {
     "spectra": ("negative_share", "rho_smooth", "asymmetry"),
     "dominance": ("smoothing_share",),
     "joined": ("joined_rho_smooth", "joined_rho_rough"),
+    "steering": ("strength", "room", "verified"),
     "gradients": ("gradient_norm", "gradient_hfc"),
 }
-_OF_STEERING = ("strength", "room", "verified")
 _OF_TRAINERS = (
     "blocks", "tokens", "ranks", "parts", "spectra", "dominance", "joined", "steering", "gradients", "loss", "alarms",
     "sinks", "name", "stack", "heads", "together", "scaler",
@@ -42,8 +42,7 @@ class Wanted:
     ranks: int
     """Inputs whose ranks are computed; 0 where none is asked for."""
     cadences: dict[str, int]
-    """Looks between parts, spectra, dominance, joined spectra and gradients; 0: never."""
-    steering: bool
+    """Looks between parts, spectra, dominance, joined spectra, promises of steering and gradients; 0: never."""
     alarms: list[Alarm]
     sinks: list[Sink]
     together: bool | None
@@ -51,8 +50,7 @@ class Wanted:
     @property
     def metrics(self) -> set[str]:
         """The names of all that may be seen."""
-        seen = {name for what, names in _OF_CADENCES.items() if self.cadences[what] for name in names}
-        return {*self.tokens, *seen, *(_OF_STEERING if self.steering else ())}
+        return {*self.tokens, *(name for what, names in _OF_CADENCES.items() if self.cadences[what] for name in names)}
 
 
 def checked(
@@ -66,7 +64,7 @@ def checked(
     dominance: Any = 0,
     joined: Any = 0,
     gradients: Any = 0,
-    steering: Any = True,
+    steering: Any = 1,
     loss: Callable[..., Any] | None = None,
     alarms: Any = (),
     sinks: Any = (),
@@ -76,7 +74,8 @@ def checked(
     """The settings of a `Monitor`, each refused in a sentence if it will not do."""
     given = _metrics(tokens)
     cadences = {
-        "parts": parts, "spectra": spectra, "dominance": dominance, "joined": joined, "gradients": gradients,
+        "parts": parts, "spectra": spectra, "dominance": dominance, "joined": joined, "steering": steering,
+        "gradients": gradients,
     }  # fmt: skip
     wanted = Wanted(
         every=arguments.whole(every, "every", least=1),
@@ -84,7 +83,6 @@ def checked(
         tokens=given,
         ranks=arguments.whole(ranks, "ranks") if set(given) & set(RANKS) else 0,
         cadences={what: _cadence(looks, what) for what, looks in cadences.items()},
-        steering=arguments.flag(steering, "steering"),
         alarms=alarms_module.checked(alarms),
         sinks=sinks_module.checked(sinks),
         together=None if together is None else arguments.flag(together, "together"),
