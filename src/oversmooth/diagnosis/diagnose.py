@@ -34,6 +34,7 @@ from oversmooth.observe.feed import Given, Runner
 from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.precision import float32_products
 
 OnProgress = Callable[[int, int | None, str], None]
 """Called with (inputs done, inputs in all if known, the current step)."""
@@ -41,6 +42,7 @@ MOST_BLOCKS = 10_000
 """Limit of blocks to extrapolate over: each of them is run."""
 
 
+@float32_products("highest")  # what is computed of weights has float32's rounding, as errors and verdicts assume
 def diagnose(
     model: nn.Module | Loaded | str | Path,
     inputs: Given | Iterable[Given] | None = None,

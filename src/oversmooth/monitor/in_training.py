@@ -6,8 +6,6 @@ trainer decides when to look and writes what is seen, as with its own looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,17 +51,6 @@ class MonitorWatcher:
         """A row of the monitor's history, without its step; None where it failed, which a warning says once."""
         # What is due is decided by the step alone, in a run that goes on or goes back too; the trainer keeps the rows.
         self.monitor.restart(None, step - 1)
-        with _exact_products(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
             row = self.monitor.look(step)
         return None if row is None else {name: value for name, value in row.items() if name != "step"}
-
-
-@contextmanager
-def _exact_products() -> Iterator[None]:
-    """float32 as it is: a GPU that trains may round products to TF32, by which eigenvalues near 0 change sides."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

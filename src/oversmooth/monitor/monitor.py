@@ -27,6 +27,7 @@ from oversmooth.monitor.sinks import Guarded
 from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.precision import float32_products
 
 
 class Monitor:
@@ -247,6 +248,7 @@ class Monitor:
         self._guarded(lambda: self._keep(row))
         return row
 
+    @float32_products("highest")
     def _seen(self, step: int) -> Row:
         nth, eyes, self._looks = self._looks, self.eyes, self._looks + 1
         due = {what: bool(looks_) and nth % looks_ == 0 for what, looks_ in self.cadences.items()}

@@ -25,6 +25,7 @@ from oversmooth.observe.feed import Given, Runner
 from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, about
+from oversmooth.safety.precision import float32_products
 from oversmooth.steering.methods.neutreno import NeuTRENO
 from oversmooth.theory.operators import AttentionOperator
 from oversmooth.theory.shifted import ShiftedDominance, shifted_dominance
@@ -105,6 +106,7 @@ class Suggestion:
         return self.reason
 
 
+@float32_products("highest")
 def suggest(
     model: nn.Module,
     inputs: Given | Iterable[Given],

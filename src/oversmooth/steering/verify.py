@@ -6,10 +6,12 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.precision import float32_products
 from oversmooth.steering.promises import Verification, kept
 from oversmooth.steering.record import steering_of
 
 
+@float32_products("highest")
 def verify(model: nn.Module, attention: dict[str, Tensor] | None = None) -> Verification:
     """Compute the spectra that steering promised, and report what does not hold.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from oversmooth.safety import precision
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder
 from oversmooth.train.engine import checkpoint, lock, logs
@@ -153,16 +154,6 @@ def device_named(name: str | torch.device | None) -> torch.device:
     return device
 
 
-@contextmanager
-def _tensor_cores() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def float32_products(device: torch.device) -> Any:
     """What autocast leaves in float32 may use tensor cores on a GPU."""
-    return _tensor_cores() if device.type == "cuda" else nullcontext()
+    return precision.float32_products("high") if device.type == "cuda" else nullcontext()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.precision import float32_products
 from oversmooth.train.tasks.images.corruptions.draws import CorruptionDraws
 
 ATTACKS = ("fgsm", "pgd")
@@ -267,21 +268,20 @@ class _Attacked:
 def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
     """The model as it evaluates, gradients exact; all of it as it was afterwards."""
     training = [(module, module.training) for module in model.modules()]
-    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    cudnn = torch.backends.cudnn.allow_tf32
     gpus = [device] if device.type == "cuda" else []
     with (
         torch.random.fork_rng(devices=gpus),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast(device.type, enabled=False),
+        float32_products("highest"),
     ):
         try:
-            torch.set_float32_matmul_precision("highest")
             torch.backends.cudnn.allow_tf32 = False
             model.eval()
             yield
         finally:
-            torch.set_float32_matmul_precision(matmul)
             torch.backends.cudnn.allow_tf32 = cudnn
             for module, flag in training:
                 module.training = flag
