@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -32,7 +33,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.xdist_group("trainer")
 def test_readme_runs_in_order_in_one_session(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not NIGHTLY:  # what README prints does not show the extrapolation, which takes half of the time
-        monkeypatch.setitem(oversmooth.diagnose.__kwdefaults__, "depth", 0)
+        monkeypatch.setitem(inspect.unwrap(oversmooth.diagnose).__kwdefaults__, "depth", 0)
     printed = run_python(ROOT / "README.md")
     shown = [(out, expected) for out, expected in printed if expected]
     assert shown, "README shows no output"
