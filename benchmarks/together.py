@@ -34,10 +34,25 @@ from oversmooth.train.tasks.images.build import model_of
 from oversmooth.train.tasks.images.recipe import Recipe
 
 _AT_ONCE = 20  # steps between looks at the clock
-_LONGEST = 600  # seconds for the slowest to be built
+_ATTENTIONS = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+_LONGEST = 600 * len(_ATTENTIONS)  # seconds for the slowest to be built, whose attention is tried one by one
 
 
-def stacked(recipe: Recipe, seeds: int, device: torch.device) -> Callable[[], None]:
+def first_stacked(recipe: Recipe, seeds: int, device: torch.device) -> tuple[Callable[[], None], str]:
+    """The step of `stacked` with the first attention that compiles when mapped, and which that is.
+
+    cuDNN's, which our own step has, does not in torch 2.11.
+    """
+    for attention in _ATTENTIONS:
+        try:
+            return stacked(recipe, seeds, device, attention), attention.name
+        except Exception as error:  # whatever a compiler says
+            print(f"{seeds} seeds in one program with {attention.name}: {type(error).__name__}: {error}"[:2000])
+            torch.compiler.reset()
+    raise SystemExit("no attention compiles when mapped over seeds")
+
+
+def stacked(recipe: Recipe, seeds: int, device: torch.device, attention: SDPBackend) -> Callable[[], None]:
     """One step of so many seeds: their losses are added, and no weight of one is in the loss of another."""
     models = [model_of(replace(recipe, seed=seed)).to(device) for seed in range(seeds)]
     weights, _ = stack_module_state(models)
@@ -59,14 +74,17 @@ def stacked(recipe: Recipe, seeds: int, device: torch.device) -> Callable[[], No
     forward = compiled(losses) if on_gpu else losses
 
     def step() -> None:
-        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-            loss = forward(weights, images, labels).sum()  # compiled and mapped, cuDNN's attention fails in torch 2.11
+        with sdpa_kernel(attention):
+            loss = forward(weights, images, labels).sum()
         loss.backward()
         clip_each(list(weights.values()), recipe.clip or float("inf"))
         optimiser.step()
         optimiser.zero_grad()
 
-    return captured(step) if on_gpu else step
+    if on_gpu:
+        return captured(step)
+    step()
+    return step
 
 
 def clip_each(weights: list[nn.Parameter], most: float) -> None:
@@ -102,13 +120,17 @@ def work(number: int, most: int, seconds: float, barrier: Barrier, answers: Any)
     torch.set_num_threads(1)
     recipe = settings(device)
     stacks = number == most
-    step = stacked(recipe, most, device) if stacks else endless(our_step(recipe, device))
+    attention = ""
+    if stacks:
+        step, attention = first_stacked(recipe, most, device)
+    else:
+        step = endless(our_step(recipe, device))
     few = _AT_ONCE if device.type == "cuda" else 1
     for together in range(1, most + 2):
         barrier.wait(_LONGEST)
         if stacks if together > most else number < together:
             seeds = most if stacks else 1
-            answers.put((together, seeds * recipe.batch * speed(step, seconds, few)))
+            answers.put((together, seeds * recipe.batch * speed(step, seconds, few), attention))
         barrier.wait(_LONGEST)
 
 
@@ -127,7 +149,7 @@ def main() -> None:
     for process in processes:
         process.start()
     expected = options.most * (options.most + 1) // 2 + 1
-    rows: list[tuple[int, float]] = []
+    rows: list[tuple[int, float, str]] = []
     while len(rows) < expected:
         try:
             rows.append(answers.get(timeout=1))
@@ -136,14 +158,14 @@ def main() -> None:
                 raise SystemExit("a process ended early; its error stands above") from None
     for process in processes:
         process.join()
-    speeds = {together: sum(each for at, each in rows if at == together) for together in range(1, options.most + 1)}
-    one_program = next(each for at, each in rows if at > options.most)
+    speeds = {together: sum(each for at, each, _ in rows if at == together) for together in range(1, options.most + 1)}
+    one_program, attention = next((each, attention) for _, each, attention in rows if attention)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(f"{'at once':>8s} {'images/s':>10s} {'of one':>7s}   ({device})")
     for together, each in speeds.items():
         print(f"{together:8d} {each:10,.0f} {each / speeds[1]:7.2f}")
     of_one = one_program / speeds[1]
-    print(f"{options.most} seeds in one program: {one_program:,.0f} images/s, {of_one:.2f} of one run")
+    print(f"{options.most} seeds in one program: {one_program:,.0f} images/s, {of_one:.2f} of one run ({attention})")
     if options.json:
         facts = {
             "device": device,
@@ -152,6 +174,7 @@ def main() -> None:
             "ratios": {str(at): round(each / speeds[1], 4) for at, each in speeds.items()},
             "seeds in one program": {
                 "seeds": options.most,
+                "attention": attention,
                 "images per second": round(one_program, 1),
                 "ratio": round(of_one, 4),
             },

@@ -74,6 +74,7 @@ def work(ranks, name):
         "together": Watch(probe=probe + dist.get_rank(), together=True),
         "first alone": Watch(probe=probe, only=0),
         "passing": Watch(early=True, passing=True, together=True),
+        "joined": Watch(probe=probe, joined=1, dominance=1, together=True),
     }
     found = {}
     for kind, sharded in (("ddp", False), ("fsdp", True)):
@@ -97,8 +98,8 @@ def two(tmp_path_factory):
 
 
 CASES = [
-    ("ddp", "probe"), ("ddp", "together"), ("ddp", "first alone"), ("ddp", "passing"), ("buffers", "probe"),
-    ("fsdp", "probe"), ("fsdp", "together"), ("fsdp", "passing"),
+    ("ddp", "probe"), ("ddp", "together"), ("ddp", "first alone"), ("ddp", "passing"), ("ddp", "joined"),
+    ("buffers", "probe"), ("fsdp", "probe"), ("fsdp", "together"), ("fsdp", "passing"), ("fsdp", "joined"),
 ]  # fmt: skip
 
 
@@ -113,7 +114,15 @@ def test_bit_for_bit_in_two_processes(two, kind, way):
 
 
 @pytest.mark.parametrize(
-    ("kind", "way"), [("ddp", "together"), ("ddp", "passing"), ("fsdp", "probe"), ("fsdp", "passing")]
+    ("kind", "way"),
+    [
+        ("ddp", "together"),
+        ("ddp", "passing"),
+        ("ddp", "joined"),
+        ("fsdp", "probe"),
+        ("fsdp", "passing"),
+        ("fsdp", "joined"),
+    ],
 )
 def test_every_rank_has_the_same_numbers(two, kind, way):
     assert two[0][kind][way]["rows"] == two[1][kind][way]["rows"]
@@ -124,3 +133,15 @@ def test_spectra_of_sharded_weights_are_those_of_the_whole(two):
     whole, sharded = two[0]["ddp"]["probe"]["rows"][0], two[0]["fsdp"]["probe"]["rows"][0]
     for name in ("negative_share", "rho_smooth", "asymmetry", "cos", "change_attention"):
         assert sharded[name] == pytest.approx(whole[name], rel=1e-3, abs=1e-4)
+
+
+def test_joined_spectra_of_sharded_weights_are_those_of_the_whole(two):
+    """Threads of both processes are waited for: what the first look began is in the second, with its step."""
+    whole, sharded = (two[0][kind]["joined"]["rows"] for kind in ("ddp", "fsdp"))
+    for rows in (whole, sharded):
+        assert [row.get("joined_step") for row in rows] == [None, 1, 2]
+    for name in ("joined_rho_smooth", "joined_rho_rough"):
+        assert len(whole[1][name]) == 2
+        assert all(value > 0 for value in whole[1][name])
+        assert sharded[1][name] == pytest.approx(whole[1][name], rel=1e-3)
+    assert sharded[0]["smoothing_share"] == whole[0]["smoothing_share"]

@@ -6,7 +6,7 @@ import weakref
 import pytest
 from torch import nn
 
-from oversmooth.observe.untouched import untouched
+from oversmooth.observe.untouched import in_eval_mode, untouched
 
 
 class Unhashable(type):
@@ -48,3 +48,41 @@ def test_classes_of_attributes_are_let_go():
     del model
     gc.collect()
     assert kept[0]() is None
+
+
+def test_a_module_that_answers_for_its_own_train_flag_is_asked():
+    """Its flag is a property, which tells a module that torch does not know of."""
+
+    class Hides(nn.Module):
+        def __init__(self):
+            super().__init__()
+            object.__setattr__(self, "hidden", nn.Dropout(0.5))
+            self.training = True
+
+        @property
+        def training(self):
+            return self.hidden.training
+
+        @training.setter
+        def training(self, flag):
+            if "hidden" in self.__dict__:
+                self.hidden.train(flag)
+
+    model = Hides()
+    model.__dict__["training"] = True
+    with in_eval_mode(model):
+        assert not model.hidden.training
+        assert model.__dict__["training"]
+    assert model.hidden.training
+    with untouched(model):
+        assert not model.hidden.training
+    assert model.hidden.training
+
+
+def test_flags_of_usual_modules_are_put_back_each():
+    model = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3)))
+    model[1][0].eval()
+    flags = [module.training for module in model.modules()]
+    with untouched(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == flags

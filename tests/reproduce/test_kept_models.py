@@ -18,6 +18,7 @@ from support.train_example import RECIPE, splits
 from oversmooth.reproduce import cells, costs, model_archive, provenance, status, verify
 from oversmooth.reproduce.filling import Running, fill
 from oversmooth.reproduce.table_registry import all_tables
+from oversmooth.reproduce.tables import variants
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine.recipe import read_recipe
 from oversmooth.train.tasks.images.evaluate import Evaluator
@@ -143,6 +144,19 @@ def test_a_cell_is_verified_and_a_wrong_one_is_not(kept, monkeypatch, capsys):
     spoilt.write_text(before)
 
 
+def test_a_segmenter_is_verified_by_its_validation_whatever_its_cell_calls_it(tmp_path):
+    recipe, data = replace(segmentation_example.RECIPE, epochs=1), segmentation_example.splits()
+    assert fill([recipe], data, tmp_path, "segmentation", Running(device="cpu"))
+    cell = cells.read(cells.cell_path(tmp_path, "segmentation", recipe))
+    assert cell["rounded"].keys() == {"miou_val", "pixel_accuracy_val"}
+    before = {**cell, "rounded": {name.removesuffix("_val"): value for name, value in cell["rounded"].items()}}
+    file = verify.model_of(cell, tmp_path)
+    for one in (cell, before):
+        checked = verify.verify(one, file, data, device="cpu")
+        assert {f.score: f.recorded for f in checked.figures} == cell["rounded"]
+        assert checked.agrees
+
+
 def test_what_cannot_be_verified_says_why(kept, tmp_path):
     with pytest.raises(InputError, match="there is no cell 'abc'"):
         verify.find_cell("abc", kept)
@@ -217,6 +231,37 @@ def test_costs_are_those_of_the_likest_run():
     assert costs.cost(PAPER, []) is None
     assert costs.cost(replace(PAPER, data="cifar10"), runs) is None  # of which there may be more or less
     assert costs.total([PAPER], []) is None
+
+
+def test_runs_that_shared_a_device_count_where_none_had_it_alone(tmp_path):
+    some = replace(PAPER, share=0.1)
+    deep, elsewhere = replace(some, shape=replace(PAPER.shape, depth=24)), replace(PAPER, data="cifar10")
+    for recipe, times in (
+        (some, {"seconds": 120}),
+        (deep, {"seconds": 840, "at_once": 4}),
+        (elsewhere, {"seconds": 720, "at_once": 4}),
+    ):
+        named = {"table": "table2", "title": recipe.title, "accuracy": 0.5, "hardware": "GPU", "day": "2026-01-01"}
+        cells.write(tmp_path / "table2" / f"{recipe.key}.json", {**named, **times, "recipe": recipe.to_dict()})
+    runs = costs.measured(tmp_path, "GPU")
+    assert costs.cost(deep, runs) == pytest.approx(4.0)
+    assert costs.cost(elsewhere, runs) == pytest.approx(3.0)
+    slow = {"table": "old", "title": "", "accuracy": 0.5, "hardware": "slow", "day": "2026-01-01", "seconds": 6000}
+    cells.write(tmp_path / "old" / f"{elsewhere.key}.json", {**slow, "recipe": elsewhere.to_dict()})
+    assert costs.cost(elsewhere, costs.measured(tmp_path, "GPU")) == pytest.approx(3.0)  # of this machine first
+
+
+def test_a_last_cell_that_runs_alone_says_nothing_of_others(tmp_path):
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", at_once=4, keep_models=False))
+    assert "at_once" not in json.loads(cells.cell_path(tmp_path, "table2", SHORT).read_text())
+
+
+def test_minutes_of_runs_that_had_the_device_for_themselves_come_first():
+    alone, shared = {"seconds": 120.0}, {"seconds": 420.0, "at_once": 4}
+    assert variants.minutes([]) == "–"
+    assert variants.minutes([alone, shared]) == "2.0"
+    assert variants.minutes([shared]) == "7.0, 4 at once"
+    assert variants.minutes([alone, {"seconds": 180.0}]) == "2.0 to 3.0"
 
 
 def test_status_lists_what_is_missing_with_its_minutes():

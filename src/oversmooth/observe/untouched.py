@@ -18,6 +18,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     _TENSOR: (torch.Tensor,),
     _GENERATOR: (torch.Generator,),
 }
+_OWN = frozenset(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict))
+"""What torch keeps of every module: hooks, and what is put back by other ways."""
 _LARGE = 2**24
 """Bytes of a tensor that is copied though it is no buffer: larger ones are caches, which a pass fills anew."""
 
@@ -80,9 +82,14 @@ def _in_eval_mode(modules: list[nn.Module]) -> Iterator[None]:
 
 
 def _set_training(modules: list[nn.Module], flags: list[bool]) -> None:
-    """Not by train(), which some models override; only where it changes, as setting is slow."""
+    """Not by train(), which some models override; only where it changes, and past torch's own slow way to set."""
     for module, flag in zip(modules, flags, strict=True):
-        if module.training != flag:
+        if module.training == flag:
+            continue
+        plain = "training" in module.__dict__ and not hasattr(type(module), "training")
+        if plain and type(module).__setattr__ is nn.Module.__setattr__:
+            module.__dict__["training"] = flag
+        else:
             module.training = flag
 
 
@@ -116,6 +123,8 @@ def _attributes(modules: list[nn.Module]) -> Iterator[None]:
     for module in modules:
         plain: dict[str, Any] = {}
         for name, value in module.__dict__.items():
+            if name in _OWN:  # most of them, and none is a number, text or a tensor
+                continue
             kind = _kind_of(value)
             if kind in (_PLAIN, _TENSOR):
                 plain[name] = value

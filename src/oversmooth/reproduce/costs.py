@@ -1,7 +1,8 @@
 """What a missing cell costs, in minutes, by what its likes took: scaled by steps, blocks and tokens.
 
-The likeness is the recipe's: the cell of fewest differences that was measured, and of equals the quickest, which ran
-alone. A guess, and said to be: it knows nothing of compiling, nor of what else the machine does.
+The likeness is the recipe's: the cell of fewest differences that was measured, and of equals the quickest. Runs that
+shared a device count only where none had it alone, and then by their share. A guess, and said to be: it knows nothing
+of compiling, nor of what else the machine does.
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ class Measured:
 
 def measured(results: Path, hardware: str = "") -> list[Measured]:
     """Every cell of a training run. hardware: of this machine alone, where any was measured there."""
-    cells = [cell for folder in _folders(results) for cell in _readable(folder)]
-    runs = [Measured(read_recipe(c["recipe"]), c["seconds"] / 60, c["hardware"]) for c in cells if c.get("seconds")]
-    return [run for run in runs if run.hardware == hardware] or runs
+    cells = [cell for folder in _folders(results) for cell in _readable(folder) if cell.get("seconds")]
+    cells = [cell for cell in cells if cell["hardware"] == hardware] or cells
+    runs = [(read_recipe(cell["recipe"]), cell, cell.get("at_once", 1)) for cell in cells]
+    alone = {(type(recipe), _data(recipe)) for recipe, _, at_once in runs if at_once == 1}
+    return [
+        Measured(recipe, cell["seconds"] / 60 / at_once, cell["hardware"])
+        for recipe, cell, at_once in runs
+        if at_once == 1 or (type(recipe), _data(recipe)) not in alone
+    ]
 
 
 def cost(recipe: BaseRecipe, runs: Iterable[Measured]) -> float | None:

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,8 @@ def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder
     with one_writer(results, running):
         _tidy(recipes, results, folder)
         jobs = [Job(recipe, work_folder(results, recipe)) for recipe in missing(recipes, results, folder)]
-        if running.at_once > 1 and len(jobs) > 1:
+        running = replace(running, at_once=max(1, min(running.at_once, len(jobs))))
+        if running.at_once > 1:
             return _fill_at_once(jobs, data, results, folder, running)
         reuse = loop.Reuse()
         for job in jobs:
@@ -163,6 +164,7 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
         "data_sha256": data_hash(task.data()),
         "seconds": round(result.seconds, 1),
         "minutes": round(result.seconds / 60, 2),
+        **({"at_once": running.at_once} if running.at_once > 1 else {}),
         per_s: round(statistics.median(speeds), 1) if speeds else None,
         "recipe": job.recipe.to_dict(),
         **provenance(device),

@@ -19,7 +19,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.components import components
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
-from oversmooth.theory.small_matrices import eigenvalues, finite, lapack
+from oversmooth.theory.small_matrices import eigenvalues, finite, lapack, one_core_each
 from oversmooth.theory.weights import check_weights, head_spectrum, smaller_product
 from oversmooth.theory.words import Words, nested
 
@@ -34,6 +34,7 @@ DEFECTIVE = 0.05
 ROUNDINGS = 4.0
 """The error of a softmax in units in the last place: of its exponentials, their sum and the quotient."""
 _POINTS = 128  # at most this many inverses for one proof
+_AT_ONCE = 8  # of them, on one core
 _SQUARINGS = 6
 _CRITICAL = 16  # at most this many eigenvalues near the edge, for discs to be scaled
 _EPS = torch.finfo(torch.float64).eps
@@ -151,6 +152,10 @@ def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
     begin = (torch.arange(8, dtype=torch.float64) * (math.pi / 4)).repeat(len(centre))
     width = torch.full_like(begin, math.pi / 4)
     eye = torch.eye(len(B), dtype=torch.complex128, device=B.device)
+
+    def size_of_inverse(z: Tensor) -> Tensor:
+        return torch.linalg.matrix_norm(torch.linalg.inv_ex(z[:, None, None] * eye - B).inverse)
+
     left = _POINTS
     while len(at):
         z = centre[at] + torch.polar(radius[at], begin + width / 2)
@@ -163,8 +168,8 @@ def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
         left -= len(at)
         if left < 0:
             return False
-        inverse = torch.linalg.inv_ex(z[:, None, None] * eye - B).inverse
-        sigma = (1 / torch.linalg.matrix_norm(inverse)).nan_to_num(nan=0.0) - blur[at]
+        inverses = torch.cat(list(one_core_each(size_of_inverse, z.split(_AT_ONCE))))
+        sigma = (1 / inverses).nan_to_num(nan=0.0) - blur[at]
         if bool(((sigma <= 0) & (over <= _EPS * region.rho)).any()):
             return False
         open_ = torch.maximum(sigma, over / steep) < needed

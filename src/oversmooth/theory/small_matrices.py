@@ -5,12 +5,12 @@ and are shared among threads: torch releases the interpreter while LAPACK works.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
-from threading import Barrier
+from threading import Barrier, Lock, local
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -25,8 +25,11 @@ Result = TypeVar("Result")
 _WORTH_SHARING = 128
 # From this many matrices on, and up to this size, a GPU is ahead of the CPU.
 _WORTH_A_KERNEL, _LARGEST_FOR_KERNEL = 32, 128
-# Above this size a single matrix is worth all cores.
-_LARGE = 256
+# Above this size a single matrix is worth all cores; below it LAPACK's own threads are no help, and while another
+# process works they wait for each other, many times as long as the work takes.
+_LARGE = 1024
+_here = local()
+_starting = Lock()
 
 
 @cache
@@ -43,8 +46,13 @@ def _kernel() -> ModuleType | None:
     return _hessenberg_kernel if right else None
 
 
-@cache
 def _pool() -> ThreadPoolExecutor:
+    with _starting:  # two that begin at once would take each other's setting of threads for the usual one
+        return _started_pool()
+
+
+@cache
+def _started_pool() -> ThreadPoolExecutor:
     # One core per thread: LAPACK's own threads would only get in each other's way. The setting is local to each thread,
     # but later threads start with it, so it is restored once all of them are up. A thread takes the usual one over when
     # torch is first asked in it: before it is set, or the first operation would undo it.
@@ -52,6 +60,7 @@ def _pool() -> ThreadPoolExecutor:
     together = Barrier(cores + 1)
 
     def start() -> None:
+        _here.in_pool = True
         torch.get_num_threads()
         torch.set_num_threads(1)
         together.wait()
@@ -64,9 +73,16 @@ def _pool() -> ThreadPoolExecutor:
     return pool
 
 
-# A forked child inherits the pool but none of its threads: let it start its own.
+def _begin_anew() -> None:
+    """A forked child inherits the pool but none of its threads: let it start its own."""
+    global _starting
+    _starting = Lock()
+    _here.in_pool = False
+    _started_pool.cache_clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _cores() -> int:
@@ -173,10 +189,12 @@ def eigenpairs(M: Tensor) -> tuple[Tensor, Tensor]:
 
 def _shared(work: Callable[[Tensor], Any], M: Tensor) -> list[Any]:
     flat = M.reshape(-1, *M.shape[-2:]).cpu()
-    pieces = min(_cores(), len(flat), len(flat) * M.shape[-1] // _WORTH_SHARING)
-    if pieces <= 1 or M.shape[-1] > _LARGE:
+    shares = len(flat) * M.shape[-1] // _WORTH_SHARING
+    all_cores = len(flat) == 1 and M.shape[-1] > _LARGE
+    # What torch.func tracks, it tracks in this thread alone.
+    if shares < 1 or all_cores or torch._C._functorch.is_functorch_wrapped_tensor(M):
         return [work(flat)]
-    return list(_pool().map(work, flat.tensor_split(min(len(flat), 4 * pieces))))
+    return list(_in_pool(work, flat.tensor_split(min(len(flat), 4 * min(_cores(), shares)))))
 
 
 def one_core_each(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -186,12 +204,27 @@ def one_core_each(work: Callable[[Item], Result], items: Iterable[Item]) -> Iter
     lasts until the last of them gets one: many times as long as the work.
 
     Args:
-        work: runs in another thread; must not ask for eigenvalues here, which wait for the same threads.
-        items: taken as cores become free, so that few of them and of their results are held at a time.
+        work: runs in another thread, with gradients or without as here.
+        items: taken as many at a time as there are cores, so that few of them and of their results are held.
     """
     items = iter(items)
     while some := list(islice(items, _cores())):
-        yield from _pool().map(work, some)
+        yield from _in_pool(work, some)
+
+
+def _in_pool(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
+    if getattr(_here, "in_pool", False):  # the pool must not wait for itself
+        return map(work, items)
+    with_gradients = torch.is_grad_enabled()
+
+    def alone(item: Item) -> Result:
+        with torch.set_grad_enabled(with_gradients):  # each thread has a setting of its own
+            return work(item)
+
+    try:
+        return _pool().map(alone, items)
+    except RuntimeError:  # the interpreter ends, and no thread may begin
+        return map(work, items)
 
 
 def eigenvector(M: Tensor, value: Tensor) -> Tensor:

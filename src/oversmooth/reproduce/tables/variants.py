@@ -134,11 +134,13 @@ def parameters(recipe: Recipe) -> int:
 
 
 def minutes(cells: Sequence[Cell]) -> str:
-    """Of training, least and most: runs beside each other take longer."""
-    spent = sorted(cell["seconds"] / 60 for cell in cells)
+    """Of training, least and most, by runs that had the device for themselves; where there are none, of the others."""
+    alone = [cell for cell in cells if "at_once" not in cell]
+    spent = sorted(cell["seconds"] / 60 for cell in alone or cells)
     if not spent:
         return "–"
-    return f"{spent[0]:.1f}" if spent[-1] - spent[0] < 0.05 else f"{spent[0]:.1f} to {spent[-1]:.1f}"
+    said = f"{spent[0]:.1f}" if spent[-1] - spent[0] < 0.05 else f"{spent[0]:.1f} to {spent[-1]:.1f}"
+    return said if alone else f"{said}, {max(cell['at_once'] for cell in cells)} at once"
 
 
 def ends(cells: Sequence[Cell]) -> list[str]:

@@ -61,6 +61,7 @@ def test_labels_name_encoder_method_and_stack():
 
 def test_scores_in_words():
     assert RECIPE.describe({"miou": 0.25, "pixel_accuracy": 0.5}) == "mIoU 25.00 %"
+    assert RECIPE.describe({"miou_val": 0.25, "pixel_accuracy_val": 0.5}) == "mIoU 25.00 % on validation"
     assert RECIPE.describe({"miou": 0.25, "miou_multiscale": 0.5}) == "mIoU 25.00 %, at several scales 50.00 %"
 
 

@@ -50,7 +50,7 @@ def test_a_run_out_of_time_goes_on_bit_for_bit(tmp_path, variant):
     whole = train(recipe, splits(), device="cpu", folder=tmp_path / "whole", watch=EVERY_EPOCH)
     assert whole.finished
     assert whole.step == whole.steps == 12
-    assert set(whole.epochs[0]) >= {"loss", "lr", "miou", "pixel_accuracy", "images_per_s"}
+    assert set(whole.epochs[0]) >= {"loss", "lr", "miou_val", "pixel_accuracy_val", "images_per_s"}
     assert whole.scores == {name: whole.epochs[-1][name] for name in whole.scores}
     pieces, result = 0, None
     while result is None or not result.finished:

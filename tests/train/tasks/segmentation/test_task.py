@@ -126,12 +126,14 @@ def test_scores_are_of_val_on_the_way_and_of_test_at_the_end():
     task = SegmentationTask(RECIPE, data)
     evaluation = task.evaluation(model_of(RECIPE), CPU, compiled=None)
     on_the_way, final = evaluation.scores(final=False), evaluation.scores(final=True)
-    assert set(on_the_way) == {"miou", "pixel_accuracy"}
-    assert set(final) == {"miou", "pixel_accuracy", "miou_multiscale", "miou_val"}
-    assert final["miou_val"] == on_the_way["miou"]
+    assert set(on_the_way) == {"miou_val", "pixel_accuracy_val"}
+    assert set(final) == {"miou", "pixel_accuracy", "miou_multiscale", *on_the_way}
+    assert all(final[name] == value for name, value in on_the_way.items())
     same = SegmentationTask(RECIPE, Splits(data.train, data.val, data.val))
-    last = same.evaluation(model_of(RECIPE), CPU, compiled=None).scores(final=True)
-    assert (last["miou"], "miou_val" in last) == (on_the_way["miou"], False)
+    watched = same.evaluation(model_of(RECIPE), CPU, compiled=None)
+    assert set(watched.scores(final=False)) == {"miou", "pixel_accuracy"}
+    last = watched.scores(final=True)
+    assert (last["miou"], "miou_val" in last) == (on_the_way["miou_val"], False)
 
 
 @pytest.mark.parametrize("size", [20, 16, 11])

@@ -145,6 +145,8 @@ class Recipe(BaseRecipe):
         return shape.parameters - (width + 1) * classes + decoder.depth * block + around
 
     def describe(self, scores: Scores) -> str:
+        if "miou" not in scores:
+            return f"mIoU {100 * scores['miou_val']:.2f} % on validation"
         words = f"mIoU {100 * scores['miou']:.2f} %"
         if "miou_multiscale" in scores:
             words += f", at several scales {100 * scores['miou_multiscale']:.2f} %"

@@ -111,16 +111,21 @@ class _MeanIoU:
         self.evaluator, self.splits = evaluator, splits
 
     def scores(self, *, final: bool) -> Scores:
-        """Of the images to watch by; at the end of those to test on, at one scale and at several."""
+        """Of the images to watch by, whose scores have names of their own unless there are no others; at the end of
+        those to test on as well, at one scale and at several.
+        """
         splits, evaluator = self.splits, self.evaluator
-        matrix = evaluator.confusion(splits.test if final else splits.val)
-        scores = {"miou": mean_iou(matrix), "pixel_accuracy": pixel_accuracy(matrix)}
+        same = splits.val is splits.test
+        scores = {} if same and final else _scores(evaluator.confusion(splits.val), "" if same else "_val")
         if final:
             several = evaluator.confusion(splits.test, evaluator.recipe.test_scales, mirrored=True)
-            scores["miou_multiscale"] = mean_iou(several)
-            if splits.val is not splits.test:
-                scores["miou_val"] = mean_iou(evaluator.confusion(splits.val))
+            tested = _scores(evaluator.confusion(splits.test), "")
+            scores = {**tested, "miou_multiscale": mean_iou(several), **scores}
         return scores
+
+
+def _scores(matrix: Tensor, suffix: str) -> Scores:
+    return {f"miou{suffix}": mean_iou(matrix), f"pixel_accuracy{suffix}": pixel_accuracy(matrix)}
 
 
 class SegmentationFeed:

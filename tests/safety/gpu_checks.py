@@ -1,0 +1,50 @@
+"""What must hold of precision on a GPU: what is computed of a model does not depend on whether TF32 is allowed.
+
+Plain functions, so that a machine without pytest can run them too: python tests/safety/gpu_checks.py [CHECK ...]
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support import watched
+from support.gpu import run_named
+
+import oversmooth
+from oversmooth.steering import Spectral, steer, verify
+
+
+def looked_at():
+    """All numbers of a diagnosis, a monitor's look and a check of a steered model, on the GPU."""
+    torch.manual_seed(0)
+    model, probe = watched.Known(depth=2).cuda().eval(), watched.probe().cuda()
+    diagnosis = oversmooth.diagnose(model, probe).to_dict()
+    del diagnosis["provenance"]  # the time of day
+    monitor = oversmooth.Monitor(model, probe=probe, spectra=1, dominance=1)
+    row = monitor.look(1)
+    assert not monitor.failures, monitor.failures
+    steer(model, Spectral("sharpen"))
+    return repr(diagnosis), repr(row), repr(verify(model))
+
+
+def check_what_is_seen_of_a_model_is_the_same_where_tf32_is_allowed():
+    before = torch.get_float32_matmul_precision()
+    a, b = torch.randn(2, 256, 256, device="cuda")
+    try:
+        torch.set_float32_matmul_precision("highest")
+        expected, exact = looked_at(), a @ b
+        torch.set_float32_matmul_precision("high")
+        seen, rough = looked_at(), a @ b
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert not torch.equal(exact, rough), "this GPU does not round to TF32: nothing was checked"
+    for name, ours, theirs in zip(("diagnose", "Monitor", "verify"), seen, expected, strict=True):
+        assert ours == theirs, f"{name} differs where TF32 is allowed"
+
+
+CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
+
+if __name__ == "__main__":
+    run_named(CHECKS)
