@@ -1,6 +1,7 @@
 """The passing batch of models that do not behave: nothing reaches the training, and no number is wrong."""
 
 import copy
+import gc
 import io
 import math
 import pickle
@@ -311,6 +312,24 @@ def test_the_scale_of_a_gradscaler_is_divided_out_or_the_norm_left_out():
     assert rows[0]["gradient_norm"][-1] == pytest.approx(float((2 * y).norm()), rel=1e-5)
     assert "gradient_norm" not in rows[1]
     assert rows[1]["gradient_hfc"] == pytest.approx(rows[0]["gradient_hfc"], rel=1e-5)
+
+
+def test_a_gradscaler_of_a_training_that_is_over_leaves_no_norm_out():
+    gc.collect()
+    gc.disable()
+    try:
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(torch.ones(()))
+        scaler.held = [scaler]  # a cycle, as a trainer and its parts are
+        del scaler
+        model = net()
+        monitor = oversmooth.Monitor(model, passing=True, every=1, blocks="layers.*", gradients=1)
+        model(torch.randn(2, 4, 16)).square().sum().backward()
+        monitor.step()
+    finally:
+        gc.enable()
+    assert monitor.failures == []
+    assert all(value > 0 for value in monitor.history.rows[0]["gradient_norm"])
 
 
 def test_gradients_of_compiled_code_are_left_out_with_a_sentence_and_a_probe_has_them():

@@ -372,16 +372,22 @@ class Gauge:
 
     def is_scaled(self) -> bool:
         """Whether a GradScaler that is not known here may scale gradients."""
-        if self.scaler is not None:
+        if self.scaler is not None or not _scaler_in_use():
             return False
-        scalers = [one for one in gc.get_referrers(torch.amp.GradScaler) if isinstance(one, torch.amp.GradScaler)]
-        return any(one.is_enabled() and one._scale is not None for one in scalers)
+        gc.collect()  # one of a training that is over may lie in a cycle still
+        return _scaler_in_use()
 
     def close(self) -> None:
         """Take the hooks off."""
         for handle in self.handles:
             handle.remove()
         self.handles = []
+
+
+def _scaler_in_use() -> bool:
+    """Whether any GradScaler of this process has scaled a loss."""
+    scalers = [one for one in gc.get_referrers(torch.amp.GradScaler) if isinstance(one, torch.amp.GradScaler)]
+    return any(one.is_enabled() and one._scale is not None for one in scalers)
 
 
 def _exp(value: float) -> float:
