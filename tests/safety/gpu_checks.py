@@ -17,26 +17,29 @@ from oversmooth.steering import Spectral, steer, verify
 
 
 def looked_at():
-    """All numbers of a diagnosis, a monitor's look and a check of a steered model, on the GPU."""
+    """What a model of usual width gives on the GPU, and all numbers of a diagnosis, a monitor's look and a check of it
+    when steered.
+    """
     torch.manual_seed(0)
-    model, probe = watched.Known(depth=2).cuda().eval(), watched.probe().cuda()
+    width = 256
+    model, probe = watched.Known(depth=2, width=width).cuda().eval(), watched.probe(4, 32, width).cuda()
+    output = model(probe)
     diagnosis = oversmooth.diagnose(model, probe).to_dict()
     del diagnosis["provenance"]  # the time of day
     monitor = oversmooth.Monitor(model, probe=probe, spectra=1, dominance=1)
     row = monitor.look(1)
     assert not monitor.failures, monitor.failures
     steer(model, Spectral("sharpen"))
-    return repr(diagnosis), repr(row), repr(verify(model))
+    return output, repr(diagnosis), repr(row), repr(verify(model))
 
 
 def check_what_is_seen_of_a_model_is_the_same_where_tf32_is_allowed():
     before = torch.get_float32_matmul_precision()
-    a, b = torch.randn(2, 256, 256, device="cuda")
     try:
         torch.set_float32_matmul_precision("highest")
-        expected, exact = looked_at(), a @ b
+        exact, *expected = looked_at()
         torch.set_float32_matmul_precision("high")
-        seen, rough = looked_at(), a @ b
+        rough, *seen = looked_at()
     finally:
         torch.set_float32_matmul_precision(before)
     assert not torch.equal(exact, rough), "this GPU does not round to TF32: nothing was checked"

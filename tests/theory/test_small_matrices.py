@@ -106,3 +106,23 @@ def test_where_no_thread_may_begin_the_caller_computes(monkeypatch):
 
     monkeypatch.setattr(small._pool(), "map", refused)
     assert small.eigenvalues(torch.eye(200)[None]).shape == (1, 200)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_where_the_system_gives_fewer_threads_than_cores_none_is_left_waiting(monkeypatch):
+    start, begun = threading.Thread.start, []
+
+    def one_alone(thread):
+        if begun:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(small, "_cores", lambda: 3)
+    monkeypatch.setattr(threading.Thread, "start", one_alone)
+    M = torch.randn(64, 16, 16, generator=torch.Generator().manual_seed(0))
+    values = small.eigenvalues(M)
+    assert not begun[0].is_alive()
+    assert torch.get_num_threads() == 3
+    expected = np.sort(np.abs(np.linalg.eigvals(M.double().numpy())))
+    np.testing.assert_allclose(np.sort(values.abs().numpy()), expected, rtol=1e-3)

@@ -7,10 +7,10 @@ and are shared among threads: torch releases the interpreter while LAPACK works.
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import islice
-from threading import Barrier, Lock, local
+from threading import Barrier, BrokenBarrierError, Lock, local
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -63,13 +63,20 @@ def _started_pool() -> ThreadPoolExecutor:
         _here.in_pool = True
         torch.get_num_threads()
         torch.set_num_threads(1)
-        together.wait()
+        with suppress(BrokenBarrierError):
+            together.wait()
 
     pool = ThreadPoolExecutor(cores, thread_name_prefix="oversmooth-eig", initializer=start)
-    for _ in range(cores):
-        pool.submit(int)
-    together.wait()
-    torch.set_num_threads(usual)
+    try:
+        for _ in range(cores):
+            pool.submit(int)
+        together.wait()
+    except RuntimeError:  # the system gives no more threads: those that began must not wait for the others
+        together.abort()
+        pool.shutdown(wait=True)
+        raise
+    finally:
+        torch.set_num_threads(usual)
     return pool
 
 
@@ -223,7 +230,7 @@ def _in_pool(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[
 
     try:
         return _pool().map(alone, items)
-    except RuntimeError:  # the interpreter ends, and no thread may begin
+    except RuntimeError:  # no thread may begin: the interpreter ends, or the system gives none
         return map(work, items)
 
 
