@@ -126,8 +126,9 @@ def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, imag
     else:
         recorded = cell
         notes.append("The cell is of the weights before they were rounded to bf16; this file is rounded.")
+    tested = len(data.test) if isinstance(data, Splits) else 0
     figures = [
-        Checked(name, recorded[name], again, _allowed(name, recorded[name], share, len(getattr(data, "test", ()))))
+        Checked(name, recorded[name], again, _allowed(name, recorded[name], share, tested))
         for name, again in scores.items()
         if name in recorded
     ]

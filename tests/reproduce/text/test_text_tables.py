@@ -128,6 +128,16 @@ def test_text_is_trained_tuned_and_drawn(monkeypatch, capsys, tmp_path):
         figures.trained("glue", tmp_path)
 
 
+def test_a_column_of_test_is_there_where_something_was_tested():
+    plain, table = Causal.base, Causal()
+    head, rows = table.rows({plain: {"seconds": 60.0, "valid_perplexity": 40.0}})
+    assert "test" not in head
+    assert rows[0][:2] == ["plain", "40.00 (1)"]
+    assert {len(row) for row in rows} == {len(head)}
+    head, rows = table.rows({plain: {"seconds": 60.0, "valid_perplexity": 40.0, "test_perplexity": 41.0}})
+    assert rows[0][head.index("test")] == "41.00 (1)"
+
+
 @nightly
 def test_any_folder_of_text_will_do(monkeypatch, tmp_path, capsys):
     for split, words in (("train", "a b c d " * 400), ("valid", "a b c d " * 40)):

@@ -29,6 +29,6 @@ class Causal(TextTable):
     note = (
         "Perplexity per BPE token after the last epoch, windows of 256 side by side; mean ± standard deviation over "
         "seeds (their number). HFC/LFC of what leaves the last block, of 8 windows of the validation text; asymmetry "
-        "of H, ‖H − Hᵀ‖/‖H‖, the mean over heads and blocks, when training began and ended. A text without a test "
-        "part is tested by its validation. Every row has the same recipe, steps and seeds; none was tuned."
+        "of H, ‖H − Hᵀ‖/‖H‖, the mean over heads and blocks, when training began and ended. Every row has the "
+        "same recipe, steps and seeds; none was tuned."
     )

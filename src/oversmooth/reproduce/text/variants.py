@@ -42,7 +42,6 @@ TITLES = {
     "free-cold": "either sign, the paper's start",
 }
 PUBLISHED = "published, in words"
-_IN_TERMINAL = (0, 1, 3, 4, 6)  # columns
 FORM = (
     "A forced model differs from the plain one in form too: its H is symmetric, of all heads together. The row with "
     "either sign has the form and is not forced; without it the two cannot be told apart."
@@ -85,6 +84,7 @@ class TextTable(Table):
 
     def rows(self, kept: Kept) -> Rows:
         rows = []
+        tested = not kept or any("test_perplexity" in cell for cell in kept.values())
         for name, title in TITLES.items():
             cells = cells_of(kept, name)
             valid = over_seeds([cell["valid_perplexity"] for cell in cells])
@@ -92,12 +92,11 @@ class TextTable(Table):
             rows.append([title, valid, test, *_last(cells), minutes(cells), self._whose()])
         rows.append(["forced either way", "worse than plain", "–", "–", "–", "–", PUBLISHED])
         head = ["", "validation", "test", "HFC/LFC, last", "asymmetry of H, first and last", "minutes", "whose"]
-        return head, rows
+        return (head, rows) if tested else without(("test",), head, rows)
 
     def terminal_rows(self, kept: Kept) -> Rows:
         """Without test and minutes, so that names stay whole."""
-        head, rows = self.rows(kept)
-        return [head[place] for place in _IN_TERMINAL], [[row[place] for place in _IN_TERMINAL] for row in rows]
+        return without(("test", "minutes"), *self.rows(kept))
 
     def chart(self, kept: Kept) -> Any:
         points = []
@@ -115,6 +114,11 @@ class TextTable(Table):
 
     def _whose(self) -> str:
         return "ours, quick" if self.quick else "ours"
+
+
+def without(columns: tuple[str, ...], head: Sequence[str], rows: list[list[str]]) -> Rows:
+    places = [place for place, name in enumerate(head) if name not in columns]
+    return [head[place] for place in places], [[row[place] for place in places] for row in rows]
 
 
 def cells_of(kept: Kept, name: str) -> list[Cell]:

@@ -117,7 +117,11 @@ def test_texts_of_several_files_follow_each_other(folder):
         (folder / f"{name}.valid.txt").write_text(f"{name} valid\n")
     text = load_text(folder, "bytes")
     assert text.tokenizer.decode(text.train) == "a train\n\nb train\n"
-    assert torch.equal(text.test, text.valid)  # there is none
+    for again in (text, load_text(folder, "bytes")):  # as it is read, and as it is kept
+        assert again.test is None
+    (folder / "test.txt").write_text("\n")
+    with pytest.raises(InputError, match="there is no text for test"):
+        load_text(folder, "bytes")
 
 
 def test_bad_text_is_refused(folder, monkeypatch):

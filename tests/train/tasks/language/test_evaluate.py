@@ -64,6 +64,18 @@ def test_batches_change_nothing(monkeypatch):
     assert model.training
 
 
+@pytest.mark.parametrize("recipe", [RECIPE, masked_recipe()], ids=["causal", "masked"])
+def test_a_text_that_has_no_test_is_not_tested(recipe):
+    task = task_of(recipe)
+    alone = task_of(recipe, replace(task.text, test=None))
+    model = task.model()
+    whole, own = (one.evaluation(model, CPU, compiled=None).scores(final=True) for one in (task, alone))
+    assert own == {name: score for name, score in whole.items() if name.startswith("valid")}
+    assert own != whole
+    assert "test_tokens" not in alone.facts()
+    assert "on test" not in recipe.describe(own)
+
+
 def test_masking_is_berts_rule():
     ids = torch.arange(20_000).view(4, -1) % 90 + 10
     generator = torch.Generator().manual_seed(3)

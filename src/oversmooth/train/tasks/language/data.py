@@ -34,7 +34,7 @@ NAMED = {
     "text": ("text",),
 }
 """What is looked for in OVERSMOOTH_DATA by name, and the folders it comes in."""
-_VERSION = 1  # of what the cache holds
+_VERSION = 2  # of what the cache holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,8 @@ class Text:
 
     train: Tensor
     valid: Tensor
-    test: Tensor
+    test: Tensor | None
+    """None: it has none, and nothing stands for it."""
     tokenizer: Tokenizer
     name: str
 
@@ -65,8 +66,8 @@ def load_text(what: str | Path, kind: Kind = "word", size: int = 0, *, masked: b
     check_fits(needed, f"the text of {what}", "give less of it")
     texts = _texts(files)
     tokenizer = tokenizer_of(texts["train"], kind, size, masked=masked)
-    splits = {split: tokenizer.encode(texts[split]) for split in SPLITS}
-    text = Text(splits["train"], splits["valid"], splits["test"], tokenizer, name)
+    splits = {split: tokenizer.encode(text) for split, text in texts.items()}
+    text = Text(splits["train"], splits["valid"], splits.get("test"), tokenizer, name)
     with contextlib.suppress(OSError, InputError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as temporary:
@@ -77,8 +78,8 @@ def load_text(what: str | Path, kind: Kind = "word", size: int = 0, *, masked: b
 def _kept(path: Path, name: str) -> Text:
     with held_back(), safe_open(path, "pt") as opened:
         tokenizer = Tokenizer.from_text(opened.metadata()["tokenizer"])
-        train, valid, test = (opened.get_tensor(split) for split in SPLITS)
-    return Text(train, valid, test, tokenizer, name)
+        splits = {split: opened.get_tensor(split) for split in opened.keys()}  # noqa: SIM118 (it is no dict)
+    return Text(splits["train"], splits["valid"], splits.get("test"), tokenizer, name)
 
 
 def name_of(what: str | Path) -> str:
@@ -136,8 +137,7 @@ def _texts(files: dict[str, list[Path]]) -> dict[str, str]:
         parts = (lines[: -2 * part], lines[-2 * part : -part], lines[-part:])
         texts = {split: "".join(own) for split, own in zip(SPLITS, parts, strict=True)}
     else:
-        texts = {split: _read(files[split]) for split in SPLITS}
-        texts["test"] = texts["test"] or texts["valid"]  # there is none: validation stands for both
+        texts = {split: _read(own) for split, own in files.items() if own}
     for split, text in texts.items():
         if not text.strip():
             where = ", ".join(map(str, files.get(split) or files.get("whole", [])))

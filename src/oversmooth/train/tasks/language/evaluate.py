@@ -62,20 +62,20 @@ def windows_at_once(recipe: Recipe, device: torch.device, last: int) -> int:
 
 
 class CausalEvaluation:
-    """Validation on the way; at the end test too, and windows that slide on a GPU or where they are few."""
+    """Validation on the way; at the end test too, if any, and windows that slide on a GPU or where they are few."""
 
-    def __init__(self, perplexity: Perplexity, valid: Tensor, test: Tensor) -> None:
+    def __init__(self, perplexity: Perplexity, valid: Tensor, test: Tensor | None) -> None:
         self.perplexity, self.valid, self.test = perplexity, valid, test
 
     def scores(self, *, final: bool) -> Scores:
         length = self.perplexity.recipe.shape.length
-        scores = {"valid_perplexity": self.perplexity(self.valid, length)}
-        if final:
-            scores["test_perplexity"] = self.perplexity(self.test, length)
-            few = len(self.valid) + len(self.test) < 4096
-            if self.perplexity.recipe.sliding and (few or self.perplexity.device.type == "cuda"):
-                scores["valid_perplexity_sliding"] = self.perplexity(self.valid, 1)
-                scores["test_perplexity_sliding"] = self.perplexity(self.test, 1)
+        if not final:
+            return {"valid_perplexity": self.perplexity(self.valid, length)}
+        splits = {"valid": self.valid} if self.test is None else {"valid": self.valid, "test": self.test}
+        scores = {f"{name}_perplexity": self.perplexity(split, length) for name, split in splits.items()}
+        few = sum(map(len, splits.values())) < 4096
+        if self.perplexity.recipe.sliding and (few or self.perplexity.device.type == "cuda"):
+            scores |= {f"{name}_perplexity_sliding": self.perplexity(split, 1) for name, split in splits.items()}
         return scores
 
 
@@ -83,7 +83,7 @@ class MaskedEvaluation:
     """exp of the mean cross-entropy of hidden tokens; the same tokens are hidden for every model."""
 
     def __init__(
-        self, recipe: Recipe, model: nn.Module, device: torch.device, mask: int, valid: Tensor, test: Tensor
+        self, recipe: Recipe, model: nn.Module, device: torch.device, mask: int, valid: Tensor, test: Tensor | None
     ) -> None:
         self.recipe, self.model, self.device, self.mask = recipe, model, device, mask
         self.valid, self.test = valid, test
@@ -91,7 +91,7 @@ class MaskedEvaluation:
 
     def scores(self, *, final: bool) -> Scores:
         scores = {"valid_perplexity": self._perplexity(self.valid)}
-        if final:
+        if final and self.test is not None:
             scores["test_perplexity"] = self._perplexity(self.test)
         return scores
 

@@ -107,8 +107,9 @@ class Recipe(BaseRecipe):
         words = [f"perplexity {scores['valid_perplexity']:.2f} on validation"]
         if "test_perplexity" in scores:
             words.append(f"{scores['test_perplexity']:.2f} on test")
-        if "test_perplexity_sliding" in scores:
-            words.append(f"{scores['test_perplexity_sliding']:.2f} with sliding windows")
+        sliding = scores.get("test_perplexity_sliding", scores.get("valid_perplexity_sliding"))
+        if sliding is not None:
+            words.append(f"{sliding:.2f} with sliding windows")
         return ", ".join(words)
 
     def methods(self) -> list[Method]:

@@ -47,7 +47,7 @@ class LanguageTask(Task):
 
     def __init__(self, recipe: Recipe, text: Text) -> None:
         recipe.check_fits(text)
-        if min(len(text.valid), len(text.test)) < 2:
+        if len(text.valid) < 2 or (text.test is not None and len(text.test) < 2):
             raise InputError(f"{text.name} has less than 2 tokens to validate or to test with; give a longer text")
         self.recipe: Recipe = recipe
         self.text = text
@@ -119,11 +119,14 @@ class LanguageTask(Task):
         return {"tokenizer": self.text.tokenizer.to_text()}
 
     def data(self) -> Iterable[Tensor | str]:
-        return self.text.train, self.text.valid, self.text.test, self.text.tokenizer.to_text()
+        text = self.text
+        # Where there is none to test with, validation counts twice: cells were recorded so.
+        return text.train, text.valid, text.valid if text.test is None else text.test, text.tokenizer.to_text()
 
     def facts(self) -> dict[str, Any]:
         text = self.text
-        return {"train_tokens": len(text.train), "valid_tokens": len(text.valid), "test_tokens": len(text.test)}
+        facts = {"train_tokens": len(text.train), "valid_tokens": len(text.valid)}
+        return facts if text.test is None else {**facts, "test_tokens": len(text.test)}
 
 
 class LanguageFeed:
