@@ -399,10 +399,11 @@ SIDE = "moved HFC/LFC to the side that its spectrum (all heads) favours in the l
         (["smooth"], 0.0, False),  # no smoothing was seen
         (["rough"], 0.1, True),
         (["rough"], -0.1, False),
+        (["rough"], 0.0, False),
         (["smooth", "smooth", "rough"], -0.1, True),
-        (["smooth", "rough"], -0.1, False),  # no majority for smoothing
         (["smooth", "undecided", "undecided"], -0.1, True),  # what is undecided has no vote
-        (["smooth", "tie"], -0.1, False),
+        (["smooth", "tie"], -0.1, True),  # nor has a tie
+        (["rough", "rough", "smooth", "tie"], 0.1, True),
     ],
 )
 def test_whether_one_pass_went_where_its_spectrum_points(joined, change, agrees):
@@ -419,6 +420,9 @@ def test_where_prediction_or_measurement_is_missing_nothing_is_compared():
         block(attention=-0.1),
         block(attention=-0.1, dominance=dominance(["smooth"])),
         block(attention=-0.1, dominance=dominance(joined=["undecided"])),
+        block(attention=-0.1, dominance=dominance(joined=["tie", "tie"])),
+        block(attention=0.0, dominance=dominance(joined=["tie"])),
+        block(attention=-0.1, dominance=dominance(joined=["smooth", "rough"])),
         block(attention=None, dominance=dominance(joined=["smooth"])),
         block(mlp=-0.1, dominance=dominance(joined=["smooth"])),
     ):

@@ -51,6 +51,20 @@ def test_masks(batch, n, d, seed):
     assert (found.token_norms[~mask] == 0).all()
 
 
+@given(st.integers(2, 6), st.integers(1, 5), st.data())
+def test_tokens_of_very_different_lengths(n, d, data):
+    """In float32, against the exact directions; `cosine` is another function of ours."""
+    powers = torch.tensor(data.draw(st.lists(st.integers(-34, 34), min_size=n, max_size=n)), dtype=torch.float64)
+    x = (normal(n, d, seed=data.draw(st.integers(0, 10_000))) * 10.0 ** powers[:, None]).float()
+    exact = x.double() / torch.linalg.vector_norm(x.double(), dim=-1, keepdim=True)
+    products = (exact @ exact.mT)[~torch.eye(n, dtype=torch.bool)]
+    found = summary(x)
+    assert float(found.cos) == pytest.approx(float(products.mean()), abs=1e-5)
+    assert float(found.abs_cos) == pytest.approx(float(products.abs().mean()), abs=1e-5)
+    expected = torch.linalg.vector_norm(x.double(), dim=-1)
+    torch.testing.assert_close(found.token_norms.double(), expected, rtol=1e-5, atol=0.0)
+
+
 @given(st.integers(3, 9), st.integers(2, 5), st.integers(1, 2), st.integers(0, 10_000))
 def test_tokens_of_length_zero(n, d, zeros, seed):
     x = normal(n, d, seed=seed) + 0.5

@@ -11,7 +11,9 @@ from support import watched
 from torch import nn
 
 import oversmooth
+from oversmooth.monitor import MonitorWarning
 from oversmooth.monitor.reduced import band_norms, token_numbers
+from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral, ramp, steer
 from oversmooth.theory import joined_asymmetry
 
@@ -71,14 +73,85 @@ def test_padding_does_not_count():
     assert float(token_numbers(x, alone)[1]) == pytest.approx(by_hand(x[1])[1], abs=1e-6)
 
 
+@given(st.integers(-43, 37), st.integers(0, 100))
+def test_numbers_do_not_depend_on_the_size_of_tokens_and_gradients(power, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(3, 5, 4, generator=generator).clamp(-3, 3) + 0.5
+    sizes = 10.0 ** torch.randint(-3, 4, (5, 1), generator=generator)  # of each token
+    scaled = (x.double() * sizes * 10.0**power).clamp(-3e38, 3e38).float()
+    if power < -35:  # denormal numbers have few digits: those that are left are the tokens
+        scaled = scaled * (scaled.abs() > 1e-38)
+    exact = scaled.double().numpy()
+    if not all((np.linalg.norm(one, axis=-1) > 0).all() for one in exact):
+        return
+    ratios, cosines, _ = zip(*(by_hand(torch.from_numpy(one)) for one in exact), strict=True)
+    log_ratio, cos = token_numbers(scaled, None)
+    assert float(log_ratio) == pytest.approx(sum(map(math.log, ratios)) / 3, abs=1e-3)
+    assert float(cos) == pytest.approx(sum(cosines) / 3, abs=1e-4)
+    norm, share = band_norms(scaled, None)
+    total = math.fsum(exact.flatten() ** 2)
+    if math.sqrt(total) < 3e38:
+        assert float(norm) == pytest.approx(math.sqrt(total), rel=1e-4)
+    high = math.fsum(((exact - exact.mean(1, keepdims=True)) ** 2).flatten())
+    assert float(share) == pytest.approx(high / total, abs=1e-4)
+
+
+@pytest.mark.parametrize("padding", [0, 3, 11])
+def test_padding_is_in_no_band_of_the_gradient(padding):
+    G = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+    padded = torch.cat([G, torch.zeros(3, padding, 4)], dim=1)
+    mask = (torch.arange(5 + padding) < 5).expand(3, -1)
+    expected = [float(value) for value in band_norms(G, None)]
+    assert [float(value) for value in band_norms(padded, mask)] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("way", ["probe", "passing"])
+def test_an_input_of_one_token_is_in_no_figure(way):
+    torch.manual_seed(1)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    x, hidden = watched.probe(3), torch.tensor([[0, 1, 1, 1, 1], [0] * 5, [0, 0, 0, 0, 1]]).bool()
+
+    def row(x, hidden):
+        given = {"src": x, "src_key_padding_mask": hidden}
+        if way == "probe":
+            return oversmooth.Monitor(model, probe=given, ranks=3).look(1)
+        monitor = oversmooth.Monitor(model, passing=True, every=1, ranks=3)
+        model(**given)
+        monitor.step()
+        monitor.close()
+        return monitor.history.rows[0]
+
+    seen, without = row(x, hidden), row(x[1:], hidden[1:])
+    for name in ("hfc_lfc", "cos", "effective_rank"):
+        assert seen[name] == pytest.approx(without[name], rel=1e-4)
+    given = {"src": x, "src_key_padding_mask": hidden}
+    for settings in ({}, {"blocks": "layers.*", "spectra": False}):
+        found = oversmooth.diagnose(model, given, ranks=3, **settings)
+        assert found.curve("cos") == pytest.approx(without["cos"], rel=1e-4)
+        assert found.curve("effective_rank") == pytest.approx(without["effective_rank"], rel=1e-4)
+        assert "1 of 3 inputs have fewer than two tokens that count" in " ".join(found.remarks)
+
+
+def test_inputs_that_have_one_token_alone_have_no_figure():
+    torch.manual_seed(0)
+    model, x = watched.Known(), watched.probe(3, 1)
+    for settings in ({}, {"blocks": "encoder.layers.*", "spectra": False}):
+        with pytest.raises(InputError, match="no input has two tokens that count; give longer ones"):
+            oversmooth.diagnose(model, x, **settings)
+    monitor = oversmooth.Monitor(model, probe=x)
+    with pytest.warns(MonitorWarning, match="no input of the probe has two tokens that count"):
+        assert monitor.look(1) is None
+
+
 def test_the_gradient_by_band():
     G = torch.randn(3, 5, 4)
     high = sum(float(((one - one.mean(0)) ** 2).sum()) for one in G.numpy())
     total = float((G.numpy() ** 2).sum())
-    norm, share = band_norms(G)
+    norm, share = band_norms(G, None)
     assert float(norm) == pytest.approx(math.sqrt(total), rel=1e-5)
     assert float(share) == pytest.approx(high / total, rel=1e-5)
-    assert [float(value) for value in band_norms(torch.zeros(1, 2, 2))] == [0.0, 0.0]
+    assert [float(value) for value in band_norms(torch.zeros(1, 2, 2), None)] == [0.0, 0.0]
 
 
 def test_the_gradient_of_a_probe_against_finite_differences():

@@ -16,6 +16,10 @@ from oversmooth.monitor import MonitorWarning
 from oversmooth.monitor.reduced import token_numbers
 
 
+def centred(x):
+    return x - x.mean(0)
+
+
 def cosine(x, counted=None):
     """The mean over inputs of the mean cosine between tokens that count, in plain loops."""
     means = []
@@ -204,7 +208,9 @@ def test_torchs_encoder_with_padding_and_its_gradients(batch_first):
         for seen in (probe, row):
             assert seen["cos"][depth] == pytest.approx(cosine(y, ~hidden), abs=1e-4)
             assert seen["gradient_norm"][depth - 1] == pytest.approx(float(G.norm()), rel=1e-4)
-            share = float((G - G.mean(1, keepdim=True)).square().sum() / G.square().sum())
+            kept = [one[~out] for one, out in zip(G, hidden, strict=True)]
+            high, total = (sum(float(part.square().sum()) for part in parts) for parts in (map(centred, kept), kept))
+            share = high / total
             assert seen["gradient_hfc"][depth - 1] == pytest.approx(share, rel=1e-4)
 
 

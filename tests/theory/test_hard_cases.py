@@ -2,14 +2,18 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support.nightly import nightly, some
 from support.oracles import attention, dense_radii, normal, weights
 
 from oversmooth import InputError
 from oversmooth.metrics import Average, effective_rank, input_convergence, rank_one_distance, stable_rank
 from oversmooth.theory import DenseAttention, SoftmaxAttention, dominance, fold_norm, simulate
+from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.small_matrices import eigenvector
 
 
@@ -244,3 +248,43 @@ def test_a_zero_of_h_does_not_hide_what_is_still_on_its_way(scale):
         assert 1 + 4e-4 < exact < 1 + 4e-3
         assert found.rho_rough[place, 0] == pytest.approx(float(exact), abs=1e-4)
         assert found.verdict[place] == ["rough"]
+
+
+def test_a_limit_that_is_nearly_of_rank_one_leaves_the_rank_open():
+    """Two heads in nearly the same place: simulated, σ₂/σ₁ stays where it is, and a token points its own way."""
+    A = torch.tensor(
+        [
+            [[1, 0, 0], [0.1, 0.9, 0], [0.9498, 2e-4, 0.05]],
+            [[1, 0, 0], [0.9, 0.1, 0], [0.95, 0, 0.05]],
+        ],
+        dtype=torch.float64,
+    )
+    W_V = torch.tensor([[[-1.0], [-2.0]], [[-1.0], [2.0]]], dtype=torch.float64)
+    W_O = torch.tensor([[[1.0, -1.0]], [[1.0, -2.0]]], dtype=torch.float64)
+    found = dominance(A, W_V, W_O)
+    run = simulate(torch.randn(3, 2, dtype=torch.float64), A, W_V, W_O, 4000, every=400)
+    assert 1e-6 < run.sigma_ratio[-5:].min() < run.sigma_ratio[-5:].max() < 1e-3
+    assert run.abs_cos[-5:].min() < 0.99
+    assert found.verdict == "rough"
+    assert (found.notions["rank_collapse"], found.notions["angle_convergence"]) == ("open", "open")
+
+
+@given(st.integers(3, 6), st.integers(2, 4), st.integers(0, 10_000))
+def test_ranges_over_a_turn_hold_every_phase(n, d, seed):
+    """Of arrays that turn, against 2,000 phases each, one by one in numpy."""
+    real, imaginary = normal(2, n, d, seed=seed)
+    found = LimitArray.of(torch.complex(real, imaginary)[None], torch.tensor([1 + 1j]), None)
+    array = found.array[0].numpy()
+    seen = {"sigma_ratio": [], "cos": [], "abs_cos": []}
+    for phase in np.linspace(0, np.pi, 2000):
+        X = (np.exp(1j * phase) * array).real
+        sizes = np.linalg.svd(X, compute_uv=False)
+        unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+        products = (unit @ unit.T)[~np.eye(n, dtype=bool)]
+        seen["sigma_ratio"].append(sizes[1] / sizes[0])
+        seen["cos"].append(products.mean())
+        seen["abs_cos"].append(np.abs(products).mean())
+    for name, values in seen.items():
+        low, high = (float(end[0]) for end in getattr(found, name))
+        missed = 5e-3 if name == "sigma_ratio" else 0.05  # a token that passes near zero turns fast
+        assert (low, high) == pytest.approx((min(values), max(values)), abs=missed), name

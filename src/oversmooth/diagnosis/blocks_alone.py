@@ -54,6 +54,8 @@ def layers_of_blocks(
         way = list(ran)
     if way is None:
         raise InputError("there are no inputs; give at least one")
+    if max(depths.tokens) < 2:
+        raise InputError("no input has two tokens that count; give longer ones")
     layers = [Layer(name, *_numbers(depths.by_input(depth))) for depth, name in enumerate(["embedding", *way])]
     return layers, depths.tokens, width
 

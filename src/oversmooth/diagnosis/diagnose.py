@@ -157,10 +157,7 @@ def diagnose(
         observed, accuracy = _observe(inside, seen, settings, run, first, batches, inputs, progress)
         for call in observed.varies:
             seen[call].undecided = BY_INPUT
-    if observed.short:
-        remarks.append(
-            f"{observed.short} of {observed.inputs} inputs have fewer than two tokens that count: they are in no figure"
-        )
+    remarks += _too_short(observed.short, observed.inputs)
     if observed.packed:
         remarks.append(f"{observed.packed} texts came packed with others in one input: each is measured by itself")
     remarks += sorted(observed.unread)
@@ -170,7 +167,7 @@ def diagnose(
             remarks.append(f"{len(inputs.skipped) - 8} more inputs were skipped")
     remarks += _doubts(seen, anatomy)
     with torch.autocast(device.type, enabled=False):
-        layers = layers_observed(seen, observed)
+        layers = layers_observed(seen, observed, spectra=spectra)
     parameters = {id(p): p for p in inside.parameters()}
     first_layer = anatomy.layers[0]
     facts: ModelFacts = {
@@ -246,6 +243,7 @@ def _of_blocks(
         remarks.append(f"the model is in train mode{drops}")
     with ONE_AT_A_TIME:
         layers, tokens, width = layers_of_blocks(model, inputs, blocks, ranks)
+    remarks += _too_short(sum(length < 2 for length in tokens), len(tokens))
     parameters = list(model.parameters())
     names = [layer.name for layer in layers[1:]]
     facts: ModelFacts = {
@@ -276,6 +274,12 @@ def _of_blocks(
     diagnosis = Diagnosis(model=facts, provenance=provenance, layers=layers, remarks=remarks)
     diagnosis.verdict = verdict.sentences(diagnosis)
     return diagnosis
+
+
+def _too_short(short: int, inputs: int) -> list[str]:
+    if not short:
+        return []
+    return [f"{short} of {inputs} inputs have fewer than two tokens that count: they are in no figure"]
 
 
 def _observe(

@@ -13,8 +13,14 @@ from oversmooth.diagnosis.weights import layer_spectrum, without_radii
 from oversmooth.observe import Observations, SeenBlock
 
 
-def layers_observed(blocks: list[SeenBlock], observed: Observations) -> list[Layer]:
-    """What enters the first block, then one entry per block that ran."""
+def layers_observed(blocks: list[SeenBlock], observed: Observations, *, spectra: bool) -> list[Layer]:
+    """What enters the first block, then one entry per block that ran.
+
+    Args:
+        blocks: as they ran.
+        observed: what they showed.
+        spectra: False leaves the eigenvalues of weights out, which take time that grows with the cube of the width.
+    """
     entering = observed.tokens[(0, -1)]
     layers = [
         Layer(
@@ -25,7 +31,7 @@ def layers_observed(blocks: list[SeenBlock], observed: Observations) -> list[Lay
             massive=_massive(observed, (0, -1)),
         )
     ]
-    spectra: dict[tuple[object, ...], Spectrum] = {}
+    known: dict[tuple[object, ...], Spectrum | None] = {}
     for call, block in enumerate(blocks):
         end, middle = (call, len(block.stages) - 1), block.attention_stage
         tokens, attention_out = observed.tokens[end], None if middle is None else observed.tokens[(call, middle)]
@@ -34,10 +40,12 @@ def layers_observed(blocks: list[SeenBlock], observed: Observations) -> list[Lay
         factor = block.layer.factor
         shown = tuple(factor.flatten().tolist()) if isinstance(factor, Tensor) else factor
         key = (block.layer.name, block.layer.keep, block.undecided, shown)
-        if key not in spectra or inverse is not None:
+        if not spectra:
+            known[key] = None
+        elif key not in known or inverse is not None:
             seen = block.norm_position if block.norm_agrees else "none"
             spectrum = layer_spectrum(dataclasses.replace(block.layer, norm_position=seen), inverse_sigma=inverse)
-            spectra = {key: without_radii(spectrum) if block.undecided else spectrum}
+            known = {key: without_radii(spectrum) if block.undecided else spectrum}
         layers.append(
             Layer(
                 name=block.layer.block,
@@ -48,7 +56,7 @@ def layers_observed(blocks: list[SeenBlock], observed: Observations) -> list[Lay
                 without_massive=_without(observed, end),
                 massive=_massive(observed, end),
                 changes=changes(blocks, observed, call),
-                spectrum=spectra[key],
+                spectrum=known[key],
                 dominance=_dominance(observed, call),
             )
         )

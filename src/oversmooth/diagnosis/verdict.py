@@ -215,11 +215,10 @@ def agreement(blocks: list[Layer]) -> tuple[int, list[int]]:
         verdicts, change = layer.dominance.joined_verdict, layer.change("attention")
         if change is None:
             continue
-        decided = [v for v in verdicts if v != "undecided"]
-        if not decided:
+        favour = sum(v == "smooth" for v in verdicts) - sum(v == "rough" for v in verdicts)
+        if not favour:  # ties, and what is undecided, have no side
             continue
-        smooth = 2 * sum(v == "smooth" for v in decided) > len(decided)
-        if (change < 0) == smooth:
+        if change * favour < 0:
             agree += 1
         else:
             apart.append(index + 1)

@@ -54,16 +54,16 @@ def summary(x: Tensor, *, mask: Tensor | None = None, cosines: bool = True) -> S
     x, mask = prepare(x, mask)
     cosines = arguments.flag(cosines, "cosines")
     tokens = count(x, mask)
-    norms = torch.linalg.vector_norm(x, dim=-1)
+    directions, norms = x, torch.linalg.vector_norm(x, dim=-1)
     log_scale = torch.zeros((), dtype=x.dtype, device=x.device)
     lengths = norms
     if not bool(((norms > _SMALL) & (norms < _LARGE)).all()):
-        # Squares may overflow or underflow (or a token is hidden, or zero): at unit size they do not.
-        scale = largest(x, (-2, -1))
-        scale = torch.where(scale.isfinite(), scale, 1.0)
-        x = x / scale
-        norms, log_scale = torch.linalg.vector_norm(x, dim=-1), scale.log().expand(*x.shape[:-2], 1, 1)[..., 0, 0]
-        lengths = norms * scale.expand(*x.shape[:-2], 1, 1)[..., 0]
+        # Squares may overflow or underflow (or a token is hidden, or zero): at unit size they do not. For directions
+        # every token has a size of its own, as one may be far shorter than another.
+        own, scale = (_finite(largest(x, dim)) for dim in (-1, (-2, -1)))
+        directions, x = x / own, x / scale
+        norms, log_scale = torch.linalg.vector_norm(directions, dim=-1), scale.log().expand(*x.shape[:-2], 1, 1)
+        log_scale, lengths = log_scale[..., 0, 0], norms * own.expand(*x.shape[:-1], 1)[..., 0]
     mean = x.sum(-2, keepdim=True) / tokens[..., None, None]
     centred = x - mean if mask is None else (x - mean).mul_(mask[..., None])
     high = torch.linalg.vector_norm(centred, dim=(-2, -1))
@@ -77,7 +77,8 @@ def summary(x: Tensor, *, mask: Tensor | None = None, cosines: bool = True) -> S
     if not cosines:
         none = torch.full_like(high, torch.nan)
         return Summary(high, low, none, none, lengths)
-    unit = torch.div(x, torch.where(norms == 0, 1.0, norms)[..., None], out=centred)  # centred is no longer needed
+    # centred is no longer needed
+    unit = torch.div(directions, torch.where(norms == 0, 1.0, norms)[..., None], out=centred)
     directed = (norms > 0).sum(-1).to(x.dtype)
     pairs = directed * (directed - 1)
     total = unit.sum(-2).square().sum(-1)
@@ -87,6 +88,11 @@ def summary(x: Tensor, *, mask: Tensor | None = None, cosines: bool = True) -> S
         return torch.where(pairs > 0, ((summed - directed) / pairs.clamp(min=1)).clamp(least, 1.0), torch.nan)
 
     return Summary(high, low, over_pairs(total, -1.0), over_pairs(_absolute(unit), 0.0), lengths)
+
+
+def _finite(scale: Tensor) -> Tensor:
+    """1 where it is not."""
+    return torch.where(scale.isfinite(), scale, 1.0)
 
 
 def _absolute(unit: Tensor) -> Tensor:

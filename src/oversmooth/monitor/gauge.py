@@ -31,9 +31,9 @@ from oversmooth.monitor.hooks import (
     result_like,
 )
 from oversmooth.monitor.padding import Padding, decodes
-from oversmooth.monitor.reduced import band_norms, token_numbers
+from oversmooth.monitor.reduced import band_norms, mask_of, token_numbers
 from oversmooth.monitor.rooms import Room
-from oversmooth.observe.depths import ranks_together
+from oversmooth.observe.depths import has_pairs, mean_of_counted, ranks_together
 from oversmooth.observe.layout import says_batch_first
 from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError, reason
@@ -175,7 +175,8 @@ class Gauge:
             return
         self._see(index + 1, y)
         if self.gradients and not torch.compiler.is_compiling() and self.due and y.requires_grad:
-            y.register_hook(lambda gradient: self._hear_gradient(index + 1, gradient))
+            mask = self.mask  # of this pass: others may follow before the backward pass
+            y.register_hook(lambda gradient: self._hear_gradient(index + 1, gradient, mask))
 
     def _see(self, depth: int, x: Tensor | None) -> None:
         if x is None or x.ndim != 3:
@@ -185,9 +186,7 @@ class Gauge:
             raise InputError(f"{self.names[max(depth - 1, 0)]} gets {shape}; tokens must be (batch, n, d)")
         if not self.batch_first:
             x = x.transpose(0, 1)
-        mask = self.mask
-        if mask is not None and mask.shape != x.shape[:2]:
-            mask = None
+        mask = mask_of(x, self.mask)
         if torch.compiler.is_compiling():
             torch.ops.oversmooth.gauge(x.detach(), mask, self.buffer, self.flag, self.number, depth)
         else:
@@ -244,11 +243,11 @@ class Gauge:
         return room.number
 
     @torch.no_grad()
-    def _hear_gradient(self, depth: int, gradient: Tensor) -> None:
+    def _hear_gradient(self, depth: int, gradient: Tensor, mask: Tensor | None) -> None:
         try:
             if not self.batch_first:
                 gradient = gradient.transpose(0, 1)
-            norm, share = band_norms(gradient)
+            norm, share = band_norms(gradient, mask_of(gradient, mask))
             (self.replayed if is_captured(gradient) else self.graded).add(depth)
             scale = getattr(self.scaler, "_scale", None)  # on its device
             if scale is not None:
@@ -304,7 +303,9 @@ class Gauge:
         self.ranked = all(room is not None for room in samples)
         if self.ranked:
             by_depth = ranks_together([(one.tokens, one.mask) for one in samples if one is not None])
-            means = torch.stack([torch.stack([ranks[name].mean() for ranks in by_depth]) for name in _RANKS])
+            counted = [has_pairs(one.tokens, one.mask) for one in samples if one is not None]
+            pairs = list(zip(by_depth, counted, strict=True))
+            means = torch.stack([torch.stack([mean_of_counted(r[name], own) for r, own in pairs]) for name in _RANKS])
             row |= dict(zip(_RANKS, means.tolist(), strict=True))
         if self.graded:
             heard = [(entry, depth in self.graded) for entry, depth in zip(table, order, strict=True)][1:]

@@ -17,7 +17,7 @@ from oversmooth.diagnosis.facts import plain
 from oversmooth.diagnosis.layers import changes
 from oversmooth.diagnosis.parts import share_of_smoothing
 from oversmooth.monitor.padding import Padding, decodes
-from oversmooth.monitor.reduced import band_norms
+from oversmooth.monitor.reduced import band_norms, mask_of
 from oversmooth.observe import Observations, Observer, SeenBlock, Settings, study
 from oversmooth.observe.blocks import named_blocks, repeated_blocks
 from oversmooth.observe.collect import Look
@@ -185,12 +185,15 @@ def in_full_precision(see: Callable[[], T]) -> T:
 def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> tuple[dict[str, list[float]], list[str]]:
     """Metrics of the tokens at every depth, mean over the probe's inputs; and the names of the blocks as they ran."""
     depths, mask = Depths(ranks=ranks, cosines=bool({"cos", "abs_cos"} & set(names))), probe.mask(eyes)
+    long_enough = mask is None or bool((mask.sum(-1) > 1).any())  # before the pass, for which a GPU is not waited yet
 
     def seen(depth: int, x: Tensor) -> None:
         nonlocal mask
+        if not long_enough or x.shape[1] < 2:
+            raise InputError("no input of the probe has two tokens that count; give longer ones")
         if mask is not None:
             mask = mask.to(x.device)  # once: blocks are on one device, as a rule
-        depths.add(depth, x, mask if mask is not None and mask.shape == x.shape[:2] else None)
+        depths.add(depth, x, mask_of(x, mask))
 
     watched = every_depth(eyes.blocks, seen)
     with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad(), watched as ran:
@@ -304,6 +307,7 @@ def gradients(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
         raise InputError("gradients by band of a sharded model come from the passing batch alone; leave them out")
     arrays: list[Tensor] = []
     layouts: list[bool] = []
+    mask = probe.mask(eyes)
 
     def seen(depth: int, x: Tensor, batch_first: bool) -> None:
         if depth:
@@ -325,7 +329,8 @@ def gradients(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
         gradient = given.get(id(x))
         if gradient is not None and not batch_first:
             gradient = gradient.transpose(0, 1)
-        norm, share = (None, None) if gradient is None else map(plain, band_norms(gradient))
+        found = None if gradient is None else band_norms(gradient, mask_of(gradient, mask))
+        norm, share = (None, None) if found is None else map(plain, found)
         norms.append(norm)
         shares.append(share)
     return {"gradient_norm": norms, "gradient_hfc": shares}

@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from oversmooth.observe.depths import mean_of_counted
+
 
 def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Means over a batch of log HFC/LFC and of the mean cosine, without waiting for a device.
 
-    Inputs with fewer than two tokens that count are left out; NaN where none is left, or a token is not finite.
+    Inputs with fewer than two tokens that count are left out; NaN where none is left, or a token is not finite, and the
+    cosine where one has fewer than two tokens that are not zero.
 
     Args:
         x: ``(batch, n, d)``: tokens.
@@ -22,32 +25,57 @@ def token_numbers(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     shown = torch.ones(x.shape[:2], device=x.device) if mask is None else (mask != 0).float()
     x = torch.where(shown[..., None] > 0, x, 0.0)
     tokens = shown.sum(-1)
+    # At unit size squares neither overflow nor underflow; each token has its own for its direction.
+    sizes = x.abs().amax(-1)
+    finite = sizes.isfinite().all(-1)
+    directions = x / _divisor(sizes)[..., None]
+    norms = torch.linalg.vector_norm(directions, dim=-1)
+    unit = directions / torch.where(norms == 0, 1.0, norms)[..., None]
+    directed = (norms != 0).sum(-1).float()
+    pairs = directed * (directed - 1)
+    cos = (unit.sum(-2).square().sum(-1) - directed) / pairs.clamp(min=1)
+    x = x / _divisor(sizes.amax(-1))[:, None, None]
     mean = x.sum(-2) / tokens.clamp(min=1)[:, None]
     centred = (x - mean[:, None]) * shown[..., None]
     high = torch.linalg.vector_norm(centred, dim=(-2, -1))
     low = torch.linalg.vector_norm(mean, dim=-1) * tokens.sqrt()
-    norms = torch.linalg.vector_norm(x, dim=-1)
-    unit = x / torch.where(norms == 0, 1.0, norms)[..., None]
-    directed = (norms != 0).sum(-1).float()  # NaN counts, and makes the mean NaN
-    cos = (unit.sum(-2).square().sum(-1) - directed) / (directed * (directed - 1)).clamp(min=1)
-    finite = x.isfinite().all(-1).all(-1)
-    counts = (directed > 1) | ~finite
     ratios = torch.where(finite, high.log() - low.log(), torch.nan)
-    cosines = torch.where(finite, cos.clamp(-1, 1), torch.nan)
-    log_ratio, cosine = (torch.where(counts, values, 0.0).sum() / counts.sum() for values in (ratios, cosines))
-    return log_ratio, cosine
+    cosines = torch.where(finite & (pairs > 0), cos.clamp(-1, 1), torch.nan)
+    return mean_of_counted(ratios, tokens > 1), mean_of_counted(cosines, tokens > 1)
 
 
-def band_norms(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """‖G‖ and the share of ‖G‖² that lies in the band in which tokens differ.
+def band_norms(gradient: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """‖G‖ of all that is there, and the share of ‖G‖² of tokens that count which lies in the band where they differ.
 
     Args:
         gradient: ``(batch, n, d)``.
+        mask: ``(batch, n)``: not 0 for tokens that count; None: all.
 
     Returns:
         ``()`` each, in float32.
     """
     gradient = gradient.detach().float()
+    shown = torch.ones(gradient.shape[:2], device=gradient.device) if mask is None else (mask != 0).float()
+    size = _divisor(gradient.abs().amax())
+    gradient = gradient / size
+    norm = torch.linalg.vector_norm(gradient) * size
+    gradient = torch.where(shown[..., None] > 0, gradient, 0.0)
+    mean = gradient.sum(-2, keepdim=True) / shown.sum(-1).clamp(min=1)[:, None, None]
     total = torch.linalg.vector_norm(gradient)
-    high = torch.linalg.vector_norm(gradient - gradient.mean(-2, keepdim=True))
-    return total, torch.where(total > 0, (high / torch.where(total > 0, total, 1.0)).square(), 0.0)
+    high = torch.linalg.vector_norm((gradient - mean) * shown[..., None])
+    return norm, torch.where(total == 0, 0.0, (high / total).square())
+
+
+def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
+    """The mask of an array ``(batch, n, d)``, on its device; None where it is that of another shape.
+
+    Args:
+        x: tokens, or their gradients.
+        mask: ``(batch, n)`` of the model's inputs, which blocks may cut or join.
+    """
+    return None if mask is None or mask.shape != x.shape[:2] else mask.to(x.device)
+
+
+def _divisor(size: Tensor) -> Tensor:
+    """1 where it is zero or not finite."""
+    return torch.where((size > 0) & size.isfinite(), size, 1.0)

@@ -346,7 +346,8 @@ class Collect:
         observed = self.observations
         keep = torch.tensor(observed.tokens_seen) > 1
         observed.short = int((~keep).sum())
-        keep = keep if bool(keep.any()) else torch.ones_like(keep)
+        if not bool(keep.any()):
+            raise InputError("no input has two tokens that count; give longer ones")
         for target, rows in ((observed.tokens, self._rows), (observed.without_massive, self._without)):
             for site, columns in rows.items():
                 whole = {name: _joined(parts) for name, parts in columns.items()}

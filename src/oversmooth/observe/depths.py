@@ -22,6 +22,8 @@ from oversmooth.safety.errors import InputError
 
 _ROOM = {"cuda": 2**26}
 """Bytes of tokens that wait for others, by device; elsewhere none wait, as nothing is gained by it."""
+_COUNTED = "counted"
+"""The column that says which inputs are in the figures; where it is not, all are."""
 Seen = Callable[[int, Tensor], None]
 """Gets a depth, 0 for what enters the first block, and tokens ``(batch, n, d)``."""
 SeenStream = Callable[[int, Tensor, bool], None]
@@ -174,7 +176,8 @@ class Depths:
             self._append(sample.depth, row)
 
     def _sums(self, x: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-        return columns_of(summary(x, mask=mask, cosines=self.cosines), self.cosines)
+        row = columns_of(summary(x, mask=mask, cosines=self.cosines), self.cosines)
+        return row if mask is None and x.shape[-2] > 1 else {**row, _COUNTED: has_pairs(x, mask)}
 
     def _append(self, depth: int, row: dict[str, Tensor]) -> None:
         while len(self.columns) <= depth:
@@ -183,12 +186,24 @@ class Depths:
             self.columns[depth].setdefault(name, []).append(value)
 
     def by_input(self, depth: int) -> dict[str, Tensor]:
-        """``(inputs,)`` per metric, in float64."""
+        """``(inputs,)`` per metric, in float64; without inputs that have fewer than two tokens that count."""
         self._reduce()
-        return {name: torch.cat([v.double() for v in parts]).cpu() for name, parts in self.columns[depth].items()}
+        counted = self._counted(depth).cpu()
+        columns = {name: torch.cat([v.double() for v in parts]).cpu() for name, parts in self.columns[depth].items()}
+        return {name: values[counted[: len(values)]] for name, values in columns.items() if name != _COUNTED}
+
+    def _counted(self, depth: int) -> Tensor:
+        """``(inputs,)``: whether an input is in the figures of this depth."""
+        row = self.columns[depth]
+        any_metric = next(iter(row.values()))
+        counted = row.get(_COUNTED, [])
+        if len(counted) == len(any_metric):
+            return torch.cat(counted)
+        return torch.cat([torch.ones_like(part, dtype=torch.bool) for part in any_metric])
 
     def means(self, names: Sequence[str]) -> dict[str, list[float]]:
-        """By metric: one number per depth. HFC/LFC is the geometric mean over inputs.
+        """By metric: one number per depth. HFC/LFC is the geometric mean over inputs. Inputs with fewer than two tokens
+        that count are left out; NaN where none is left.
 
         Args:
             names: of metrics; those that were not measured are left out.
@@ -205,7 +220,11 @@ class Depths:
         """``(depths,)``."""
         parts = [row[_source(name)] for row in self.columns]
         depths = [torch.cat(part) if len(part) > 1 else part[0] for part in parts]
-        if len({len(values) for values in depths}) == 1:
+        if any(_COUNTED in row for row in self.columns):
+            counted = [self._counted(depth) for depth in range(len(depths))]
+            pairs = zip(depths, counted, strict=True)
+            means = torch.stack([mean_of_counted(values.double(), own[: len(values)]) for values, own in pairs])
+        elif len({len(values) for values in depths}) == 1:
             means = torch.stack(depths).double().mean(1)
         else:  # a model that cuts its inputs into windows on the way
             means = torch.stack([values.double().mean() for values in depths])
@@ -283,6 +302,23 @@ def together(
         rows = {name: values.unbind() for name, values in reduced.items()}
         found |= {index: {name: row[place] for name, row in rows.items()} for place, index in enumerate(indices)}
     return [found[index] for index in range(len(samples))]
+
+
+def has_pairs(x: Tensor, mask: Tensor | None) -> Tensor:
+    """``(...)``: whether two tokens or more of an input count; with fewer nothing can be said of how alike they are.
+
+    Args:
+        x: ``(..., n, d)``: tokens.
+        mask: ``(..., n)``: tokens that count; None: all.
+    """
+    if mask is None:
+        return torch.full(x.shape[:-2], x.shape[-2] > 1, device=x.device)
+    return (mask != 0).sum(-1) > 1
+
+
+def mean_of_counted(values: Tensor, counted: Tensor) -> Tensor:
+    """The mean over those that count, ``(inputs,), (inputs,) -> ()``; NaN where none does."""
+    return torch.where(counted, values, 0.0).sum() / counted.sum()
 
 
 def ranks_together(samples: Sequence[tuple[Tensor, Tensor | None]]) -> list[dict[str, Tensor]]:

@@ -31,8 +31,12 @@ _VERDICTS: tuple[Verdict, ...] = ("rough", "tie", "smooth", "undecided")
 _ROUGH, _TIE, _SMOOTH, _UNDECIDED = range(4)
 TIE = {torch.float64: 1e-7, torch.float32: 1e-5}
 """Radii nearer than this, relative to the larger (or 1), are a tie: at equality the Jordan structure decides."""
-# A limit array this near to rank one is called rank one: the accuracy of its Ritz vector.
-_RANK_ONE = 1e-3
+# A limit array has rank one where σ₂/σ₁ is no more than rounding, and has not where it is more than a Ritz vector may
+# be off; in between it is open.
+_RANK_ONE = {torch.float64: 1e-9, torch.float32: 1e-5}
+_NOT_RANK_ONE = 1e-3
+# Tokens of a limit of rank one are parallel, but for those that are zero up to rounding, whose direction is nothing.
+_PARALLEL = 1 - 1e-3
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,10 @@ class Dominance:
         rough = torch.where(known, torch.where(self.rank_one, 2, 0), 1)
         collapse = torch.where(outcome == _SMOOTH, 2, torch.where(outcome == _ROUGH, rough, 1))
         answers = ("fails", "open", "holds")
-        # With fewer than two tokens that are not zero in the limit there is no angle.
-        no_angle = (outcome == _ROUGH) & (self.array.abs_cos[0].isnan() if self.array is not None else False)
+        # With fewer than two tokens that are not zero in the limit there is no angle (NaN).
+        no_angle = torch.zeros_like(self.rank_one)
+        if self.array is not None:
+            no_angle = (outcome == _ROUGH) & (collapse == 2) & ~(self.array.abs_cos[0] > _PARALLEL)
         return {
             "input_convergence": _words(torch.where(outcome == _UNDECIDED, 1, outcome), answers),
             "angle_convergence": _words(torch.where(no_angle, 1, collapse), answers),
@@ -289,13 +295,17 @@ def dominance(
         rule=rule,
         pair=None if radii.t is None or radii.lam is None else (radii.t, radii.lam),
         array=array,
-        rank_one=~radii.mixed if array is None else ~radii.mixed & (array.sigma_ratio[1] < _RANK_ONE),
-        rank_known=radii.rank_known
-        if array is None
-        else radii.rank_known & (radii.mixed | ~array.sigma_ratio[1].isnan()),
+        rank_one=~radii.mixed if array is None else ~radii.mixed & (array.sigma_ratio[1] <= _RANK_ONE[A.dtype]),
+        rank_known=radii.rank_known if array is None else radii.rank_known & (radii.mixed | _is_known(array, A.dtype)),
         smooth_floor=smooth_floor,
         rough_floor=rough_floor,
     )
+
+
+def _is_known(array: LimitArray, dtype: torch.dtype) -> Tensor:
+    """Whether an array tells its rank."""
+    ratio = array.sigma_ratio[1]
+    return (ratio <= _RANK_ONE[dtype]) | (ratio > _NOT_RANK_ONE)
 
 
 def is_biased(bias: Tensor | None) -> bool:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from oversmooth.metrics import cosine, input_convergence, sigma_ratio
 
-# A turn is searched at this many phases, and then this many times again between the neighbours of the best.
-_PHASES, _ZOOMS = 16, 3
+# A turn is searched at this many phases, and around so many peaks of them so many times again, at these many phases
+# between the neighbours of the best.
+_PHASES, _PEAKS, _ZOOMS, _NEAR = 48, 3, 4, 7
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class LimitArray:
     """The limit ``X_L ∝ Re(e^{iφ_L} X)``, fixed if the dominating eigenvalue is real, turning if it is complex.
 
     Each metric is given as its (smallest, largest) value over the turn, ``(...)`` each; the two agree where nothing
-    turns. Those of the ratio are exact, the others come from a search over the phase.
+    turns. Those of the ratio are exact, the others come from a search over the phase, which may miss a narrow peak:
+    where a token passes near zero its direction turns fast.
     """
 
     array: Tensor
@@ -108,21 +110,40 @@ def _quotient(R: Tensor, S: Tensor, eps: float) -> Tensor:
 def _over_a_turn(
     array: Tensor, turns: Tensor, mask: Tensor | None, metric: Callable[..., Tensor]
 ) -> tuple[Tensor, Tensor]:
+    """The least and the greatest of a metric over the turn, ``(...)`` each."""
+    still = metric(array.real, mask=mask)
+    least, greatest = still.clone(), still.clone()
+    if bool(turns.any()):
+        keep = None if mask is None else mask.expand(array.shape[:-1])[turns]
+        least[turns], greatest[turns] = _extremes(array[turns], keep, metric)
+    return least, greatest
+
+
+def _extremes(array: Tensor, mask: Tensor | None, metric: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+    """Of arrays ``(items, n, d)`` that turn: searched around the best peaks of a grid, as there may be several."""
+
     def at(phase: Tensor) -> Tensor:
-        """The metric at phases ``(phases, ...)``."""
+        """The metric at phases ``(phases, items)``."""
         c, s = phase.cos()[..., None, None], phase.sin()[..., None, None]
-        turned = torch.where(turns[..., None, None], c * array.real - s * array.imag, array.real)
+        turned = c * array.real - s * array.imag
         return metric(turned, mask=None if mask is None else mask.expand(turned.shape[:-1]))
 
-    steps = torch.arange(_PHASES, dtype=array.real.dtype, device=array.device).view(-1, *[1] * turns.ndim)
-    first = (math.pi / _PHASES * steps).expand(_PHASES, *turns.shape)
-    values = at(first)
-    ends = []
+    dtype, device = array.real.dtype, array.device
+    grid = (math.pi / _PHASES * torch.arange(_PHASES, dtype=dtype, device=device))[:, None].expand(-1, len(array))
+    around = torch.linspace(-1, 1, _NEAR, dtype=dtype, device=device)[:, None]
+    values, ends = at(grid), []
     for sign in (-1.0, 1.0):
-        phase, zoomed, width = first, values, math.pi / _PHASES
-        for _ in range(_ZOOMS if bool(turns.any()) else 0):
-            best = (sign * zoomed).argmax(0, keepdim=True)
-            phase = phase.gather(0, best) + width * (2 * steps / (_PHASES - 1) - 1)
-            zoomed, width = at(phase), 2 * width / (_PHASES - 1)
-        ends.append(sign * torch.maximum((sign * zoomed).amax(0), (sign * values).amax(0)))
+        height = (sign * values).nan_to_num(nan=-torch.inf)
+        # Half a turn only changes the array's sign, so that the first phase follows the last.
+        is_peak = (height >= height.roll(1, 0)) & (height >= height.roll(-1, 0))
+        peaks = torch.where(is_peak, height, -torch.inf).topk(_PEAKS, dim=0).indices
+        best = (sign * values).amax(0)
+        for peak in peaks:
+            middle, width = grid.gather(0, peak[None]), math.pi / _PHASES
+            for _ in range(_ZOOMS):
+                phase = middle + width * around
+                near = sign * at(phase)
+                middle, width = phase.gather(0, near.argmax(0, keepdim=True)), 2 * width / (_NEAR - 1)
+                best = torch.maximum(best, near.amax(0))
+        ends.append(sign * best)
     return ends[0], ends[1]
