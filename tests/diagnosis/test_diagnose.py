@@ -12,7 +12,7 @@ from support.nightly import some
 from support.oracles import centred_basis, dense_radii
 from torch import nn
 
-from oversmooth import Diagnosis, InputError, diagnose, metrics
+from oversmooth import InputError, diagnose, metrics
 from oversmooth.anatomy import locate
 from oversmooth.inputs import Batch
 
@@ -123,12 +123,9 @@ def test_a_text_of_padding_alone():
         diagnose(LLAMA.make(), given)
 
 
-def test_a_single_token_has_no_angle():
-    found = diagnose(LLAMA.make(), text()["input_ids"][:, :1])
-    for layer in found.layers:
-        assert layer.tokens["cos"] is None
-        assert layer.tokens["hfc_lfc"] == 0
-    assert Diagnosis.from_json(found.to_json()) == found
+def test_nothing_is_said_of_single_tokens():
+    with pytest.raises(InputError, match="no input has two tokens that count; give longer ones"):
+        diagnose(LLAMA.make(), text()["input_ids"][:, :1])
 
 
 def test_inputs_with_nan():
@@ -464,7 +461,8 @@ def test_without_spectra(name):
     assert not found.extrapolation
     assert found.smoothing_share is None
     for a, b in zip(found.layers, whole.layers, strict=True):
-        assert (a.tokens, a.attention_out, a.changes, a.spectrum) == (b.tokens, b.attention_out, b.changes, b.spectrum)
+        assert (a.tokens, a.attention_out, a.changes) == (b.tokens, b.attention_out, b.changes)
+        assert a.spectrum is None
 
 
 def test_the_same_twice():
@@ -590,3 +588,35 @@ def test_tokens_are_told_from_attention_weights_by_their_shape():
     expected = [metrics.input_convergence(array).mean().item() for array in model.arrays]
     assert found.curve("hfc_lfc") == pytest.approx(expected, rel=1e-5)
     assert found.extrapolation[0].real is not None
+
+
+@pytest.mark.parametrize("blocks", [None, "encoder.layers.*"])
+def test_a_model_in_train_mode_is_left_as_it_is(blocks):
+    class Averages(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+            self.encoder, self.norm = torch.nn.TransformerEncoder(layer, 2), torch.nn.BatchNorm1d(16)
+
+        def forward(self, x):
+            return self.norm(self.encoder(x).mean(1))
+
+    torch.manual_seed(0)
+    model, x = Averages().train(), torch.randn(4, 5, 16)
+    before, state = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
+    diagnose(model, x, blocks=blocks, spectra=False)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+
+
+def test_tokens_alone_need_no_eigenvalues(monkeypatch):
+    def refused(*_, **__):
+        raise AssertionError("eigenvalues were computed")
+
+    for name in ("eigvals", "eig", "svdvals"):
+        monkeypatch.setattr(torch.linalg, name, refused)
+    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+    found = diagnose(encoder.eval(), torch.randn(2, 5, 16), spectra=False, ranks=0)
+    assert [layer.spectrum for layer in found.layers] == [None] * 3
+    assert found.curve("cos")[0] is not None

@@ -1,6 +1,7 @@
 """Training with the monitor is, bit for bit, training without it: losses, weights, and the random numbers after it."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -305,3 +306,72 @@ def test_lora():
         assert watched.same(model, seen_model)
         assert monitor.failures == []
         assert len(monitor.history.curve("cos")) == 3
+
+
+def test_a_weight_that_is_normed_by_its_spectrum_stays_as_it_is():
+    """Computing such a weight in train mode is a step of its power iteration."""
+
+    def make(watch):
+        torch.manual_seed(0)
+        model = watched.Known()
+        for layer in model.encoder.layers:
+            nn.utils.parametrizations.spectral_norm(layer.linear2)
+            nn.utils.parametrizations.spectral_norm(layer.self_attn.out_proj)
+        torch.manual_seed(1)
+        monitor = oversmooth.Monitor(model, probe=watched.probe(), every=1, spectra=1) if watch else None
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.randn(2, 5, 16)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if monitor is not None:
+                monitor.step()
+        return model.state_dict()
+
+    plain, seen = make(watch=False), make(watch=True)
+    assert all(torch.equal(plain[name], seen[name]) for name in plain)
+
+
+@pytest.mark.filterwarnings("ignore:the weights that are watched have not changed")
+def test_a_pass_of_another_thread_is_none_of_a_looks_business():
+    model = watched.Known().eval()
+    monitor, x, broken, passes = oversmooth.Monitor(model, probe=watched.probe()), watched.probe(2), [], []
+    ended = threading.Event()
+
+    def other():
+        while not ended.is_set():
+            try:
+                with torch.no_grad():
+                    passes.append(model(x).shape)
+            except Exception as error:
+                broken.append(error)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    rows = [monitor.look(step) for step in range(1, 31)]
+    ended.set()
+    thread.join()
+    assert passes
+    assert broken == []
+    assert None not in rows
+    assert {tuple(row["cos"]) for row in rows} == {tuple(rows[0]["cos"])}
+
+
+def test_one_pass_in_inference_mode_leaves_the_others_to_be_seen():
+    model, x = watched.Known(), watched.probe()
+    monitor = oversmooth.Monitor(model, passing=True, every=1)
+    with torch.inference_mode():
+        model(x)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(x).sum().backward()
+        optimizer.step()
+        monitor.step()
+    assert monitor.failures == []
+    assert len(monitor.history.rows) == 3
+
+
+def test_a_loss_that_fails_is_told_how_it_is_called():
+    monitor = oversmooth.Monitor(watched.Known(), probe=watched.probe(), gradients=1, loss=lambda out: out.sum())
+    with pytest.warns(MonitorWarning, match=r"loss failed \(TypeError: .* called as loss\(what the model gives"):
+        monitor.look(1)

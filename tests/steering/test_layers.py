@@ -415,3 +415,26 @@ def test_saving_what_is_not_steered(untouched, tmp_path):
         save_steered(untouched, tmp_path / "a.safetensors")
     with pytest.raises(InputError, match="does not exist"):
         load_steered(tmp_path / "b.safetensors", untouched)
+
+
+def test_one_block_under_two_names_is_refused_and_left_as_it_is():
+    for method in (Spectral(), NeuTRENO(0.5)):
+        model = make("BERT")
+        model.encoder.layer[1] = model.encoder.layer[0]
+        before = conformance.snapshot(model)
+        with pytest.raises(InputError, match="layers 0 and 1 are one module under two names"):
+            steer(model, method)
+        conformance.same_snapshot(conformance.snapshot(model), before)
+
+
+@pytest.mark.parametrize("weight", ["attention.self.value", "attention.output.dense"])
+@pytest.mark.parametrize("form", [nn.utils.parametrizations.orthogonal, nn.utils.parametrizations.weight_norm])
+def test_a_weight_that_is_parametrized_is_refused_and_left_as_it_is(weight, form):
+    model = make("BERT")
+    form(model.encoder.layer[1].get_submodule(weight))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(InputError, match=rf"{weight}\.weight of layer 1 is computed from other weights"):
+        steer(model, Spectral())
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy import layouts
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode, put_back, random_states
 from oversmooth.theory.weights import all_finite
 
 NormForm = tuple[Literal["layer", "rms"], float]
@@ -40,13 +41,13 @@ class LiveModel:
             for key in own:
                 value = module._parameters.get(key)
                 if value is None:
-                    value = getattr(module, key)
+                    value = _computed(module, key)
                 self.shapes[f"{name}.{key}" if name else key] = tuple(value.shape)
 
     @torch.no_grad()
     def read(self, name: str, rows: slice | None = None) -> Tensor:
         module, _, key = name.rpartition(".")
-        value = getattr(self.modules[module], key).detach()
+        value = _computed(self.modules[module], key).detach()
         return value if rows is None else value[rows]
 
     def attribute(self, module: str, names: tuple[str, ...]) -> Any:
@@ -85,6 +86,15 @@ class LiveModel:
             if isinstance(size, int) and not isinstance(size, bool) and size > 0:
                 return size
         return None
+
+
+def _computed(module: nn.Module, key: str) -> Tensor:
+    """A weight. A parametrization may count or draw while it computes one, as spectral norm does in training."""
+    made: Any = getattr(module, "parametrizations", {})
+    if key not in made:
+        return getattr(module, key)
+    with random_states(), in_eval_mode(made[key]), put_back(made[key]):
+        return getattr(module, key)
 
 
 @torch.no_grad()

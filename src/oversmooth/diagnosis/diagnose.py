@@ -8,6 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
+from oversmooth.safety.untouched import put_back, random_states
 
 OnProgress = Callable[[int, int | None, str], None]
 """Called with (inputs done, inputs in all if known, the current step)."""
@@ -141,7 +143,7 @@ def diagnose(
     if first is None:
         raise InputError("there are no inputs; give at least one")
 
-    with ONE_AT_A_TIME, torch.no_grad():
+    with ONE_AT_A_TIME, torch.no_grad(), _as_it_was(inside):
         one = run.first_input(first)
         seen = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
         device = seen[0].x.device
@@ -241,7 +243,7 @@ def _of_blocks(
     if model.training:
         drops = ": dropout is active and part of what was measured" if _has_dropout(model) else ", without dropout"
         remarks.append(f"the model is in train mode{drops}")
-    with ONE_AT_A_TIME:
+    with ONE_AT_A_TIME, _as_it_was(model):
         layers, tokens, width = layers_of_blocks(model, inputs, blocks, ranks)
     remarks += _too_short(sum(length < 2 for length in tokens), len(tokens))
     parameters = list(model.parameters())
@@ -274,6 +276,13 @@ def _of_blocks(
     diagnosis = Diagnosis(model=facts, provenance=provenance, layers=layers, remarks=remarks)
     diagnosis.verdict = verdict.sentences(diagnosis)
     return diagnosis
+
+
+@contextmanager
+def _as_it_was(model: nn.Module) -> Iterator[None]:
+    """What a model counts, averages or draws while it is diagnosed in train mode is put back."""
+    with random_states() if model.training else nullcontext(), put_back(model):
+        yield
 
 
 def _too_short(short: int, inputs: int) -> list[str]:

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from oversmooth.monitor.padding import MASKS, positions
 from oversmooth.monitor.warning import say
-from oversmooth.observe.untouched import random_states
 from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.untouched import random_states
 
 _MOST = 64
 """Entries up to which a list may hold transforms, and is no data."""

@@ -117,8 +117,9 @@ class Gauge:
         ]  # fmt: skip
 
     def _buffers(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        buffer = torch.zeros(self.depths, len(_COLUMNS), device=device)
-        flag = torch.zeros((), dtype=torch.bool, device=device)
+        with torch.inference_mode(False):
+            buffer = torch.zeros(self.depths, len(_COLUMNS), device=device)
+            flag = torch.zeros((), dtype=torch.bool, device=device)
         if device.type == "cuda":  # so that CUDA graphs of the compiler take them as they are
             from torch import _dynamo  # heavy, and a CPU does without
 

@@ -22,9 +22,9 @@ from oversmooth.observe import Observations, Observer, SeenBlock, Settings, stud
 from oversmooth.observe.blocks import named_blocks, repeated_blocks
 from oversmooth.observe.collect import Look
 from oversmooth.observe.depths import Depths, every_depth, every_stream
-from oversmooth.observe.untouched import untouched
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.untouched import untouched
 from oversmooth.steering import steering_of, verify
 from oversmooth.theory.weights import head_spectrum, joined_asymmetry
 
@@ -96,7 +96,11 @@ class Probe:
     def loss_of(self, out: Any) -> Tensor:
         """A number to differentiate."""
         if self.loss is not None:
-            loss: Any = self.loss(out, _copied(self.given))
+            try:
+                loss: Any = self.loss(out, _copied(self.given))
+            except Exception as error:
+                said = f"{type(error).__name__}: {str(error)[:120]}"
+                raise InputError(f"loss failed ({said}); it is called as loss(what the model gives, probe)") from error
         else:
             loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
         if not isinstance(loss, Tensor) or loss.numel() != 1:

@@ -28,6 +28,7 @@ from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.precision import float32_products
+from oversmooth.safety.untouched import Rewritten
 
 
 class Monitor:
@@ -337,9 +338,12 @@ class Monitor:
         """The result; None where it fails, for whatever reason, which is said once."""
         try:
             return see()
+        except Rewritten as error:
+            self.probe = None
+            self._warn(f"{error}; this look changed it, and no other will")
         except Exception as error:
             self._warn(f"{failed}: {reason(error, 240)}")
-            return None
+        return None
 
     def _warn(self, text: str) -> None:
         if text not in self.failures:

@@ -28,8 +28,9 @@ class Room:
         """
 
         def made() -> Room:
-            counted = None if mask is None else torch.zeros_like(mask)
-            return cls(torch.zeros(x.shape, dtype=torch.float32, device=x.device), counted, number)
+            with torch.inference_mode(False):  # or no other pass could write here
+                counted = None if mask is None else torch.zeros(mask.shape, dtype=mask.dtype, device=mask.device)
+                return cls(torch.zeros(x.shape, dtype=torch.float32, device=x.device), counted, number)
 
         if not x.is_cuda:
             return made()

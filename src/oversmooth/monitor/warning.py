@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import suppress
 
 
 class MonitorWarning(UserWarning):
@@ -11,8 +12,9 @@ class MonitorWarning(UserWarning):
 
 
 def say(text: str) -> None:
-    """Warn; where warnings are errors, without raising: a training does not end because of a look."""
+    """Warn; without raising, whatever warnings have become: a training does not end because of a look."""
     try:
         warnings.warn(text, MonitorWarning, stacklevel=5)
-    except MonitorWarning:
-        print(f"oversmooth: {text}", file=sys.stderr)
+    except Exception:
+        with suppress(OSError, ValueError):  # where the terminal is gone
+            print(f"oversmooth: {text}", file=sys.stderr)

@@ -6,6 +6,7 @@ several times are several depths.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
     inner: list[tuple[torch.Size, bool]] = []
     """What the first module inside that says how its arrays lie got, and what it says."""
     layout: list[bool] = []
+    own_thread = threading.get_ident()
     tell = {block: telling(block) for _, block in blocks}
 
     def layout_of(module: nn.Module) -> bool | None:
@@ -65,6 +67,8 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
 
     def enter(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if threading.get_ident() != own_thread:  # somebody else's pass
+                return
             if not inside and not ran:
                 x = _tokens(name, first_tensor(args, kwargs))
                 first = layout_of(module)
@@ -77,12 +81,16 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
         return hook
 
     def within(module: nn.Module, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() != own_thread:
+            return
         x = first_tensor(args, kwargs, needed=False)
         if not inner and x is not None:
             inner.append((x.shape, bool(module.batch_first)))
 
     def leave(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+            if threading.get_ident() != own_thread:
+                return
             inside.pop()
             if inside:  # a block inside a block
                 return

@@ -13,10 +13,10 @@ from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADD
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.inputs import Batch
 from oversmooth.observe.layout import own_word
-from oversmooth.observe.untouched import untouched
 from oversmooth.observe.watch import first_tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import untouched
 
 Given = Tensor | Mapping[str, Tensor] | Batch
 

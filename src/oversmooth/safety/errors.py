@@ -22,9 +22,13 @@ def reason(error: BaseException, most: int = 120) -> str:
     """What another library says, short enough for a sentence and without addresses; its name where it says nothing."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"{error.name.partition('.')[0]} is not installed; install it"
-    text = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", str(error))).strip()
+    try:
+        said = str(error)
+    except Exception:  # a class of somebody's own
+        said = ""
+    text = re.sub(r"\s+", " ", re.sub(r"https?://\S+", "the hub", said)).strip()
     text = text[:most].rstrip(". (")
-    if _OF_PYTHON.search(text):
+    if not isinstance(error, InputError) and _OF_PYTHON.search(text):
         return "it does not hold what it should"
     return text if text not in ("", "None") else type(error).__name__
 

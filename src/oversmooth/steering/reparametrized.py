@@ -133,7 +133,8 @@ class ReparametrizedLayer:
         """Plain weights again: as they are computed now (fold), or the original ones."""
         if not self.originals:
             return
-        like = self.psi.detach()
+        # One of the two alone is there where putting them on went wrong halfway.
+        like = self.psi.detach() if len(self.originals) == 2 else self.originals[0][2].detach()
         if fold:
             with torch.no_grad():
                 self._final = self.rows()  # either weight needs both parametrizations, and they go one by one

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from oversmooth.observe.depths import StoredDepths
-from oversmooth.observe.untouched import in_eval_mode
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.train.cuda_graphs import captured
 from oversmooth.train.engine.task import Task
 

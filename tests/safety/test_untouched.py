@@ -1,12 +1,14 @@
-"""Attributes that are hard to ask for their type do not stop a look, and no type is kept alive by one."""
+"""What a pass writes is put back; attributes that are hard to ask for their type do not stop a look."""
 
 import gc
 import weakref
 
 import pytest
+import torch
 from torch import nn
 
-from oversmooth.observe.untouched import in_eval_mode, untouched
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode, put_back, untouched
 
 
 class Unhashable(type):
@@ -86,3 +88,53 @@ def test_flags_of_usual_modules_are_put_back_each():
     with untouched(model):
         assert not any(module.training for module in model.modules())
     assert [module.training for module in model.modules()] == flags
+
+
+class Remembers(nn.Module):
+    """Writes to everything that a forward pass may write to."""
+
+    def __init__(self):
+        super().__init__()
+        self.trained, self.follows = nn.Linear(3, 3), nn.Linear(3, 3).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("empty", None)
+
+    def forward(self, x):
+        with torch.no_grad():
+            for new, old in zip(self.trained.parameters(), self.follows.parameters(), strict=True):
+                old.mul_(0.9).add_(new, alpha=0.1)
+        if self.empty is None:
+            self.empty = x.mean()
+        if not hasattr(self, "first"):
+            self.first = x.mean()
+        return self.norm(self.follows(x)) * self.empty * self.first
+
+
+@pytest.mark.parametrize("within", [untouched, put_back])
+def test_what_a_pass_writes_is_put_back(within):
+    torch.manual_seed(0)
+    model, x = Remembers(), torch.randn(4, 3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with within(model):
+        model(x)
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert model.empty is None
+    assert not hasattr(model, "first")
+
+
+def test_a_weight_that_cannot_be_put_back_is_named():
+    model = Remembers().requires_grad_(True)
+    with pytest.raises(InputError, match=r"writes to its weight follows\.weight while it runs, which cannot be put"):  # noqa: SIM117
+        with untouched(model):
+            model(torch.randn(4, 3))
+
+
+def test_weights_that_torch_keeps_of_parametrizations_are_computed_anew():
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    with nn.utils.parametrize.cached():
+        with untouched(model), torch.no_grad():
+            model(torch.ones(1, 2))
+        model(torch.ones(1, 2)).sum().backward()
+    assert model.parametrizations.weight.original1.grad is not None

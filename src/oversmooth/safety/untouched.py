@@ -1,4 +1,4 @@
-"""A pass through a model that is being trained, after which everything is as it was."""
+"""A pass through a model that is somebody's own, after which everything is as it was."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
+
+from oversmooth.safety.errors import InputError
 
 _PLAIN, _TENSOR, _GENERATOR = "plain", "tensor", "generator"
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -20,6 +23,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 _OWN = frozenset(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict))
 """What torch keeps of every module: hooks, and what is put back by other ways."""
+_FROZEN = 2**28
+"""Bytes of frozen weights that are copied, as a pass may write to them: copies that follow the trained ones."""
 _LARGE = 2**24
 """Bytes of a tensor that is copied though it is no buffer: larger ones are caches, which a pass fills anew."""
 
@@ -29,23 +34,82 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Within the block the model is in eval mode, runs eagerly, and nothing that happens is left behind.
 
     Random states of torch, of Python and, where it is loaded, of numpy, and of generators that modules have; each
-    module's own train flag; every buffer; attributes of modules that are numbers, text or tensors; the weights that
-    autocast keeps cast; and what compiled code is (it is passed by, and not compiled again). Not seen: what hooks of
+    module's own train flag; every buffer; frozen weights, unless there are many; attributes of modules that are
+    numbers, text or tensors, and all that are new; the weights that autocast keeps cast, and those that torch keeps of
+    parametrizations; and what compiled code is (it is passed by, and not compiled again). Not seen: what hooks of
     others count, and what modules keep in lists, in other objects, or in large tensors that are no buffers.
 
     Args:
         model: the module itself, and no wrapper around it.
+
+    Raises:
+        InputError: the model wrote to weights of which there is no copy.
     """
-    modules = list(model.modules())
     with ExitStack() as stack:
         stack.enter_context(random_states())
-        stack.enter_context(_in_eval_mode(modules))
-        stack.enter_context(_buffers(modules))
-        stack.enter_context(_attributes(modules))
+        stack.enter_context(in_eval_mode(model))
+        stack.enter_context(put_back(model, counted=True))
         stack.enter_context(_autocast())
+        stack.enter_context(_computed_weights())
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
+
+
+@contextmanager
+def put_back(model: nn.Module, *, counted: bool = False) -> Iterator[None]:
+    """What a model remembers, in whichever mode it runs: buffers, frozen weights, attributes; see `untouched`.
+
+    Args:
+        model: the module itself.
+        counted: whether torch's count of writes tells which buffers have changed. Batch norm in train mode writes past
+            it; a comparison of values waits for a GPU.
+    """
+    modules = list(model.modules())
+    with _weights(model), _buffers(modules, counted), _attributes(modules):
+        yield
+
+
+@contextmanager
+def _weights(model: nn.Module) -> Iterator[None]:
+    """Weights are too large to copy, and are not written to in a pass; but for those that follow others, as a momentum
+    encoder's do.
+    """
+    frozen = [p for p in model.parameters() if not p.requires_grad and _can_be_copied(p)]
+    copied = {id(p): p.detach().clone() for p in frozen} if sum(p.nbytes for p in frozen) <= _FROZEN else {}
+    # Those of wrappers, which move them about, are of types of their own.
+    before = [(name, p, p._version) for name, p in model.named_parameters() if _can_be_copied(p)]
+    try:
+        yield
+    finally:
+        written = [(name, p) for name, p, version in before if p._version != version]
+        with torch.no_grad():
+            for _, p in written:
+                if id(p) in copied:
+                    p.copy_(copied[id(p)])
+        lost = [name for name, p in written if id(p) not in copied]
+        if lost:
+            raise Rewritten(
+                f"the model writes to its weight {lost[0]} while it runs, which cannot be put back; "
+                "freeze it, or watch a training by its passing batch"
+            )
+
+
+class Rewritten(InputError):
+    """A pass changed weights for good."""
+
+
+@contextmanager
+def _computed_weights() -> Iterator[None]:
+    """Within `parametrize.cached` weights that are computed here, without gradients, would be used in training."""
+    if not getattr(parametrize, "_cache_enabled", 0):
+        yield
+        return
+    kept, parametrize._cache = parametrize._cache, {}
+    try:
+        yield
+    finally:
+        parametrize._cache = kept
 
 
 @contextmanager
@@ -67,12 +131,7 @@ def random_states() -> Iterator[None]:
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Every module in eval mode within the block; afterwards each has its own flag again."""
-    with _in_eval_mode(list(model.modules())):
-        yield
-
-
-@contextmanager
-def _in_eval_mode(modules: list[nn.Module]) -> Iterator[None]:
+    modules = list(model.modules())
     flags = [module.training for module in modules]
     _set_training(modules, [False] * len(modules))
     try:
@@ -94,20 +153,25 @@ def _set_training(modules: list[nn.Module], flags: list[bool]) -> None:
 
 
 @contextmanager
-def _buffers(modules: list[nn.Module]) -> Iterator[None]:
+def _buffers(modules: list[nn.Module], counted: bool) -> Iterator[None]:
     """Modules that count or average in their buffers may do so in eval mode too."""
-    kept = [
-        (module, name, value, value._version, value.detach().clone())
-        for module in modules
-        for name, value in module._buffers.items()
-        if value is not None and not value.is_inference()
-    ]
+    kept, empty = [], []
+    for module in modules:
+        for name, value in module._buffers.items():
+            if value is None:
+                empty.append((module, name))
+            elif not value.is_inference():
+                kept.append((module, name, value, value._version, value.detach().clone()))
     try:
         yield
     finally:
+        for module, name in empty:
+            if name in module._buffers:
+                module._buffers[name] = None
         with torch.no_grad():
             for module, name, value, version, copy in kept:
-                if value._version != version:
+                # Not where nothing has changed: a write would break a backward pass that is yet to come.
+                if value._version != version if counted else not torch.equal(value, copy):
                     value.copy_(copy)
                 if module._buffers.get(name) is not value:
                     module._buffers[name] = value
@@ -132,15 +196,18 @@ def _attributes(modules: list[nn.Module]) -> Iterator[None]:
                 tensors.append((value, value._version, value.detach().clone()))
             elif kind == _GENERATOR:
                 generators.append((value, value.get_state()))
-        before.append((module, _names(module), plain))
+        before.append((module, _names(module), set(module.__dict__), plain))
     try:
         yield
     finally:
         for generator, state in generators:
             generator.set_state(state)
-        for module, names, values in before:
-            if _names(module) == names:
-                module.__dict__.update(values)
+        for module, names, there, values in before:
+            if _names(module) != names:
+                continue
+            module.__dict__.update(values)
+            for name in module.__dict__.keys() - there:
+                del module.__dict__[name]
         with torch.no_grad():
             for tensor, version, copy in tensors:
                 if tensor._version != version:
@@ -166,10 +233,14 @@ def _kind(of: type) -> str:
 
 
 def _is_copied(value: torch.Tensor) -> bool:
+    return type(value) is torch.Tensor and _can_be_copied(value) and value.nbytes <= _LARGE
+
+
+def _can_be_copied(value: torch.Tensor) -> bool:
     """Of plain dense tensors; views of memory that a wrapper has given back hold nothing that could be read."""
-    if type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_inference():
+    if type(value) not in (torch.Tensor, nn.Parameter) or value.layout is not torch.strided or value.is_inference():
         return False
-    return 0 < value.nbytes <= _LARGE and value.untyped_storage().nbytes() > 0 and value.device.type != "meta"
+    return value.nbytes > 0 and value.device.type != "meta" and value.untyped_storage().nbytes() > 0
 
 
 @contextmanager
