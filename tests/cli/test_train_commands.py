@@ -131,7 +131,7 @@ def test_all_that_a_monitor_sees_is_in_the_history_and_can_be_watched(monkeypatc
     [
         (("--share", 0), "share is 0"),
         (("--share", 1.5), "share is 1.5"),
-        (("--variant", "rougher"), "no method 'rougher'"),
+        (("--variant", "rougher"), "variant is 'rougher'; give plain, smooth, sharpen or"),
         (("--patch", 5), "patches of 5 do not tile"),
         (("--batch", 1000), "less than one batch of 1000"),
         (("--epochs", "many"), "--help shows"),

@@ -29,14 +29,16 @@ def run(name, rate, depth=4):
     return film.Run(name, rows)
 
 
-def test_cells_last_until_the_next_look():
+def test_cells_reach_half_the_way_to_their_neighbours():
     cells = film.cells(run("a", 1.0), "hfc_lfc")
     assert len(cells) == 15
-    assert {(cell["from"], cell["to"]) for cell in cells} == {(1, 50), (50, 100), (100, 150)}
-    (one,) = [cell for cell in cells if cell["from"] == 50 and cell["low"] == 1.5]
+    assert {(cell["from"], cell["to"]) for cell in cells} == {(1, 25.5), (25.5, 75), (75, 100)}
+    (one,) = [cell for cell in cells if cell["from"] == 25.5 and cell["low"] == 1.5]
     assert one["shown"] == pytest.approx(math.log10(2 * math.exp(-1.0)))
     assert len(film.cells(run("a", 1.0), "cos")) == 14  # one has no meaning
     assert min(cell["low"] for cell in film.cells(run("a", 1.0), "asymmetry")) == 0.5
+    alone = film.Run("a", [{"step": 7, "cos": [0.1]}])
+    assert [(cell["from"], cell["to"]) for cell in film.cells(alone, "cos")] == [(6.5, 7.5)]
 
 
 def test_the_page_holds_everything_and_shows_names_as_text():

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import shutil
 import subprocess
 import zipfile
@@ -82,6 +83,16 @@ def evil(path, files, sums=None, kind=zipfile.ZIP_STORED):
     return path
 
 
+@pytest.mark.parametrize("when", [0, 2**33])
+def test_models_of_any_day_are_packed(kept, tmp_path, when):
+    shutil.copytree(kept / "models", tmp_path / "models")
+    for model in (tmp_path / "models").iterdir():
+        os.utime(model, (when, when))
+    model_archive.pack(tmp_path, tmp_path / "old.zip")
+    model_archive.pack(kept, tmp_path / "now.zip")
+    assert (tmp_path / "old.zip").read_bytes() == (tmp_path / "now.zip").read_bytes()
+
+
 def test_archives_that_are_refused_leave_nothing(kept, tmp_path):
     good = cells.model_path(kept, SHORT)
     name, data = good.name, good.read_bytes()
@@ -100,6 +111,11 @@ def test_archives_that_are_refused_leave_nothing(kept, tmp_path):
     cut = tmp_path / "j.zip"
     model_archive.pack(kept, cut)
     cut.write_bytes(cut.read_bytes()[:-2000])
+    packed = evil(tmp_path / "l.zip", {}, dict.fromkeys(map(str, range(99)), "0" * 64), kind=zipfile.ZIP_DEFLATED)
+    damaged = bytearray(packed.read_bytes())
+    damaged[60:90] = bytes(30)
+    packed.write_bytes(damaged)
+    cases.append((packed, "cannot be read"))
     for path, words in [*cases, (tmp_path / "i.zip", "cannot be read"), (cut, "cannot be read")]:
         with pytest.raises(InputError, match=words):
             model_archive.unpack(path, tmp_path / "out")
@@ -118,12 +134,17 @@ def test_a_cell_is_verified_and_a_wrong_one_is_not(kept, monkeypatch, capsys):
     test = splits().test
     again = Evaluator(recipe, model, torch.device("cpu")).accuracy(test.images, test.labels)
     checked = verify.verify(cell, file, splits(), device="cpu")
-    assert [(f.recorded, f.again) for f in checked.figures] == [(again, again)]
+    assert [(f.score, f.recorded, f.again) for f in checked.figures] == [
+        ("accuracy", again, again),
+        ("accuracy before rounding", cell["accuracy"], again),
+    ]
     assert checked.agrees
     assert any("data are those" in note for note in checked.notes)
     assert any("is the file" in note for note in checked.notes)
     wrong = {**cell, "rounded": {"accuracy": again - 0.2}}
     assert not verify.verify(wrong, file, splits(), device="cpu").agrees
+    boasts = {**cell, "accuracy": min(1.0, again + 0.3)}  # what tables show, where the rounded file has its own figure
+    assert not verify.verify(boasts, file, splits(), device="cpu").agrees
     early = {name: value for name, value in cell.items() if name not in ("rounded", "data_sha256", "checkpoint_sha256")}
     notes = verify.verify(early, file, splits(), device="cpu").notes
     assert any("before they were rounded" in note for note in notes)
@@ -153,7 +174,8 @@ def test_a_segmenter_is_verified_by_its_validation_whatever_its_cell_calls_it(tm
     file = verify.model_of(cell, tmp_path)
     for one in (cell, before):
         checked = verify.verify(one, file, data, device="cpu")
-        assert {f.score: f.recorded for f in checked.figures} == cell["rounded"]
+        exact = {f"{name} before rounding": cell[name] for name in cell["rounded"]}
+        assert {f.score: f.recorded for f in checked.figures} == {**cell["rounded"], **exact}
         assert checked.agrees
 
 
@@ -292,3 +314,39 @@ def test_every_kept_cell_has_a_recipe_that_its_table_names():
         home = path.parent.relative_to(ROOT / "results").as_posix()
         if home in homes and (cell := cells.read(path)) is not None:
             assert read_recipe(cell["recipe"]).key == path.stem
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "said"),
+    [
+        ("table2", {"seconds": "x"}, "seconds is 'x', not a finite number"),
+        ("table2", {"seconds": None}, "seconds is None, not a finite number"),
+        ("table2", {"at_once": 0}, "at_once is 0, not a number of runs"),
+        ("table2", {"at_once": []}, r"at_once is \[\], not a whole number"),
+        ("table2", {"rounded": 5}, "rounded is 5, not an object"),
+        ("table2", {"rounded": {"accuracy": None}}, r"rounded.accuracy is None, not a finite number"),
+        ("table2", {"pixel_accuracy": "x"}, "pixel_accuracy is 'x'"),
+        ("table2", {"valid_perplexity_sliding": {}}, "valid_perplexity_sliding is {}"),
+        ("rules", {"table": "rules"}, "it has no rules"),
+        ("rules", {"table": "rules", "rules": {"heads": {"smooth": 1}}}, "rules.heads has no 'rough'|rules.heads"),
+    ],
+)
+def test_a_cell_with_a_wrong_value_is_named(kept, tmp_path, table, change, said):
+    cell = json.loads(cells.cell_path(kept, "table2", SHORT).read_text())
+    path = cells.cell_path(tmp_path, table, SHORT)
+    path.parent.mkdir()
+    path.write_text(json.dumps({**cell, **change}))
+    with pytest.raises(
+        InputError, match=rf"is no cell of ours or is damaged \(.*({said}).*; remove it to run it again"
+    ):
+        cells.read(path)
+
+
+def test_cells_of_a_folder_that_is_not_there_are_not_shown(monkeypatch, capsys, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a page of before")
+    monkeypatch.chdir(tmp_path)
+    for given in (("table2", "--show"), ("first-paper", "-o", page), ("table2", "--show", "--results", page)):
+        assert run(monkeypatch, "reproduce", *given) == 2
+        assert "so there are no cells to show" in " ".join(capsys.readouterr().err.split())
+    assert page.read_text() == "a page of before"

@@ -84,9 +84,11 @@ def first_paper(
     results: Results = Path("results"),
 ) -> None:
     """Dovonon et al.'s claims line by line, ours beside the published, from the cells that are there."""
+    from oversmooth.reproduce.cells import check_there
     from oversmooth.reproduce.first_paper import page
     from oversmooth.safety import files
 
+    check_there(results)
     if output is not None:
         files.check_writable(output, (".md",))
     text = page(results)

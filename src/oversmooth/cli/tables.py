@@ -76,9 +76,11 @@ def _reproduce(
     force: Force = False,
 ) -> None:
     """Run what is missing of a table, and show it. own: the options that are the table's alone."""
-    from oversmooth.reproduce.cells import fitted_to_kept, read_kept, with_unknowns
+    from oversmooth.reproduce.cells import check_there, fitted_to_kept, read_kept, with_unknowns
 
     _check_outputs(output)
+    if show:
+        check_there(results)
     asked = table(seeds=seeds or (1 if quick else 3), quick=quick, **own)
     recipes = with_unknowns(asked.recipes(), wiring=wiring, initialisation=initialisation, output_bias=output_bias)
     why = "finished"
@@ -220,6 +222,10 @@ for _table in all_tables():
     _add_command(_table)
 
 
+def _minutes(cost: float | None) -> str:
+    return "unknown" if cost is None else f"{cost:.1f} min" if cost >= 0.05 else "under 0.1 min"
+
+
 _LISTED = 12
 """Cells that are listed of a table that misses more."""
 
@@ -235,6 +241,7 @@ def status(
 
     from rich.table import Table
 
+    from oversmooth.reproduce.cells import check_there
     from oversmooth.reproduce.status import missing_rows
     from oversmooth.reproduce.status import status as status_rows
 
@@ -248,6 +255,8 @@ def status(
             shown.add_row(*row)
         out.print(shown)
 
+    if results.exists():
+        check_there(results)
     rows = status_rows(results)
     if not rows:
         out.print(f"{results} has no cells yet; oversmooth reproduce table2 makes some", highlight=False)
@@ -257,7 +266,7 @@ def status(
         show(table if on == "–" else f"{table}, on {on}", cells, ("left", "left", "right", "left"))
     if lacking := missing_rows(results, seeds):
         for table, missing in groupby(lacking, key=lambda row: row[0]):
-            lines = [("unknown" if minutes is None else f"{minutes:.1f} min", cell) for _, cell, minutes in missing]
+            lines = [(_minutes(minutes), cell) for _, cell, minutes in missing]
             few = lines if everything or len(lines) <= _LISTED + 1 else lines[:_LISTED]
             more = [("", f"and {len(lines) - len(few)} more, which --all lists")] if few is not lines else []
             show(f"missing from {table}", [*few, *more], ("right", "left"))

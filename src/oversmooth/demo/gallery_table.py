@@ -132,11 +132,12 @@ _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Gallery of diagnosed models</title>
 <style>{variables}
-body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem;
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 84rem; padding: 0 1rem;
   background: Canvas; color: CanvasText; color-scheme: light dark; }}
-.scrolls {{ overflow-x: auto; }} table {{ border-collapse: collapse; font-size: .9rem; }}
-th, td {{ padding: .4rem .6rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }}
+.scrolls {{ overflow-x: auto; }} table {{ border-collapse: collapse; font-size: .82rem; }}
+th, td {{ padding: .4rem .45rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }}
 th {{ white-space: normal; vertical-align: bottom; }} td:nth-child(-n+2), th:nth-child(-n+2) {{ text-align: left; }}
+td:nth-child(-n+2) {{ white-space: normal; min-width: 7rem; }}
 a {{ color: LinkText; }}</style></head>
 <body><main><h1>Gallery of diagnosed models</h1>
 <div class="scrolls" tabindex="0" role="region" aria-label="The models"><table><thead><tr>{heads}</tr></thead>

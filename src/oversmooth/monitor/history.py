@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from oversmooth.monitor.names import LABELS, Row, depth_of
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import check_folder, parse_json, read_bytes, whole_file
+from oversmooth.safety.files import append_line, check_folder, parse_json, read_bytes, whole_file
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.libraries import import_library
 
@@ -63,14 +63,18 @@ class History:
             raise InputError(f"{given} has no {FILE}; give the directory of a run that is or was watched")
         history = cls()
         history.rows, history.about = _read(file)
+        if not history.rows and not history.about and b"\n" in read_bytes(file, "give the file of a run", _MOST):
+            raise InputError(f"{file} holds no looks of a training; give the directory of a run, or its {FILE}")
         history.path, history._resumed = file, True
         return history
 
     @property
     def name(self) -> str:
-        """Of the run: as it was given, or after its directory."""
+        """Of the run: as it was given, or after its file; after its directory where the file is called as all are."""
         given = str(self.about.get("name") or "")
-        return given or ("this run" if self.path is None else self.path.resolve().parent.name)
+        if given or self.path is None:
+            return given or "this run"
+        return self.path.resolve().parent.name if self.path.name == FILE else self.path.stem
 
     @property
     def metrics(self) -> list[str]:
@@ -102,9 +106,7 @@ class History:
             self._rewrite()
             self._resumed = False
         else:
-            line = json_text(row) + "\n"
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(line)
+            append_line(self.path, json_text(row))
 
     def cut(self, step: int, *, write: bool = True) -> bool:
         """Drop what was seen after a step; whether there was anything.

@@ -302,6 +302,11 @@ class Monitor:
             self.sinks.send(row["step"], keys(row))
         for one in self.alarms:
             self._guarded(lambda one=one: one.check_row(row), "an alarm cannot go off")  # type: ignore[misc]
+            seen = row.get(one.metric)
+            if isinstance(seen, list) and seen and all(value is None for value in seen):
+                self._warn(
+                    f"{one.metric} is no number at any depth, to which an alarm is blind; look for NaN in the model"
+                )
             if (crossing := one.look(row)) is not None:
                 self.crossings.append(crossing)
                 self._act(crossing)

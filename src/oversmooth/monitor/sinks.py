@@ -9,7 +9,7 @@ from typing import Any
 from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import check_folder
+from oversmooth.safety.files import append_line, check_folder
 from oversmooth.safety.foreign import json_text
 
 Sink = Callable[[int, dict[str, float]], object]
@@ -130,8 +130,7 @@ class JSONLines:
             step: of the training.
             values: by key.
         """
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json_text({"step": step, **values}) + "\n")
+        append_line(self.path, json_text({"step": step, **values}))
 
 
 class Guarded:

@@ -20,16 +20,16 @@ function lookAt(run, metric, step) {
   return last;
 }
 
-/** Rectangles of one run: each look lasts until the next. */
+/** Rectangles of one run: each look reaches half the way to its neighbours. */
 function cells(run, metric) {
   const { log, from } = panels[metric], rows = run.rows.filter((row) => row[metric]), out = [];
   rows.forEach((row, place) => {
-    const before = place ? rows[place - 1].step : row.step - 1;
-    const end = place + 1 < rows.length ? rows[place + 1].step : 2 * row.step - before;
+    const half = (other) => (rows.length > 1 ? (row.step + (rows[other] ?? row).step) / 2 : row.step + (other - place) / 2);
+    const begin = half(place - 1), end = half(place + 1);
     row[metric].forEach((value, index) => {
       if (!drawable(metric, value)) return;
       const depth = index + from, title = `step ${row.step.toLocaleString("en")}, depth ${depth}`;
-      out.push({ from: row.step, to: end, low: depth - 0.5, high: depth + 0.5, shown: log ? Math.log10(value) : value, title, tip: [[runs.indexOf(run), said(metric, value)]] });
+      out.push({ step: row.step, from: begin, to: end, low: depth - 0.5, high: depth + 0.5, shown: log ? Math.log10(value) : value, title, tip: [[runs.indexOf(run), said(metric, value)]] });
     });
   });
   return out;
@@ -78,7 +78,7 @@ async function put(element) {
   const { kind, metric, run } = element.dataset, datasets = DATA[kind](metric, Number(run));
   const spec = { ...(kind === "heat" ? panels[metric].heat[Number(run)] : panels[metric][kind]), datasets };
   await draw(element, { spec, tips: keys, described: described(element.dataset) }, "", {}, (datum) => {
-    const step = datum?.from ?? (kind === "time" ? datum?.step : null);
+    const step = kind === "depth" ? null : datum?.step;
     if (known(step)) go(step);
   });
   const entry = drawn.get(element);

@@ -77,13 +77,15 @@ def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
 
 
 def cells(run: Run, name: str) -> list[dict[str, Any]]:
-    """One rectangle per look and depth: each look lasts until the next."""
+    """One rectangle per look and depth: each look reaches half the way to its neighbours."""
     rows = [row for row in run.rows if isinstance(row.get(name), list)]
     made = []
     for place, row in enumerate(rows):
-        begin = row["step"]
-        last = rows[place - 1]["step"] if place else begin - 1
-        end = rows[place + 1]["step"] if place + 1 < len(rows) else 2 * begin - last
+        step = row["step"]
+        begin = (step + rows[max(0, place - 1)]["step"]) / 2
+        end = (step + rows[min(place + 1, len(rows) - 1)]["step"]) / 2
+        if len(rows) == 1:
+            begin, end = step - 0.5, step + 0.5
         for depth, value in enumerate(row[name], first_depth(name)):
             if value is None or (is_log(name) and value <= 0):
                 continue

@@ -101,9 +101,12 @@ def spectra(diagnosis: Diagnosis) -> Table:
     """A row per layer: H from weights alone."""
     folded = any("folded" in layer.spectrum.heads for layer in diagnosis.layers if layer.spectrum)
     joined = any(layer.spectrum.joined["raw"].real for layer in diagnosis.layers if layer.spectrum)
-    columns = ["layer", "Re λ < 0", "mean Re λ", "ρ smooth"] + (["ρ smooth\nnorm folded"] if folded else [])
+    # Two different matrices: the H of all heads together, or the eigenvalues of every head's own, pooled.
+    whose = "all heads" if joined else "each head's"
+    columns = ["layer", *(f"{name}\n{whose}" for name in ("Re λ < 0", "mean Re λ", "ρ smooth"))]
+    columns += ["ρ smooth\nnorm folded"] if folded else []
     decided = any(layer.spectrum.verdicts for layer in diagnosis.layers if layer.spectrum)
-    table = _table(*columns, "heads,\nRe λ < 0", *(["by weights\nalone"] if decided else []))
+    table = _table(*columns, "Re λ < 0\nby head", *(["by weights\nalone"] if decided else []))
     for place, layer in _some(list(enumerate(layer for layer in diagnosis.layers if layer.spectrum)), table):
         s = layer.spectrum
         assert s is not None

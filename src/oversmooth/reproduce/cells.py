@@ -36,13 +36,54 @@ class _Always(TypedDict):
     recipe: dict[str, Any]
 
 
+class _Counts(TypedDict):
+    smooth: int
+    rough: int
+    tie: int
+    undecided: int
+
+
+class _Prediction(TypedDict):
+    agree: int
+    apart: list[int]
+
+
 class _Cell(_Always, total=False):
     """What is taken from a cell; its file may hold more."""
 
+    table: str
     accuracy: float
+    valid_perplexity: float
+    valid_perplexity_sliding: float
+    test_perplexity: float
+    test_perplexity_sliding: float
+    miou: float
+    miou_multiscale: float
+    pixel_accuracy: float
     smoothing: list[_Look]
     mean: list[float]
     """Of table 3: by intensity of corruption."""
+    rounded: dict[str, float]
+    """Scores of the file that is kept, in bf16."""
+    rules: dict[str, _Counts]
+    notions: dict[str, list[float | None]]
+    prediction: _Prediction
+    remark: str
+    seconds: float
+    at_once: int
+    checkpoint_sha256: str
+    data_sha256: str
+
+
+_NEEDED = {"rules": ("rules", "notions", "prediction")}
+"""By table: what a cell of it has."""
+
+
+def check_there(results: Path) -> None:
+    """Refuse to show cells of a folder that is not there: a table of nothing says that nothing was run."""
+    if not results.is_dir():
+        kind = "is no folder" if results.exists() else "is not there"
+        raise InputError(f"{results} {kind}, so there are no cells to show; give the folder that keeps them, --results")
 
 
 def cell_path(results: Path, folder: Folder, recipe: BaseRecipe) -> Path:
@@ -72,6 +113,10 @@ def read(path: Path) -> Cell | None:
         recipe = read_recipe(cell["recipe"], "its recipe")
         if not 0 <= cell.get("accuracy", 0) <= 1:
             raise ValueError(f"accuracy is {cell['accuracy']:g}, not a share")
+        if cell.get("at_once", 1) < 1:
+            raise ValueError(f"at_once is {cell['at_once']}, not a number of runs")
+        if lacks := [name for name in _NEEDED.get(cell.get("table", ""), ()) if not cell.get(name)]:
+            raise ValueError(f"it has no {lacks[0]}")
         try:
             recipe.describe(cell)
         except (KeyError, TypeError) as error:

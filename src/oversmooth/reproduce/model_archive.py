@@ -12,7 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,9 +45,11 @@ def pack(results: Path, archive: Path) -> list[str]:
     if not files:
         raise InputError(f"{results / 'models'} has no models; oversmooth reproduce table2 makes some")
     with whole_file(archive) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as opened:
-        opened.writestr(MANIFEST, json.dumps(sums, indent=1))
+        opened.writestr(zipfile.ZipInfo(MANIFEST), json.dumps(sums, indent=1))
         for path in files:
-            opened.write(path, path.name)
+            # All of one day, so that equal models make equal archives, and whatever day a file says it is of.
+            with path.open("rb") as model, opened.open(zipfile.ZipInfo(path.name), "w", force_zip64=True) as packed:
+                shutil.copyfileobj(model, packed, _PIECE)
     return titles
 
 
@@ -64,7 +68,9 @@ def unpack(archive: Path, results: Path, on_message: Callable[[str], None] = lam
                     raise InputError(f"{target} is there already and differs; move it away to take the archive's")
                 titles.append(_take(opened, archive, name, digest, target))
                 on_message(titles[-1])
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+    except InputError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
         raise InputError(f"{archive} cannot be read ({reason(error)}); {_REMEDY}") from error
     return titles
 

@@ -17,9 +17,11 @@ def status(results: Path) -> list[tuple[str, ...]]:
     """Rows of table, cell, scores, where it was run, when, and its key; runs on their way last."""
     rows: list[tuple[str, ...]] = []
     for folder in _folders(results):
-        for cell in sorted(read_folder(folder), key=lambda cell: (cell["title"], cell["recipe"]["seed"])):
-            scores = read_recipe(cell["recipe"]).describe(cell)
-            rows.append((folder.relative_to(results).as_posix(), cell["title"], scores, *where_and_when(cell)))
+        cells = [(read_recipe(cell["recipe"]), cell) for cell in read_folder(folder)]
+        for own, cell in sorted(cells, key=lambda pair: (pair[1]["hardware"], pair[0].title)):
+            # By today's name, which may say more than when it was run; and what was remarked of it.
+            title = ", ".join(filter(None, (own.title, cell.get("remark"))))
+            rows.append((folder.relative_to(results).as_posix(), title, own.describe(cell), *where_and_when(cell)))
     for folder in sorted(path for path in (results / "work").glob("*") if path.is_dir()):
         try:
             recipe = checkpoint.recipe_of(folder)

@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import stat
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -180,6 +181,26 @@ def data_folder(name: str) -> Path | None:
     return next((folder for folder in candidates if folder.is_dir()), None)
 
 
+def append_line(path: Path, line: str) -> None:
+    """One more line at the end of a file: all of it, or nothing.
+
+    Args:
+        path: which need not be there yet.
+        line: without the end of the line.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    before = path.stat().st_size if path.is_file() else 0
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.truncate(path, before)  # there may have been room for half of it
+        raise
+
+
 def check_new_folder(path: Path) -> None:
     """Refuse a directory that has something in it, and what `check_folder` refuses."""
     check_folder(path)
@@ -192,7 +213,7 @@ _MARK = ".oversmooth"
 
 def _prefix(name: str) -> str:
     """Of temporary names: what it is to be, and which process on which machine makes it."""
-    short = name.encode(errors="surrogateescape")[:60].decode(errors="ignore")  # names have 255 bytes at most
+    short = os.fsencode(name)[:60].decode(sys.getfilesystemencoding(), "ignore")  # names have 255 bytes at most
     return f".{short}.{_machine()}-{os.getpid()}-"
 
 

@@ -86,7 +86,11 @@ def _panel(
     x = quantitative(
         "depth", "further blocks (logarithmic)" if wide else "further blocks", scale, format="d", grid=False, **ticks
     )
-    log_scale: Spec = {"type": "log", "domain": [10 ** (least - air), 10 ** (most + air)], "nice": False}
+    log_scale: Spec = {
+        "type": "log",
+        "domain": [10 ** max(least - air, -_HIGHEST), 10 ** min(most + air, _HIGHEST)],
+        "nice": False,
+    }
     y = quantitative("value", "HFC/LFC", log_scale, **log_axis(*log_scale["domain"]))
     drawn = [kind for kind in _KINDS if any(row["kind"] == _KINDS[kind] for row in rows)]
     names = [_KINDS[kind] for kind in drawn]

@@ -135,6 +135,7 @@ def parameters(recipe: Recipe) -> int:
 
 def minutes(cells: Sequence[Cell]) -> str:
     """Of training, least and most, by runs that had the device for themselves; where there are none, of the others."""
+    cells = [cell for cell in cells if "seconds" in cell]
     alone = [cell for cell in cells if "at_once" not in cell]
     spent = sorted(cell["seconds"] / 60 for cell in alone or cells)
     if not spent:

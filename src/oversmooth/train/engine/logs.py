@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 from pathlib import Path
 from typing import Any, TypedDict
 
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import parse_json
+from oversmooth.safety.files import append_line, parse_json
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.typed import typed
 from oversmooth.train.engine.checkpoint import Retry
@@ -42,14 +41,9 @@ class Log:
         self.rows = read(self.path)
 
     def write(self, row: dict[str, Any]) -> None:
-        line = json_text(row) + "\n"
-        before = self.length
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(line)
+            append_line(self.path, json_text(row))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.truncate(self.path, before)  # there may have been room for half of it
             raise InputError(
                 f"{self.path} cannot be written ({error.strerror or error}); make room, and go on with --resume"
             ) from error

@@ -259,13 +259,18 @@ def methods_of(variant: str, **spectral: Any) -> list[Method]:
     if variant == "plain":  # before torch is needed: recipes are made for help texts too
         return []
     from oversmooth.steering import Spectral
-    from oversmooth.steering.methods.registry import method_named
+    from oversmooth.steering.methods.registry import METHODS, method_named
 
     if variant == "smooth":
         return [Spectral(mode="smooth", **spectral)]
     if variant == "sharpen":
         return [Spectral(mode="sharpen", **spectral)]
-    methods = [method_named(words.strip()) for words in variant.split(_BETWEEN_METHODS)]
+    words = [part.strip() for part in variant.split(_BETWEEN_METHODS)]
+    known = sorted(name.lower() for name in METHODS)
+    for word in words:
+        if word.partition(":")[0].lower() not in known:
+            raise InputError(f"variant is {variant!r}; give plain, smooth, sharpen or one of {', '.join(known)}")
+    methods = [method_named(word) for word in words]
     seeded = "seed" in spectral and "seed=" not in variant
     return [
         dataclasses.replace(method, seed=spectral["seed"]) if seeded and isinstance(method, Spectral) else method

@@ -84,7 +84,7 @@ def test_a_recipe_is_fitted_to_images():
         ({"seed": -1}, "seed is -1"),
         ({"clip": -1.0}, "clip is -1"),
         ({"wiring": "crossed"}, "wiring is 'crossed'"),
-        ({"variant": "smoother"}, "no method 'smoother'"),
+        ({"variant": "smoother"}, "variant is 'smoother'; give plain"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes, said):

@@ -146,7 +146,7 @@ def test_bad_text_is_refused():
         (dict(masked=1.0), "masked is 1"),
         (dict(tokenizer="bpe", vocabulary=9), "at least 300"),
         (dict(tokenizer="letters"), "tokenizer is 'letters'"),
-        (dict(variant="softly"), "there is no method 'softly'"),
+        (dict(variant="softly"), "variant is 'softly'; give plain"),
         (dict(lr=0.0), "lr is 0"),
     ):
         with pytest.raises(InputError, match=words):

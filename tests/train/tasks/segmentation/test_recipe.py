@@ -115,7 +115,7 @@ def test_images_of_several_sizes_keep_the_crop():
         ({"batch": 0}, "batch is 0"),
         ({"decoder_layers": 0}, "decoder_layers is 0"),
         ({"lr": 0.0}, "lr is 0"),
-        ({"variant": "nothing"}, "no method"),
+        ({"variant": "nothing"}, "variant is .nothing.; give plain"),
         ({"shape": Shape(image=16, patch=16, classes=300)}, "300 classes"),
         ({"shape": Shape(image=16, patch=16, channels=1)}, "1 channels"),
     ],

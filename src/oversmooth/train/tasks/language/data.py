@@ -84,7 +84,7 @@ def _kept(path: Path, name: str) -> Text:
 
 def name_of(what: str | Path) -> str:
     """What a text is called that a folder holds, or that is known by this name; nothing is read."""
-    folder = Path(what).resolve().name
+    folder = Path(os.path.realpath(what)).name
     return next((name for name, folders in NAMED.items() if folder in folders), folder)
 
 
