@@ -69,6 +69,7 @@ def changes(models: list[Shown], look: Look) -> Drawing:
             Panel(
                 "" if look.in_page else m.label,
                 {**look.size(paper_width(count), 190, 250), "layer": layers},
+                note="" if look.in_page else "black: the whole block",
                 tips=keys,
                 described=f"What each part of {m.label} changes, by layer",
                 place="changes",

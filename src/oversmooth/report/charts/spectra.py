@@ -119,7 +119,8 @@ def plane(models: list[Shown], look: Look) -> Drawing:
         box = [pick(z[axis] for z in kept) for axis in (0, 1) for pick in (min, max)]
         rows = inline([{"re": re, "im": im} for re, im in kept])
         sides = str(box), "260", "230"
-        panels.append(Panel(m.label, _plane(look, rows, inline([]), *sides, _unit(*sides)) | look.size(260, 230)))
+        spec = _plane(look, rows, inline([]), *sides, _unit(*sides)) | look.size(260, 230)
+        panels.append(Panel(m.label, spec, note="dashed: |1 + λ| = 1; ring: ρ smooth, the largest |1 + λ|"))
     return Drawing(panels, legend)
 
 
