@@ -111,6 +111,19 @@ def test_orthogonal_updates(seed, strength, size):
     torch.testing.assert_close(update(1.0)(whole, None, x), whole)
 
 
+@given(seed=st.integers(0, 10**6), ratio=st.sampled_from([1.0, 20.0, 100.0]))
+def test_an_orthogonal_update_in_half_precision_is_rounded_once(seed, ratio):
+    """Where attention gives mostly what is taken away, a projection that is rounded first leaves its error instead."""
+    x = normal(B, N, 64, seed=seed).float()
+    f = (ratio * x * normal(B, N, 1, seed=seed + 1) + normal(B, N, 64, seed=seed + 2)).bfloat16()
+    got = OrthogonalUpdate(1.0).part(locate(make("ViT")).layers[0])(f, None, x)
+    assert got.dtype == torch.bfloat16
+    for token, row, seen in zip(x.double().numpy().reshape(-1, 64), f.double().numpy().reshape(-1, 64),
+                                got.double().numpy().reshape(-1, 64), strict=True):  # fmt: skip
+        exact = row - (token @ row) / (token @ token) * token
+        assert np.linalg.norm(seen - exact) <= 2**-8 * np.linalg.norm(exact) + 1e-5 * np.linalg.norm(row)
+
+
 def test_a_stream_of_zeros_leaves_the_update_alone():
     x, f = normal(B, N, 5, seed=1), normal(B, N, 5, seed=2).requires_grad_()
     x[0, 2] = 0

@@ -71,4 +71,5 @@ class _OrthogonalUpdate(Part):
         x = x / torch.where(size > 0, size, 1.0)
         square = x.square().sum(-1, keepdim=True)
         along = (x * f).sum(-1, keepdim=True) / torch.where(square > 0, square, 1.0) * x
-        return Y - scaled(self.strength, along.to(Y.dtype))
+        # Rounded once: what is taken away may be many times what is left.
+        return (f - scaled(self.strength, along)).to(Y.dtype)
