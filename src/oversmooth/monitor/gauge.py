@@ -303,10 +303,9 @@ class Gauge:
         samples = [self._room(depth, entry[3]) for depth, entry in zip(order, table, strict=True)]
         self.ranked = all(room is not None for room in samples)
         if self.ranked:
-            by_depth = ranks_together([(one.tokens, one.mask) for one in samples if one is not None])
-            counted = [has_pairs(one.tokens, one.mask) for one in samples if one is not None]
-            pairs = list(zip(by_depth, counted, strict=True))
-            means = torch.stack([torch.stack([mean_of_counted(r[name], own) for r, own in pairs]) for name in _RANKS])
+            rooms = [one for one in samples if one is not None]
+            by_depth = ranks_together([(one.tokens, one.mask) for one in rooms])
+            means = torch.stack([_means(ranks, one) for ranks, one in zip(by_depth, rooms, strict=True)], dim=1)
             row |= dict(zip(_RANKS, means.tolist(), strict=True))
         if self.graded:
             heard = [(entry, depth in self.graded) for entry, depth in zip(table, order, strict=True)][1:]
@@ -390,6 +389,14 @@ def _scaler_in_use() -> bool:
     """Whether any GradScaler of this process has scaled a loss."""
     scalers = [one for one in gc.get_referrers(torch.amp.GradScaler) if isinstance(one, torch.amp.GradScaler)]
     return any(one.is_enabled() and one._scale is not None for one in scalers)
+
+
+def _means(ranks: dict[str, Tensor], room: Room) -> Tensor:
+    """``(metrics,)``: of the ranks of a depth, over its inputs."""
+    table = torch.stack([ranks[name] for name in _RANKS])
+    if room.mask is None and room.tokens.shape[1] > 1:
+        return table.mean(1)
+    return mean_of_counted(table, has_pairs(room.tokens, room.mask))
 
 
 def _exp(value: float) -> float:

@@ -220,20 +220,29 @@ class Depths:
         known = [name for name in names if self.columns and _source(name) in self.columns[0]]
         if not known:
             return {}
+        counted = None
+        if any(_COUNTED in row for row in self.columns):
+            counted = [self._counted(depth) for depth in range(len(self.columns))]
         # One array, so that a GPU is waited for once.
-        table = torch.stack([self._mean(name) for name in known])
+        table = torch.stack([self._mean(name, counted) for name in known])
         return dict(zip(known, table.tolist(), strict=True))
 
-    def _mean(self, name: str) -> Tensor:
-        """``(depths,)``."""
+    def _mean(self, name: str, counted: list[Tensor] | None) -> Tensor:
+        """``(depths,)``.
+
+        Args:
+            name: of a metric.
+            counted: by depth, ``(inputs,)``: which inputs count; None: all.
+        """
         parts = [row[_source(name)] for row in self.columns]
         depths = [torch.cat(part) if len(part) > 1 else part[0] for part in parts]
-        if any(_COUNTED in row for row in self.columns):
-            counted = [self._counted(depth) for depth in range(len(depths))]
-            pairs = zip(depths, counted, strict=True)
-            means = torch.stack([mean_of_counted(values.double(), own[: len(values)]) for values, own in pairs])
-        elif len({len(values) for values in depths}) == 1:
-            means = torch.stack(depths).double().mean(1)
+        own = None if counted is None else [c[: len(values)] for c, values in zip(counted, depths, strict=True)]
+        if len({len(values) for values in depths}) == 1:
+            stacked = torch.stack(depths).double()
+            means = stacked.mean(1) if own is None else mean_of_counted(stacked, torch.stack(own))
+        elif own is not None:
+            pairs = zip(depths, own, strict=True)
+            means = torch.stack([mean_of_counted(values.double(), counts) for values, counts in pairs])
         else:  # a model that cuts its inputs into windows on the way
             means = torch.stack([values.double().mean() for values in depths])
         return means.exp() if name == "hfc_lfc" else means
@@ -325,8 +334,8 @@ def has_pairs(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def mean_of_counted(values: Tensor, counted: Tensor) -> Tensor:
-    """The mean over those that count, ``(inputs,), (inputs,) -> ()``; NaN where none does."""
-    return torch.where(counted, values, 0.0).sum() / counted.sum()
+    """The mean over those that count, ``(..., inputs), (..., inputs) -> (...)``; NaN where none does."""
+    return torch.where(counted, values, 0.0).sum(-1) / counted.sum(-1)
 
 
 def ranks_together(samples: Sequence[tuple[Tensor, Tensor | None]]) -> list[dict[str, Tensor]]:

@@ -66,31 +66,33 @@ def put_back(model: nn.Module, *, counted: bool = False) -> Iterator[None]:
             it; a comparison of values waits for a GPU.
     """
     modules = list(model.modules())
-    with _weights(model), _buffers(modules, counted), _attributes(modules):
+    with _weights(model, modules), _buffers(modules, counted), _attributes(modules):
         yield
 
 
 @contextmanager
-def _weights(model: nn.Module) -> Iterator[None]:
+def _weights(model: nn.Module, modules: list[nn.Module]) -> Iterator[None]:
     """Weights are too large to copy, and are not written to in a pass; but for those that follow others, as a momentum
     encoder's do.
     """
-    frozen = [p for p in model.parameters() if not p.requires_grad and _can_be_copied(p)]
-    copied = {id(p): p.detach().clone() for p in frozen} if sum(p.nbytes for p in frozen) <= _FROZEN else {}
     # Those of wrappers, which move them about, are of types of their own.
-    before = [(name, p, p._version) for name, p in model.named_parameters() if _can_be_copied(p)]
+    every = [p for module in modules for p in module._parameters.values() if type(p) is nn.Parameter]
+    frozen = [p for p in every if not p.requires_grad and _can_be_copied(p)]
+    copied = {id(p): p.detach().clone() for p in frozen} if sum(p.nbytes for p in frozen) <= _FROZEN else {}
+    before = [(p, p._version) for p in every if not p.is_inference()]
     try:
         yield
     finally:
-        written = [(name, p) for name, p, version in before if p._version != version]
+        written = [p for p, version in before if p._version != version]
         with torch.no_grad():
-            for _, p in written:
+            for p in written:
                 if id(p) in copied:
                     p.copy_(copied[id(p)])
-        lost = [name for name, p in written if id(p) not in copied]
+        lost = {id(p) for p in written if id(p) not in copied and _can_be_copied(p)}
         if lost:
+            name = next((name for name, p in model.named_parameters() if id(p) in lost), "of its own")
             raise Rewritten(
-                f"the model writes to its weight {lost[0]} while it runs, which cannot be put back; "
+                f"the model writes to its weight {name} while it runs, which cannot be put back; "
                 "freeze it, or watch a training by its passing batch"
             )
 
