@@ -297,3 +297,21 @@ def test_hfc_lfc_is_the_geometric_mean_where_a_diagnosis_has_the_arithmetic_one(
     tokens = [layer.tokens for layer in oversmooth.diagnose(model, given, depth=0, spectra=False).layers]
     assert seen == pytest.approx([math.exp(one["log_hfc_lfc"]) for one in tokens], rel=1e-5)
     assert all(one["hfc_lfc"] > value * 1.001 for one, value in zip(tokens, seen, strict=True))
+
+
+def test_inputs_of_one_token_are_left_out_in_whichever_pass_they_come():
+    torch.manual_seed(0)
+    model, x = watched.Known().eval(), watched.probe(2)
+    given = {"blocks": "encoder.layers.*", "spectra": False}
+    alone = oversmooth.diagnose(model, [x], **given)
+    for inputs in ([x, x[:1, :1]], [x[:1, :1], x]):
+        found = oversmooth.diagnose(model, inputs, **given)
+        assert found.curve("hfc_lfc") == pytest.approx(alone.curve("hfc_lfc"), rel=1e-6)
+        assert found.curve("cos") == pytest.approx(alone.curve("cos"), rel=1e-6)
+
+
+def test_the_gradient_of_one_token_alone_is_in_no_share():
+    G, mask = torch.randn(2, 5, 4), torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
+    share = float(band_norms(G, mask)[1])
+    assert share == pytest.approx(float(band_norms(G[:1, :3], None)[1]), rel=1e-5)
+    assert math.isnan(float(band_norms(G[:, :1], None)[1]))

@@ -438,3 +438,17 @@ def test_a_weight_that_is_parametrized_is_refused_and_left_as_it_is(weight, form
     after = model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("method", [Spectral(), NeuTRENO(0.5)], ids=str)
+def test_layers_that_share_a_module_may_be_left_alone(method):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval()
+    model.layers[3] = model.layers[2]
+    x, before = torch.randn(2, 5, 16), [p.clone() for p in model.parameters()]
+    plain = model(x)
+    steer(model, method, layers=[0, 1])
+    assert not torch.allclose(model(x), plain)
+    unsteer(model)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before, strict=True))

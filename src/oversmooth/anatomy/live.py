@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy import layouts
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.untouched import in_eval_mode, put_back, random_states
+from oversmooth.safety.untouched import caches_of_their_own, in_eval_mode, put_back, random_states
 from oversmooth.theory.weights import all_finite
 
 NormForm = tuple[Literal["layer", "rms"], float]
@@ -93,7 +93,7 @@ def _computed(module: nn.Module, key: str) -> Tensor:
     made: Any = getattr(module, "parametrizations", {})
     if key not in made:
         return getattr(module, key)
-    with random_states(), in_eval_mode(made[key]), put_back(made[key]):
+    with random_states(), in_eval_mode(made[key]), put_back(made[key]), caches_of_their_own():
         return getattr(module, key)
 
 

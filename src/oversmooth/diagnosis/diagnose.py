@@ -8,7 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
-from oversmooth.safety.untouched import put_back, random_states
+from oversmooth.safety.untouched import caches_of_their_own, put_back, random_states
 
 OnProgress = Callable[[int, int | None, str], None]
 """Called with (inputs done, inputs in all if known, the current step)."""
@@ -281,7 +281,11 @@ def _of_blocks(
 @contextmanager
 def _as_it_was(model: nn.Module) -> Iterator[None]:
     """What a model counts, averages or draws while it is diagnosed in train mode is put back."""
-    with random_states() if model.training else nullcontext(), put_back(model):
+    with ExitStack() as stack:
+        stack.enter_context(caches_of_their_own())
+        if model.training:
+            stack.enter_context(random_states())
+            stack.enter_context(put_back(model))
         yield
 
 

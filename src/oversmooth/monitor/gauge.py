@@ -69,6 +69,8 @@ class Gauge:
             raise InputError("blocks of this model share their weights; give a probe, which tells their runs apart")
         self.model, self.names, self.ranks, self.gradients = model, [name for name, _ in blocks], ranks, gradients
         self.scaler = scaler
+        self.scalers: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those of others that are in use, and no garbage."""
         self.depths = len(blocks) + 1
         self.due = False
         first = says_batch_first(blocks[0][1])
@@ -373,10 +375,13 @@ class Gauge:
 
     def is_scaled(self) -> bool:
         """Whether a GradScaler that is not known here may scale gradients."""
-        if self.scaler is not None or not _scaler_in_use():
+        if self.scaler is not None or not (found := _scalers_in_use()):
             return False
-        gc.collect()  # one of a training that is over may lie in a cycle still
-        return _scaler_in_use()
+        if not any(one in self.scalers for one in found):
+            del found
+            gc.collect()  # one of a training that is over may lie in a cycle still
+            self.scalers.update(_scalers_in_use())
+        return bool(self.scalers)
 
     def close(self) -> None:
         """Take the hooks off."""
@@ -385,10 +390,10 @@ class Gauge:
         self.handles = []
 
 
-def _scaler_in_use() -> bool:
-    """Whether any GradScaler of this process has scaled a loss."""
+def _scalers_in_use() -> list[Any]:
+    """Every GradScaler of this process that has scaled a loss."""
     scalers = [one for one in gc.get_referrers(torch.amp.GradScaler) if isinstance(one, torch.amp.GradScaler)]
-    return any(one.is_enabled() and one._scale is not None for one in scalers)
+    return [one for one in scalers if one.is_enabled() and one._scale is not None]
 
 
 def _means(ranks: dict[str, Tensor], room: Room) -> Tensor:

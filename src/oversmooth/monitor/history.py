@@ -70,11 +70,12 @@ class History:
 
     @property
     def name(self) -> str:
-        """Of the run: as it was given, or after its file; after its directory where the file is called as all are."""
+        """Of the run: as it was given, or after its directory, with its file where that has a name of its own."""
         given = str(self.about.get("name") or "")
         if given or self.path is None:
             return given or "this run"
-        return self.path.resolve().parent.name if self.path.name == FILE else self.path.stem
+        folder = self.path.resolve().parent.name
+        return folder if self.path.name == FILE else f"{folder}/{self.path.stem}"
 
     @property
     def metrics(self) -> list[str]:

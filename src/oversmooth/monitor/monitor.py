@@ -28,7 +28,7 @@ from oversmooth.monitor.warning import say
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.precision import float32_products
-from oversmooth.safety.untouched import Rewritten
+from oversmooth.safety.untouched import Rewritten, caches_of_their_own
 
 
 class Monitor:
@@ -250,6 +250,7 @@ class Monitor:
         return row
 
     @float32_products("highest")
+    @caches_of_their_own()
     def _seen(self, step: int) -> Row:
         nth, eyes, self._looks = self._looks, self.eyes, self._looks + 1
         due = {what: bool(looks_) and nth % looks_ == 0 for what, looks_ in self.cadences.items()}
@@ -305,7 +306,7 @@ class Monitor:
             seen = row.get(one.metric)
             if isinstance(seen, list) and seen and all(value is None for value in seen):
                 self._warn(
-                    f"{one.metric} is no number at any depth, to which an alarm is blind; look for NaN in the model"
+                    f"{one.metric} is no number at any depth, to which an alarm is blind: NaN, or inputs too short"
                 )
             if (crossing := one.look(row)) is not None:
                 self.crossings.append(crossing)
@@ -345,7 +346,7 @@ class Monitor:
             return see()
         except Rewritten as error:
             self.probe = None
-            self._warn(f"{error}; this look changed it, and no other will")
+            self._warn(f"{error}; the probe is not used again")
         except Exception as error:
             self._warn(f"{failed}: {reason(error, 240)}")
         return None

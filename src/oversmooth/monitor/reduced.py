@@ -56,6 +56,7 @@ def band_norms(gradient: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """
     gradient = gradient.detach().float()
     shown = torch.ones(gradient.shape[:2], device=gradient.device) if mask is None else (mask != 0).float()
+    shown = shown * (shown.sum(-1, keepdim=True) > 1)  # one token alone differs from none
     size = _divisor(gradient.abs().amax())
     gradient = gradient / size
     norm = torch.linalg.vector_norm(gradient) * size
@@ -63,7 +64,8 @@ def band_norms(gradient: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     mean = gradient.sum(-2, keepdim=True) / shown.sum(-1).clamp(min=1)[:, None, None]
     total = torch.linalg.vector_norm(gradient)
     high = torch.linalg.vector_norm((gradient - mean) * shown[..., None])
-    return norm, torch.where(total == 0, 0.0, (high / total).square())
+    share = torch.where(total == 0, 0.0, (high / total).square())
+    return norm, torch.where(shown.any(), share, torch.nan)
 
 
 def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:

@@ -25,6 +25,7 @@ _ROOM = {"cuda": 2**26}
 """Bytes of tokens that wait for others, by device; elsewhere none wait, as nothing is gained by it."""
 _COUNTED = "counted"
 """The column that says which inputs are in the figures; where it is not, all are."""
+_LOG = "log_hfc_lfc"
 Seen = Callable[[int, Tensor], None]
 """Gets a depth, 0 for what enters the first block, and tokens ``(batch, n, d)``."""
 SeenStream = Callable[[int, Tensor, bool], None]
@@ -140,6 +141,8 @@ class Depths:
         self.ranks, self.cosines = ranks, cosines
         self.columns: list[dict[str, list[Tensor]]] = []
         """By depth and metric: ``(batch,)`` per pass."""
+        self.counted: list[list[Tensor | None]] = []
+        """By depth: ``(batch,)`` per pass, which inputs are in the figures; None: all."""
         self.lengths: list[Tensor] = []
         """Tokens of each input, ``(batch,)`` per pass, where they are counted."""
         self.waiting: list[_Sample] = []
@@ -190,6 +193,9 @@ class Depths:
     def _append(self, depth: int, row: dict[str, Tensor]) -> None:
         while len(self.columns) <= depth:
             self.columns.append({})
+            self.counted.append([])
+        if _LOG in row:  # ranks come after it, of the same inputs
+            self.counted[depth].append(row.pop(_COUNTED, None))
         for name, value in row.items():
             self.columns[depth].setdefault(name, []).append(value)
 
@@ -198,16 +204,12 @@ class Depths:
         self._reduce()
         counted = self._counted(depth).cpu()
         columns = {name: torch.cat([v.double() for v in parts]).cpu() for name, parts in self.columns[depth].items()}
-        return {name: values[counted[: len(values)]] for name, values in columns.items() if name != _COUNTED}
+        return {name: values[counted[: len(values)]] for name, values in columns.items()}
 
     def _counted(self, depth: int) -> Tensor:
         """``(inputs,)``: whether an input is in the figures of this depth."""
-        row = self.columns[depth]
-        any_metric = next(iter(row.values()))
-        counted = row.get(_COUNTED, [])
-        if len(counted) == len(any_metric):
-            return torch.cat(counted)
-        return torch.cat([torch.ones_like(part, dtype=torch.bool) for part in any_metric])
+        passes = zip(self.counted[depth], self.columns[depth][_LOG], strict=True)
+        return torch.cat([torch.ones_like(x, dtype=torch.bool) if own is None else own for own, x in passes])
 
     def means(self, names: Sequence[str]) -> dict[str, list[float]]:
         """By metric: one number per depth. HFC/LFC is the geometric mean over inputs. Inputs with fewer than two tokens
@@ -221,7 +223,7 @@ class Depths:
         if not known:
             return {}
         counted = None
-        if any(_COUNTED in row for row in self.columns):
+        if any(own is not None for passes in self.counted for own in passes):
             counted = [self._counted(depth) for depth in range(len(self.columns))]
         # One array, so that a GPU is waited for once.
         table = torch.stack([self._mean(name, counted) for name in known])

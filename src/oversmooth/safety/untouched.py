@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
@@ -35,9 +36,9 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
     Random states of torch, of Python and, where it is loaded, of numpy, and of generators that modules have; each
     module's own train flag; every buffer; frozen weights, unless there are many; attributes of modules that are
-    numbers, text or tensors, and all that are new; the weights that autocast keeps cast, and those that torch keeps of
-    parametrizations; and what compiled code is (it is passed by, and not compiled again). Not seen: what hooks of
-    others count, and what modules keep in lists, in other objects, or in large tensors that are no buffers.
+    numbers, text or tensors; the weights that autocast keeps cast, and those that torch keeps of parametrizations; and
+    what compiled code is (it is passed by, and not compiled again). Not seen: what hooks of others count, what modules
+    make in this pass, and what they keep in lists, in other objects, or in large tensors that are no buffers.
 
     Args:
         model: the module itself, and no wrapper around it.
@@ -49,8 +50,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         stack.enter_context(random_states())
         stack.enter_context(in_eval_mode(model))
         stack.enter_context(put_back(model, counted=True))
-        stack.enter_context(_autocast())
-        stack.enter_context(_computed_weights())
+        stack.enter_context(caches_of_their_own())
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
@@ -63,36 +63,46 @@ def put_back(model: nn.Module, *, counted: bool = False) -> Iterator[None]:
     Args:
         model: the module itself.
         counted: whether torch's count of writes tells which buffers have changed. Batch norm in train mode writes past
-            it; a comparison of values waits for a GPU.
+            it; a comparison of values waits for a GPU. Weights that are written to, and are not put back, are refused.
     """
     modules = list(model.modules())
-    with _weights(model, modules), _buffers(modules, counted), _attributes(modules):
+    with _weights(model, modules, refused=counted), _buffers(modules, counted), _attributes(modules):
         yield
+
+
+_leaves_weights_alone: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Models that were seen to write to no weights: no copies are made for them."""
 
 
 @contextmanager
-def _weights(model: nn.Module, modules: list[nn.Module]) -> Iterator[None]:
+def _weights(model: nn.Module, modules: list[nn.Module], *, refused: bool) -> Iterator[None]:
     """Weights are too large to copy, and are not written to in a pass; but for those that follow others, as a momentum
-    encoder's do.
+    encoder's do, and embeddings of limited length.
     """
     # Those of wrappers, which move them about, are of types of their own.
     every = [p for module in modules for p in module._parameters.values() if type(p) is nn.Parameter]
-    frozen = [p for p in every if not p.requires_grad and _can_be_copied(p)]
-    copied = {id(p): p.detach().clone() for p in frozen} if sum(p.nbytes for p in frozen) <= _FROZEN else {}
+    limited = [module.weight for module in modules if getattr(module, "max_norm", None) is not None]
+    suspects = [] if model in _leaves_weights_alone else [p for p in every if not p.requires_grad]
+    suspects = [p for p in (*suspects, *limited) if isinstance(p, nn.Parameter) and _can_be_copied(p)]
+    copied = {id(p): p.detach().clone() for p in suspects} if sum(p.nbytes for p in suspects) <= _FROZEN else {}
     before = [(p, p._version) for p in every if not p.is_inference()]
+    whole = False
     try:
         yield
+        whole = True
     finally:
         written = [p for p, version in before if p._version != version]
         with torch.no_grad():
             for p in written:
                 if id(p) in copied:
-                    p.copy_(copied[id(p)])
-        lost = {id(p) for p in written if id(p) not in copied and _can_be_copied(p)}
-        if lost:
+                    _write(p, copied[id(p)])
+        lost = {id(p) for p in written if id(p) not in copied and _can_be_copied(p)} - {id(p) for p in limited}
+        if whole and not written:
+            _leaves_weights_alone.add(model)
+        if whole and lost and refused:  # else another error is on its way
             name = next((name for name, p in model.named_parameters() if id(p) in lost), "of its own")
             raise Rewritten(
-                f"the model writes to its weight {name} while it runs, which cannot be put back; "
+                f"the model's weight {name} was written to while it ran, which cannot be put back; "
                 "freeze it, or watch a training by its passing batch"
             )
 
@@ -102,16 +112,19 @@ class Rewritten(InputError):
 
 
 @contextmanager
-def _computed_weights() -> Iterator[None]:
-    """Within `parametrize.cached` weights that are computed here, without gradients, would be used in training."""
-    if not getattr(parametrize, "_cache_enabled", 0):
-        yield
-        return
-    kept, parametrize._cache = parametrize._cache, {}
-    try:
-        yield
-    finally:
-        parametrize._cache = kept
+def caches_of_their_own() -> Iterator[None]:
+    """What torch keeps of weights within `autocast` and `parametrize.cached`: without gradients, as they are computed
+    here, they would be used in training.
+    """
+    with _autocast():
+        if not getattr(parametrize, "_cache_enabled", 0):
+            yield
+            return
+        kept, parametrize._cache = parametrize._cache, {}
+        try:
+            yield
+        finally:
+            parametrize._cache = kept
 
 
 @contextmanager
@@ -157,24 +170,20 @@ def _set_training(modules: list[nn.Module], flags: list[bool]) -> None:
 @contextmanager
 def _buffers(modules: list[nn.Module], counted: bool) -> Iterator[None]:
     """Modules that count or average in their buffers may do so in eval mode too."""
-    kept, empty = [], []
-    for module in modules:
-        for name, value in module._buffers.items():
-            if value is None:
-                empty.append((module, name))
-            elif not value.is_inference():
-                kept.append((module, name, value, value._version, value.detach().clone()))
+    kept = [
+        (module, name, value, value._version, value.detach().clone())
+        for module in modules
+        for name, value in module._buffers.items()
+        if value is not None and not value.is_inference()
+    ]
     try:
         yield
     finally:
-        for module, name in empty:
-            if name in module._buffers:
-                module._buffers[name] = None
         with torch.no_grad():
             for module, name, value, version, copy in kept:
-                # Not where nothing has changed: a write would break a backward pass that is yet to come.
-                if value._version != version if counted else not torch.equal(value, copy):
-                    value.copy_(copy)
+                by_value = not counted and _can_be_copied(value)
+                if not torch.equal(value, copy) if by_value else value._version != version:
+                    _write(value, copy)
                 if module._buffers.get(name) is not value:
                     module._buffers[name] = value
 
@@ -198,18 +207,15 @@ def _attributes(modules: list[nn.Module]) -> Iterator[None]:
                 tensors.append((value, value._version, value.detach().clone()))
             elif kind == _GENERATOR:
                 generators.append((value, value.get_state()))
-        before.append((module, _names(module), set(module.__dict__), plain))
+        before.append((module, _names(module), plain))
     try:
         yield
     finally:
         for generator, state in generators:
             generator.set_state(state)
-        for module, names, there, values in before:
-            if _names(module) != names:
-                continue
-            module.__dict__.update(values)
-            for name in module.__dict__.keys() - there:
-                del module.__dict__[name]
+        for module, names, values in before:
+            if _names(module) == names:
+                module.__dict__.update(values)
         with torch.no_grad():
             for tensor, version, copy in tensors:
                 if tensor._version != version:
@@ -232,6 +238,11 @@ def _kind_of(value: Any) -> str:
 def _kind(of: type) -> str:
     """Asked once of every type, as torch answers slowly."""
     return next((kind for kind, types in _KINDS.items() if issubclass(of, types)), "")
+
+
+def _write(value: torch.Tensor, copy: torch.Tensor) -> None:
+    """Past torch's count of writes, where that can be: it holds what it held, and a backward pass may yet need it."""
+    (value.data if _can_be_copied(value) else value).copy_(copy)
 
 
 def _is_copied(value: torch.Tensor) -> bool:

@@ -62,7 +62,7 @@ def steer(
         )
     anatomy = locate(inside, stack=stack, heads=heads)
     chosen = _chosen(layers, anatomy)
-    _check_modules(inside, anatomy, chosen, weights=any(one.place == "weights" for one in methods))
+    _check_modules(inside, anatomy, chosen, methods)
     for one in methods:
         for index in chosen:
             why = one.refusal(anatomy.layers[index], anatomy)
@@ -94,29 +94,30 @@ def restore(model: nn.Module, methods: list[Method], layers: list[int], stack: s
             f"layer {missing[0]} was steered, and {anatomy.stack} has the layers 0 to {len(anatomy) - 1}; "
             "give the model that it was saved from"
         )
-    _check_modules(model, anatomy, layers, weights=any(one.place == "weights" for one in methods))
+    _check_modules(model, anatomy, layers, methods)
     _apply(model, Steering(methods, layers, anatomy.stack, heads, anatomy, restored=True))
 
 
-def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], *, weights: bool) -> None:
-    """Each layer is a module of its own, and weights that are to be computed are not computed by another.
+def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], methods: list[Method]) -> None:
+    """Each layer that is touched is a module of its own, and weights that are to be computed are not so already.
 
     Args:
         model: whose layers they are.
         anatomy: of the model.
         chosen: places of layers that are steered.
-        weights: whether their weights are replaced.
+        methods: how.
     """
+    touched = {*chosen, *([0] if any(one.uses_first_values for one in methods) else [])}
     modules = dict(model.named_modules(remove_duplicate=False))
     names: dict[int, tuple[int, str]] = {}
     for index, layer in enumerate(anatomy):
         place, name = names.setdefault(id(modules[layer.name]), (index, layer.name))
-        if name != layer.name:
+        if name != layer.name and touched & {place, index}:
             raise InputError(
                 f"layers {place} and {index} are one module under two names ({name} and {layer.name}), whose runs "
                 "cannot be told apart; give each a copy of its own"
             )
-    for index in chosen if weights else ():
+    for index in chosen if any(one.place == "weights" for one in methods) else ():
         for owner, weight in (anatomy.layers[index].value_module, anatomy.layers[index].output_module):
             if modules[owner]._parameters.get(weight) is None:
                 raise InputError(
