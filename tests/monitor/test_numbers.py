@@ -315,3 +315,28 @@ def test_the_gradient_of_one_token_alone_is_in_no_share():
     share = float(band_norms(G, mask)[1])
     assert share == pytest.approx(float(band_norms(G[:1, :3], None)[1]), rel=1e-5)
     assert math.isnan(float(band_norms(G[:, :1], None)[1]))
+
+
+def test_a_block_that_keeps_one_token_has_no_figure_and_the_others_have():
+    """Depths differ in tokens where a model pools on the way."""
+
+    class Pools(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+        def forward(self, x):
+            return self.blocks[1](self.blocks[0](x).mean(1, keepdim=True))
+
+    torch.manual_seed(0)
+    model = Pools()
+    x = torch.randn(3, 5, 4)
+    with torch.no_grad():
+        ratios, cosines, _ = zip(*(by_hand(one) for one in model.blocks[0](x)), strict=True)
+    expected = math.exp(sum(map(math.log, ratios)) / 3), sum(cosines) / 3
+    row = oversmooth.Monitor(model, probe=x, blocks="blocks.*").look(1)
+    found = oversmooth.diagnose(model, x, blocks="blocks.*", spectra=False)
+    for hfc_lfc, cos in ((row["hfc_lfc"], row["cos"]), (found.curve("hfc_lfc"), found.curve("cos"))):
+        assert cos[1] == pytest.approx(expected[1], rel=1e-4)
+        assert (hfc_lfc[2], cos[2]) == (None, None)
+    assert row["hfc_lfc"][1] == pytest.approx(expected[0], rel=1e-4)

@@ -8,7 +8,6 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
-from oversmooth.safety.untouched import caches_of_their_own, put_back, random_states
+from oversmooth.safety.untouched import in_its_own_mode
 
 OnProgress = Callable[[int, int | None, str], None]
 """Called with (inputs done, inputs in all if known, the current step)."""
@@ -143,7 +142,7 @@ def diagnose(
     if first is None:
         raise InputError("there are no inputs; give at least one")
 
-    with ONE_AT_A_TIME, torch.no_grad(), _as_it_was(inside):
+    with ONE_AT_A_TIME, torch.no_grad(), in_its_own_mode(inside):
         one = run.first_input(first)
         seen = study(inside, anatomy, lambda: run(one), run.mask(one), attention=spectra)
         device = seen[0].x.device
@@ -243,7 +242,7 @@ def _of_blocks(
     if model.training:
         drops = ": dropout is active and part of what was measured" if _has_dropout(model) else ", without dropout"
         remarks.append(f"the model is in train mode{drops}")
-    with ONE_AT_A_TIME, _as_it_was(model):
+    with ONE_AT_A_TIME, in_its_own_mode(model):
         layers, tokens, width = layers_of_blocks(model, inputs, blocks, ranks)
     remarks += _too_short(sum(length < 2 for length in tokens), len(tokens))
     parameters = list(model.parameters())
@@ -276,17 +275,6 @@ def _of_blocks(
     diagnosis = Diagnosis(model=facts, provenance=provenance, layers=layers, remarks=remarks)
     diagnosis.verdict = verdict.sentences(diagnosis)
     return diagnosis
-
-
-@contextmanager
-def _as_it_was(model: nn.Module) -> Iterator[None]:
-    """What a model counts, averages or draws while it is diagnosed in train mode is put back."""
-    with ExitStack() as stack:
-        stack.enter_context(caches_of_their_own())
-        if model.training:
-            stack.enter_context(random_states())
-            stack.enter_context(put_back(model))
-        yield
 
 
 def _too_short(short: int, inputs: int) -> list[str]:

@@ -8,7 +8,6 @@ until the numbers are fetched.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import sys
 import weakref
@@ -33,6 +32,7 @@ from oversmooth.monitor.hooks import (
 from oversmooth.monitor.padding import Padding, decodes
 from oversmooth.monitor.reduced import band_norms, mask_of, token_numbers
 from oversmooth.monitor.rooms import Room
+from oversmooth.monitor.scalers import OtherScalers
 from oversmooth.observe.depths import has_pairs, mean_of_counted, ranks_together
 from oversmooth.observe.layout import says_batch_first
 from oversmooth.observe.watch import first_tensor, results_like
@@ -69,8 +69,7 @@ class Gauge:
             raise InputError("blocks of this model share their weights; give a probe, which tells their runs apart")
         self.model, self.names, self.ranks, self.gradients = model, [name for name, _ in blocks], ranks, gradients
         self.scaler = scaler
-        self.scalers: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those of others that are in use, and no garbage."""
+        self.other_scalers = OtherScalers()
         self.depths = len(blocks) + 1
         self.due = False
         first = says_batch_first(blocks[0][1])
@@ -375,25 +374,13 @@ class Gauge:
 
     def is_scaled(self) -> bool:
         """Whether a GradScaler that is not known here may scale gradients."""
-        if self.scaler is not None or not (found := _scalers_in_use()):
-            return False
-        if not any(one in self.scalers for one in found):
-            del found
-            gc.collect()  # one of a training that is over may lie in a cycle still
-            self.scalers.update(_scalers_in_use())
-        return bool(self.scalers)
+        return self.scaler is None and bool(self.other_scalers)
 
     def close(self) -> None:
         """Take the hooks off."""
         for handle in self.handles:
             handle.remove()
         self.handles = []
-
-
-def _scalers_in_use() -> list[Any]:
-    """Every GradScaler of this process that has scaled a loss."""
-    scalers = [one for one in gc.get_referrers(torch.amp.GradScaler) if isinstance(one, torch.amp.GradScaler)]
-    return [one for one in scalers if one.is_enabled() and one._scale is not None]
 
 
 def _means(ranks: dict[str, Tensor], room: Room) -> Tensor:

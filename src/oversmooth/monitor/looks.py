@@ -193,7 +193,7 @@ def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> tuple[
 
     def seen(depth: int, x: Tensor) -> None:
         nonlocal mask
-        if not long_enough or x.shape[1] < 2:
+        if depth == 0 and (not long_enough or x.shape[1] < 2):
             raise InputError("no input of the probe has two tokens that count; give longer ones")
         if mask is not None:
             mask = mask.to(x.device)  # once: blocks are on one device, as a rule

@@ -57,6 +57,21 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def in_its_own_mode(model: nn.Module) -> Iterator[None]:
+    """Within the block the model runs as it is; what it counts, averages or draws in train mode is put back.
+
+    Args:
+        model: the module itself.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(caches_of_their_own())
+        if model.training:
+            stack.enter_context(random_states())
+            stack.enter_context(put_back(model))
+        yield
+
+
+@contextmanager
 def put_back(model: nn.Module, *, counted: bool = False) -> Iterator[None]:
     """What a model remembers, in whichever mode it runs: buffers, frozen weights, attributes; see `untouched`.
 
