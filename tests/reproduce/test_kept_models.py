@@ -203,6 +203,14 @@ def test_commands_without_models_stop(monkeypatch, capsys, tmp_path):
 # What a cell records
 
 
+def test_a_cell_that_was_interrupted_says_what_it_ran_on(kept, tmp_path):
+    assert not fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", minutes=0))
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
+    machines = cells.read(cells.cell_path(tmp_path, "table2", SHORT))["machines"]
+    assert [machine["from_step"] for machine in machines] == [0, 1]
+    assert "machines" not in cells.read(cells.cell_path(kept, "table2", SHORT))
+
+
 def test_cells_record_where_they_come_from(kept):
     cell = cells.read(cells.cell_path(kept, "table2", SHARP))
     assert cell["command"] == "oversmooth reproduce table2"

@@ -14,6 +14,8 @@ from oversmooth.train.tasks.images.task import ImagesTask
 
 SHAPE = Shape(image=8, patch=4, classes=4, width=16, depth=2, heads=2)
 RECIPE = Recipe(data="blobs", shape=SHAPE, epochs=3, warmup=1, lr=3e-3, batch=8, padding=1, rand_augment=RandAugment())
+LEFT = ["log.jsonl", "machines.jsonl", "model.safetensors", "smoothing.jsonl"]
+"""What a finished run leaves in its folder."""
 
 
 def blobs(count: int, seed: int) -> Images:

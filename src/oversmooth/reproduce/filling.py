@@ -169,6 +169,7 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
         "recipe": job.recipe.to_dict(),
         **provenance(device),
         **({"command": running.command} if running.command else {}),
+        **({"machines": result.machines} if len(result.machines) > 1 else {}),
         **({"retries": result.retries} if result.retries else {}),
         "epochs": [{k: row[k] for k in logged if k in row} for row in result.epochs],
         "smoothing": result.smoothing[::-1][::step][::-1],

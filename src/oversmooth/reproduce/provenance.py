@@ -16,6 +16,7 @@ from torch import Tensor
 
 import oversmooth
 from oversmooth.safety.files import check_plain
+from oversmooth.safety.machine import hardware_name
 from oversmooth.train.engine.loop import device_named
 
 COMMIT = "OVERSMOOTH_COMMIT"
@@ -25,9 +26,7 @@ _PIECE = 2**22  # bytes read at once
 
 def provenance(device: str | None = None) -> dict[str, Any]:
     """Versions, hardware, the day, and the commit where it is known."""
-    used = device_named(device)
-    on_gpu = used.type == "cuda"
-    hardware = torch.cuda.get_device_name(used) if on_gpu else f"{_processor()}, {os.cpu_count()} cores"
+    hardware = hardware_name(device_named(device))
     versions = {"oversmooth": oversmooth.__version__, "torch": torch.__version__, "python": platform.python_version()}
     known = {"commit": _BEGUN_WITH} if _BEGUN_WITH else {}
     return {"hardware": hardware, "versions": versions, "day": time.strftime("%Y-%m-%d", time.gmtime()), **known}
@@ -79,7 +78,3 @@ def file_hash(path: Path) -> str:
 
 # As this is imported: by the time that a long run is over, someone may have committed more.
 _BEGUN_WITH = commit_of()
-
-
-def _processor() -> str:
-    return platform.processor() or platform.machine()

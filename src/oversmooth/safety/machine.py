@@ -1,15 +1,28 @@
-"""How much memory there is, asked before it is taken: a machine that runs out ends a process without a word."""
+"""The machine: what it is called, and how much memory there is, asked before it is taken.
+
+One that runs out ends a process without a word.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import sys
 from pathlib import Path
+
+import torch
 
 from oversmooth.safety.errors import InputError
 
 _CGROUPS = Path("/sys/fs/cgroup")
+
+
+def hardware_name(device: torch.device) -> str:
+    """Of what computes there: the GPU's, or the processor's with its number of cores."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
 
 def free_memory() -> int:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.train_example import RECIPE, splits, train
+from support.train_example import LEFT, RECIPE, splits, train
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train.engine import checkpoint, loop
+from oversmooth.safety.machine import hardware_name
+from oversmooth.train.engine import checkpoint, loop, training_run
 from oversmooth.train.engine import saved_model as saved
 from oversmooth.train.engine.loop import WatchSettings
 
@@ -117,6 +118,19 @@ def test_one_bit_that_differs_is_found(copied):
             file.write_bytes(changed)
             assert file.name in checkpoint.load(copied, RECIPE).damaged[0]
         file.write_bytes(whole)
+
+
+def test_what_a_run_ran_on_is_known_where_it_goes_on(copied, monkeypatch):
+    """Of a process that died before its first checkpoint nothing counts, and nothing is said."""
+    monkeypatch.setattr(training_run, "hardware_name", lambda _device: "another machine")
+    with (copied / "machines.jsonl").open("a") as log:
+        log.write('{"from_step": 2, "hardware": "a machine that died"}\n')
+    machines = finished(copied).machines
+    here = hardware_name(torch.device("cpu"))
+    assert [(machine["from_step"], machine["hardware"]) for machine in machines] == [
+        (0, here), (1, here), (2, "another machine"),
+    ]  # fmt: skip
+    assert finished(copied).machines == machines  # read from its files
 
 
 def test_a_damaged_one_is_told_of_in_the_log_and_the_run_goes_on(copied):
@@ -243,12 +257,7 @@ def test_what_a_death_left_is_tidied(copied):
         file.write_bytes(b"half")
     (copied / ".mine").write_text("a user's own")
     assert finished(copied).finished
-    assert sorted(file.name for file in copied.iterdir()) == [
-        ".mine",
-        "log.jsonl",
-        "model.safetensors",
-        "smoothing.jsonl",
-    ]
+    assert sorted(file.name for file in copied.iterdir()) == [".mine", *LEFT]
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="asks Linux which file is open")

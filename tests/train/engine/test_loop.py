@@ -11,8 +11,9 @@ import pytest
 import torch
 from support.nightly import nightly
 from support.places import TESTS
-from support.train_example import RECIPE, plain, splits, train
+from support.train_example import LEFT, RECIPE, plain, splits, train
 
+from oversmooth.reproduce.provenance import provenance
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
 from oversmooth.train.engine import checkpoint, failure, loop, parts
@@ -50,7 +51,9 @@ def test_a_run_leaves_a_log_a_model_and_no_checkpoint(whole):
     assert [row["epoch"] for row in whole.epochs] == [1, 2, 3, 4]
     assert all({"loss", "lr", "accuracy", "images_per_s"} <= row.keys() for row in whole.epochs)
     assert whole.accuracy == whole.epochs[-1]["accuracy"]
-    assert sorted(path.name for path in whole.folder.iterdir()) == ["log.jsonl", "model.safetensors", "smoothing.jsonl"]
+    assert sorted(path.name for path in whole.folder.iterdir()) == LEFT
+    (machine,) = whole.machines
+    assert machine == {"from_step": 0, "hardware": provenance("cpu")["hardware"], "torch": torch.__version__}
     looks = [json.loads(line) for line in (whole.folder / "smoothing.jsonl").read_text().splitlines()]
     assert [row["step"] for row in looks] == [1, 3, 6, 9, 12, 15, 18, 20]  # the last, always
     assert all(len(row[name]) == 3 for row in looks for name in ("hfc_lfc", "cos", "abs_cos"))
@@ -87,6 +90,7 @@ def test_a_run_out_of_time_goes_on_bit_for_bit(tmp_path, variant):
         assert result.why == "out of time"
         assert (result.step, result.accuracy) == (pieces, None)
     assert pieces == 20
+    assert [machine["from_step"] for machine in result.machines] == list(range(20))
     for name, value in arrays_of(tmp_path / "whole").items():
         assert torch.equal(value, arrays_of(tmp_path / "cut")[name]), name
     for name in ("log.jsonl", "smoothing.jsonl"):

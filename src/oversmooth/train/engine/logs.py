@@ -13,9 +13,9 @@ from oversmooth.safety.foreign import json_text
 from oversmooth.safety.typed import typed
 from oversmooth.train.engine.checkpoint import Retry
 
-EPOCHS, SMOOTHING = "log.jsonl", "smoothing.jsonl"
+EPOCHS, SMOOTHING, MACHINES = "log.jsonl", "smoothing.jsonl", "machines.jsonl"
 """A line per epoch, and one each time a run went back or found a checkpoint damaged; a line each time smoothing was
-looked at.
+looked at; a line for each process that took the run a way: from which step, and on what.
 """
 
 

@@ -132,6 +132,7 @@ def finished_run(task: Task, folder: Path, resume: bool) -> Result | None:
         folder=folder,
         model=model,
         retries=[line for line in lines if "retry" in line],
+        machines=logs.read(folder / logs.MACHINES),
     )
 
 

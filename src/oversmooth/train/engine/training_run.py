@@ -16,6 +16,7 @@ from torch import Tensor
 
 from oversmooth.safety import errors
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.machine import hardware_name
 from oversmooth.steering.reparametrized import SingularError
 from oversmooth.train.engine import checkpoint, failure, logs
 from oversmooth.train.engine import disk_space as room
@@ -69,9 +70,9 @@ class Run:
         self.seconds, self.scores = float(facts.get("seconds", 0)), _scores(facts)
         self.epoch_seconds = float(facts.get("epoch_seconds", 0))
         lengths = facts.get("logs", {})
-        self.log, self.smoothing = (
+        self.log, self.smoothing, self.machines = (
             None if folder is None or not ranks.first else logs.Log(folder / name, lengths.get(name, 0))
-            for name in (logs.EPOCHS, logs.SMOOTHING)
+            for name in (logs.EPOCHS, logs.SMOOTHING, logs.MACHINES)
         )
         self.rows: list[dict[str, Any]] = [] if self.log is None else [r for r in self.log.rows if "epoch" in r]
         self.looks: list[dict[str, Any]] = [] if self.smoothing is None else list(self.smoothing.rows)
@@ -85,6 +86,8 @@ class Run:
         self.since = time.monotonic()
         self.saved_at = self.since
         self.saves = 0 if saved is None else len(_EARLY)
+        self.from_step: int | None = self.step.done
+        """Where this process takes the run up, until that is in the log of machines."""
         self.ask_at = 0
         """The step at which processes ask each other next."""
         self.told_at = 0.0
@@ -156,6 +159,7 @@ class Run:
             folder=self.folder,
             model=self.model,
             retries=[dict(retry) for retry in self.retries],
+            machines=[] if self.machines is None else self.machines.rows,
         )
 
     def _epoch(self, end: float | None) -> str:
@@ -245,6 +249,7 @@ class Run:
             self.model = self.step = self.evaluation = self.watcher = None  # type: ignore[assignment]
             self.reuse.forget()
             raise failure.too_large(self.task, self.device)
+        self._note_machine()
         done = self.step.done
         if self.device.type == "cpu":
             self._check()  # on a GPU once an epoch: asking makes it wait
@@ -257,6 +262,13 @@ class Run:
             self.looks.append(row)
             if self.board is not None:
                 self.board.write(done, row)
+
+    def _note_machine(self) -> None:
+        """After the first step: a process that does not get so far leaves nothing."""
+        if self.machines is not None and self.from_step is not None:
+            here = {"hardware": hardware_name(self.device), "torch": torch.__version__}
+            self._write(self.machines, {"from_step": self.from_step, **here})
+        self.from_step = None
 
     def _check(self) -> None:
         if int(self.step.failed) >= 0:
@@ -349,7 +361,7 @@ class Run:
             if before is None:
                 then = "begin again: nothing was left there"
                 checkpoint.tidy(folder)
-                for left in (logs.EPOCHS, logs.SMOOTHING):
+                for left in (logs.EPOCHS, logs.SMOOTHING, logs.MACHINES):
                     (folder / left).unlink(missing_ok=True)
             raise InputError(f"{str(error).partition(';')[0]}; make room on the disk and {then}") from error
 
@@ -365,9 +377,12 @@ class Run:
             "seconds": self.seconds,
             "epoch_seconds": self.epoch_seconds,
             "scores": dict(self.scores),
-            "logs": {log.path.name: log.length for log in (self.log, self.smoothing) if log is not None},
+            "logs": {log.path.name: log.length for log in self._logs() if log is not None},
             "retries": list(self.retries),
         }
+
+    def _logs(self) -> tuple[logs.Log | None, ...]:
+        return self.log, self.smoothing, self.machines
 
     def _finish(self) -> None:
         """The model, and then no checkpoint: there is nothing to go on with."""
