@@ -144,9 +144,9 @@ def train(
     Ctrl-C, or the end of --minutes, leaves a checkpoint; --resume goes on from it. So do SIGTERM and SIGUSR2, with exit
     code 75: start it again.
 
-    The directory gets log.jsonl (a line per epoch), smoothing.jsonl (what --look says, by depth), machines.jsonl (what it
-    ran on) and, at the end, model.safetensors (bf16, with its recipe). Several GPUs: torchrun
-    --nproc-per-node 4 -m -- oversmooth train ...
+    The directory gets log.jsonl (a line per epoch), smoothing.jsonl (what --look says, by depth), machines.jsonl (what
+    it ran on) and, at the end, model.safetensors (bf16, with its recipe). Several GPUs: torchrun --nproc-per-node 4 -m
+    -- oversmooth train ...
 
     For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
     """
