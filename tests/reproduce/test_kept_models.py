@@ -16,7 +16,7 @@ from support.commands import run
 from support.places import ROOT
 from support.train_example import RECIPE, splits
 
-from oversmooth.reproduce import cells, costs, model_archive, provenance, status, verify
+from oversmooth.reproduce import cells, costs, filling, model_archive, provenance, status, verify
 from oversmooth.reproduce.filling import Running, fill
 from oversmooth.reproduce.table_registry import all_tables
 from oversmooth.reproduce.tables import variants
@@ -209,6 +209,21 @@ def test_a_cell_that_was_interrupted_says_what_it_ran_on(kept, tmp_path):
     machines = cells.read(cells.cell_path(tmp_path, "table2", SHORT))["machines"]
     assert [machine["from_step"] for machine in machines] == [0, 1]
     assert "machines" not in cells.read(cells.cell_path(kept, "table2", SHORT))
+
+
+@pytest.mark.parametrize("moved", [-0.2, 0.0, 0.2])
+def test_a_file_that_tests_unlike_its_run_is_told_of(tmp_path, monkeypatch, moved):
+    """24 test images: two of them may fall on the other side."""
+    keep = filling._keep_model
+
+    def moved_away(*given):
+        kept = keep(*given)
+        return {**kept, "rounded": {"accuracy": kept["rounded"]["accuracy"] + moved}}
+
+    monkeypatch.setattr(filling, "_keep_model", moved_away)
+    told = []
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", on_message=told.append))
+    assert any("more than rounding explains" in line for line in told) == (moved != 0)
 
 
 def test_cells_record_where_they_come_from(kept):

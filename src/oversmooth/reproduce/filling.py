@@ -17,8 +17,9 @@ from typing import Any
 
 from torch import nn
 
-from oversmooth.reproduce.cells import Folder, cell_path, folder_name, missing, model_path, work_folder, write
+from oversmooth.reproduce.cells import Cell, Folder, cell_path, folder_name, missing, model_path, work_folder, write
 from oversmooth.reproduce.provenance import data_hash, file_hash, provenance
+from oversmooth.reproduce.tolerances import tested_again, weights_rounded
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_file
 from oversmooth.steering import fold, steering_of
@@ -154,7 +155,7 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
     speeds = [row[per_s] for row in result.epochs if per_s in row]
     step = max(1, math.ceil(len(result.smoothing) / _LOOKS))
     logged = ("epoch", "loss", "lr", "strength_share", *result.scores)
-    cell = {
+    cell: Cell = {
         "table": folder_name(folder, job.recipe),
         "title": job.recipe.title,
         **result.scores,
@@ -176,6 +177,23 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
     }
     write(cell_path(results, folder, job.recipe), cell)
     shutil.rmtree(job.folder, ignore_errors=True)
+    for name in _far_apart(cell):
+        running.on_message(
+            f"{job.recipe.title}: {name} is {cell[name]:.4g} by the run's own test and {cell['rounded'][name]:.4g} by "
+            "that of its kept file, which is more than rounding explains: on a GPU the one is of compiled code, the "
+            "other not; rely on neither before oversmooth reproduce verify has tested the file elsewhere"
+        )
+
+
+def _far_apart(cell: Cell) -> list[str]:
+    """Scores that rounding the weights moved further than it can."""
+    return [
+        name
+        for name, rounded in cell.get("rounded", {}).items()
+        if name in cell
+        and abs(cell[name] - rounded)
+        > tested_again(name, rounded, 1.0, 0) + weights_rounded(name, rounded, cell.get("test_images", 0))
+    ]
 
 
 def strengths(model: nn.Module) -> dict[str, list[float] | dict[str, float]]:

@@ -9,7 +9,6 @@ that record how good the rounded file is are compared with that, earlier ones wi
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +17,13 @@ from typing import Any
 from oversmooth.reproduce.cells import Cell, model_path, read
 from oversmooth.reproduce.provenance import data_hash, file_hash
 from oversmooth.reproduce.table_registry import all_tables
+from oversmooth.reproduce.tolerances import tested_again, weights_rounded
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine import loop
 from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
 from oversmooth.train.engine.saved_model import recipe_of
 from oversmooth.train.tasks.images.data.splits import Splits, first_of_test
 from oversmooth.train.tasks.registry import check_fits, load_trained, task_of
-
-TOLERANCE = {"accuracy": 0.003, "valid_perplexity": 0.01}
-"""By score: an absolute share of images; of perplexities relative."""
 
 
 @dataclass(frozen=True)
@@ -128,34 +125,18 @@ def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, imag
         notes.append("The cell is of the weights before they were rounded to bf16; this file is rounded.")
     tested = len(data.test) if isinstance(data, Splits) else 0
     figures = [
-        Checked(name, recorded[name], again, _allowed(name, recorded[name], share, tested))
+        Checked(name, recorded[name], again, tested_again(name, recorded[name], share, tested))
         for name, again in scores.items()
         if name in recorded
     ]
     # What tables show is of the weights before they were rounded, of which no file is kept.
     for figure in list(figures) if recorded is not cell else ():
         if figure.score in cell:
-            allowed = figure.allowed + _rounded(figure, tested)
+            allowed = figure.allowed + weights_rounded(figure.score, figure.recorded, tested)
             figures.append(Checked(f"{figure.score} before rounding", cell[figure.score], figure.again, allowed))
     if not figures:
         raise InputError(f"{cell['title']} has none of the scores {', '.join(scores)}; give another cell")
     return Verification(cell["title"], path, figures, notes, time.monotonic() - begin)
-
-
-def _rounded(figure: Checked, tested: int) -> float:
-    """How far a score may move where weights are rounded to bf16: of few images, by two of them."""
-    if "perplexity" in figure.score:
-        return 0.02 * figure.recorded
-    return max(0.005, 2 / tested if tested else 0.0)
-
-
-def _allowed(score: str, value: float, share: float, tested: int) -> float:
-    if "perplexity" in score:
-        return TOLERANCE["valid_perplexity"] * value
-    allowed = TOLERANCE["accuracy"]
-    if share < 1:  # three standard errors of a sample's share
-        allowed += 3 * math.sqrt(max(value * (1 - value), 1e-4) * (1 - share) / max(1, tested))
-    return allowed
 
 
 def _same_data(cell: Cell, recipe: BaseRecipe, data: Any) -> str:

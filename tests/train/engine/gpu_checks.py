@@ -17,7 +17,9 @@ from support.gpu import run_named
 from support.train_example import RECIPE, blobs, plain, splits, step_of, train
 
 from oversmooth import steering
+from oversmooth.reproduce.neutreno.methods import METHODS
 from oversmooth.safety.errors import InputError
+from oversmooth.steering.ramps import hold_strengths
 from oversmooth.train import cuda_graphs
 from oversmooth.train.engine import loop
 from oversmooth.train.engine.smoothing import SmoothingProbe
@@ -94,6 +96,50 @@ def check_the_compiled_graph_is_a_plain_loop():
         for _ in range(4):
             step.run()
         close(step.model.state_dict(), by_hand(recipe, 4).state_dict(), 1e-3)
+
+
+def check_every_method_compiled_is_what_it_is():
+    """Of both precisions compiled code is no further from float32 than eager code is: logits in evaluation, gradients
+    in training. All weights are drawn, so that every part acts.
+    """
+    far = []
+    for name, variant in METHODS.items():
+        recipe = replace(PAPER, variant=variant, shape=replace(PAPER.shape, depth=2))
+        model = model_of(recipe).to(gpu())
+        hold_strengths(model)
+        generator = torch.Generator(gpu()).manual_seed(0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator, device=gpu()), alpha=0.05)
+        x = torch.randn(64, 3, 32, 32, generator=generator, device=gpu())
+        exact = numbers(model, model, x, half=False)
+        for half in (False, True):
+            ours = numbers(cuda_graphs.compiled(model), model, x, half)
+            theirs = numbers(model, model, x, half)
+            for what in exact:
+                noise, error = (rms(one[what] - exact[what]) / rms(exact[what]) for one in (theirs, ours))
+                if not error < 2 * noise + 1e-4:
+                    far.append(f"{name}, {what}, {'bf16' if half else 'float32'}: {error:.2g}, eager {noise:.2g}")
+        torch._dynamo.reset()
+    assert not far, "; ".join(far)
+
+
+def numbers(forward, model, x, half):
+    """Logits in evaluation and gradients in training, each as one array; forward: the model, compiled or as it is."""
+    with torch.autocast(gpu().type, torch.bfloat16, enabled=half):
+        model.eval()
+        with torch.no_grad():
+            logits = forward(x).float()
+        model.train()
+        loss = F.cross_entropy(forward(x), torch.arange(len(x), device=gpu()))
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    gradient = torch.cat([one.float().flatten() for one in gradients if one is not None])
+    return {"logits": logits, "gradients": gradient}
+
+
+def rms(x):
+    return float(x.double().square().mean().sqrt())
 
 
 def check_strengths_rise_inside_the_graph():
