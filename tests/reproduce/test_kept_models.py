@@ -21,6 +21,7 @@ from oversmooth.reproduce.filling import Running, fill
 from oversmooth.reproduce.table_registry import all_tables
 from oversmooth.reproduce.tables import variants
 from oversmooth.safety.errors import InputError
+from oversmooth.train.engine import training_run
 from oversmooth.train.engine.recipe import read_recipe
 from oversmooth.train.tasks.images.evaluate import Evaluator
 from oversmooth.train.tasks.images.recipe import PAPER
@@ -208,7 +209,8 @@ def test_a_cell_that_was_interrupted_says_what_it_ran_on(kept, tmp_path):
     assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
     machines = cells.read(cells.cell_path(tmp_path, "table2", SHORT))["machines"]
     assert [machine["from_step"] for machine in machines] == [0, 1]
-    assert "machines" not in cells.read(cells.cell_path(kept, "table2", SHORT))
+    (machine,) = cells.read(cells.cell_path(kept, "table2", SHORT))["machines"]
+    assert machine["from_step"] == 0
 
 
 @pytest.mark.parametrize("moved", [-0.2, 0.0, 0.2])
@@ -224,6 +226,27 @@ def test_a_file_that_tests_unlike_its_run_is_told_of(tmp_path, monkeypatch, move
     told = []
     assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", on_message=told.append))
     assert any("more than rounding explains" in line for line in told) == (moved != 0)
+    cell = cells.read(cells.cell_path(tmp_path, "table2", SHORT))
+    assert ("by its kept file's accuracy" in cell.get("remark", "")) == (moved != 0)
+
+
+def test_a_score_that_is_not_finite_makes_no_cell_and_loses_no_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(filling, "_keep_model", lambda *_: {"rounded": {"accuracy": math.nan}})
+    with pytest.raises(InputError, match="accuracy is nan after training"):
+        fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
+    assert not cells.cell_path(tmp_path, "table2", SHORT).exists()
+    monkeypatch.undo()
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", minutes=0))  # nothing is left to train
+
+
+def test_a_cell_says_what_its_run_ran_on_wherever_it_was_kept(tmp_path, monkeypatch):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(training_run, "hardware_name", lambda _device: "a GPU")
+        elsewhere.setattr(filling, "_keep", lambda *_: None)
+        assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
+    (machine,) = cells.read(cells.cell_path(tmp_path, "table2", SHORT))["machines"]
+    assert machine["hardware"] == "a GPU"
 
 
 def test_cells_record_where_they_come_from(kept):

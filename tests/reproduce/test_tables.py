@@ -62,6 +62,18 @@ class Widths(Table):
 
 
 @pytest.mark.parametrize("table", [Table2(), *(Table3(share=share) for share in SHARES)], ids=str)
+def test_a_model_keeps_its_colour_where_another_is_missing():
+    def colours(names):
+        points = [table_charts.point(name, "ours", 1.0, None, x=x) for name in names for x in (0, 1)]
+        drawn = table_charts.lines([("title", points, "accuracy, %")], "width").to_dict()
+        scale = drawn["hconcat"][0]["layer"][0]["encoding"]["color"]["scale"]
+        return dict(zip(scale["domain"], scale["range"], strict=False))
+
+    every = colours(["ViT-Ti", "ViT-Ti⁺", "ViT-Ti⁻"])
+    assert len(set(every.values())) == 3
+    assert colours(["ViT-Ti", "ViT-Ti⁻"]) == {name: every[name] for name in ("ViT-Ti", "ViT-Ti−")}
+
+
 def test_recipes_are_each_a_cell_of_their_own(table):
     recipes = table.recipes()
     assert len({cells.cell_path(RESULTS, table.folder, recipe) for recipe in recipes}) == len(recipes)

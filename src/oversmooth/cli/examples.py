@@ -25,7 +25,7 @@ EXAMPLES = {
     "watch": "oversmooth watch runs/plain runs/sharpen --html film.html",
     "reproduce first-paper": "oversmooth reproduce first-paper -o first-paper.md",
     "reproduce verify": "oversmooth reproduce verify 44136fa355b3 --data cifar100 --images 1000",
-    "reproduce models": "oversmooth reproduce models --pack models.tar",
+    "reproduce models": "oversmooth reproduce models --pack models.zip",
     "reproduce rules": "oversmooth reproduce rules --share 0.1 --seeds 3 -o rules.md",
     "reproduce controls": "oversmooth reproduce controls --seeds 3 --at-once 3 -o controls.md",
     "reproduce forms": "oversmooth reproduce forms --seeds 3 --at-once 3 -o forms.md",

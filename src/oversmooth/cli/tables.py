@@ -140,7 +140,8 @@ def _fill(
         loaded = load(data, recipes[0]) if table.loads_data else None
         if table.loads_data and (table.quick or (table.fits_data and data != table.default_data)):
             recipes, loaded = _fitted(recipes, loaded, table.quick_test_images)
-        if table.quick:
+        if table.quick and how["at_once"] > 1:
+            say("--quick runs one cell after the other: they take less than starting a process for each")
             how["at_once"] = 1
         wanted = chosen(recipes, words, table.names_of)
         for recipe in wanted if table.loads_data else ():

@@ -69,6 +69,7 @@ class _Cell(_Always, total=False):
     notions: dict[str, list[float | None]]
     prediction: _Prediction
     remark: str
+    machines: list[dict[str, Any]]
     seconds: float
     at_once: int
     checkpoint_sha256: str

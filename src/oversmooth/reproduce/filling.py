@@ -9,7 +9,7 @@ import math
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -170,14 +170,18 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
         "recipe": job.recipe.to_dict(),
         **provenance(device),
         **({"command": running.command} if running.command else {}),
-        **({"machines": result.machines} if len(result.machines) > 1 else {}),
+        **({"machines": result.machines} if result.machines else {}),
         **({"retries": result.retries} if result.retries else {}),
         "epochs": [{k: row[k] for k in logged if k in row} for row in result.epochs],
         "smoothing": result.smoothing[::-1][::step][::-1],
     }
+    _check_finite({**result.scores, **cell.get("rounded", {})}, job)
+    apart = _far_apart(cell)
+    if apart:
+        cell["remark"] = ", ".join(f"open: {cell['rounded'][name]:.4g} by its kept file's {name}" for name in apart)
     write(cell_path(results, folder, job.recipe), cell)
     shutil.rmtree(job.folder, ignore_errors=True)
-    for name in _far_apart(cell):
+    for name in apart:
         running.on_message(
             f"{job.recipe.title}: {name} is {cell[name]:.4g} by the run's own test and {cell['rounded'][name]:.4g} by "
             "that of its kept file, which is more than rounding explains: on a GPU the one is of compiled code, the "
@@ -185,14 +189,24 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
         )
 
 
+def _check_finite(scores: Mapping[str, float], job: Job) -> None:
+    """Before a cell is written that nothing could read, and its run removed."""
+    for name, value in scores.items():
+        if not math.isfinite(value):
+            raise InputError(
+                f"{job.recipe.title}: {name} is {value} after training, and no cell is made of that; the run stays in "
+                f"{job.folder}"
+            )
+
+
 def _far_apart(cell: Cell) -> list[str]:
     """Scores that rounding the weights moved further than it can."""
+    images = cell.get("test_images", 0)
     return [
         name
         for name, rounded in cell.get("rounded", {}).items()
         if name in cell
-        and abs(cell[name] - rounded)
-        > tested_again(name, rounded, 1.0, 0) + weights_rounded(name, rounded, cell.get("test_images", 0))
+        and abs(cell[name] - rounded) > tested_again(name, rounded, 1.0, 0) + weights_rounded(name, rounded, images)
     ]
 
 

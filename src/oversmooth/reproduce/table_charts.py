@@ -32,7 +32,7 @@ def points(panels: list[tuple[str, list[Point]]], label: str) -> Any:
         base = alt.Chart(alt.Data(values=rows)).encode(
             alt.X("model:N", sort=names, title=None, axis=alt.Axis(labelAngle=0, grid=False)),
             alt.XOffset("whose:N", sort=whose, scale=alt.Scale(paddingOuter=0.8)),
-            alt.Color("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=None),
+            alt.Color("model:N", sort=names, scale=_colours(alt, names), legend=None),
         )
         scale = alt.Scale(zero=False, nice=True, padding=8)
         bars = base.mark_rule(strokeWidth=1.5).encode(alt.Y("low:Q", title=label, scale=scale), alt.Y2("high:Q"))
@@ -83,7 +83,7 @@ def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[s
         axis = alt.Axis(values=at, format=",d" if whole else "~g", grid=False, labelFlush=False, labelOverlap=True)
         base = alt.Chart(alt.Data(values=rows)).encode(
             alt.X("x:Q", title=x, axis=axis, scale=alt.Scale(zero=False, nice=False, padding=14)),
-            alt.Color("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=legend),
+            alt.Color("model:N", sort=names, scale=_colours(alt, names), legend=legend),
         )
         # Not nice: a label at the very end of the axis would push this panel's title above its neighbour's.
         scale = alt.Scale(type="log" if label in ratios else "linear", zero=False, nice=False, padding=10)
@@ -109,7 +109,14 @@ def _check_any(panels: Sequence[object]) -> None:
         raise InputError("there is nothing to draw: no cell of the table is there yet; run some first")
 
 
+def _colours(alt: Any, names: list[str]) -> Any:
+    """A smoothing and a sharpening model, told by their signs, have their own colours whichever others are there."""
+    own = [{"+": 1, "−": 2}.get(name[-1:], 0) for name in names]
+    colours = [_COLOURS[place] for place in own] if len(set(own)) == len(own) else _COLOURS
+    return alt.Scale(domain=names, range=colours)
+
+
 def _fill(alt: Any, names: list[str]) -> Any:
     """Ours in the model's colour; what is published hollow, and white, so that no line shows through."""
-    own = alt.Fill("model:N", sort=names, scale=alt.Scale(domain=names, range=_COLOURS), legend=None)
+    own = alt.Fill("model:N", sort=names, scale=_colours(alt, names), legend=None)
     return alt.condition("substring(datum.whose, 0, 9) == 'published'", alt.value(PAPER.colour("ground")), own)

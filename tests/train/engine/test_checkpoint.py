@@ -13,7 +13,7 @@ from support.train_example import LEFT, RECIPE, splits, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import hardware_name
-from oversmooth.train.engine import checkpoint, loop, training_run
+from oversmooth.train.engine import checkpoint, logs, loop, training_run
 from oversmooth.train.engine import saved_model as saved
 from oversmooth.train.engine.loop import WatchSettings
 
@@ -131,6 +131,26 @@ def test_what_a_run_ran_on_is_known_where_it_goes_on(copied, monkeypatch):
         (0, here), (1, here), (2, "another machine"),
     ]  # fmt: skip
     assert finished(copied).machines == machines  # read from its files
+
+
+def test_half_a_line_is_dropped_and_told_of(run, copied):
+    """As a power cut may leave it: the next line is not glued to it."""
+    told = []
+    log = copied / "machines.jsonl"
+    log.write_bytes(log.read_bytes()[:-10])
+    train(RECIPE, splits(), device="cpu", folder=copied, resume=True, minutes=0, on_message=told.append)
+    assert told == [f"{log} is shorter than its checkpoint says: what it lacks is lost, the run is not"]
+    before, after = (logs.read(folder / log.name) for folder in (run, copied))
+    assert after == [before[0], {**before[0], "from_step": 2}]
+
+
+def test_a_log_that_is_no_file_is_refused(copied):
+    (copied / "machines.jsonl").unlink()
+    os.mkfifo(copied / "machines.jsonl")
+    with pytest.raises(
+        InputError, match=r"machines.jsonl is no plain file, and the run's log goes there; move it away"
+    ):
+        finished(copied)
 
 
 def test_a_damaged_one_is_told_of_in_the_log_and_the_run_goes_on(copied):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 from pathlib import Path
@@ -32,22 +33,37 @@ class Log:
     def __init__(self, path: Path, length: int = 0) -> None:
         """length: in bytes, of what belongs to the run that goes on; what comes after it is run again."""
         self.path = path
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is no plain file, and the run's log goes there; move it away")
+        self.lost = self.length < length
+        """Whether lines that belong to the run are not there."""
         self.cut(length)
 
     def cut(self, length: int) -> None:
-        """Drop what comes after so many bytes."""
-        if self.path.is_file() and self.path.stat().st_size > length:
-            os.truncate(self.path, length)
+        """Drop what comes after so many bytes, and half a line: the next one would be glued to it."""
+        if self.path.is_file():
+            with self.path.open("rb") as file:
+                kept = file.read(max(0, length))
+            whole = kept.rfind(b"\n") + 1
+            if whole < self.length:
+                os.truncate(self.path, whole)
         self.rows = read(self.path)
 
     def write(self, row: dict[str, Any]) -> None:
         try:
             append_line(self.path, json_text(row))
         except OSError as error:
+            remedy = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"
             raise InputError(
-                f"{self.path} cannot be written ({error.strerror or error}); make room, and go on with --resume"
+                f"{self.path} cannot be written ({error.strerror or error}); {remedy}, and go on with --resume"
             ) from error
         self.rows.append(row)
+
+    def sync(self) -> None:
+        """To the disk, before a checkpoint says how long it is."""
+        if self.path.is_file():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
 
     @property
     def length(self) -> int:

@@ -70,7 +70,7 @@ class Result:
     retries: list[dict[str, Any]] = field(default_factory=list, repr=False)
     """Each time it went back to a checkpoint: from which step, to which, and why."""
     machines: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    """What it ran on, from which step; several where it was stopped and went on."""
+    """What it ran on, from which step, by the log in its folder; several where it was stopped and went on."""
 
     @property
     def accuracy(self) -> float | None:

@@ -80,6 +80,12 @@ class Run:
         self.step.attempt = len(self.retries)
         if saved is not None:
             self._tell_damaged(saved)
+        self.all_logs = [log for log in (self.log, self.smoothing, self.machines) if log is not None]
+        for log in self.all_logs:
+            if log.lost:
+                self.on_message(
+                    f"{log.path} is shorter than its checkpoint says: what it lacks is lost, the run is not"
+                )
         wanted = watch.tensorboard and folder is not None and ranks.first
         self.board = logs.Board(folder, self.step.done) if wanted and folder is not None else None
         self.speed = 0.0
@@ -266,7 +272,9 @@ class Run:
     def _note_machine(self) -> None:
         """After the first step: a process that does not get so far leaves nothing."""
         if self.machines is not None and self.from_step is not None:
-            here = {"hardware": hardware_name(self.device), "torch": torch.__version__}
+            here: dict[str, Any] = {"hardware": hardware_name(self.device), "torch": torch.__version__}
+            if self.ranks.world > 1:
+                here["processes"] = self.ranks.world
             self._write(self.machines, {"from_step": self.from_step, **here})
         self.from_step = None
 
@@ -353,6 +361,8 @@ class Run:
     def _write_checkpoint(self, folder: Path, state: dict[str, Tensor], facts: checkpoint.Facts) -> None:
         if self.lock is not None:
             self.lock.check()
+        for log in self.all_logs:
+            log.sync()
         try:
             self._patiently(lambda: checkpoint.save(folder, self.recipe, state, facts))
         except InputError as error:
@@ -377,12 +387,9 @@ class Run:
             "seconds": self.seconds,
             "epoch_seconds": self.epoch_seconds,
             "scores": dict(self.scores),
-            "logs": {log.path.name: log.length for log in self._logs() if log is not None},
+            "logs": {log.path.name: log.length for log in self.all_logs},
             "retries": list(self.retries),
         }
-
-    def _logs(self) -> tuple[logs.Log | None, ...]:
-        return self.log, self.smoothing, self.machines
 
     def _finish(self) -> None:
         """The model, and then no checkpoint: there is nothing to go on with."""
