@@ -10,7 +10,7 @@ from support.nightly import nightly
 from support.places import ROOT
 
 from oversmooth.cli import train as train_command
-from oversmooth.reproduce import cells, table_text
+from oversmooth.reproduce import cells, table_charts, table_text
 from oversmooth.reproduce.table_registry import TABLES, all_tables
 from oversmooth.reproduce.tables.rules import RulesOfTable1
 from oversmooth.reproduce.tables.table2 import SHARES, Table2
@@ -62,18 +62,6 @@ class Widths(Table):
 
 
 @pytest.mark.parametrize("table", [Table2(), *(Table3(share=share) for share in SHARES)], ids=str)
-def test_a_model_keeps_its_colour_where_another_is_missing():
-    def colours(names):
-        points = [table_charts.point(name, "ours", 1.0, None, x=x) for name in names for x in (0, 1)]
-        drawn = table_charts.lines([("title", points, "accuracy, %")], "width").to_dict()
-        scale = drawn["hconcat"][0]["layer"][0]["encoding"]["color"]["scale"]
-        return dict(zip(scale["domain"], scale["range"], strict=False))
-
-    every = colours(["ViT-Ti", "ViT-Ti⁺", "ViT-Ti⁻"])
-    assert len(set(every.values())) == 3
-    assert colours(["ViT-Ti", "ViT-Ti⁻"]) == {name: every[name] for name in ("ViT-Ti", "ViT-Ti−")}
-
-
 def test_recipes_are_each_a_cell_of_their_own(table):
     recipes = table.recipes()
     assert len({cells.cell_path(RESULTS, table.folder, recipe) for recipe in recipes}) == len(recipes)
@@ -172,3 +160,15 @@ def test_a_table_loses_nothing_where_it_is_narrow(width):
         assert word in text
     assert max(map(len, text.splitlines())) <= width
     assert ("heading3  03.25→7" in text) == (width < 200)
+
+
+def test_a_model_keeps_its_colour_where_another_is_missing():
+    def colours(names):
+        points = [table_charts.point(name, "ours", 1.0, None, x=x) for name in names for x in (0, 1)]
+        drawn = table_charts.lines([("title", points, "accuracy, %")], "width").to_dict()
+        scale = drawn["hconcat"][0]["layer"][0]["encoding"]["color"]["scale"]
+        return dict(zip(scale["domain"], scale["range"], strict=False))
+
+    every = colours(["ViT-Ti", "ViT-Ti⁺", "ViT-Ti⁻"])
+    assert len(set(every.values())) == 3
+    assert colours(["ViT-Ti", "ViT-Ti⁻"]) == {name: every[name] for name in ("ViT-Ti", "ViT-Ti−")}
