@@ -10,10 +10,12 @@ import os
 import platform
 import sys
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from oversmooth.safety.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -21,6 +23,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 def hardware_name(device: torch.device) -> str:
     """Of what computes there: the GPU's, or the processor's with its number of cores."""
     if device.type == "cuda":
+        import torch  # --help does without
+
         return torch.cuda.get_device_name(device)
     return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
