@@ -195,7 +195,7 @@ def _check_finite(scores: Mapping[str, float], job: Job) -> None:
         if not math.isfinite(value):
             raise InputError(
                 f"{job.recipe.title}: {name} is {value} after training, and no cell is made of that; the run stays in "
-                f"{job.folder}"
+                f"{job.folder}: remove it to train again"
             )
 
 
