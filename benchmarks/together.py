@@ -29,7 +29,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from train import endless, our_step, settings, wait
 
-from oversmooth.train.cuda_graphs import captured, compiled
+from oversmooth.train.compiling import compiled
+from oversmooth.train.cuda_graphs import captured
 from oversmooth.train.tasks.images.build import model_of
 from oversmooth.train.tasks.images.recipe import Recipe
 

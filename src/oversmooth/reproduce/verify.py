@@ -115,7 +115,7 @@ def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, imag
     model, _ = load_trained(path)
     where = loop.device_named(device)
     with loop.float32_products(where):
-        scores = task.evaluation(model.to(where), where, compiled=None).scores(final=False)
+        scores = task.evaluation(model.to(where), where).scores(final=False)
     recorded = cell.get("rounded")
     if recorded is not None:  # where earlier versions called scores of validation by the names of the test's
         old = {name: recorded[test] for name in scores if (test := name.removesuffix("_val")) in recorded}

@@ -7,18 +7,7 @@ from typing import Any
 
 import torch
 
-# Dynamo gives up on a function after this many compilations, and counts those of all models in the process.
-_COMPILATIONS = 128
 _WARM_UPS = 3  # as compiling, cuBLAS and the optimiser's state need, and one to spare
-
-
-def compiled(function: Any) -> Any:
-    """`torch.compile` for one shape."""
-    import torch._dynamo  # heavy, and eager runs do without
-
-    settings: Any = torch._dynamo.config
-    settings.recompile_limit = max(settings.recompile_limit, _COMPILATIONS)
-    return torch.compile(function, dynamic=False)
 
 
 def captured(function: Callable[[], Any]) -> Callable[[], None]:

@@ -260,8 +260,8 @@ def check_dropout_in_a_graph_is_decided_by_the_step():
 def check_perplexity_is_that_of_a_cpu():
     recipe = replace(language.RECIPE, precision="float32")
     task, model = language.task_of(recipe), language.task_of(recipe).model()
-    there = task.evaluation(model, CPU, compiled=False).scores(final=True)
-    here = task.evaluation(model.to(gpu()), gpu(), compiled=True).scores(final=True)
+    there = task.evaluation(model, CPU).scores(final=True)
+    here = task.evaluation(model.to(gpu()), gpu()).scores(final=True)
     for name, value in there.items():
         assert abs(here[name] - value) < 2e-3 * value, (name, value, here[name])
 
@@ -270,7 +270,7 @@ def check_evaluation_and_monitoring_are_those_of_a_cpu():
     recipe = replace(EXACT, variant="smooth")
     model, images = model_of(recipe), blobs(300, 3).images
     moved = model_of(recipe).to(gpu())
-    ours = Evaluator(recipe, moved, gpu(), batch=128, compiled=False).predicted(images.to(gpu())).cpu()
+    ours = Evaluator(recipe, moved, gpu(), batch=128).predicted(images.to(gpu())).cpu()
     theirs = Evaluator(recipe, model, CPU, batch=128).predicted(images)
     assert (ours == theirs).float().mean() > 0.97
     watched = ImagesTask(recipe, Splits(blobs(40, 0), blobs(24, 1)))

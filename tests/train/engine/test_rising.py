@@ -12,7 +12,7 @@ from support.train_example import RECIPE, blobs, plain, splits, step_of, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, ramp, steer, steering_of
-from oversmooth.train import cuda_graphs
+from oversmooth.train import compiling
 from oversmooth.train.engine import failure
 from oversmooth.train.engine.loop import MODEL, Reuse, WatchSettings
 from oversmooth.train.engine.saved_model import read_file
@@ -175,7 +175,7 @@ def test_other_strengths_and_seeds_take_a_step_over(tmp_path):
 def test_compiled_code_follows_without_compiling_again(monkeypatch):
     from torch._dynamo.utils import counters
 
-    monkeypatch.setattr(cuda_graphs, "compiled", lambda run: torch.compile(run, backend="eager", dynamic=False))
+    monkeypatch.setattr(compiling, "compiled", lambda run: torch.compile(run, backend="eager", dynamic=False))
     both = [step_of(RISING, model_of(RISING), blobs(40, 0), CPU, compiled=compiled) for compiled in (False, True)]
     for step in both:
         step.begin_epoch()

@@ -44,7 +44,7 @@ def build(task: Task, device: torch.device, ranks: Ranks, *, watch: WatchSetting
     hold_strengths(model)  # always, so that a run is the same whether or not it takes another's parts over
     try:
         step = Step(task, model, device, ranks, compiled=compiled)
-        evaluation = task.evaluation(model, device, compiled=compiled)
+        evaluation = task.evaluation(model, device)
         watcher = watch.watcher(task, model, device, watch.monitor) if watch.monitor else None
         return Parts(model, step, evaluation, watcher)
     except torch.OutOfMemoryError:

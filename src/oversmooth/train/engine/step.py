@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
 from oversmooth.safety.randomness import seeded
-from oversmooth.train import cuda_graphs
+from oversmooth.train import compiling, cuda_graphs
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import BaseRecipe
 from oversmooth.train.engine.rising import RisingStrengths
@@ -81,9 +81,12 @@ class Step:
         run: nn.Module = model
         if self.ranks.world > 1:
             run = nn.parallel.DistributedDataParallel(model)
+        self.remark: str | None = None
+        """What a user should know of this step."""
+        self._forward: Forward = run
         if self.compiled:
             self._look_at_model()
-        self._forward: Forward = cuda_graphs.compiled(run) if self.compiled else run
+            self._forward = self._compile(run)
         self._replay: Callable[[], None] | None = None
         if on_gpu and self.ranks.world == 1:
             before, drawn = self.state(), torch.cuda.get_rng_state(device)
@@ -96,6 +99,21 @@ class Step:
         """One pass as it is: steering checks what attention hides on real numbers, which compiled code has none of."""
         with self._seeded():
             self.loss(self.task.blank(min(2, self.recipe.batch), self.device), self.model)
+
+    def _compile(self, run: nn.Module) -> Forward:
+        if self.ranks.world > 1:  # whose gradients all processes would have to ask for
+            return compiling.compiled(run)
+        half, draws = self.recipe.autocasts(self.device.type), self.recipe.draws_in_forward
+        forward, self.remark = compiling.checked(run, self._gradients, half=half, draws=draws)
+        self.compiled = self.remark is None
+        return forward
+
+    def _gradients(self, forward: Forward) -> Tensor:
+        """Of the batch at hand, all in one vector."""
+        with self._seeded():
+            loss = self.loss(self.batch(), forward)
+            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        return torch.cat([one.detach().float().flatten() for one in gradients if one is not None])
 
     def _optimiser(self) -> torch.optim.Optimizer:
         recipe, on_gpu = self.recipe, self.device.type == "cuda"

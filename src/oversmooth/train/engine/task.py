@@ -122,8 +122,8 @@ class Task(ABC):
         """Further files of a finished run, before the model's, which says that it is finished."""
 
     @abstractmethod
-    def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> Evaluation:
-        """compiled: None for what suits the device."""
+    def evaluation(self, model: nn.Module, device: torch.device) -> Evaluation:
+        """Of the model as it is, never compiled."""
 
     @abstractmethod
     def probe(self, model: nn.Module, device: torch.device) -> Probe:

@@ -149,7 +149,7 @@ def test_a_model_is_fine_tuned_as_it_was_pretrained(pretrained, variant, tmp_pat
     assert set(result.scores) == {"accuracy"}
     again, own = load_trained(tmp_path / "model.safetensors")
     assert own == recipe
-    assert task.evaluation(again, torch.device("cpu"), compiled=None).scores(final=True).keys() == result.scores.keys()
+    assert task.evaluation(again, torch.device("cpu")).scores(final=True).keys() == result.scores.keys()
     if variant == "sharpen":
         for block in result.model.encoder.blocks:
             width = block.attn.proj.in_features

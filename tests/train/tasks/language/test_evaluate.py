@@ -50,9 +50,9 @@ def test_perplexity_is_that_of_single_predictions(length, count, data):
 def test_batches_change_nothing(monkeypatch):
     task = task_of(RECIPE)
     model = task.model()
-    whole = task.evaluation(model, CPU, compiled=None).scores(final=True)
+    whole = task.evaluation(model, CPU).scores(final=True)
     monkeypatch.setitem(evaluate._TOKENS_AT_ONCE, "cpu", 25)
-    few = task.evaluation(model, CPU, compiled=None).scores(final=True)
+    few = task.evaluation(model, CPU).scores(final=True)
     assert few == pytest.approx(whole, rel=1e-6)
     assert set(whole) == {
         "valid_perplexity",
@@ -60,7 +60,7 @@ def test_batches_change_nothing(monkeypatch):
         "valid_perplexity_sliding",
         "test_perplexity_sliding",
     }
-    assert set(task.evaluation(model, CPU, compiled=None).scores(final=False)) == {"valid_perplexity"}
+    assert set(task.evaluation(model, CPU).scores(final=False)) == {"valid_perplexity"}
     assert model.training
 
 
@@ -69,7 +69,7 @@ def test_a_text_that_has_no_test_is_not_tested(recipe):
     task = task_of(recipe)
     alone = task_of(recipe, replace(task.text, test=None))
     model = task.model()
-    whole, own = (one.evaluation(model, CPU, compiled=None).scores(final=True) for one in (task, alone))
+    whole, own = (one.evaluation(model, CPU).scores(final=True) for one in (task, alone))
     assert own == {name: score for name, score in whole.items() if name.startswith("valid")}
     assert own != whole
     assert "test_tokens" not in alone.facts()
@@ -96,7 +96,7 @@ def test_a_masked_model_is_scored_on_what_is_hidden():
     recipe = masked_recipe()
     task = task_of(recipe)
     model = task.model().eval()
-    scores = task.evaluation(model, CPU, compiled=None).scores(final=True)
+    scores = task.evaluation(model, CPU).scores(final=True)
     rows = task.text.valid[:96].view(-1, 12).long()
     kinds, fillers = torch.rand((2, *rows.shape), generator=torch.Generator().manual_seed(evaluate._MASKS))
     losses = []

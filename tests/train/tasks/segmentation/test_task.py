@@ -124,13 +124,13 @@ def test_a_step_is_plain_sgd_with_momentum_at_the_schedules_rate():
 def test_scores_are_of_val_on_the_way_and_of_test_at_the_end():
     data = splits()
     task = SegmentationTask(RECIPE, data)
-    evaluation = task.evaluation(model_of(RECIPE), CPU, compiled=None)
+    evaluation = task.evaluation(model_of(RECIPE), CPU)
     on_the_way, final = evaluation.scores(final=False), evaluation.scores(final=True)
     assert set(on_the_way) == {"miou_val", "pixel_accuracy_val"}
     assert set(final) == {"miou", "pixel_accuracy", "miou_multiscale", *on_the_way}
     assert all(final[name] == value for name, value in on_the_way.items())
     same = SegmentationTask(RECIPE, Splits(data.train, data.val, data.val))
-    watched = same.evaluation(model_of(RECIPE), CPU, compiled=None)
+    watched = same.evaluation(model_of(RECIPE), CPU)
     assert set(watched.scores(final=False)) == {"miou", "pixel_accuracy"}
     last = watched.scores(final=True)
     assert (last["miou"], "miou_val" in last) == (on_the_way["miou_val"], False)

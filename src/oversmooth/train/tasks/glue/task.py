@@ -85,7 +85,7 @@ class GlueTask(Task):
         lengths = torch.full((batch, choices), length, device=device)
         return ids, lengths, torch.zeros(batch, device=device)
 
-    def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> GlueEvaluation:  # noqa: ARG002
+    def evaluation(self, model: nn.Module, device: torch.device) -> GlueEvaluation:
         return GlueEvaluation(self.recipe, model, self.given.dev, device)
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:

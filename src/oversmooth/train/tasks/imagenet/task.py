@@ -91,7 +91,7 @@ class ImagenetTask(Task):
             with averaged(model):
                 save_model(model, self.recipe, folder / AVERAGED)
 
-    def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> Accuracy:  # noqa: ARG002
+    def evaluation(self, model: nn.Module, device: torch.device) -> Accuracy:
         return Accuracy(self.recipe, model, self.splits.test, device, self._workers(1))
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.train import cuda_graphs
+from oversmooth.train.compiling import compiled as compiled_code
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import Scores
 from oversmooth.train.engine.task import Batch, Forward, Probe, Task
@@ -70,8 +70,8 @@ class ImagesTask(Task):
         x = torch.zeros(batch, shape.channels, shape.image, shape.image, device=device)
         return x, torch.zeros(batch, dtype=torch.int64, device=device)
 
-    def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> _Accuracy:
-        return _Accuracy(Evaluator(self.recipe, model, device, compiled=compiled), self.test.to(device))
+    def evaluation(self, model: nn.Module, device: torch.device) -> _Accuracy:
+        return _Accuracy(Evaluator(self.recipe, model, device), self.test.to(device))
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         images = self.test.images[:WATCHED].to(device).float()
@@ -107,7 +107,7 @@ class ImagesFeed:
         self.draws = self.augment.draw(recipe.batch, torch.Generator(device).manual_seed(0))
         self.order = torch.zeros(len(images), dtype=torch.int64, device=device)
         self._transform: Callable[..., tuple[Tensor, Tensor]] = (
-            cuda_graphs.compiled(self._transformed) if compiled else self._transformed
+            compiled_code(self._transformed) if compiled else self._transformed
         )
 
     def reorder(self, generator: torch.Generator) -> None:

@@ -83,7 +83,7 @@ class LanguageTask(Task):
         ids = torch.zeros(batch, self.recipe.shape.length, dtype=torch.int64, device=device)
         return ids, ids
 
-    def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> Evaluation:  # noqa: ARG002
+    def evaluation(self, model: nn.Module, device: torch.device) -> Evaluation:
         """Eager: compiling for each size of a batch would take longer than the evaluation does."""
         text = self.text
         if self.recipe.shape.causal:

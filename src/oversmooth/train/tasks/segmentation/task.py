@@ -82,7 +82,7 @@ class SegmentationTask(Task):
         pixels = torch.tensor(float(labels.numel()), device=device)
         return torch.zeros(batch, 3, side, side, device=device), labels, pixels
 
-    def evaluation(self, model: nn.Module, device: torch.device, *, compiled: bool | None) -> _MeanIoU:  # noqa: ARG002
+    def evaluation(self, model: nn.Module, device: torch.device) -> _MeanIoU:
         return _MeanIoU(Evaluator(self.recipe, model, device), self.splits)
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
