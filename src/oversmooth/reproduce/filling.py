@@ -184,8 +184,8 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
     for name in apart:
         running.on_message(
             f"{job.recipe.title}: {name} is {cell[name]:.4g} by the run's own test and {cell['rounded'][name]:.4g} by "
-            "that of its kept file, which is more than rounding explains: on a GPU the one is of compiled code, the "
-            "other not; rely on neither before oversmooth reproduce verify has tested the file elsewhere"
+            "that of its kept file, which is more than rounding explains; rely on neither before oversmooth reproduce "
+            "verify has tested the file elsewhere"
         )
 
 
