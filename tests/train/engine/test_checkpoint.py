@@ -153,6 +153,23 @@ def test_a_log_that_is_no_file_is_refused(copied):
         finished(copied)
 
 
+@pytest.mark.parametrize("name", [logs.EPOCHS, logs.SMOOTHING, logs.MACHINES])
+def test_a_file_of_somebody_elses_is_not_written_over(tmp_path, name):
+    for theirs in (b'{"rows": 3}\n', b"notes\n", b'{"epochs": 1}\n', b"\x00" * 40, b"\n"):
+        (tmp_path / name).write_bytes(theirs)
+        with pytest.raises(InputError, match=r"is not the log of a run, and the run's log goes there; move it away"):
+            train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
+        assert (tmp_path / name).read_bytes() == theirs
+
+
+@pytest.mark.parametrize("begun", [b"", b'{"ep', b'{"epoch": 1, "step"', b'{"epoch": 1, "step": 5}\n{"retry": 1}\n'])
+def test_what_a_run_left_that_was_killed_before_its_first_checkpoint_is_begun_anew(tmp_path, begun):
+    (tmp_path / logs.EPOCHS).write_bytes(begun)
+    result = train(RECIPE, splits(), device="cpu", folder=tmp_path)
+    assert logs.read(tmp_path / logs.EPOCHS) == result.epochs
+    assert [row["epoch"] for row in result.epochs] == [1, 2, 3, 4]
+
+
 def test_a_damaged_one_is_told_of_in_the_log_and_the_run_goes_on(copied):
     (copied / "checkpoint" / "000002" / "part-003").write_bytes(b"no")
     on_message = []

@@ -18,6 +18,8 @@ EPOCHS, SMOOTHING, MACHINES = "log.jsonl", "smoothing.jsonl", "machines.jsonl"
 """A line per epoch, and one each time a run went back or found a checkpoint damaged; a line each time smoothing was
 looked at; a line for each process that took the run a way: from which step, and on what.
 """
+_BEGIN = tuple(f'{{"{key}"'.encode() for key in ("epoch", "retry", "damaged", "step", "from_step"))
+"""How their lines begin."""
 
 
 class _Epoch(TypedDict):
@@ -35,6 +37,8 @@ class Log:
         self.path = path
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is no plain file, and the run's log goes there; move it away")
+        if not length and not _is_ours(path):
+            raise InputError(f"{path} is not the log of a run, and the run's log goes there; move it away")
         self.lost = self.length < length
         """Whether lines that belong to the run are not there."""
         self.cut(length)
@@ -68,6 +72,15 @@ class Log:
     @property
     def length(self) -> int:
         return self.path.stat().st_size if self.path.is_file() else 0
+
+
+def _is_ours(path: Path) -> bool:
+    """Or empty, or not there: what a run that was killed early leaves may be written over, half a line too."""
+    if not path.is_file():
+        return True
+    with path.open("rb") as file:
+        begins = file.read(max(map(len, _BEGIN)))
+    return any(begins.startswith(ours) or ours.startswith(begins) for ours in _BEGIN)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
