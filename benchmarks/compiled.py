@@ -84,16 +84,11 @@ def main() -> None:
             f"{100 * row['between_calls']:.2f} % between two calls, {row['images_off']} of {row['images']} images off",
             flush=True,
         )
-    if given.output is not None:
+    if given.json is not None:
         name = torch.cuda.get_device_name(0) if device.type == "cuda" else "CPU"
-        kept = {
-            "device": name,
-            "torch": torch.__version__,
-            "variant": given.variant,
-            "depth": given.depth,
-            "rows": rows,
-        }
-        given.output.write_text(json.dumps(kept, indent=1) + "\n")
+        where = {"device": name, "torch": torch.__version__}
+        what = {"variant": given.variant, "depth": given.depth, "rows": rows}
+        given.json.write_text(json.dumps({**where, **what}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

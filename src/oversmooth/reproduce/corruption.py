@@ -88,7 +88,7 @@ def corrupt_and_test(
 
 
 def _evaluator(recipe: Recipe, path: Path, device: torch.device, before: Evaluator | None) -> Evaluator:
-    """Of the model in this file. before: of another; folded, all are one function, and need compiling once."""
+    """Of the model in this file. before: of another; folded, all are one function, and need one graph."""
     model, trained = load_vit(path)
     if (differs := trained.difference(recipe)) is not None:
         raise InputError(f"{path} is of another recipe: {differs}; name the folder with the models of this table")

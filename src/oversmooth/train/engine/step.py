@@ -43,7 +43,8 @@ class Step:
         """model is on the device; compiled: by default on a GPU."""
         recipe = task.recipe
         on_gpu = device.type == "cuda"
-        self.compiled = on_gpu and task.compiles if compiled is None else compiled
+        self.asked_to_compile = on_gpu and task.compiles if compiled is None else compiled
+        self.compiled = self.asked_to_compile
         self.task, self.recipe, self.model, self.device = task, recipe, model, device
         self.ranks = ranks or Ranks()
         self.steps = task.examples // recipe.batch
@@ -81,7 +82,7 @@ class Step:
         run: nn.Module = model
         if self.ranks.world > 1:
             run = nn.parallel.DistributedDataParallel(model)
-        self.remark: str | None = None
+        self.remarks: list[str] = [] if (said := getattr(self.feed, "remark", None)) is None else [said]
         """What a user should know of this step."""
         self._forward: Forward = run
         if self.compiled:
@@ -103,17 +104,34 @@ class Step:
     def _compile(self, run: nn.Module) -> Forward:
         if self.ranks.world > 1:  # whose gradients all processes would have to ask for
             return compiling.compiled(run)
+        generator = torch.Generator(self.device).manual_seed(0)
+        self.feed.reorder(generator)
+        self.feed.draw(generator)
+        if self.rising is not None:
+            self.rising.set(torch.full_like(self.position, self.total))  # a method that acts not yet shows nothing
+        batch = self.batch()
         half, draws = self.recipe.autocasts(self.device.type), self.recipe.draws_in_forward
-        forward, self.remark = compiling.checked(run, self._gradients, half=half, draws=draws)
-        self.compiled = self.remark is None
+        forward, said = compiling.checked(run, lambda *how: self._numbers(batch, *how), half=half, draws=draws)
+        self.set_strengths()
+        self.remarks += [] if said is None else [said]
+        self.compiled = forward is not run
         return forward
 
-    def _gradients(self, forward: Forward) -> Tensor:
-        """Of the batch at hand, all in one vector."""
+    def _numbers(self, batch: Batch, forward: Forward, half: bool) -> compiling.Numbers:
+        outputs: list[Tensor] = []
+
+        def heard(*given: Any, **named: Any) -> Any:
+            out = forward(*given, **named)
+            if isinstance(out, Tensor):
+                outputs.append(out.detach().float().reshape(out.shape[0] if out.ndim else 1, -1))
+            return out
+
         with self._seeded():
-            loss = self.loss(self.batch(), forward)
-            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        return torch.cat([one.detach().float().flatten() for one in gradients if one is not None])
+            loss = self.loss(batch, heard, half=half)
+            found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        # Where a weight is not used, compiled code may give zeros.
+        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True)]
+        return compiling.Numbers(outputs, gradients)
 
     def _optimiser(self) -> torch.optim.Optimizer:
         recipe, on_gpu = self.recipe, self.device.type == "cuda"
@@ -205,8 +223,10 @@ class Step:
         """This process's part of the batch at `position`."""
         return self.feed.batch(self.position % self.steps)
 
-    def loss(self, batch: Batch, forward: Forward) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
+    def loss(self, batch: Batch, forward: Forward, *, half: bool | None = None) -> Tensor:
+        """half: in half precision; by default as the recipe says."""
+        half = self.recipe.autocasts(self.device.type) if half is None else half
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             return self.task.loss(forward, batch)
 
     def state(self) -> dict[str, Tensor]:

@@ -123,7 +123,7 @@ class Task(ABC):
 
     @abstractmethod
     def evaluation(self, model: nn.Module, device: torch.device) -> Evaluation:
-        """Of the model as it is, never compiled."""
+        """Always of the uncompiled model."""
 
     @abstractmethod
     def probe(self, model: nn.Module, device: torch.device) -> Probe:

@@ -65,8 +65,8 @@ class Run:
         parts = self.reuse.parts(task, device, ranks, watch=watch, compiled=compiled)
         self.model, self.step = parts.model, parts.step
         self.evaluation, self.watcher = parts.evaluation, parts.watcher
-        if self.step.remark is not None:
-            self.on_message(self.step.remark)
+        for remark in self.step.remarks:
+            self.on_message(remark)
         facts: checkpoint.Facts = {} if saved is None else self._resume(saved)
         self.scores: Scores
         self.seconds, self.scores = float(facts.get("seconds", 0)), _scores(facts)
@@ -277,7 +277,7 @@ class Run:
             here: dict[str, Any] = {"hardware": hardware_name(self.device), "torch": torch.__version__}
             if self.ranks.world > 1:
                 here["processes"] = self.ranks.world
-            if self.step.remark is not None:
+            if self.step.asked_to_compile and not self.step.compiled:
                 here["compiled"] = False
             self._write(self.machines, {"from_step": self.from_step, **here})
         self.from_step = None

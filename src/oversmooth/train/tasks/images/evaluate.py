@@ -1,6 +1,6 @@
 """Accuracy on a test set, clean or corrupted. One runner for both; on a GPU in a CUDA graph.
 
-Never compiled: what is reported is of the model itself, and compiling takes longer than testing.
+Never compiled: what is reported is the model's own.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.train.compiling import compiled as compiled_code
+from oversmooth.train import compiling
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import Scores
 from oversmooth.train.engine.task import Batch, Forward, Probe, Task
@@ -106,9 +106,13 @@ class ImagesFeed:
         self.augment = augment_of(recipe).to(device)
         self.draws = self.augment.draw(recipe.batch, torch.Generator(device).manual_seed(0))
         self.order = torch.zeros(len(images), dtype=torch.int64, device=device)
-        self._transform: Callable[..., tuple[Tensor, Tensor]] = (
-            compiled_code(self._transformed) if compiled else self._transformed
-        )
+        self._transform: Callable[..., tuple[Tensor, Tensor]] = self._transformed
+        self.remark: str | None = None
+        """What a user should know of it."""
+        if compiled:
+            self.reorder(torch.Generator(device).manual_seed(0))
+            first = self._given(torch.zeros(1, dtype=torch.int64, device=device))
+            self._transform, self.remark = compiling.same(self._transformed, *first)
 
     def reorder(self, generator: torch.Generator) -> None:
         self.order.copy_(torch.randperm(len(self.order), generator=generator, device=self.device))
@@ -118,12 +122,15 @@ class ImagesFeed:
 
     def batch(self, step: Tensor) -> Batch:
         """Images ``(b, c, h, w)`` and soft targets ``(b, classes)``."""
+        return self._transform(*self._given(step))
+
+    def _given(self, step: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         rows = self.order.index_select(0, step * self.recipe.batch + self.places)
         uniform, normal = self.draws.uniform, self.draws.normal
         if self.ranks.world > 1:
             own = uniform[: -mixing.UNIFORMS].view(self.recipe.batch, -1)[self.places]
             uniform, normal = torch.cat([own.flatten(), uniform[-mixing.UNIFORMS :]]), normal[self.places]
-        return self._transform(self.images.index_select(0, rows), self.labels.index_select(0, rows), uniform, normal)
+        return self.images.index_select(0, rows), self.labels.index_select(0, rows), uniform, normal
 
     def _transformed(self, images: Tensor, labels: Tensor, uniform: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
         return self.augment.transform(images, labels, AugmentDraws(uniform, normal))

@@ -84,7 +84,6 @@ class LanguageTask(Task):
         return ids, ids
 
     def evaluation(self, model: nn.Module, device: torch.device) -> Evaluation:
-        """Eager: compiling for each size of a batch would take longer than the evaluation does."""
         text = self.text
         if self.recipe.shape.causal:
             return CausalEvaluation(Perplexity(self.recipe, model, device), text.valid, text.test)
