@@ -190,6 +190,21 @@ def test_the_batch_of_the_check_is_of_several_examples(monkeypatch):
     assert all(float(gradient.norm()) > 0 for found in batches for gradient in found.gradients)
 
 
+@pytest.mark.parametrize(("rows", "passes"), [(slice(0, 1), True), (slice(0, 3), False), (slice(None), False)])
+def test_one_augmented_image_in_twenty_may_differ(monkeypatch, rows, passes):
+    def double(images):
+        return (2 * images,)
+
+    def other(images):
+        out = 2 * images
+        out[rows] *= 0.9
+        return (out,)
+
+    monkeypatch.setattr(compiling, "compiled", lambda _function: other)
+    forward, said = compiling.checked_augmentation(double, torch.ones(40, 3, 4, 4))
+    assert (forward is other, said is None) == (passes, passes)
+
+
 def test_augmentation_is_checked_too(monkeypatch):
     monkeypatch.setattr(compiling, "compiled", lambda function: lambda *given: [0.9 * x for x in function(*given)])
     feed = ImagesTask(RECIPE, splits()).feed(CPU, loop.Ranks(), compiled=True)

@@ -21,6 +21,7 @@ _COMPILATIONS = 128
 # there is. Threads that raced were off by half of it.
 _ROUNDINGS, _SHARE, _OF_ALL = 4.0, 0.02, 1e-3
 _BETWEEN_CALLS = 0.05
+_EXAMPLE, _EXAMPLES = 0.05, 0.05
 
 
 @dataclass
@@ -73,13 +74,21 @@ def checked(model: nn.Module, run: Pass, *, half: bool, draws: bool) -> tuple[An
     )
 
 
-def same(function: Callable[..., tuple[Tensor, ...]], *given: Tensor) -> tuple[Any, str | None]:
-    """As `checked`, of a function of tensors that draws nothing, in full precision."""
+def checked_augmentation(function: Callable[..., tuple[Tensor, ...]], *given: Tensor) -> tuple[Any, str | None]:
+    """As `checked`, of a function of batches in full precision.
+
+    A last bit may turn a pixel that lies on a threshold: some examples may differ.
+    """
     fast = compiled(function)
-    theirs = Numbers([one.float().flatten(1) for one in function(*given)])
-    ours = [Numbers([one.float().flatten(1) for one in fast(*given)]) for _ in range(2)]
-    off = _off(ours, theirs, theirs)
-    return (fast, None) if off is None else (function, f"compiled augmentation is wrong: {off}; it stays uncompiled")
+    theirs = function(*given)
+    for ours in (fast(*given), fast(*given)):
+        for mine, own in zip(ours, theirs, strict=True):
+            mine, own = mine.float().flatten(1), own.float().flatten(1)
+            wrong = ~(_rows(mine - own) <= _EXAMPLE * _rows(own).mean())
+            if wrong.double().mean() > _EXAMPLES:
+                off = f"{int(wrong.sum())} of {len(wrong)} examples are off"
+                return function, f"compiled augmentation is wrong: {off}; it stays uncompiled, which is slower"
+    return fast, None
 
 
 def _from_eager(ours: Iterable[Numbers], model: nn.Module, run: Pass, half: bool) -> str | None:
@@ -91,7 +100,7 @@ def _off(ours: Iterable[Numbers], rounded: Numbers, exact: Numbers) -> str | Non
     """What lies further from the model in full precision than half precision explains, and how far."""
     if not (exact.finite and rounded.finite):
         return None  # not the compiler's; training says so
-    total = _norm(torch.stack([_norm(one) for one in exact.gradients])) if exact.gradients else torch.zeros(())
+    total = _total(exact.gradients)
     for one in ours:
         for mine, half, full in zip(one.outputs, rounded.outputs, exact.outputs, strict=True):
             sizes = _rows(full)
@@ -109,7 +118,7 @@ def _off(ours: Iterable[Numbers], rounded: Numbers, exact: Numbers) -> str | Non
 def _between(first: Numbers, again: Numbers) -> str | None:
     if not first.finite:
         return None if not again.finite else "one of two calls with one batch is not finite"
-    total = _norm(torch.stack([_norm(one) for one in first.gradients])) if first.gradients else torch.zeros(())
+    total = _total(first.gradients)
     for one, other in zip(first.outputs, again.outputs, strict=True):
         if not (_rows(other - one) <= _BETWEEN_CALLS * _rows(one).mean()).all():
             return f"outputs of two calls with one batch are {_share(other, one)} apart"
@@ -117,6 +126,10 @@ def _between(first: Numbers, again: Numbers) -> str | None:
         if not _norm(other - one) <= _BETWEEN_CALLS * _norm(one) + _OF_ALL * total:
             return f"gradients of two calls with one batch are {_share(other, one)} apart"
     return None
+
+
+def _total(gradients: list[Tensor]) -> float:
+    return float(sum(_norm(one).square() for one in gradients)) ** 0.5
 
 
 def _norm(x: Tensor) -> Tensor:

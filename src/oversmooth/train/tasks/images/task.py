@@ -112,7 +112,7 @@ class ImagesFeed:
         if compiled:
             self.reorder(torch.Generator(device).manual_seed(0))
             first = self._given(torch.zeros(1, dtype=torch.int64, device=device))
-            self._transform, self.remark = compiling.same(self._transformed, *first)
+            self._transform, self.remark = compiling.checked_augmentation(self._transformed, *first)
 
     def reorder(self, generator: torch.Generator) -> None:
         self.order.copy_(torch.randperm(len(self.order), generator=generator, device=self.device))
