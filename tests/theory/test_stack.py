@@ -364,7 +364,7 @@ def nearly_defective(gap, slope=1e4):
 
 def test_radii_nearer_than_they_are_known_decide_nothing():
     found = stack_dominance(*nearly_defective(1e-6))
-    assert found.condition == pytest.approx(1e8, rel=0.1)
+    assert 3e7 < found.condition < 3e8  # rounding moves the eigenvalues by as much as they lie apart, by LAPACK
     assert 1e-5 < found.error < 1e-2
     assert found.verdict == "undecided"
     assert "condition number" in found.reason

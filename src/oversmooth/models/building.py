@@ -26,6 +26,7 @@ _SIZE = re.compile(r"(^|_)(size|dim|embd|d_model|d_ff|inner|positions?|embedding
 _LABELS = re.compile(r"(^|_)(labels|classes)$")
 _LARGEST, _MOST_LABELS, _LONGEST = 2**27, 10**6, 200_000
 _MOST_MODULES = 500_000
+_REFUSED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")  # as torch says it on a CPU
 
 
 def check_numbers(config: dict[str, Any], name: str) -> None:
@@ -68,10 +69,13 @@ def watched(name: str) -> Iterator[None]:
         device = device or value.device.type
         size += value.numel() * value.element_size() if value.device.type == device else 0
         if size > free:
-            raise InputError(
-                f"{name} needs over {in_words(size)} of memory for its weights, and {in_words(free)} are free; "
-                "check the sizes in its configuration, or take a machine with more"
-            )
+            raise too_large(size)
+
+    def too_large(size: int) -> InputError:
+        return InputError(
+            f"{name} needs over {in_words(size)} of memory for its weights, and {in_words(free)} are free; "
+            "check the sizes in its configuration, or take a machine with more"
+        )
 
     def count(_module: nn.Module, _key: str, _value: nn.Module | None) -> None:
         nonlocal modules
@@ -86,6 +90,12 @@ def watched(name: str) -> Iterator[None]:
     ]
     try:
         yield
+    except RuntimeError as error:
+        # Some systems give room that is not there, and others refuse it before a module has the weight.
+        refused = _REFUSED.search(str(error))
+        if refused is None:
+            raise
+        raise too_large(size + int(refused[1])) from error
     finally:
         for hook in hooks:
             hook.remove()
