@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,10 +27,27 @@ def captured(function: Callable[[], Any]) -> Callable[[], None]:
     if quiet is not None:
         quiet(False)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with _no_collection(), torch.cuda.graph(graph):
         function()
 
     def replay(_keeps: Callable[[], Any] = function) -> None:
         graph.replay()
 
     return replay
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A graph that garbage collection destroys during a capture ends that capture with an error.
+
+    What replays holds itself in a circle, so the one of a run that is over is still there when the next one captures.
+    See https://github.com/pytorch/pytorch/pull/161037.
+    """
+    gc.collect()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -3,6 +3,7 @@
 Plain functions, so that a machine without pytest can run them too: python tests/train/engine/gpu_checks.py [CHECK ...]
 """
 
+import gc
 import sys
 import tempfile
 from dataclasses import replace
@@ -340,6 +341,32 @@ def _take_over(recipes):
         assert all(torch.equal(arrays[name], value.cpu()) for name, value in alone.items()), recipe.title
     assert all(torch.equal(value, together[2][name]) for name, value in together[0].items())
     assert any(not torch.equal(value, together[1][name]) for name, value in together[0].items())
+
+
+def check_a_graph_in_a_circle_does_not_end_a_capture():
+    """As that of a run which is over; collected while the next one is captured, it would."""
+
+    class Holder:
+        pass
+
+    def function():
+        if torch.cuda.is_current_stream_capturing():
+            for _ in range(gc.get_threshold()[0] * 400):  # collects all generations, if any
+                holder = Holder()
+                holder.itself = holder
+        x.add_(1)
+
+    x = torch.zeros(1, device=gpu())
+    gc.disable()
+    over = Holder()
+    over.replay, over.itself = cuda_graphs.captured(lambda: x.add_(1)), over
+    del over
+    gc.enable()
+    before = float(x)
+    replay = cuda_graphs.captured(function)
+    assert gc.isenabled()
+    replay()
+    assert float(x) == before + 4, "three warm-ups and one replay"
 
 
 def check_a_loss_that_is_not_finite_names_its_layer():
