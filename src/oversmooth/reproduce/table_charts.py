@@ -34,11 +34,11 @@ def points(panels: list[tuple[str, list[Point]]], label: str) -> Any:
             alt.XOffset("whose:N", sort=whose, scale=alt.Scale(paddingOuter=0.8)),
             alt.Color("model:N", sort=names, scale=_colours(alt, names), legend=None),
         )
-        scale = alt.Scale(zero=False, nice=True, padding=8)
-        bars = base.mark_rule(strokeWidth=1.5).encode(alt.Y("low:Q", title=label, scale=scale), alt.Y2("high:Q"))
-        marks = base.mark_point(size=70, strokeWidth=1.5, opacity=1).encode(
-            alt.Y("value:Q", title=label, scale=scale), fill=_fill(alt, names)
-        )
+        # Flush: a label that overhangs the end of the axis would push this panel's title above its neighbour's.
+        scale, axis = alt.Scale(zero=False, nice=True, padding=8), alt.Axis(labelFlush=True)
+        low, value = (alt.Y(f"{what}:Q", title=label, scale=scale, axis=axis) for what in ("low", "value"))
+        bars = base.mark_rule(strokeWidth=1.5).encode(low, alt.Y2("high:Q"))
+        marks = base.mark_point(size=70, strokeWidth=1.5, opacity=1).encode(value, fill=_fill(alt, names))
         legend = ", ".join(f"{'hollow' if word.startswith('published') else 'filled'}: {word}" for word in whose)
         heading = alt.Title(title, subtitle=legend)
         drawn.append(alt.layer(bars, marks).properties(width=190, height=190, title=heading))
