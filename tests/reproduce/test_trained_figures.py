@@ -91,7 +91,19 @@ def cases_by_hand(path):
 
 
 def test_table_1_of_trained_models_against_dense_eigenvalues(monkeypatch, capsys, tmp_path, kept):
-    given = ("reproduce", "table1", "--trained", "--results", kept, "--inputs", 2, "-o", tmp_path / "t.md")
+    given = (
+        "reproduce",
+        "table1",
+        "--trained",
+        "--share",
+        0.1,
+        "--results",
+        kept,
+        "--inputs",
+        2,
+        "-o",
+        tmp_path / "t.md",
+    )
     assert run(monkeypatch, *given) == 0
     text = (tmp_path / "t.md").read_text(encoding="utf-8")
     assert "ViT-Ti are other models" in " ".join(capsys.readouterr().out.split())
@@ -113,7 +125,7 @@ def test_table_1_of_trained_models_against_dense_eigenvalues(monkeypatch, capsys
 
 
 def test_table_1_joined_has_a_case_a_layer_and_input(monkeypatch, capsys, kept):
-    given = ("reproduce", "table1", "--trained", "--results", kept, "--inputs", 2, "--rule", "joined")
+    given = ("reproduce", "table1", "--trained", "--share", 0.1, "--results", kept, "--inputs", 2, "--rule", "joined")
     assert run(monkeypatch, *given) == 0
     shown = capsys.readouterr().out
     assert len(re.findall(r" 4 +ours, this run", shown)) == 6
@@ -132,7 +144,7 @@ def test_seeds_are_together_whoever_names_them(kept):
 def test_figures_of_trained_models(monkeypatch, capsys, tmp_path, kept):
     for name, words in (("fig2", ()), ("fig3", ("predicted from spectra", "untrained, smoothing")), ("fig5", ())):
         inputs = () if name == "fig5" else ("--inputs", 2)
-        given = ("reproduce", name, "--trained", "--seed", 3, "--results", kept, *inputs)
+        given = ("reproduce", name, "--trained", "--share", 0.1, "--seed", 3, "--results", kept, *inputs)
         assert run(monkeypatch, *given, "-o", tmp_path / f"{name}.svg") == 0
         drawn = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
         for word in ("10 % of cifar100", *words):
@@ -171,10 +183,10 @@ def test_what_is_not_there_is_said_with_the_command_that_makes_it(monkeypatch, c
     (tmp_path / "models").mkdir()
     for path in trained_models.find(kept, 0.1)[:4]:
         shutil.copy(path, tmp_path / "models")
-    assert "no model ViT⁻, depth 2, 10 %" in refused("--trained", "--results", tmp_path)
+    assert "no model ViT⁻, depth 2, 10 %" in refused("--trained", "--share", 0.1, "--results", tmp_path)
     if command != "table1":
-        assert "seed 2; make it with" in refused("--trained", "--results", kept, "--seed", 2)
-        assert "--cells 10% --seeds 3" in refused("--trained", "--results", kept, "--seed", 2)
+        assert "seed 2; make it with" in refused("--trained", "--share", 0.1, "--results", kept, "--seed", 2)
+        assert "--cells 10% --seeds 3" in refused("--trained", "--share", 0.1, "--results", kept, "--seed", 2)
     assert "name models, or take table 2's" in refused("--trained", "gpt2", "--results", kept)
     if command != "fig3":
         assert "no model was named" in refused()

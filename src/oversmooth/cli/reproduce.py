@@ -30,7 +30,12 @@ Models = Annotated[
 Trained = Annotated[
     bool, typer.Option("--trained", help="ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of table 2.", rich_help_panel=_TABLE2)
 ]
-Share = Annotated[float, typer.Option(help="Of which column: 1, 0.5 or 0.1.", rich_help_panel=_TABLE2)]
+Share = Annotated[
+    float,
+    typer.Option(
+        help="Of which column: 1, whose models come with the repository, 0.5 or 0.1.", rich_help_panel=_TABLE2
+    ),
+]
 Results = Annotated[Path, typer.Option(help="Directory in whose models they are.", rich_help_panel=_TABLE2)]
 SeedToo = Annotated[int, typer.Option(help="Of random weights, of Arnoldi's starts, and of --trained models.")]
 
@@ -71,7 +76,7 @@ def table1(
     ] = Rule.heads,
     variant: Annotated[Variant, typer.Option(help="How the norm enters H.")] = Variant.raw,
     trained: Trained = False,
-    share: Share = 0.1,
+    share: Share = 1.0,
     results: Results = Path("results"),
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
     device: Device = None,
@@ -115,7 +120,7 @@ def fig2(
     length: Length = None,
     batch: Batch = 16,
     trained: Trained = False,
-    share: Share = 0.1,
+    share: Share = 1.0,
     results: Results = Path("results"),
     output: Output = None,
     device: Device = None,
@@ -150,7 +155,7 @@ def fig3(
     inputs: Count = None,
     batch: Batch = 16,
     trained: Trained = False,
-    share: Share = 0.1,
+    share: Share = 1.0,
     results: Results = Path("results"),
     output: Output = None,
     device: Device = None,
@@ -228,7 +233,7 @@ def steering(
 def fig5(
     models: Models = None,
     trained: Trained = False,
-    share: Share = 0.1,
+    share: Share = 1.0,
     results: Results = Path("results"),
     output: Output = None,
     seed: Annotated[int, typer.Option(help="Of --trained models.", rich_help_panel=_TABLE2)] = 0,
