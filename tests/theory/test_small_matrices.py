@@ -1,5 +1,7 @@
 """Work that is shared among cores, one for each piece."""
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -126,3 +128,52 @@ def test_where_the_system_gives_fewer_threads_than_cores_none_is_left_waiting(mo
     assert torch.get_num_threads() == 3
     expected = np.sort(np.abs(np.linalg.eigvals(M.double().numpy())))
     np.testing.assert_allclose(np.sort(values.abs().numpy()), expected, rtol=1e-3)
+
+
+_FACTORISATIONS = """
+import numpy as np
+import torch
+from oversmooth.theory import small_matrices as small
+
+torch.set_num_threads(2)
+small._pool()
+if {without_threads}:
+    small._in_pool = lambda work, items: map(work, items)
+generator = np.random.default_rng(0)
+for dtype in (np.float64, np.complex128):
+    M = generator.normal(size=(8, 192, 192)).astype(dtype)
+    M = M if dtype == np.float64 else M + 1j * generator.normal(size=M.shape)
+    X = generator.normal(size=(8, 3, 192)).astype(dtype)
+    values = np.linalg.eigvals(M)[:, 0]
+    for _ in range(5):
+        inverses = small.inverse(torch.from_numpy(M)).numpy()
+        assert np.allclose(inverses, np.stack([np.linalg.inv(one) for one in M]), atol=1e-8)
+        quotients = small.divided(torch.from_numpy(X), torch.from_numpy(M)).numpy()
+        assert np.allclose(quotients @ M, X, atol=1e-8)
+        vectors, _ = small.eigenvectors(torch.from_numpy(M), torch.from_numpy(values))
+        products = np.einsum("bij,bj->bi", M, vectors.numpy())
+        assert np.allclose(products, values[:, None] * vectors.numpy(), atol=1e-8)
+print("as numpy has them")
+"""
+
+
+@pytest.mark.parametrize("without_threads", [False, True])
+def test_batches_are_factorised_right_after_threads_were_set(without_threads):
+    """MKL under torch hangs then, or gives wrong numbers; in a process of its own, which may be ended."""
+    code = _FACTORISATIONS.format(without_threads=without_threads)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "as numpy has them\n"  # where MKL finds itself at fault, it says so here
+
+
+@pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize(("count", "size"), [(0, 4), (1, 4), (3, 4), (40, 16)])
+def test_few_and_small_matrices_are_factorised_too(count, size):
+    generator = torch.Generator().manual_seed(0)
+    M = torch.randn(count, size, size, generator=generator, dtype=torch.float64)
+    X = torch.randn(count, 2, size, generator=generator, dtype=torch.float64)
+    assert small.inverse(M).numpy() == pytest.approx(np.linalg.inv(M.numpy()), abs=1e-9)
+    assert (small.divided(X, M) @ M).numpy() == pytest.approx(X.numpy(), abs=1e-9)
+    assert small.inverse(M[:, None]).shape == (count, 1, size, size)
+    singular = torch.zeros(2, 4, 4)
+    assert not small.inverse(singular).isfinite().any()

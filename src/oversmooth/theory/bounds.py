@@ -19,7 +19,7 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory.components import components
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
-from oversmooth.theory.small_matrices import eigenvalues, finite, lapack, one_core_each
+from oversmooth.theory.small_matrices import eigenvalues, finite, inverse, lapack, one_core_each
 from oversmooth.theory.weights import check_weights, head_spectrum, smaller_product
 from oversmooth.theory.words import Words, nested
 
@@ -127,8 +127,8 @@ def _eigenvalues_and_conditions(M: Tensor) -> tuple[Tensor, Tensor | None]:
             values, V = torch.linalg.eig(M)
     except RuntimeError:  # no convergence
         return eigenvalues(M), None
-    inverse, failed = torch.linalg.inv_ex(V)
-    kappa = torch.linalg.vector_norm(inverse, dim=-1)
+    rows, failed = torch.linalg.inv_ex(V)
+    kappa = torch.linalg.vector_norm(rows, dim=-1)
     unknown = int(failed) or not bool(kappa.isfinite().all()) or float(kappa.norm()) * _EPS > 1e-3 / len(V)
     return values, None if unknown else kappa
 
@@ -154,7 +154,7 @@ def _by_the_edge(B: Tensor, region: Region, eps: float, size: float) -> bool:
     eye = torch.eye(len(B), dtype=torch.complex128, device=B.device)
 
     def size_of_inverse(z: Tensor) -> Tensor:
-        return torch.linalg.matrix_norm(torch.linalg.inv_ex(z[:, None, None] * eye - B).inverse)
+        return torch.linalg.matrix_norm(inverse(z[:, None, None] * eye - B))
 
     left = _POINTS
     while len(at):

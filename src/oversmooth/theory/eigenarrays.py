@@ -7,7 +7,7 @@ from torch import Tensor
 
 from oversmooth.theory.operators import AttentionOperator, centred_matrix, reflector
 from oversmooth.theory.radii import real_and_imaginary
-from oversmooth.theory.small_matrices import eigenvector
+from oversmooth.theory.small_matrices import divided, eigenvector
 from oversmooth.theory.tokens import token_mean
 from oversmooth.theory.weights import smaller_product
 
@@ -53,7 +53,7 @@ def scaled_apart(
     mean = token_mean(real_and_imaginary(lambda x: flat @ x, z), flat.mask)
     eye = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
     matrix = theta[:, None, None] * eye - constant[:, None, None] * W
-    w = torch.linalg.solve_ex(matrix, mean * (features @ W), left=False).result
+    w = divided(mean * (features @ W), matrix)
     array = z * features + w
     return array if flat.mask is None else array * flat.mask[..., None]
 

@@ -10,7 +10,14 @@ from oversmooth.theory.krylov import Extremal, LinearSystem, extremal, modulus
 from oversmooth.theory.operators import AttentionOperator, DenseAttention, centred_matrix, reflector
 from oversmooth.theory.radii import Radii, Search, Update, real_and_imaginary
 from oversmooth.theory.reducible import long_ways, union_of_heads
-from oversmooth.theory.small_matrices import complex_of, eigenvalues, eigenvalues_and_errors, eigenvector, eigenvectors
+from oversmooth.theory.small_matrices import (
+    complex_of,
+    divided,
+    eigenvalues,
+    eigenvalues_and_errors,
+    eigenvector,
+    eigenvectors,
+)
 from oversmooth.theory.systems import CausalBlocks, JoinedHeads, TransposedHeads
 from oversmooth.theory.tokens import centre_tokens, token_mean
 from oversmooth.theory.weights import smaller_product, stack_heads
@@ -231,7 +238,7 @@ class SharedWeights:
         W = torch.einsum("h,hdk,hke->de", self.update.constant, self.W_V, self.constant_W_O).to(Z.dtype)
         eye = torch.eye(self.d, dtype=Z.dtype, device=Z.device)
         matrix = (self.mu - self.update.base)[:, None, None] * eye - W
-        w = torch.linalg.solve_ex(matrix, mean, left=False).result
+        w = divided(mean, matrix)
         return Z + w if tokens is None else (Z + w) * tokens[..., None]
 
     def _by_causal_blocks(self) -> None:
@@ -323,7 +330,7 @@ class SharedWeights:
                 seen = torch.einsum("bhj,bjd->bhd", A[later, :, i, :i].to(theta.dtype), X[later, :i])
                 inflow = torch.einsum("bhd,hdk,hke->be", seen, W_V, W_O)
                 matrix = theta[later][:, None, None] * eye - block[later]
-                X[later, i] = torch.linalg.solve_ex(matrix, inflow[:, None], left=False).result[:, 0]
+                X[later, i] = divided(inflow[:, None], matrix)[:, 0]
                 X = X / X.abs().amax((1, 2), keepdim=True).clamp(min=1)  # rows can grow geometrically
         if self.A.mask is not None:
             X = X * self.A.mask[:, 0, :, None]

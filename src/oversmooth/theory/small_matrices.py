@@ -234,6 +234,43 @@ def _in_pool(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[
         return map(work, items)
 
 
+def inverse(M: Tensor) -> Tensor:
+    """The inverse of each matrix ``(..., m, m)``; not finite where there is none."""
+    flat = M.reshape(-1, *M.shape[-2:])
+    return _factorising(lambda one: (torch.linalg.inv_ex(one).inverse,), flat)[0].reshape(M.shape)
+
+
+def divided(X: Tensor, M: Tensor) -> Tensor:
+    """``X M⁻¹`` of arrays ``(b, n, m)`` and matrices ``(b, m, m)``; not finite where M is singular."""
+    return _factorising(lambda one, x: (torch.linalg.solve_ex(one, x, left=False).result,), M, X)[0]
+
+
+def _factorising(work: Callable[..., tuple[Tensor, ...]], M: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """``work(M, *others)``, which factorises each matrix ``(b, m, m)`` by LU, in threads with one core each.
+
+    Torch itself shares such a batch among threads in which MKL wants to start more, once `torch.set_num_threads` has
+    been called, as for our pool: it hangs, or its numbers are wrong
+    (https://github.com/pytorch/pytorch/issues/141358).
+    """
+    if M.device.type != "cpu" or len(M) < 2:
+        return work(M, *others)
+
+    def some(part: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if torch.get_num_threads() == 1:
+            return work(*part)
+        return _joined(work(*one) for one in zip(*(x.split(1) for x in part), strict=True))
+
+    shares = len(M) * M.shape[-1] // _WORTH_SHARING
+    if shares < 1 or torch._C._functorch.is_functorch_wrapped_tensor(M):
+        return some((M, *others))
+    pieces = min(len(M), 4 * min(_cores(), shares))
+    return _joined(_in_pool(some, list(zip(*(x.tensor_split(pieces) for x in (M, *others)), strict=True))))
+
+
+def _joined(parts: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+
+
 def eigenvector(M: Tensor, value: Tensor) -> Tensor:
     """A unit eigenvector of each matrix for a known eigenvalue, by inverse iteration.
 
@@ -270,7 +307,7 @@ def _factored(M: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     # and not exactly singular.
     shift = value + (4 + 2j) * torch.finfo(M.real.dtype).eps * scale
     shifted = M - shift[:, None, None] * torch.eye(m, dtype=M.dtype, device=M.device)
-    factors, pivots, _ = torch.linalg.lu_factor_ex(shifted)
+    factors, pivots, _ = _factorising(torch.linalg.lu_factor_ex, shifted)
     return factors, pivots
 
 
@@ -298,7 +335,7 @@ def eigenvalues_and_errors(M: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     Estimated for all, since an ill-conditioned eigenvalue that seems not to matter may in truth be the largest.
     """
     values, vectors = eigenpairs(M)
-    lengths = torch.linalg.vector_norm(torch.linalg.inv_ex(vectors).inverse, dim=-1)
+    lengths = torch.linalg.vector_norm(inverse(vectors), dim=-1)
     lengths = torch.where(lengths.isfinite(), lengths, 1 / eps)
     return values, torch.linalg.matrix_norm(M)[..., None] * (eps * lengths).clamp(max=eps ** (1 / M.shape[-1]))
 
