@@ -46,7 +46,8 @@ def eigenvalues(models: list[Shown], look: Look) -> Drawing:
                 "bin": "binned",
             },
             "x2": {"field": "to"},
-            "y": quantitative("share", "share of eigenvalues", {}, format="~%", tickCount=4),
+            # Flush: a label that overhangs the axis would push this panel's title above its neighbours'.
+            "y": quantitative("share", "share of eigenvalues", {}, format="~%", tickCount=4, labelFlush=True),
             "y2": {"datum": 0},
             "color": nominal("sign", list(_SIGNS), look.colours(list(_SIGNS.values())), look.legend()),
         }
