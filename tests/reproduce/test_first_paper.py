@@ -1,12 +1,16 @@
 """docs/first-paper.md: every figure of it is that of a cell, and what is missing is said to be."""
 
 import json
+import os
 import statistics
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from support.places import ROOT
 
+from oversmooth import Diagnosis
 from oversmooth.reproduce import cells, first_paper
 from oversmooth.reproduce.tables.controls import Controls
 from oversmooth.reproduce.tables.forms import Forms
@@ -135,3 +139,21 @@ def test_what_is_open_speaks_for_neither_side(tmp_path):
             x for x in first_paper.page(tmp_path).splitlines() if x.startswith("| ViT-Ti⁺: smooth") and "per head" in x
         )
         assert line.endswith(f"| {verdict} |")
+
+
+@pytest.mark.parametrize(("key", "smoothing"), [("fa1e4b4ff5f3", 1.0), ("72b50af0c06f", 0.0)])
+def test_a_model_of_the_repository_is_diagnosed_with_several_threads(tmp_path, key, smoothing):
+    """257 tokens: torch's LU of such batches hangs once threads were set. In a process that may be ended."""
+    page = tmp_path / "d.json"
+    model = RESULTS / "models" / f"{key}.safetensors"
+    done = subprocess.run(
+        [sys.executable, "-m", "oversmooth", "diagnose", str(model), "--inputs", "2", "--json", str(page)],
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "oneMKL" not in done.stdout + done.stderr
+    assert Diagnosis.load(page).smoothing_share == smoothing
