@@ -153,6 +153,12 @@ for dtype in (np.float64, np.complex128):
         vectors, _ = small.eigenvectors(torch.from_numpy(M), torch.from_numpy(values))
         products = np.einsum("bij,bj->bi", M, vectors.numpy())
         assert np.allclose(products, values[:, None] * vectors.numpy(), atol=1e-8)
+M = torch.from_numpy(generator.normal(size=(16, 192, 192)))
+traces = lambda M: small.eigenvalues(M).square().real.sum()  # tr M²
+assert torch.allclose(torch.func.grad(traces)(M), 2 * M.mT)
+M.requires_grad_()
+traces(M).backward()
+assert torch.allclose(M.grad, 2 * M.detach().mT)
 print("as numpy has them")
 """
 
@@ -164,6 +170,27 @@ def test_batches_are_factorised_right_after_threads_were_set(without_threads):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "as numpy has them\n"  # where MKL finds itself at fault, it says so here
+
+
+@pytest.mark.parametrize("size", [5, 200])
+def test_quotients_have_gradients_and_one_batch_may_be_for_all(size):
+    generator = torch.Generator().manual_seed(0)
+    M = torch.randn(4, size, size, generator=generator, dtype=torch.float64) + 3 * size * torch.eye(size)
+    X = torch.randn(4, 3, size, generator=generator, dtype=torch.float64)
+    ones = np.broadcast_to(np.linalg.solve(M.numpy(), np.ones((4, size, 1)))[:, None, :, 0], X.shape)
+    # Of the sum of X M⁻¹, by X: every row of it is (M⁻¹ 1)ᵀ. M alone is not tracked.
+    assert torch.func.grad(lambda X: small.divided(X, M).sum())(X).numpy() == pytest.approx(ones)
+    X.requires_grad_()
+    small.divided(X, M).sum().backward()
+    assert X.grad.numpy() == pytest.approx(ones)
+    first = X.detach()[:1]
+    assert torch.equal(small.divided(first, M), small.divided(first.expand(4, -1, -1).clone(), M))
+    with pytest.raises(RuntimeError, match="expanded size"):
+        small.divided(X.detach()[:3], M)
+
+
+def test_matrices_without_rows():
+    assert small.inverse(torch.zeros(3, 0, 0)).shape == (3, 0, 0)
 
 
 @pytest.mark.usefixtures("three_threads")

@@ -4,6 +4,7 @@ LAPACK takes one matrix at a time, and torch on a GPU does no better. The matric
 and are shared among threads: torch releases the interpreter while LAPACK works.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -195,13 +196,25 @@ def eigenpairs(M: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _shared(work: Callable[[Tensor], Any], M: Tensor) -> list[Any]:
-    flat = M.reshape(-1, *M.shape[-2:]).cpu()
+    flat = _flat(M).cpu()
     shares = len(flat) * M.shape[-1] // _WORTH_SHARING
-    all_cores = len(flat) == 1 and M.shape[-1] > _LARGE
-    # What torch.func tracks, it tracks in this thread alone.
-    if shares < 1 or all_cores or torch._C._functorch.is_functorch_wrapped_tensor(M):
-        return [work(flat)]
-    return list(_in_pool(work, flat.tensor_split(min(len(flat), 4 * min(_cores(), shares)))))
+    here = shares < 1 or (len(flat) == 1 and M.shape[-1] > _LARGE) or _functorch_has(M)
+    if M.requires_grad or _functorch_has(M):
+        # The gradient solves by LU, in batches as they are made here, in the thread that asks: see `_factorising`.
+        pieces = flat.tensor_split(max(1, len(flat)))
+    else:
+        pieces = (flat,) if here else flat.tensor_split(min(len(flat), 4 * min(_cores(), shares)))
+    return list(map(work, pieces) if here else _in_pool(work, pieces))
+
+
+def _flat(M: Tensor) -> Tensor:
+    """``(..., m, m) -> (b, m, m)``."""
+    return M.reshape(math.prod(M.shape[:-2]), *M.shape[-2:])
+
+
+def _functorch_has(*tensors: Tensor) -> bool:
+    """Whether torch.func tracks one of them, which it does in this thread alone."""
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(one) for one in tensors)
 
 
 def one_core_each(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -236,8 +249,7 @@ def _in_pool(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[
 
 def inverse(M: Tensor) -> Tensor:
     """The inverse of each matrix ``(..., m, m)``; not finite where there is none."""
-    flat = M.reshape(-1, *M.shape[-2:])
-    return _factorising(lambda one: (torch.linalg.inv_ex(one).inverse,), flat)[0].reshape(M.shape)
+    return _factorising(lambda one: (torch.linalg.inv_ex(one).inverse,), _flat(M))[0].reshape(M.shape)
 
 
 def divided(X: Tensor, M: Tensor) -> Tensor:
@@ -261,10 +273,11 @@ def _factorising(work: Callable[..., tuple[Tensor, ...]], M: Tensor, *others: Te
         return _joined(work(*one) for one in zip(*(x.split(1) for x in part), strict=True))
 
     shares = len(M) * M.shape[-1] // _WORTH_SHARING
-    if shares < 1 or torch._C._functorch.is_functorch_wrapped_tensor(M):
-        return some((M, *others))
+    batches = M, *(x.expand(len(M), *x.shape[1:]) for x in others)
+    if shares < 1 or _functorch_has(*batches):
+        return some(batches)
     pieces = min(len(M), 4 * min(_cores(), shares))
-    return _joined(_in_pool(some, list(zip(*(x.tensor_split(pieces) for x in (M, *others)), strict=True))))
+    return _joined(_in_pool(some, list(zip(*(x.tensor_split(pieces) for x in batches), strict=True))))
 
 
 def _joined(parts: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
