@@ -1,5 +1,6 @@
 """Work that is shared among cores, one for each piece."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -145,7 +146,7 @@ for dtype in (np.float64, np.complex128):
     M = M if dtype == np.float64 else M + 1j * generator.normal(size=M.shape)
     X = generator.normal(size=(8, 3, 192)).astype(dtype)
     values = np.linalg.eigvals(M)[:, 0]
-    for _ in range(5):
+    for _ in range(2):
         inverses = small.inverse(torch.from_numpy(M)).numpy()
         assert np.allclose(inverses, np.stack([np.linalg.inv(one) for one in M]), atol=1e-8)
         quotients = small.divided(torch.from_numpy(X), torch.from_numpy(M)).numpy()
@@ -153,7 +154,7 @@ for dtype in (np.float64, np.complex128):
         vectors, _ = small.eigenvectors(torch.from_numpy(M), torch.from_numpy(values))
         products = np.einsum("bij,bj->bi", M, vectors.numpy())
         assert np.allclose(products, values[:, None] * vectors.numpy(), atol=1e-8)
-M = torch.from_numpy(generator.normal(size=(16, 192, 192)))
+M = torch.from_numpy(generator.normal(size=(9, 192, 192)))
 traces = lambda M: small.eigenvalues(M).square().real.sum()  # tr M²
 assert torch.allclose(torch.func.grad(traces)(M), 2 * M.mT)
 M.requires_grad_()
@@ -167,7 +168,10 @@ print("as numpy has them")
 def test_batches_are_factorised_right_after_threads_were_set(without_threads):
     """MKL under torch hangs then, or gives wrong numbers; in a process of its own, which may be ended."""
     code = _FACTORISATIONS.format(without_threads=without_threads)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    quiet = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # threads that wait leave the core to other tests
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=quiet, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "as numpy has them\n"  # where MKL finds itself at fault, it says so here
 
