@@ -196,15 +196,21 @@ def eigenpairs(M: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _shared(work: Callable[[Tensor], Any], M: Tensor) -> list[Any]:
-    flat = _flat(M).cpu()
-    shares = len(flat) * M.shape[-1] // _WORTH_SHARING
-    here = shares < 1 or (len(flat) == 1 and M.shape[-1] > _LARGE) or _functorch_has(M)
-    if M.requires_grad or _functorch_has(M):
+    flat, tracked = _flat(M).cpu(), _functorch_has(M)
+    pieces = _pieces(flat)
+    here = not pieces or tracked or (len(flat) == 1 and M.shape[-1] > _LARGE)
+    if M.requires_grad or tracked:
         # The gradient solves by LU, in batches as they are made here, in the thread that asks: see `_factorising`.
-        pieces = flat.tensor_split(max(1, len(flat)))
-    else:
-        pieces = (flat,) if here else flat.tensor_split(min(len(flat), 4 * min(_cores(), shares)))
-    return list(map(work, pieces) if here else _in_pool(work, pieces))
+        pieces = len(flat)
+    elif here:
+        pieces = 1
+    parts = flat.tensor_split(max(1, pieces))
+    return list(map(work, parts) if here else _in_pool(work, parts))
+
+
+def _pieces(flat: Tensor) -> int:
+    """Into how many a batch is cut for the pool; 0 where the hand-over would cost more than it saves."""
+    return min(len(flat), 4 * min(_cores(), len(flat) * flat.shape[-1] // _WORTH_SHARING))
 
 
 def _flat(M: Tensor) -> Tensor:
@@ -272,11 +278,9 @@ def _factorising(work: Callable[..., tuple[Tensor, ...]], M: Tensor, *others: Te
             return work(*part)
         return _joined(work(*one) for one in zip(*(x.split(1) for x in part), strict=True))
 
-    shares = len(M) * M.shape[-1] // _WORTH_SHARING
-    batches = M, *(x.expand(len(M), *x.shape[1:]) for x in others)
-    if shares < 1 or _functorch_has(*batches):
+    batches, pieces = (M, *(x.expand(len(M), *x.shape[1:]) for x in others)), _pieces(M)
+    if not pieces or _functorch_has(*batches):
         return some(batches)
-    pieces = min(len(M), 4 * min(_cores(), shares))
     return _joined(_in_pool(some, list(zip(*(x.tensor_split(pieces) for x in batches), strict=True))))
 
 
