@@ -5,6 +5,9 @@
 Table 2's ViT-Ti⁻ (symmetric, V by QR of Θ, λ = −ψ², cold start, the paper's wiring) beside the general form VΛV⁻¹ with
 ψ clipped to [−1, 0], V by Cayley's map, |λ| bounded by 1, a warm start from the plain model's initial weights, and the
 wiring of the authors' early code. Nothing of this was published.
+
+What it reached with seed 0 (an H200): 34.31 % with Cayley's map, 35.28 bounded and 35.38 with the code's wiring, where
+table 2's ViT-Ti⁻ has 34.42; 31.62 begun warm, and 29.02 in the general form, where ViT-Ti has 33.00.
 """
 
 from __future__ import annotations
