@@ -69,7 +69,8 @@ notebooks: $(VENV)/.docs
 schema: setup
 	$(BIN)/python -m oversmooth.diagnosis.schema docs/schema
 
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
+# Bytecode is written, whatever the environment says: many tests start a process, which would compile the package anew.
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
 
 test: setup
 	$(PYTEST)

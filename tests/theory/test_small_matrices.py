@@ -138,15 +138,14 @@ from oversmooth.theory import small_matrices as small
 
 torch.set_num_threads(2)
 small._pool()
-if {without_threads}:
-    small._in_pool = lambda work, items: map(work, items)
 generator = np.random.default_rng(0)
-for dtype in (np.float64, np.complex128):
-    M = generator.normal(size=(8, 192, 192)).astype(dtype)
-    M = M if dtype == np.float64 else M + 1j * generator.normal(size=M.shape)
-    X = generator.normal(size=(8, 3, 192)).astype(dtype)
-    values = np.linalg.eigvals(M)[:, 0]
-    for _ in range(2):
+for in_pool in (small._in_pool, lambda work, items: map(work, items)):  # in threads, and where none may begin
+    small._in_pool = in_pool
+    for dtype in (np.float64, np.complex128):
+        M = generator.normal(size=(4, 192, 192)).astype(dtype)
+        M = M if dtype == np.float64 else M + 1j * generator.normal(size=M.shape)
+        X = generator.normal(size=(4, 3, 192)).astype(dtype)
+        values = np.linalg.eigvals(M)[:, 0]
         inverses = small.inverse(torch.from_numpy(M)).numpy()
         assert np.allclose(inverses, np.stack([np.linalg.inv(one) for one in M]), atol=1e-8)
         quotients = small.divided(torch.from_numpy(X), torch.from_numpy(M)).numpy()
@@ -154,23 +153,21 @@ for dtype in (np.float64, np.complex128):
         vectors, _ = small.eigenvectors(torch.from_numpy(M), torch.from_numpy(values))
         products = np.einsum("bij,bj->bi", M, vectors.numpy())
         assert np.allclose(products, values[:, None] * vectors.numpy(), atol=1e-8)
-M = torch.from_numpy(generator.normal(size=(9, 192, 192)))
-traces = lambda M: small.eigenvalues(M).square().real.sum()  # tr M²
-assert torch.allclose(torch.func.grad(traces)(M), 2 * M.mT)
-M.requires_grad_()
-traces(M).backward()
-assert torch.allclose(M.grad, 2 * M.detach().mT)
+    M = torch.from_numpy(generator.normal(size=(4, 192, 192)))
+    traces = lambda M: small.eigenvalues(M).square().real.sum()  # tr M²
+    assert torch.allclose(torch.func.grad(traces)(M), 2 * M.mT)
+    M.requires_grad_()
+    traces(M).backward()
+    assert torch.allclose(M.grad, 2 * M.detach().mT)
 print("as numpy has them")
 """
 
 
-@pytest.mark.parametrize("without_threads", [False, True])
-def test_batches_are_factorised_right_after_threads_were_set(without_threads):
+def test_batches_are_factorised_right_after_threads_were_set():
     """MKL under torch hangs then, or gives wrong numbers; in a process of its own, which may be ended."""
-    code = _FACTORISATIONS.format(without_threads=without_threads)
     quiet = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # threads that wait leave the core to other tests
     done = subprocess.run(
-        [sys.executable, "-c", code], env=quiet, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", _FACTORISATIONS], env=quiet, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "as numpy has them\n"  # where MKL finds itself at fault, it says so here

@@ -91,7 +91,8 @@ class Watch:
 
     def __enter__(self) -> Watch:
         with ExitStack() as stack:  # undone at once if something fails half-way
-            # Compiled code would not call what is put on here; the module inside runs instead.
+            # Compiled code would not call what is put on here; the module inside runs instead. Also where nothing is
+            # compiled yet: a model may compile within its first pass.
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             for layer in self.layers:
                 block, attention = self.modules[layer.block], self.modules[layer.name]

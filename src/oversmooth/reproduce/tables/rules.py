@@ -39,10 +39,9 @@ _NOTE = (
     "Smoothing eigenvalue, in % of cases; open: ties, and what is undecided; the rest sharpens. The first {images} "
     "test images, {few} of them for heads joined, effective rank and what is predicted; models as their files have "
     "them, in bf16. HFC/LFC, cosine and effective rank of what enters the first block and of what leaves the last. As "
-    "predicted: blocks in which one pass "
-    "of attention moved HFC/LFC to the side that its spectrum, all heads together, favours; those where it is "
-    "undecided in every image are left out. What a case is, and on what share the published ViT-Ti were trained, was "
-    "not published."
+    "predicted: blocks in which one pass of attention moved HFC/LFC to the side that its spectrum, all heads together, "
+    "favours in more images than the other; those where neither leads are left out. What a case is, and on what share "
+    "the published ViT-Ti were trained, was not published."
 )
 
 
