@@ -59,6 +59,8 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
     inner: list[tuple[torch.Size, bool]] = []
     """What the first module inside that says how its arrays lie got, and what it says."""
     layout: list[bool] = []
+    # Hooks have defaults, since a pass of another thread may call one before torch knows, or when it has forgotten, that
+    # it takes keywords as well.
     own_thread = threading.get_ident()
     tell = {block: telling(block) for _, block in blocks}
 
@@ -67,7 +69,7 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
         return True if own is None and not tell[module] else own
 
     def enter(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+        def hook(module: nn.Module, args: Any, kwargs: Any = None) -> None:
             if threading.get_ident() != own_thread:  # somebody else's pass
                 return
             if not inside and not ran:
@@ -81,7 +83,7 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
 
         return hook
 
-    def within(module: nn.Module, args: Any, kwargs: Any) -> None:
+    def within(module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if threading.get_ident() != own_thread:
             return
         x = first_tensor(args, kwargs, needed=False)
@@ -89,7 +91,7 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
             inner.append((x.shape, bool(module.batch_first)))
 
     def leave(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        def hook(module: nn.Module, args: Any, kwargs: Any = None, out: Any = None) -> None:
             if threading.get_ident() != own_thread:
                 return
             inside.pop()
