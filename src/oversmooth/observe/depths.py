@@ -59,8 +59,8 @@ def every_stream(blocks: Sequence[tuple[str, nn.Module]], seen: SeenStream) -> I
     inner: list[tuple[torch.Size, bool]] = []
     """What the first module inside that says how its arrays lie got, and what it says."""
     layout: list[bool] = []
-    # Hooks have defaults, since a pass of another thread may call one before torch knows, or when it has forgotten, that
-    # it takes keywords as well.
+    # Hooks have defaults: a pass of another thread may call one before torch knows that it takes keywords as well, or
+    # when it has forgotten it.
     own_thread = threading.get_ident()
     tell = {block: telling(block) for _, block in blocks}
 
