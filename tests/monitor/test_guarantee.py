@@ -11,6 +11,7 @@ from torch import nn
 
 import oversmooth
 from oversmooth.monitor import MonitorWarning
+from oversmooth.observe.depths import every_stream
 
 WAYS = {
     "probe": lambda model: oversmooth.Monitor(
@@ -330,6 +331,21 @@ def test_a_weight_that_is_normed_by_its_spectrum_stays_as_it_is():
 
     plain, seen = make(watch=False), make(watch=True)
     assert all(torch.equal(plain[name], seen[name]) for name in plain)
+
+
+def test_a_hook_half_put_on_breaks_no_pass_of_another_thread():
+    """Torch notes that a hook takes keywords after it has put it on, and a pass may come between."""
+    model = watched.Known().eval()
+    blocks = [(f"encoder.layers.{number}", block) for number, block in enumerate(model.encoder.layers)]
+    passes = []
+    with every_stream(blocks, lambda *_: None):
+        for _, block in blocks:
+            block._forward_hooks_with_kwargs.clear()
+            block._forward_pre_hooks_with_kwargs.clear()
+        thread = threading.Thread(target=lambda: passes.append(model(watched.probe(2)).shape))
+        thread.start()
+        thread.join()
+    assert passes
 
 
 @pytest.mark.filterwarnings("ignore:the weights that are watched have not changed")
