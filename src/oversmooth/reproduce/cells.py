@@ -57,6 +57,8 @@ class _Cell(_Always, total=False):
     valid_perplexity_sliding: float
     test_perplexity: float
     test_perplexity_sliding: float
+    pretraining_perplexity: float
+    """Of the model that was fine-tuned."""
     miou: float
     miou_multiscale: float
     pixel_accuracy: float

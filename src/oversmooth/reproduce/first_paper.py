@@ -189,11 +189,15 @@ def _depth(results: Path) -> list[Line]:
 
 def _text(results: Path) -> list[Line]:
     lines = []
-    tables: list[tuple[str, Table]] = [("Causal", causal.Causal()), ("Masked", masked.Masked())]
+    tables: list[tuple[str, Table]] = [
+        ("Causal language model", causal.Causal()),
+        ("Causal language model of WikiText-2", wikitext.Wikitext()),
+        ("Masked language model", masked.Masked()),
+    ]
     for title, table in tables:
         kept = read_kept(table.recipes(), results, table.folder)
         for name, way in (("smooth", "smooth"), ("sharpen", "sharpen")):
-            claim = f"{title} language model forced to {way}: validation perplexity beside the plain model's"
+            claim = f"{title} forced to {way}: validation perplexity beside the plain model's"
             lines.append(_worse(claim, f"oversmooth reproduce text {table.name}", kept, name))
     return lines
 

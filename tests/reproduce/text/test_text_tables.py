@@ -65,12 +65,14 @@ def test_only_ranges_that_do_not_meet_are_told_apart():
         replace(recipe, seed=seed): {
             "accuracy": 0.5 + 0.01 * seed + (recipe.variant == "plain") * 0.2,
             "majority": {"accuracy": 0.4},
+            "pretraining_perplexity": 13.3 if recipe.variant == "plain" else 20.0,
         }
         for recipe in Glue(seeds=1, quick=True).recipes()
         for seed in range(3)
     }
     _, rows = Glue(quick=True).rows(kept)
-    shown = {row[0]: row[1] for row in rows}
+    shown = {row[0]: row[2] for row in rows}
+    assert [row[1] for row in rows[:3]] == ["13.30", "20.00", "20.00"]  # the models' own
     assert shown["plain"] == "71.0 [70.0, 72.0] (3)"
     assert shown["majority"] == "40.0"
     assert shown["sharpening, all layers, told apart from plain"] == "−20.0"
@@ -111,6 +113,8 @@ def test_text_is_trained_tuned_and_drawn(monkeypatch, capsys, tmp_path):
     tuned = cells.read_folder(tmp_path / "text" / "glue-quick")
     assert [cell["recipe"]["variant"] for cell in tuned].count("sharpen") == 1
     assert len(tuned) == 2
+    perplexities = {cell["recipe"]["variant"]: cell["valid_perplexity"] for cell in kept}
+    assert all(cell["pretraining_perplexity"] == perplexities[cell["recipe"]["variant"]] for cell in tuned)
     assert not any(
         (tmp_path / "models" / f"{path.stem}.safetensors").exists()
         for path in (tmp_path / "text" / "glue-quick").iterdir()

@@ -100,9 +100,9 @@ def check_the_compiled_graph_is_a_plain_loop():
 
 
 def check_every_method_compiled_is_what_it_is():
-    """Of both precisions compiled code is no further from float32 than eager code is: logits in evaluation, gradients
-    in training. All weights are drawn, so that every part acts; the code of middle blocks differs from that of the
-    first and the last.
+    """Of both precisions compiled gradients are no further from float32 than eager ones are. All weights are drawn, so
+    that every part acts; the code of middle blocks differs from that of the first and the last. Evaluation is never
+    compiled, and not looked at: the orthogonal update's can be wrong (docs/neutreno.md).
     """
     far = []
     for name, variant in METHODS.items():
@@ -114,14 +114,14 @@ def check_every_method_compiled_is_what_it_is():
             for parameter in model.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=generator, device=gpu()), alpha=0.05)
         x = torch.randn(64, 3, 32, 32, generator=generator, device=gpu())
-        exact = numbers(model, model, x, half=False)
-        for half in (False, True):
-            ours = numbers(compiling.compiled(model), model, x, half)
-            theirs = numbers(model, model, x, half)
-            for what in exact:
-                noise, error = (rms(one[what] - exact[what]) / rms(exact[what]) for one in (theirs, ours))
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # eager convolutions are coarser
+            exact = gradients(model, model, x, half=False)
+            for half in (False, True):
+                ours = gradients(compiling.compiled(model), model, x, half)
+                theirs = gradients(model, model, x, half)
+                noise, error = (rms(one - exact) / rms(exact) for one in (theirs, ours))
                 if not error < 2 * noise + 1e-4:
-                    far.append(f"{name}, {what}, {'bf16' if half else 'float32'}: {error:.2g}, eager {noise:.2g}")
+                    far.append(f"{name}, {'bf16' if half else 'float32'}: {error:.2g}, eager {noise:.2g}")
         torch._dynamo.reset()
     assert not far, "; ".join(far)
 
@@ -138,18 +138,14 @@ def check_the_papers_runs_are_compiled():
         torch._dynamo.reset()
 
 
-def numbers(forward, model, x, half):
-    """Logits in evaluation and gradients in training, each as one array; forward: the model, compiled or as it is."""
+def gradients(forward, model, x, half):
+    """In training, as one array; forward: the model, compiled or as it is."""
+    model.train()
     with torch.autocast(gpu().type, torch.bfloat16, enabled=half):
-        model.eval()
-        with torch.no_grad():
-            logits = forward(x).float()
-        model.train()
         loss = F.cross_entropy(forward(x), torch.arange(len(x), device=gpu()))
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    gradient = torch.cat([one.float().flatten() for one in gradients if one is not None])
-    return {"logits": logits, "gradients": gradient}
+    own = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return torch.cat([one.float().flatten() for one in own if one is not None])
 
 
 def rms(x):

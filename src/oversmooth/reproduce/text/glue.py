@@ -35,8 +35,9 @@ _NOTE = (
     "Published metrics in %, on the validation sets: macro F1 (CB), accuracy (RTE, WiC, SST-2, COPA, WSC), Matthews' "
     "correlation (CoLA), F1 (MRPC, MultiRC), Pearson's correlation (STS-B); the median over seeds of fine-tuning, and "
     "their range. Texts are cut at 128 tokens, which a quarter of RTE's and a fifth of CB's exceed. Majority: the most "
-    "frequent training label. Pretraining: perplexity of hidden tokens. Told apart: "
-    "where the range over seeds of a forced model lies wholly above (+) or below (−) the plain model's."
+    "frequent training label. Pretraining: validation perplexity of hidden tokens of the model that was fine-tuned. "
+    "Told apart: where the range over seeds of a forced model lies wholly above (+) or below (−) the plain model's. "
+    "Those of two equal models with three seeds each do so in one of ten comparisons."
 )
 _QUICK_NOTE = (
     "quick: the models of text masked --quick, asked whether a line of the package's prose follows another. These "
@@ -121,14 +122,15 @@ class Glue(Table):
         return Filled("finished")
 
     def rows(self, kept: Kept) -> Rows:
-        head = ["", *self.tasks(), "whose"]
+        head = ["", "pretraining", *self.tasks(), "whose"]
         rows: list[list[str]] = []
         for name, title in _titles().items():
-            rows.append([title, *(_shown(scores(kept, name, task)) for task in self.tasks()), self._whose()])
-        rows.append(["majority", *(self._majority(kept, task) for task in self.tasks()), self._whose()])
+            shown = [_shown(scores(kept, name, task)) for task in self.tasks()]
+            rows.append([title, _pretraining(kept, name), *shown, self._whose()])
+        rows.append(["majority", "–", *(self._majority(kept, task) for task in self.tasks()), self._whose()])
         for name, title in list(_titles().items())[1:]:
             told = [told_apart(scores(kept, name, task), scores(kept, "plain", task)) for task in self.tasks()]
-            rows.append([f"{title}, told apart from plain", *told, self._whose()])
+            rows.append([f"{title}, told apart from plain", "–", *told, self._whose()])
         return head, rows
 
     def _majority(self, kept: Kept, task: str) -> str:
@@ -162,6 +164,13 @@ def scores(kept: Kept, name: str, task: str) -> list[float]:
     """Of a variant on a task over seeds, in %, by the metric to compare by."""
     own = [cell for recipe, cell in kept.items() if (variants.name_of(recipe), recipe.data) == (name, task)]
     return [100 * _score(cell, task) for cell in own]
+
+
+def _pretraining(kept: Kept, name: str) -> str:
+    """Of one model, unless it was trained again between the cells."""
+    cells = [cell for recipe, cell in kept.items() if variants.name_of(recipe) == name]
+    found = {cell["pretraining_perplexity"] for cell in cells if "pretraining_perplexity" in cell}
+    return ", ".join(f"{perplexity:.2f}" for perplexity in sorted(found)) or "–"
 
 
 def _score(cell: Cell, task: str) -> float:

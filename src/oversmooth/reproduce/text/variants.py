@@ -139,7 +139,7 @@ def _last(cells: Sequence[Cell]) -> list[str]:
     ratios = [looks[-1]["hfc_lfc"][-1] for looks in looked]
     ends = [[_mean(looks[end]["asymmetry"]) for looks in looked if "asymmetry" in looks[end]] for end in (0, -1)]
     shown = [f"{table_text.mean_and_spread(values)[0]:.3f}" if values else "–" for values in ends]
-    return [f"{table_text.mean_and_spread(ratios)[0]:.3g}" if ratios else "–", " → ".join(shown)]
+    return [f"{table_text.mean_and_spread(ratios)[0]:#.3g}" if ratios else "–", " → ".join(shown)]
 
 
 def _mean(values: Sequence[float]) -> float:
