@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from oversmooth.reproduce.tables.forms import CASES
 from oversmooth.train.cuda_graphs import captured
 from oversmooth.train.engine.smoothing import SmoothingProbe
 from oversmooth.train.engine.step import Step
@@ -36,7 +37,7 @@ from oversmooth.train.tasks.images.recipe import PAPER, Recipe
 from oversmooth.train.tasks.images.settings import Shape
 from oversmooth.train.tasks.images.task import ImagesTask
 
-PARTS = ("step", "compiled", "graphed", "steered", "augmentation", "monitoring", "corruptions")
+PARTS = ("step", "compiled", "graphed", "steered", "forms", "augmentation", "monitoring", "corruptions")
 REACH = {
     "step": ("ours with augmentation, images/s, over timm's eager", 2.5, "at least"),
     "compiled": ("ours with augmentation, images/s, over timm's compiled with fused AdamW", 1.2, "at least"),
@@ -230,6 +231,12 @@ def main() -> None:
         for variant in ("smooth", "sharpen"):
             steered[variant] = our_step(replace(recipe, variant=variant), device)
             work[variant] = endless(steered[variant])
+    forms = {}
+    if "forms" in options.only:
+        for name, case in CASES.items():
+            if name not in ("plain", "warm"):  # a warm start costs nothing later
+                forms[name] = our_step(replace(recipe, **case.changes), device)
+                work[f"form {name}"] = endless(forms[name])
     if "augmentation" in options.only:
 
         def augmentation() -> None:
@@ -261,6 +268,8 @@ def main() -> None:
             ratios[name] = milliseconds[name] / step
     for variant in steered:
         ratios[variant] = step / milliseconds[variant]
+    if forms:
+        note("speed of forms over plain", {name: round(step / milliseconds[f"form {name}"], 4) for name in forms})
     if "augmentation" in milliseconds:
         ratios["augmentation"] = milliseconds["augmentation"] / step
     if "monitoring" in milliseconds:

@@ -1,5 +1,6 @@
 """Settings for all tests: the same examples every time."""
 
+import gc
 import os
 import warnings
 
@@ -53,6 +54,12 @@ def pytest_collection_modifyitems(items):
         elif item.path.name in BY_MODULE or (item.get_closest_marker("xdist_group") is None and _shares(item)):
             item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.name}"))
     items.sort(key=lambda item: _ORDER.get(item.path.name, len(LONGEST)))
+
+
+def pytest_collection_finish():
+    """What libraries and tests are made of stays until the end: collecting garbage need not look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 # What has long tests among few others, the longest first.
