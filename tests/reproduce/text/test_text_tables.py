@@ -78,6 +78,18 @@ def test_only_ranges_that_do_not_meet_are_told_apart():
     assert shown["sharpening, all layers, told apart from plain"] == "−20.0"
 
 
+def test_training_stands_beside_validation():
+    cell = {"valid_perplexity": 40.0, "seconds": 60.0, "epochs": [{"loss": 9.0}, {"loss": 3.0}]}
+    kept = {recipe: cell for recipe in Causal(seeds=2).recipes() if recipe.variant == "plain"}
+    head, rows = Causal().rows(kept)
+    assert (head[:3], rows[0][:3]) == (
+        ["", "validation", "training"],
+        ["plain", "40.00 ± 0 (2)", "20.09 ± 0 (2)"],
+    )  # e³
+    assert rows[1][1:3] == ["–", "–"]
+    assert "training" not in Causal().terminal_rows(kept)[0]
+
+
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_asymmetry_is_that_of_the_whole_matrix(symmetric):
     generator = torch.Generator().manual_seed(3)

@@ -1,3 +1,3 @@
-"""Dovonon et al.'s text experiments: forced to smooth or to sharpen, language models generalise worse."""
+"""Dovonon et al.'s text experiments: do language models that are forced to smooth or to sharpen generalise worse?"""
 
 NO_TABLES = ("figures", "variants")

@@ -32,13 +32,20 @@ if TYPE_CHECKING:
 
 NOTHING = "nothing can be told"
 _NOTE = (
-    "Published metrics in %, on the validation sets: macro F1 (CB), accuracy (RTE, WiC, SST-2, COPA, WSC), Matthews' "
-    "correlation (CoLA), F1 (MRPC, MultiRC), Pearson's correlation (STS-B); the median over seeds of fine-tuning, and "
+    "Published metrics in %, on the validation sets: {metrics}; the median over seeds of fine-tuning, and "
     "their range. Texts are cut at 128 tokens, which a quarter of RTE's and a fifth of CB's exceed. Majority: the most "
-    "frequent training label. Pretraining: validation perplexity of hidden tokens of the model that was fine-tuned. "
+    "frequent training label. Pretraining: validation perplexity of the model that was fine-tuned (text masked). "
     "Told apart: where the range over seeds of a forced model lies wholly above (+) or below (−) the plain model's. "
-    "Those of two equal models with three seeds each do so in one of ten comparisons."
+    "Those of two equal models with three seeds each do so in one of ten comparisons; with two and three, in one of "
+    "five."
 )
+_METRICS = {
+    "macro_f1": "macro F1",
+    "accuracy": "accuracy",
+    "matthews": "Matthews' correlation",
+    "f1": "F1",
+    "pearson": "Pearson's correlation",
+}
 _QUICK_NOTE = (
     "quick: the models of text masked --quick, asked whether a line of the package's prose follows another. These "
     "figures compare with each other and with nothing that is published."
@@ -147,7 +154,11 @@ class Glue(Table):
         return table_charts.bars("fine-tuned: median and range over seeds", points, "score, %")
 
     def notes(self) -> list[str]:
-        return [_QUICK_NOTE if self.quick else _NOTE]
+        if self.quick:
+            return [_QUICK_NOTE]
+        own = {task: _METRICS[TASKS[task].metrics[0]] for task in self.tasks()}
+        said = [f"{metric} ({', '.join(t for t in own if own[t] == metric)})" for metric in dict.fromkeys(own.values())]
+        return [_NOTE.format(metrics=", ".join(said))]
 
     def terminal_note(self) -> str:
         return self.notes()[0]

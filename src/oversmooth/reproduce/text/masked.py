@@ -19,7 +19,7 @@ from oversmooth.train.tasks.language.recipe import MASKED, QUICK_MASKED
 @register
 @dataclass(frozen=True, kw_only=True)
 class Masked(TextTable):
-    """A BERT on a budget, plain and forced to smooth or to sharpen: perplexity of hidden tokens."""
+    """A BERT on a budget, plain and forced to smooth or to sharpen: perplexity of masked tokens."""
 
     name = "masked"
     default_data = "text"
@@ -27,8 +27,10 @@ class Masked(TextTable):
     base = MASKED
     quick_base = QUICK_MASKED
     note = (
-        "Perplexity of hidden BPE tokens, 15 % of all and the same for every model, after the last epoch; mean ± "
-        "standard deviation over seeds (their number). HFC/LFC of what leaves the last block, of 8 windows of the "
-        "validation text; asymmetry of H, ‖H − Hᵀ‖/‖H‖, the mean over heads and blocks, when training began and "
-        "ended. Every row saw the same number of tokens, with the same recipe and seeds; none was tuned."
+        "Perplexity of the BPE tokens that are asked for after the last epoch, 15 % of all and the same for every "
+        "model; as BERT has it, 8 of 10 are hidden, one is replaced and one stays visible, so that hidden ones alone "
+        "have a higher one. Mean ± standard deviation over seeds (their number). Training: over the last epoch's "
+        "batches, with dropout. HFC/LFC of what leaves the last block, of 8 windows of the validation text; asymmetry "
+        "of H, ‖H − Hᵀ‖/‖H‖, the mean over heads and blocks, at the first look and at the last. Every row saw the same "
+        "number of tokens, with the same recipe and seeds; none was tuned."
     )

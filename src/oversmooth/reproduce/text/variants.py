@@ -8,6 +8,7 @@ take either sign: what it loses is lost to the form of H and its start, and not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -43,8 +44,9 @@ TITLES = {
 }
 PUBLISHED = "published, in words"
 FORM = (
-    "A forced model differs from the plain one in form too: its H is symmetric, of all heads together. The row with "
-    "either sign has the form and is not forced; without it the two cannot be told apart."
+    "A forced model differs from the plain one in form too: each head's H is symmetric, with eigenvectors orthogonal "
+    "to those of the other heads, and λ = ±ψ². The row with either sign has the form, with λ = ψ, and is not forced; "
+    "without it the two cannot be told apart."
 )
 QUICK_NOTE = (
     "quick: 4 blocks of width 64, bytes of the package's prose, perplexity per byte. These figures compare with each "
@@ -89,14 +91,15 @@ class TextTable(Table):
             cells = cells_of(kept, name)
             valid = over_seeds([cell["valid_perplexity"] for cell in cells])
             test = over_seeds([cell["test_perplexity"] for cell in cells if "test_perplexity" in cell])
-            rows.append([title, valid, test, *_last(cells), minutes(cells), self._whose()])
-        rows.append(["forced either way", "worse than plain", "–", "–", "–", "–", PUBLISHED])
-        head = ["", "validation", "test", "HFC/LFC, last", "asymmetry of H, first and last", "minutes", "whose"]
+            rows.append([title, valid, test, _trained(cells), *_last(cells), minutes(cells), self._whose()])
+        rows.append(["forced either way", "worse than plain", "–", "–", "–", "–", "–", PUBLISHED])
+        head = ["", "validation", "test", "training", "HFC/LFC, last", "asymmetry of H, first and last", "minutes"]
+        head.append("whose")
         return (head, rows) if tested else without(("test",), head, rows)
 
     def terminal_rows(self, kept: Kept) -> Rows:
-        """Without test and minutes, so that names stay whole."""
-        return without(("test", "minutes"), *self.rows(kept))
+        """Without test, training and minutes, so that names stay whole."""
+        return without(("test", "training", "minutes"), *self.rows(kept))
 
     def chart(self, kept: Kept) -> Any:
         points = []
@@ -131,6 +134,11 @@ def over_seeds(values: Sequence[float], form: str = ".2f") -> str:
         return "–"
     mean, spread = table_text.mean_and_spread(values)
     return f"{mean:{form}}" + ("" if spread is None else f" ± {spread:.2g}") + f" ({len(values)})"
+
+
+def _trained(cells: Sequence[Cell]) -> str:
+    """Perplexity over the batches of the last epoch."""
+    return over_seeds([math.exp(min(cell["epochs"][-1]["loss"], 700)) for cell in cells if cell.get("epochs")])
 
 
 def _last(cells: Sequence[Cell]) -> list[str]:

@@ -80,7 +80,10 @@ class CausalEvaluation:
 
 
 class MaskedEvaluation:
-    """exp of the mean cross-entropy of hidden tokens; the same tokens are hidden for every model."""
+    """exp of the mean cross-entropy of the tokens that training asks for too: hidden, replaced or left as they are.
+
+    They are the same for every model.
+    """
 
     def __init__(
         self, recipe: Recipe, model: nn.Module, device: torch.device, mask: int, valid: Tensor, test: Tensor | None
