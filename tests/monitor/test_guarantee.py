@@ -346,6 +346,13 @@ def test_a_hook_half_put_on_breaks_no_pass_of_another_thread():
         thread.start()
         thread.join()
     assert passes
+    model.train()
+    with oversmooth.Monitor(model, passing=True, every=1) as monitor:
+        for module in model.modules():
+            module._forward_hooks_with_kwargs.clear()
+            module._forward_pre_hooks_with_kwargs.clear()
+        model(watched.probe(2))
+        assert not monitor.failures
 
 
 @pytest.mark.filterwarnings("ignore:the weights that are watched have not changed")

@@ -26,17 +26,18 @@ class Hook:
     def __init__(self, gauge: Any = None, module: nn.Module | None = None, kind: str = "", index: int = 0) -> None:
         self.gauge, self.module, self.kind, self.index = gauge, module, kind, index
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any = None, out: Any = None) -> None:
         """Called around the module's forward.
 
         Args:
             module: which one.
             args: of its forward.
-            kwargs: of its forward.
+            kwargs: of its forward; missing where a pass of another thread calls a hook before torch knows, or when it
+                has forgotten, that it takes them.
             out: what it gave.
         """
         gauge = self.gauge
-        if gauge is None or module is not self.module or not gauge.model.training:
+        if gauge is None or module is not self.module or not gauge.model.training or not isinstance(kwargs, dict):
             return
         if torch.compiler.is_compiling():
             gauge.hear(self.kind, self.index, args, kwargs, out)
