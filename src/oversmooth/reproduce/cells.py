@@ -29,6 +29,10 @@ class _Look(TypedDict):
     abs_cos: list[float]
 
 
+class _Epoch(TypedDict):
+    loss: float
+
+
 class _Always(TypedDict):
     title: str
     hardware: str
@@ -63,6 +67,7 @@ class _Cell(_Always, total=False):
     miou_multiscale: float
     pixel_accuracy: float
     smoothing: list[_Look]
+    epochs: list[_Epoch]
     mean: list[float]
     """Of table 3: by intensity of corruption."""
     rounded: dict[str, float]
