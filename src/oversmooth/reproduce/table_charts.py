@@ -45,21 +45,47 @@ def points(panels: list[tuple[str, list[Point]]], label: str) -> Any:
     return alt.hconcat(*drawn, spacing=40).resolve_scale(y="independent")
 
 
-def bars(title: str, rows: list[Point], label: str) -> Any:
-    """A row per model, a point with its error bar: for more models than a panel has room for."""
+def bars(
+    title: str,
+    rows: list[Point],
+    label: str,
+    *,
+    models: Sequence[str] | None = None,
+    width: int = 420,
+    named: bool = True,
+) -> Any:
+    """A row per model, a point with its error bar: for more models than a panel has room for.
+
+    models: which have a row; by default those of the points. named: whether names stand beside it.
+    """
     import altair as alt
 
     rows = _drawable(rows)
     _check_any(rows)
-    names = [row["model"] for row in rows]
+    names = [row["model"] for row in rows] if models is None else [plain_signs(name) for name in models]
+    axis = alt.Axis(labelLimit=260, grid=True, labels=named, ticks=named)
     base = alt.Chart(alt.Data(values=rows)).encode(
-        alt.Y("model:N", sort=names, title=None, axis=alt.Axis(labelLimit=260, grid=True)),
+        alt.Y("model:N", sort=names, scale=alt.Scale(domain=names), title=None, axis=axis),
         color=alt.value(_COLOURS[0]),
     )
     scale = alt.Scale(zero=False, nice=True, padding=8)
     rules = base.mark_rule(strokeWidth=1.5).encode(alt.X("low:Q", title=label, scale=scale), alt.X2("high:Q"))
     marks = base.mark_point(size=70, filled=True, opacity=1).encode(alt.X("value:Q", title=label, scale=scale))
-    return alt.layer(rules, marks).properties(width=420, height=24 * len(rows), title=title)
+    return alt.layer(rules, marks).properties(width=width, height=24 * len(names), title=title)
+
+
+def bars_side_by_side(
+    panels: list[tuple[str, list[Point]]], label: str, models: Sequence[str], columns: int = 4
+) -> Any:
+    """`bars` on scales of their own, so many in a row; the names of models, the same for all, stand beside the first."""
+    import altair as alt
+
+    _check_any(panels)
+    drawn = [
+        bars(title, rows, label, models=models, width=150, named=place % columns == 0)
+        for place, (title, rows) in enumerate(panels)
+    ]
+    return alt.concat(*drawn, columns=columns, spacing=24)
 
 
 def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[str, ...] = ()) -> Any:

@@ -78,6 +78,18 @@ def test_only_ranges_that_do_not_meet_are_told_apart():
     assert shown["sharpening, all layers, told apart from plain"] == "−20.0"
 
 
+def test_panels_of_tasks_have_the_same_rows():
+    pytest.importorskip("altair")
+    cell = {"accuracy": 0.6, "majority": {"accuracy": 0.5}}
+    kept = {r: cell for r in Glue(seeds=2).recipes() if (r.variant, r.data) in (("plain", "RTE"), ("smooth", "WiC"))}
+    first, second = Glue().chart(kept).to_dict()["concat"]
+    rows = [layer["encoding"]["y"] for panel in (first, second) for layer in panel["layer"]]
+    assert {tuple(row["scale"]["domain"]) for row in rows} == {
+        ("plain", "smoothing, all layers", "smoothing, first half", "majority")
+    }
+    assert [row["axis"]["labels"] for row in rows] == [True, True, False, False]
+
+
 def test_training_stands_beside_validation():
     cell = {"valid_perplexity": 40.0, "seconds": 60.0, "epochs": [{"loss": 9.0}, {"loss": 3.0}]}
     kept = {recipe: cell for recipe in Causal(seeds=2).recipes() if recipe.variant == "plain"}

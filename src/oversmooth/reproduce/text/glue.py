@@ -10,6 +10,7 @@ the ranges is called none: nothing can be told.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -134,24 +135,27 @@ class Glue(Table):
         for name, title in _titles().items():
             shown = [_shown(scores(kept, name, task)) for task in self.tasks()]
             rows.append([title, _pretraining(kept, name), *shown, self._whose()])
-        rows.append(["majority", "–", *(self._majority(kept, task) for task in self.tasks()), self._whose()])
+        rows.append(["majority", "–", *(_percent(_majority(kept, task)) for task in self.tasks()), self._whose()])
         for name, title in list(_titles().items())[1:]:
             told = [told_apart(scores(kept, name, task), scores(kept, "plain", task)) for task in self.tasks()]
             rows.append([f"{title}, told apart from plain", "–", *told, self._whose()])
         return head, rows
 
-    def _majority(self, kept: Kept, task: str) -> str:
-        cells = [cell for recipe, cell in kept.items() if recipe.data == task]
-        return f"{100 * cells[0]['majority'][TASKS[task].metrics[0]]:.1f}" if cells else "–"
-
     def chart(self, kept: Kept) -> Any:
-        points = []
+        """A panel for each task: median and range over seeds, and the most frequent answer."""
+        panels = []
         for task in self.tasks():
+            points = []
             for name, title in _titles().items():
                 if values := scores(kept, name, task):
-                    point = table_charts.point(f"{task}, {title}", self._whose(), statistics.median(values), None)
+                    point = table_charts.point(title, self._whose(), statistics.median(values), None)
                     points.append({**point, "low": min(values), "high": max(values)})
-        return table_charts.bars("fine-tuned: median and range over seeds", points, "score, %")
+            if points:
+                majority = table_charts.point("majority", self._whose(), _majority(kept, task), None)
+                panels.append((task, [*points, majority]))
+        there = {point["model"] for _, points in panels for point in points}
+        models = [title for title in (*_titles().values(), "majority") if title in there]
+        return table_charts.bars_side_by_side(panels, "score, %", models)
 
     def notes(self) -> list[str]:
         if self.quick:
@@ -175,6 +179,16 @@ def scores(kept: Kept, name: str, task: str) -> list[float]:
     """Of a variant on a task over seeds, in %, by the metric to compare by."""
     own = [cell for recipe, cell in kept.items() if (variants.name_of(recipe), recipe.data) == (name, task)]
     return [100 * _score(cell, task) for cell in own]
+
+
+def _majority(kept: Kept, task: str) -> float:
+    """Of the most frequent answer, in %; NaN where no cell says it."""
+    cells = [cell for recipe, cell in kept.items() if recipe.data == task]
+    return 100 * float(cells[0]["majority"][TASKS[task].metrics[0]]) if cells else math.nan
+
+
+def _percent(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.1f}"
 
 
 def _pretraining(kept: Kept, name: str) -> str:
