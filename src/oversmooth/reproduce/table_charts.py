@@ -77,7 +77,7 @@ def bars(
 def bars_side_by_side(
     panels: list[tuple[str, list[Point]]], label: str, models: Sequence[str], columns: int = 4
 ) -> Any:
-    """`bars` on scales of their own, so many in a row; the names of models, the same for all, stand beside the first."""
+    """`bars` on scales of their own, so many in a row; the same models in all, named beside the first."""
     import altair as alt
 
     _check_any(panels)
