@@ -1,9 +1,10 @@
 """The language models of every text table, and what their tables have in common.
 
 Published, in words: for text, Transformers that are forced to smooth or to sharpen generalise worse than plain ones.
-Forced models begin as near to the plain model's first weights as their form allows; three rows begin as the paper
-initialises, with eigenvalues of H up to 1 where the plain model's are near 0. One of these has eigenvalues that may
-take either sign: what it loses is lost to the form of H and its start, and not to smoothing or sharpening.
+Forced models begin as near to the plain model's first weights as their form allows; four rows begin as the paper
+initialises, with eigenvalues of H up to 1 where the plain model's are near 0. Two of these are controls, with random
+signs that stay and with eigenvalues that may take either sign: what they lose is lost to the form of H and its start,
+and not to smoothing or sharpening.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "sharpen-half": {"variant": "sharpen", "start": "warm", "layers": "first half"},
     "smooth-cold": {"variant": "smooth", "start": "cold"},
     "sharpen-cold": {"variant": "sharpen", "start": "cold"},
+    "fixed-cold": {"variant": "spectral:signs=fixed,start=cold"},
     "free-cold": {"variant": "spectral:signs=free,start=cold"},
 }
 """What each changes of the recipe, by what --cells calls it."""
@@ -40,13 +42,14 @@ TITLES = {
     "sharpen-half": "sharpening, first half",
     "smooth-cold": "smoothing, the paper's start",
     "sharpen-cold": "sharpening, the paper's start",
+    "fixed-cold": "fixed random signs, the paper's start",
     "free-cold": "either sign, the paper's start",
 }
 PUBLISHED = "published, in words"
 FORM = (
     "A forced model differs from the plain one in form too: each head's H is symmetric, with eigenvectors orthogonal "
-    "to those of the other heads, and λ = ±ψ². The row with either sign has the form, with λ = ψ, and is not forced; "
-    "without it the two cannot be told apart."
+    "to those of the other heads, and λ = ±ψ². The rows with fixed random signs, λ = sψ², and with either sign, λ = ψ, "
+    "have the form and are forced neither way; without them the two cannot be told apart."
 )
 QUICK_NOTE = (
     "quick: 4 blocks of width 64, bytes of the package's prose, perplexity per byte. These figures compare with each "
