@@ -183,9 +183,13 @@ def test_a_segmenter_is_verified_by_its_validation_whatever_its_cell_calls_it(tm
 def test_what_cannot_be_verified_says_why(kept, tmp_path):
     with pytest.raises(InputError, match="there is no cell 'abc'"):
         verify.find_cell("abc", kept)
+    with pytest.raises(InputError, match=r"safetensors is no cell, which a \.json holds; give the twelve digits"):
+        verify.find_cell(str(cells.model_path(kept, SHORT)), kept)
     _, cell = verify.find_cell(SHORT.key, kept)
     with pytest.raises(InputError, match="was not kept here; get it with"):
         verify.model_of(cell, tmp_path)
+    with pytest.raises(InputError, match="nowhere is no file; name that of the model of"):
+        verify.model_of(cell, kept, tmp_path / "nowhere")
     with pytest.raises(InputError, match="not the model of this cell: variant"):
         verify.model_of(cell, kept, cells.model_path(kept, SHARP))
     with pytest.raises(InputError, match="its hash differs"):

@@ -76,13 +76,15 @@ def _reproduce(
     force: Force = False,
 ) -> None:
     """Run what is missing of a table, and show it. own: the options that are the table's alone."""
-    from oversmooth.reproduce.cells import check_there, fitted_to_kept, read_kept, with_unknowns
+    from oversmooth.reproduce.cells import check_there, chosen, fitted_to_kept, read_kept, with_unknowns
 
     _check_outputs(output)
     if show:
         check_there(results)
     asked = table(seeds=seeds or (1 if quick else 3), quick=quick, **own)
     recipes = with_unknowns(asked.recipes(), wiring=wiring, initialisation=initialisation, output_bias=output_bias)
+    chosen(recipes, cells or [], asked.names_of)  # what can be refused is, also where nothing is run
+    on_nan_named(on_nan)
     why = "finished"
     if not show:
         recipes, why = _fill(
@@ -133,9 +135,7 @@ def _fill(
     from oversmooth.safety import files
     from oversmooth.train.tasks.registry import check_fits
 
-    files.check_folder(results)  # what can be refused is, before the data is read, which takes a while
-    when_nan = on_nan_named(on_nan)
-    chosen(recipes, words, table.names_of)
+    files.check_folder(results)  # before the data is read, which takes a while
     with leaves_when_asked() if table.trains else contextlib.nullcontext():
         loaded = load(data, recipes[0]) if table.loads_data else None
         if table.loads_data and (table.quick or (table.fits_data and data != table.default_data)):
@@ -149,7 +149,7 @@ def _fill(
         with progress() if table.trains else parts_done(table.progress_unit) as on_progress:
             from oversmooth.reproduce.filling import Running
 
-            running = Running(data=data, on_nan=when_nan, on_message=say, on_progress=on_progress, **how)
+            running = Running(data=data, on_nan=on_nan_named(on_nan), on_message=say, on_progress=on_progress, **how)
             filled = table.fill(wanted, loaded, results, running)
     return recipes, filled.why
 

@@ -63,6 +63,8 @@ class _Cell(_Always, total=False):
     test_perplexity_sliding: float
     pretraining_perplexity: float
     """Of the model that was fine-tuned."""
+    majority: dict[str, float]
+    """Scores of the most frequent answer."""
     miou: float
     miou_multiscale: float
     pixel_accuracy: float

@@ -30,7 +30,8 @@ _INTRO = (
     "said to be missing. ± is the standard deviation over seeds (n − 1), their number in brackets.",
     "A figure agrees where it lies within three standard deviations of the published one (the larger spread of the "
     "two), or within one point. A difference between two models is as uncertain as both together, which was not "
-    "published: it agrees in sign, or not.",
+    "published: it agrees in sign, or not. Of a share of cases, those that are open count for the side where "
+    "they bring it nearest.",
 )
 
 
@@ -197,7 +198,8 @@ def _text(results: Path) -> list[Line]:
     for title, table in tables:
         kept = read_kept(table.recipes(), results, table.folder)
         for name, way in (("smooth", "smooth"), ("sharpen", "sharpen")):
-            claim = f"{title} forced to {way}: validation perplexity beside the plain model's"
+            forced = f"forced to {way} in all layers, begun near the plain one's weights"
+            claim = f"{title} {forced}: validation perplexity beside the plain model's"
             lines.append(_worse(claim, f"oversmooth reproduce text {table.name}", kept, name))
     return lines
 

@@ -59,17 +59,16 @@ class Verification:
 
 def find_cell(named: str, results: Path) -> tuple[Path, Cell]:
     """By its file, or by its key in the tables of a results directory, those of training first."""
-    path = Path(named)
+    path, remedy = Path(named), "give the twelve digits of one, as oversmooth reproduce status lists them, or its file"
     if path.suffix != ".json":
+        if path.is_file():
+            raise InputError(f"{path} is no cell, which a .json holds; {remedy}")
         homes = sorted(all_tables(), key=lambda table: not table.trains)
         places = [folder for table in homes for folder in sorted(results.glob(f"{table.home()}*")) if folder.is_dir()]
         path = next((file for folder in places if (file := folder / f"{named}.json").is_file()), path)
     cell = read(path)
     if cell is None:
-        raise InputError(
-            f"there is no cell {named!r} in {results}; give the twelve digits of one, as oversmooth reproduce status "
-            "lists them, or its file"
-        )
+        raise InputError(f"there is no cell {named!r} in {results}; {remedy}")
     return path, cell
 
 
@@ -77,6 +76,8 @@ def model_of(cell: Cell, results: Path, model: Path | None = None) -> Path:
     """The file with the cell's model, checked against its recipe and its hash."""
     recipe = read_recipe(cell["recipe"])
     path = model or model_path(results, recipe)
+    if model is not None and not model.is_file():
+        raise InputError(f"{model} is no file; name that of the model of {cell['title']}, or leave --model out")
     if not path.is_file():
         raise InputError(
             f"{path} is not there: the model of {cell['title']} was not kept here; get it with oversmooth reproduce "

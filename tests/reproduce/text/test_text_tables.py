@@ -79,8 +79,25 @@ def test_only_ranges_that_do_not_meet_are_told_apart():
     assert shown["sharpening, all layers, told apart from plain"] == "−20.0"
 
 
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (("--pretrained-seed", -1), "pretrained_seed is -1; give a whole number, 0 to 999"),
+        (("--cells", "plain:nonsense"), "no cell is called 'plain:nonsense'"),
+        (("--on-nan", "maybe"), "--on-nan is 'maybe'; choose stop or retry"),
+    ],
+)
+def test_what_is_only_shown_is_checked_too(monkeypatch, capsys, tmp_path, option, sentence):
+    assert run(monkeypatch, "reproduce", "text", "glue", "--show", "--results", tmp_path, *option) == 2
+    assert sentence in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_panels_of_tasks_have_the_same_rows():
     pytest.importorskip("altair")
+    own = {task: settings.metrics[0] for task, settings in TASKS.items()}
+    kept = {r: {own[r.data]: 0.6} for r in Glue(seeds=1).recipes()}
+    assert Glue().rows(kept)[1][5][:3] == ["majority", "–", "–"]  # where no cell says it
+    assert Glue().chart(kept).to_dict()["concat"][0]["layer"][0]["encoding"]["y"]["scale"]["domain"][-1] != "majority"
     cell = {"accuracy": 0.6, "majority": {"accuracy": 0.5}}
     kept = {r: cell for r in Glue(seeds=2).recipes() if (r.variant, r.data) in (("plain", "RTE"), ("smooth", "WiC"))}
     first, second = Glue().chart(kept).to_dict()["concat"]
@@ -124,7 +141,9 @@ def test_text_is_trained_tuned_and_drawn(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(glue.Glue, "tasks", lambda _self: ["following"])
     given = ("--quick", "--results", tmp_path, "--device", "cpu")
     assert run(monkeypatch, "reproduce", "text", "glue", *given) == 0
-    assert "no model; oversmooth reproduce text masked makes it" in capsys.readouterr().err
+    assert "no model; oversmooth reproduce text masked --cells plain --seeds 1 --quick --results " in (
+        capsys.readouterr().err.replace("\n", " ")
+    )
     assert run(monkeypatch, "reproduce", "text", "masked", *given, "--cells", "plain,smooth,sharpen") == 0
     shown = capsys.readouterr().out
     kept = cells.read_folder(tmp_path / "text" / "masked-quick")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oversmooth.reproduce.tables.base import register
-from oversmooth.reproduce.text.variants import TextTable
+from oversmooth.reproduce.text.variants import TRAINING, TextTable
 from oversmooth.train.tasks.language.recipe import CAUSAL, QUICK
 
 
@@ -28,7 +28,7 @@ class Causal(TextTable):
     quick_base = QUICK
     note = (
         "Perplexity per BPE token after the last epoch, windows of 256 side by side; mean ± standard deviation over "
-        "seeds (their number). Training: over the last epoch's batches, with dropout. HFC/LFC of what leaves the last "
+        f"seeds (their number). {TRAINING}HFC/LFC of what leaves the last "
         "block, of 8 windows of the validation text; asymmetry of H, ‖H − Hᵀ‖/‖H‖, the mean over heads and blocks, at "
         "the first look and at the last. Every row has the same recipe, steps and seeds; none was tuned."
     )

@@ -11,6 +11,7 @@ the ranges is called none: nothing can be told.
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 import time
 from collections.abc import Sequence
@@ -68,6 +69,11 @@ class Glue(Table):
     pretrained_seed: int = option(0, "Of the pretrained models.")
     chance: bool = option(False, "COPA, WSC and MultiRC too, where a model of this size is at chance level.")
 
+    def __post_init__(self) -> None:
+        from oversmooth.safety import arguments
+
+        arguments.whole(self.pretrained_seed, "pretrained_seed", most=999)
+
     def tasks(self) -> list[str]:
         if self.quick:
             return ["following"]
@@ -109,7 +115,7 @@ class Glue(Table):
         from oversmooth.train.tasks.glue.data import load_glue
 
         own = {recipe.key: recipe for recipe in self.pretrained().values()}
-        lacking: dict[str, None] = {}
+        lacking: dict[str, str] = {}
         todo: dict[tuple[str, str], list[Any]] = {}
         for recipe in missing(recipes, results, self.folder):
             todo.setdefault((recipe.data, recipe.pretrained), []).append(recipe)
@@ -120,13 +126,15 @@ class Glue(Table):
             short = replace(running, keep_models=False, at_once=1, minutes=left, watch=watch)
             path = model_path(results, own[key])
             if not path.is_file():
-                lacking[own[key].title] = None
+                lacking[own[key].title] = variants.name_of(own[key])
                 continue
             filled = fill(same, load_glue(task, path), results, self.folder, short)
             if not filled:
                 return filled
-        for title in lacking:
-            running.on_message(f"{title}: no model; oversmooth reproduce text masked makes it")
+        for title, name in lacking.items():
+            quick = " --quick" if self.quick else ""
+            made = f"oversmooth reproduce text masked --cells {name} --seeds {self.pretrained_seed + 1}{quick}"
+            running.on_message(f"{title}: no model; {made} --results {shlex.quote(str(results))} makes it")
         return Filled("finished")
 
     def rows(self, kept: Kept) -> Rows:
@@ -150,9 +158,10 @@ class Glue(Table):
                 if values := scores(kept, name, task):
                     point = table_charts.point(title, self._whose(), statistics.median(values), None)
                     points.append({**point, "low": min(values), "high": max(values)})
+            if points and not math.isnan(majority := _majority(kept, task)):
+                points.append(table_charts.point("majority", self._whose(), majority, None))
             if points:
-                majority = table_charts.point("majority", self._whose(), _majority(kept, task), None)
-                panels.append((task, [*points, majority]))
+                panels.append((task, points))
         there = {point["model"] for _, points in panels for point in points}
         models = [title for title in (*_titles().values(), "majority") if title in there]
         return table_charts.bars_side_by_side(panels, "score, %", models)
@@ -183,8 +192,9 @@ def scores(kept: Kept, name: str, task: str) -> list[float]:
 
 def _majority(kept: Kept, task: str) -> float:
     """Of the most frequent answer, in %; NaN where no cell says it."""
-    cells = [cell for recipe, cell in kept.items() if recipe.data == task]
-    return 100 * float(cells[0]["majority"][TASKS[task].metrics[0]]) if cells else math.nan
+    metric = TASKS[task].metrics[0]
+    said = [cell.get("majority", {}).get(metric) for recipe, cell in kept.items() if recipe.data == task]
+    return next((100 * float(value) for value in said if value is not None), math.nan)
 
 
 def _percent(value: float) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oversmooth.reproduce.tables.base import register
-from oversmooth.reproduce.text.variants import TextTable
+from oversmooth.reproduce.text.variants import TRAINING, TextTable
 from oversmooth.train.tasks.language.recipe import MASKED, QUICK_MASKED
 
 
@@ -29,8 +29,8 @@ class Masked(TextTable):
     note = (
         "Perplexity of the BPE tokens that are asked for after the last epoch, 15 % of all and the same for every "
         "model; as BERT has it, 8 of 10 are hidden, one is replaced and one stays visible, so that hidden ones alone "
-        "have a higher one. Mean ± standard deviation over seeds (their number). Training: over the last epoch's "
-        "batches, with dropout. HFC/LFC of what leaves the last block, of 8 windows of the validation text; asymmetry "
+        f"have a higher one. Mean ± standard deviation over seeds (their number). {TRAINING}"
+        "HFC/LFC of what leaves the last block, of 8 windows of the validation text; asymmetry "
         "of H, ‖H − Hᵀ‖/‖H‖, the mean over heads and blocks, at the first look and at the last. Every row saw the same "
         "number of tokens, with the same recipe and seeds; none was tuned."
     )

@@ -51,6 +51,7 @@ FORM = (
     "to those of the other heads, and λ = ±ψ². The rows with fixed random signs, λ = sψ², and with either sign, λ = ψ, "
     "have the form and are forced neither way; without them the two cannot be told apart."
 )
+TRAINING = "Training: over the last epoch's batches, with dropout. "
 QUICK_NOTE = (
     "quick: 4 blocks of width 64, bytes of the package's prose, perplexity per byte. These figures compare with each "
     "other and with nothing that is published."
@@ -116,7 +117,7 @@ class TextTable(Table):
         return [QUICK_NOTE] if self.quick else [self.note, FORM]
 
     def terminal_note(self) -> str:
-        return self.notes()[0]
+        return self.notes()[0].replace(TRAINING, "Perplexity in training, and minutes: with -o TABLE.md. ")
 
     def _whose(self) -> str:
         return "ours, quick" if self.quick else "ours"
@@ -136,6 +137,7 @@ def over_seeds(values: Sequence[float], form: str = ".2f") -> str:
     if not values:
         return "–"
     mean, spread = table_text.mean_and_spread(values)
+    form = form if mean < 1e6 else ".3g"  # a run that went wrong
     return f"{mean:{form}}" + ("" if spread is None else f" ± {spread:.2g}") + f" ({len(values)})"
 
 

@@ -198,6 +198,10 @@ def test_what_does_not_fit_is_refused(pretrained, tmp_path):
     for wrong, words in ((dict(data="MNLI"), "data is 'MNLI'"), (dict(warmup=1.5), "a share of the steps")):
         with pytest.raises(InputError, match=words):
             Recipe(**wrong)
+    more = {"tokenizer": counting(masked=True).tokenizer.to_text(), "notes": '{"valid_perplexity": "x"}'}
+    save_model(model_of(masked_recipe()), masked_recipe(), tmp_path / "notes.safetensors", more=more)
+    with pytest.raises(InputError, match=r"the notes in its metadata are damaged .*train it again"):
+        load_glue("following", tmp_path / "notes.safetensors")  # before anything is trained
     recipe = replace(masked_recipe(), shape=replace(masked_recipe().shape, causal=True))
     save_model(model_of(recipe), recipe, tmp_path / "causal.safetensors")
     with pytest.raises(InputError, match="is causal; give a masked model"):

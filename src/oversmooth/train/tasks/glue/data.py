@@ -10,7 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from oversmooth.safety.errors import InputError
-from oversmooth.train.engine.saved_model import recipe_of
+from oversmooth.train.engine.saved_model import notes_of, recipe_of
 from oversmooth.train.tasks.glue.readers import Example, load_examples
 from oversmooth.train.tasks.glue.settings import TASKS
 from oversmooth.train.tasks.language.recipe import Recipe as LanguageRecipe
@@ -48,13 +48,15 @@ class GlueData:
     """A masked language model that oversmooth train wrote."""
     key: str
     """Of the recipe that it was trained by."""
+    perplexity: float | None
+    """On validation, after its training, if its file says it."""
 
 
 def load_glue(task: str, pretrained: Path, folder: Path | None = None) -> GlueData:
     """A task for a model. folder: of the task's files; by default where OVERSMOOTH_DATA points."""
     if task not in TASKS:
         raise InputError(f"there is no task {task!r}; choose {', '.join(TASKS)}")
-    recipe = language_recipe(pretrained)
+    recipe, notes = language_recipe(pretrained), notes_of(pretrained)
     with safe_open(pretrained, framework="pt") as opened:
         text = (opened.metadata() or {}).get("tokenizer")
     if text is None:
@@ -62,7 +64,7 @@ def load_glue(task: str, pretrained: Path, folder: Path | None = None) -> GlueDa
     tokenizer = Tokenizer.from_text(text)
     splits = load_examples(task, folder)
     train, dev = (_encoded(examples, tokenizer, recipe.shape.length) for examples in splits)
-    return GlueData(task, train, dev, pretrained, recipe.key)
+    return GlueData(task, train, dev, pretrained, recipe.key, notes.get("valid_perplexity"))
 
 
 def language_recipe(pretrained: Path) -> LanguageRecipe:

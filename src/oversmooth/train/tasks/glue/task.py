@@ -14,7 +14,7 @@ from oversmooth.safety.randomness import seeded
 from oversmooth.steering import steer
 from oversmooth.train.engine.ranks import Ranks
 from oversmooth.train.engine.recipe import Scores, steered_layers
-from oversmooth.train.engine.saved_model import load_model, notes_of
+from oversmooth.train.engine.saved_model import load_model
 from oversmooth.train.engine.task import Batch, Forward, Probe, Task
 from oversmooth.train.tasks.glue import metrics
 from oversmooth.train.tasks.glue.data import Encoded, GlueData
@@ -100,12 +100,11 @@ class GlueTask(Task):
 
     def facts(self) -> dict[str, Any]:
         given = self.given
-        pretraining = notes_of(given.pretrained).get("valid_perplexity")
         return {
             "train_examples": len(given.train),
             "dev_examples": len(given.dev),
             "majority": majority(self.recipe.data, given.train, given.dev),
-            **({} if pretraining is None else {"pretraining_perplexity": pretraining}),
+            **({} if given.perplexity is None else {"pretraining_perplexity": given.perplexity}),
         }
 
 
