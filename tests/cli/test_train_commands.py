@@ -348,7 +348,7 @@ def test_an_interrupted_cell_goes_on(tmp_path):
     assert "out of time" in on_message[1]
 
 
-def test_a_damaged_cell_is_refused(tmp_path):
+def test_a_damaged_cell_is_refused(monkeypatch, tmp_path, capsys):
     path = cells.cell_path(tmp_path, "table2", RECIPE)
     path.parent.mkdir()
     path.write_text("{}")
@@ -376,6 +376,12 @@ def test_a_damaged_cell_is_refused(tmp_path):
         path.write_text(json.dumps({"recipe": RECIPE.to_dict(), **whole, **wrong}))
         with pytest.raises(InputError, match="damaged"):
             status(tmp_path)
+    sound = replace(RECIPE, seed=5)
+    cells.write(cells.cell_path(tmp_path, "table2", sound), {"recipe": sound.to_dict(), **whole})
+    assert run(monkeypatch, "reproduce", "status", "--results", tmp_path) == 2  # the others are listed all the same
+    said = capsys.readouterr()
+    assert sound.key in said.out
+    assert f"{RECIPE.key}.json is no cell of ours or is damaged" in said.err
     for content in (b"\xff", b"[" * 100_000, b"[]", b""):
         path.write_bytes(content)
         with pytest.raises(InputError):

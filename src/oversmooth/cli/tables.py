@@ -106,7 +106,12 @@ def _reproduce(
     if note := asked.terminal_note():
         out.print(note, style="yellow" if quick else "dim", highlight=False, markup=False)
     if why != "finished":
-        out.print(f"{why}: not all cells are there; the same command goes on", highlight=False)
+        from oversmooth.reproduce.filling import NO_MODELS
+
+        remedy = "make or fetch those named above" if why == NO_MODELS else "the same command goes on"
+        out.print(f"{why}: not all cells are there; {remedy}", highlight=False)
+        if why == NO_MODELS:
+            raise typer.Exit(2)
         leave(why)
 
 
@@ -258,8 +263,9 @@ def status(
 
     if results.exists():
         check_there(results)
-    rows = status_rows(results)
-    if not rows:
+    damaged: list[str] = []
+    rows = status_rows(results, damaged)
+    if not rows and not damaged:
         out.print(f"{results} has no cells yet; oversmooth reproduce table2 makes some", highlight=False)
         return
     for (table, on), group in groupby(rows, key=lambda row: (row[0], row[3])):
@@ -277,3 +283,7 @@ def status(
             f"scaled by epochs, share and blocks; {sum(known):.0f} for the {len(known)} of which they are known."
         )
         out.print(note, style="dim", highlight=False)
+    for sentence in damaged:
+        say(sentence)
+    if damaged:
+        raise typer.Exit(2)

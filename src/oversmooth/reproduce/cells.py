@@ -145,10 +145,21 @@ def write(path: Path, cell: Cell) -> None:
         temporary.write_text(json_text(cell, indent=1) + "\n", encoding="utf-8")
 
 
-def read_folder(folder: Path) -> list[Cell]:
-    """Every cell of a folder, whatever its recipe."""
-    cells = (read(path) for path in sorted(folder.glob("*.json")))
-    return [cell for cell in cells if cell is not None]
+def read_folder(folder: Path, damaged: list[str] | None = None) -> list[Cell]:
+    """Every cell of a folder, whatever its recipe. damaged: gets a sentence for each that cannot be read, in place of
+    the first one's error.
+    """
+    cells = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            cell = read(path)
+        except InputError as error:
+            if damaged is None:
+                raise
+            damaged.append(str(error))
+        else:
+            cells += [] if cell is None else [cell]
+    return cells
 
 
 def read_kept(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> Kept:

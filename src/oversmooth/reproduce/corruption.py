@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from oversmooth.reproduce.cells import Folder, cell_path, folder_name, missing, write
-from oversmooth.reproduce.filling import Filled, Running, one_writer
+from oversmooth.reproduce.filling import NO_MODELS, Filled, Running, one_writer
 from oversmooth.reproduce.provenance import data_hash, file_hash, provenance
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of
@@ -84,7 +84,7 @@ def corrupt_and_test(
             )
     for recipe in lacking:
         running.on_message(f"{recipe.title}: no model; oversmooth reproduce table2 makes it")
-    return Filled("finished")
+    return Filled(NO_MODELS if lacking else "finished")
 
 
 def _evaluator(recipe: Recipe, path: Path, device: torch.device, before: Evaluator | None) -> Evaluator:

@@ -30,7 +30,7 @@ class Measured:
 
 def measured(results: Path, hardware: str = "") -> list[Measured]:
     """Every cell of a training run. hardware: of this machine alone, where any was measured there."""
-    cells = [cell for folder in _folders(results) for cell in _readable(folder) if cell.get("seconds")]
+    cells = [cell for folder in _folders(results) for cell in read_folder(folder, []) if cell.get("seconds")]
     cells = [cell for cell in cells if cell["hardware"] == hardware] or cells
     runs = [(read_recipe(cell["recipe"]), cell, cell.get("at_once", 1)) for cell in cells]
     alone = {(type(recipe), _data(recipe)) for recipe, _, at_once in runs if at_once == 1}
@@ -89,11 +89,3 @@ def _folders(results: Path) -> list[Path]:
     """Of cells: table2, and neutreno/language."""
     return sorted({path.parent for path in results.glob("**/*.json") if path.parent.parts[-1:] != ("work",)})
 
-
-def _readable(folder: Path) -> list[Cell]:
-    from oversmooth.safety.errors import InputError
-
-    try:
-        return read_folder(folder)
-    except InputError:  # measurements of another kind, or a damaged cell, which its table tells of
-        return []

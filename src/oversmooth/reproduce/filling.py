@@ -32,6 +32,8 @@ from oversmooth.train.engine.saved_model import load_model, save_model
 from oversmooth.train.engine.task import Task
 from oversmooth.train.tasks.registry import task_of
 
+NO_MODELS = "models are missing"
+"""Why a table that tests trained models is not full."""
 _LOOKS = 20  # times that smoothing was looked at, kept of all
 _STRENGTHS = 64  # numbers of one learned parameter that a cell holds; one per head, not one per channel
 
@@ -62,7 +64,9 @@ class Running:
 
 @dataclass(frozen=True)
 class Filled:
-    """Whether all cells are there, which is its truth; or why not: out of time, interrupted, preempted."""
+    """Whether all cells are there, which is its truth; or why not: out of time, interrupted, preempted, or
+    `NO_MODELS`.
+    """
 
     why: str
 

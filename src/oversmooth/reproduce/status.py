@@ -6,18 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from oversmooth.reproduce import costs
-from oversmooth.reproduce.cells import Cell, missing, read_folder
+from oversmooth.reproduce.cells import Cell, cell_path, read_folder
 from oversmooth.reproduce.table_registry import all_tables
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine import checkpoint
 from oversmooth.train.engine.recipe import read_recipe
 
 
-def status(results: Path) -> list[tuple[str, ...]]:
-    """Rows of table, cell, scores, where it was run, when, and its key; runs on their way last."""
+def status(results: Path, damaged: list[str] | None = None) -> list[tuple[str, ...]]:
+    """Rows of table, cell, scores, where it was run, when, and its key; runs on their way last.
+
+    damaged: gets a sentence for each cell that cannot be read, in place of the first one's error.
+    """
     rows: list[tuple[str, ...]] = []
     for folder in _folders(results):
-        cells = [(read_recipe(cell["recipe"]), cell) for cell in read_folder(folder)]
+        cells = [(read_recipe(cell["recipe"]), cell) for cell in read_folder(folder, damaged)]
         for own, cell in sorted(cells, key=lambda pair: (pair[1]["hardware"], pair[0].title)):
             # By today's name, which may say more than when it was run; and what was remarked of it.
             title = ", ".join(filter(None, (own.title, cell.get("remark"))))
@@ -48,8 +51,10 @@ def missing_rows(results: Path, seeds: int = 1) -> list[tuple[str, str, float | 
         asked = table(seeds=seeds)
         if not asked.trains:
             continue
-        for recipe in missing(asked.recipes(), results, asked.folder):
-            if (key := (asked.folder(recipe), recipe.key)) not in seen:
+        for recipe in asked.recipes():
+            key = (asked.folder(recipe), recipe.key)
+            # Whether what is there can be read, `status` says.
+            if key not in seen and not cell_path(results, asked.folder, recipe).is_file():
                 seen.add(key)
                 rows.append((key[0], recipe.title, costs.cost(recipe, runs)))
     return rows

@@ -9,6 +9,7 @@ that record how good the rounded file is are compared with that, earlier ones wi
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import Any
 
 from oversmooth.reproduce.cells import Cell, model_path, read
 from oversmooth.reproduce.provenance import data_hash, file_hash
-from oversmooth.reproduce.table_registry import all_tables
+from oversmooth.reproduce.table_registry import TABLES, all_tables
+from oversmooth.reproduce.tables.base import Table
 from oversmooth.reproduce.tolerances import tested_again, weights_rounded
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine import loop
@@ -79,9 +81,12 @@ def model_of(cell: Cell, results: Path, model: Path | None = None) -> Path:
     if model is not None and not model.is_file():
         raise InputError(f"{model} is no file; name that of the model of {cell['title']}, or leave --model out")
     if not path.is_file():
+        table = TABLES.get(cell.get("table", ""))
+        again = "train it again" if table is None else f"run {_command(table, recipe)} --results again"
+        if table is not None and not table.keeps_models:
+            raise InputError(f"{cell['title']} has no model to test, as {table.home()} keeps none; {again}")
         raise InputError(
-            f"{path} is not there: the model of {cell['title']} was not kept here; get it with oversmooth reproduce "
-            "models --from ARCHIVE, or train it again"
+            f"{path}, the model of {cell['title']}, is not there; take it from an archive (models --from FILE) or {again}"
         )
     own = recipe_of(path)
     if own is None or (differs := own.difference(recipe)) is not None:
@@ -91,6 +96,13 @@ def model_of(cell: Cell, results: Path, model: Path | None = None) -> Path:
     if recorded and model is None and file_hash(path) != recorded:
         raise InputError(f"{path} is not the file that the cell was made with: its hash differs; get it again")
     return path
+
+
+def _command(table: type[Table], recipe: BaseRecipe) -> str:
+    """That makes the cell of a recipe."""
+    cells = ":".join(table().names_of(recipe).values())
+    words = ["oversmooth", "reproduce", *table.home().split("/"), "--cells", cells, "--seeds", str(recipe.seed + 1)]
+    return shlex.join(words)
 
 
 def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, images: int | None = None) -> Verification:

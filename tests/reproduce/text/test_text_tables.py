@@ -140,7 +140,7 @@ def test_text_is_trained_tuned_and_drawn(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(masked.Masked, "quick_base", small)
     monkeypatch.setattr(glue.Glue, "tasks", lambda _self: ["following"])
     given = ("--quick", "--results", tmp_path, "--device", "cpu")
-    assert run(monkeypatch, "reproduce", "text", "glue", *given) == 0
+    assert run(monkeypatch, "reproduce", "text", "glue", *given) == 2
     assert "no model; oversmooth reproduce text masked --cells plain --seeds 1 --quick --results " in (
         capsys.readouterr().err.replace("\n", " ")
     )

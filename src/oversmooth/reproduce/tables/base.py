@@ -52,6 +52,8 @@ class Table(ABC):
     """Whether all its cells are of one data set, which is loaded first; else its `fill` loads what it needs."""
     at_once_allowed: ClassVar[bool] = True
     """Whether several of its cells may run at once."""
+    keeps_models: ClassVar[bool] = True
+    """Whether results/models gets what it trains."""
     progress_unit: ClassVar[str] = ""
     """Where nothing is trained: what progress is counted in."""
 

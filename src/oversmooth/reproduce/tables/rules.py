@@ -73,7 +73,7 @@ class RulesOfTable1(Table):
     def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> Filled:
         """Nothing is trained: models that are there and were not measured yet are."""
         from oversmooth.reproduce.counting_rules import RULES, measure
-        from oversmooth.reproduce.filling import Filled, one_writer
+        from oversmooth.reproduce.filling import NO_MODELS, Filled, one_writer
         from oversmooth.reproduce.provenance import data_hash, file_hash, provenance
         from oversmooth.train.engine.loop import device_named
         from oversmooth.train.engine.saved_model import notes_of
@@ -81,15 +81,21 @@ class RulesOfTable1(Table):
 
         device = device_named(running.device)
         images = splits.test.images[: self.images]
+        lacking = False
         with one_writer(results, running):
             for recipe in missing(recipes, results, self.folder):
                 path = model_path(results, recipe)
                 if not path.is_file():
                     running.on_message(f"{recipe.title}: no model; oversmooth reproduce table2 or depth makes it")
+                    lacking = True
                     continue
                 model, trained = load_vit(path)
                 if (differs := trained.difference(recipe)) is not None:
                     raise InputError(f"{path} is of another recipe: {differs}; remove it")
+
+                accuracy = notes_of(path).get("accuracy")
+                if accuracy is None:
+                    raise InputError(f"{path} does not say how accurate the model was; train it again")
 
                 def told(rule: str, title: str = recipe.title) -> None:
                     if running.on_progress is not None:
@@ -99,7 +105,7 @@ class RulesOfTable1(Table):
                 cell = {
                     "table": self.folder(recipe),
                     "title": recipe.title,
-                    "accuracy": notes_of(path).get("accuracy") or 0.0,
+                    "accuracy": accuracy,
                     "seed": recipe.seed,
                     **measured,
                     "data_sha256": data_hash((images,)),
@@ -109,7 +115,7 @@ class RulesOfTable1(Table):
                     "command": running.command,
                 }
                 write(cell_path(results, self.folder, recipe), cell)
-        return Filled("finished")
+        return Filled(NO_MODELS if lacking else "finished")
 
     def rows(self, kept: Kept) -> Rows:
         head = ["", *TITLES.values(), "HFC/LFC", "cosine", "effective rank", "as predicted", "whose"]

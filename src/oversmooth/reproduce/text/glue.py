@@ -64,6 +64,7 @@ class Glue(Table):
     asks_unknowns = False
     loads_data = False
     at_once_allowed = False
+    keeps_models = False
     cells_help = "Which: a variant (plain), a task (CB), or both (plain:CB); by default all that a small model learns."
 
     pretrained_seed: int = option(0, "Of the pretrained models.")
@@ -110,7 +111,7 @@ class Glue(Table):
 
     def fill(self, recipes: Sequence[Any], _data: Any, results: Path, running: Running) -> Filled:
         """Task by task, each with its model's own tokens; models that are missing are named."""
-        from oversmooth.reproduce.filling import Filled, fill
+        from oversmooth.reproduce.filling import NO_MODELS, Filled, fill
         from oversmooth.train.engine.result import WatchSettings
         from oversmooth.train.tasks.glue.data import load_glue
 
@@ -123,7 +124,7 @@ class Glue(Table):
         for (task, key), same in todo.items():
             left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
             watch = WatchSettings(evaluate=0, monitor=0)  # runs of seconds: looks would take longer than steps
-            short = replace(running, keep_models=False, at_once=1, minutes=left, watch=watch)
+            short = replace(running, keep_models=self.keeps_models, at_once=1, minutes=left, watch=watch)
             path = model_path(results, own[key])
             if not path.is_file():
                 lacking[own[key].title] = variants.name_of(own[key])
@@ -135,7 +136,7 @@ class Glue(Table):
             quick = " --quick" if self.quick else ""
             made = f"oversmooth reproduce text masked --cells {name} --seeds {self.pretrained_seed + 1}{quick}"
             running.on_message(f"{title}: no model; {made} --results {shlex.quote(str(results))} makes it")
-        return Filled("finished")
+        return Filled(NO_MODELS if lacking else "finished")
 
     def rows(self, kept: Kept) -> Rows:
         head = ["", "pretraining", *self.tasks(), "whose"]
