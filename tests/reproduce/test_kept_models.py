@@ -189,7 +189,7 @@ def test_what_cannot_be_verified_says_why(kept, tmp_path):
     with pytest.raises(InputError, match=r"is not there; take it .* or run oversmooth reproduce .* --results again"):
         verify.model_of(cell, tmp_path)
     of_glue = cells.read(next((ROOT / "results/text/glue").glob("*.json")))
-    with pytest.raises(InputError, match=r"text/glue keeps none; run oversmooth reproduce text glue --cells \S+:\S+ --s"):
+    with pytest.raises(InputError, match=r"text/glue keeps none; run oversmooth reproduce text glue --cells \S+:"):
         verify.model_of(of_glue, ROOT / "results")
     with pytest.raises(InputError, match="nowhere is no file; name that of the model of"):
         verify.model_of(cell, kept, tmp_path / "nowhere")

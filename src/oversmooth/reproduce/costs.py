@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oversmooth.reproduce.cells import Cell, read_folder
+from oversmooth.reproduce.cells import read_folder
 from oversmooth.train.engine.recipe import BaseRecipe, read_recipe
 
 _NO_COST = ("seed", "share", "epochs", "warmup", "shape.depth", "share_seed")
@@ -88,4 +88,3 @@ def _leaves(fields: dict[str, Any], before: str = "") -> dict[str, Any]:
 def _folders(results: Path) -> list[Path]:
     """Of cells: table2, and neutreno/language."""
     return sorted({path.parent for path in results.glob("**/*.json") if path.parent.parts[-1:] != ("work",)})
-

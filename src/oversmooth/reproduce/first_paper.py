@@ -9,7 +9,7 @@ larger spread of the two, and at least one point.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -197,20 +197,16 @@ def _text(results: Path) -> list[Line]:
     ]
     for title, table in tables:
         kept = read_kept(table.recipes(), results, table.folder)
-        for name, way in (("smooth", "smooth"), ("sharpen", "sharpen")):
-            forced = f"forced to {way} in all layers, begun near the plain one's weights"
+        for name in ("smooth", "sharpen"):
+            forced = f"forced to {name} in all layers, begun near the plain one's weights"
             claim = f"{title} {forced}: validation perplexity beside the plain model's"
             lines.append(_worse(claim, f"oversmooth reproduce text {table.name}", kept, name))
     return lines
 
 
 def _worse(claim: str, command: str, kept: Kept, name: str) -> Line:
-    mean: Callable[[str], float | None] = lambda which: (  # noqa: E731
-        table_text.mean_and_spread([cell["valid_perplexity"] for cell in cells])[0]
-        if (cells := cells_of(kept, which))
-        else None
-    )
-    forced, plain = mean(name), mean("plain")
-    if forced is None or plain is None:
+    by_name = {which: [cell["valid_perplexity"] for cell in cells_of(kept, which)] for which in (name, "plain")}
+    if not all(by_name.values()):
         return Line(claim, command, MISSING, "worse", MISSING)
+    forced, plain = (table_text.mean_and_spread(values)[0] for values in by_name.values())
     return Line(claim, command, f"{forced:.2f} against {plain:.2f}", "worse", "yes" if forced > plain else "no")

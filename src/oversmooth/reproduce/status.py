@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from oversmooth.reproduce import costs
-from oversmooth.reproduce.cells import Cell, cell_path, read_folder
+from oversmooth.reproduce.cells import cell_path, read_folder
 from oversmooth.reproduce.table_registry import all_tables
 from oversmooth.safety.errors import InputError
 from oversmooth.train.engine import checkpoint
@@ -24,7 +24,16 @@ def status(results: Path, damaged: list[str] | None = None) -> list[tuple[str, .
         for own, cell in sorted(cells, key=lambda pair: (pair[1]["hardware"], pair[0].title)):
             # By today's name, which may say more than when it was run; and what was remarked of it.
             title = ", ".join(filter(None, (own.title, cell.get("remark"))))
-            rows.append((folder.relative_to(results).as_posix(), title, own.describe(cell), *where_and_when(cell)))
+            rows.append(
+                (
+                    folder.relative_to(results).as_posix(),
+                    title,
+                    own.describe(cell),
+                    cell["hardware"],
+                    cell["day"],
+                    own.key,
+                )
+            )
     for folder in sorted(path for path in (results / "work").glob("*") if path.is_dir()):
         try:
             recipe = checkpoint.recipe_of(folder)
@@ -34,10 +43,6 @@ def status(results: Path, damaged: list[str] | None = None) -> list[tuple[str, .
         if recipe is not None:
             rows.append(("on its way", recipe.title, checkpoint.how_far(folder), "–", "–", folder.name))
     return rows
-
-
-def where_and_when(cell: Cell) -> tuple[str, str, str]:
-    return cell["hardware"], cell["day"], read_recipe(cell["recipe"]).key
 
 
 def missing_rows(results: Path, seeds: int = 1) -> list[tuple[str, str, float | None]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from oversmooth.safety.foreign import visible
 
@@ -44,13 +44,29 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean and the standard deviation over seeds (n − 1), which one seed has not."""
+    """The mean and the standard deviation over seeds (n − 1), None for a single seed."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def percent_over_seeds(shares: Sequence[float], digits: int = 2) -> str:
-    """``32.47 ± 0.90 (3)``: in %, with the number of seeds; a dash for none."""
-    if not shares:
+def over_seeds(
+    values: Sequence[float],
+    form: str = ".2f",
+    *,
+    spread_form: str = ".2g",
+    count: Literal["always", "several", "never"] = "never",
+) -> str:
+    """``91.09 ± 0.4 (3)``: mean, spread, and the number of seeds; a dash where there are none.
+
+    count: whether the number stands there always, where there are several, or never.
+    """
+    if not values:
         return "–"
-    mean, spread = mean_and_spread([100 * share for share in shares])
-    return f"{mean:.{digits}f}{'' if spread is None else f' ± {spread:.2f}'} ({len(shares)})"
+    mean, spread = mean_and_spread(values)
+    shown = f"{mean:{form}}" if spread is None else f"{mean:{form}} ± {spread:{spread_form}}"
+    counted = count == "always" or (count == "several" and len(values) > 1)
+    return f"{shown} ({len(values)})" if counted else shown
+
+
+def percent_over_seeds(shares: Sequence[float]) -> str:
+    """``32.47 ± 0.90 (3)``: in %, with the number of seeds; a dash for none."""
+    return over_seeds([100 * share for share in shares], spread_form=".2f", count="always")

@@ -86,7 +86,8 @@ def model_of(cell: Cell, results: Path, model: Path | None = None) -> Path:
         if table is not None and not table.keeps_models:
             raise InputError(f"{cell['title']} has no model to test, as {table.home()} keeps none; {again}")
         raise InputError(
-            f"{path}, the model of {cell['title']}, is not there; take it from an archive (models --from FILE) or {again}"
+            f"{path}, the model of {cell['title']}, is not there; take it from an archive (models --from FILE) or "
+            f"{again}"
         )
     own = recipe_of(path)
     if own is None or (differs := own.difference(recipe)) is not None:

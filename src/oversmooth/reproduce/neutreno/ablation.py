@@ -14,8 +14,9 @@ from typing import Any
 
 from oversmooth.reproduce import table_charts, table_text
 from oversmooth.reproduce.cells import Kept
-from oversmooth.reproduce.neutreno.methods import QUICK_NOTE, SHARE, Methods, accuracies, cells_of, ends
+from oversmooth.reproduce.neutreno.methods import QUICK_NOTE, SHARE, Methods, accuracies, cells_of
 from oversmooth.reproduce.tables.base import Rows, register
+from oversmooth.reproduce.tables.variants import ends
 from oversmooth.train.tasks.images.recipe import PAPER, QUICK, Recipe
 
 STRENGTHS = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)
@@ -51,15 +52,14 @@ class Ablation(Methods):
     def folder(self, recipe: Recipe) -> str:
         if recipe.variant in ("plain", VARIANTS["0.6"]):
             return super().folder(recipe)
-        return f"{self.home()}-quick" if self.quick else self.home()
+        return self.folder_of(Ablation)
 
     def rows(self, kept: Kept) -> Rows:
-        whose = "ours, quick" if self.quick else "ours"
         rows = []
         for name, words in VARIANTS.items():
             title = name if words not in LEARNED.values() else f"learned {name.replace('-', ' ')}, from 0"
             cells = cells_of(kept, words)
-            rows.append([title, accuracies(cells), *ends(cells), whose])
+            rows.append([title, accuracies(cells), *ends(cells), self.whose()])
         return ["λ̃", "accuracy, %", "HFC/LFC, last", "mean |cos|, last", "whose"], rows
 
     def chart(self, kept: Kept) -> Any:
@@ -72,6 +72,3 @@ class Ablation(Methods):
 
     def notes(self) -> list[str]:
         return [QUICK_NOTE] if self.quick else [_NOTE]
-
-    def terminal_note(self) -> str:
-        return QUICK_NOTE if self.quick else _NOTE

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from oversmooth.reproduce.cells import Kept
-from oversmooth.reproduce.neutreno.methods import METHODS, TITLES, Methods, accuracies, cells_of, ends
+from oversmooth.reproduce.neutreno.methods import METHODS, TITLES, Methods, accuracies, cells_of
 from oversmooth.reproduce.tables.base import Rows, register
+from oversmooth.reproduce.tables.variants import ends
 
 
 @register
@@ -32,7 +33,7 @@ class Classification(Methods):
         rows = []
         for name in self.shown:
             cells = cells_of(kept, METHODS[name])
-            rows.append([TITLES[name], accuracies(cells), *ends(cells), "ours, quick" if self.quick else "ours"])
+            rows.append([TITLES[name], accuracies(cells), *ends(cells), self.whose()])
             if not self.quick and name in self.published:
                 rows.append([TITLES[name], f"{self.published[name]:.2f}", "–", "–", "published, ImageNet-1k"])
         return ["", "accuracy, %", "HFC/LFC, last", "mean |cos|, last", "whose"], rows

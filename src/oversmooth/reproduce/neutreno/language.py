@@ -77,7 +77,7 @@ class Language(Table):
                     for split in ("valid", "test")
                 )
                 looks = [cell["smoothing"][-1]["hfc_lfc"][-1] for cell in cells if cell.get("smoothing")]
-                rows.append([title, valid, test, over_seeds(looks, ".3g"), "ours, quick" if self.quick else "ours"])
+                rows.append([title, valid, test, over_seeds(looks, ".3g"), self.whose()])
                 if norm == "post" and not self.quick:
                     rows.append([title, "–", f"{self.published[name]:.2f}", "–", "published, WikiText-103"])
         return ["", "validation", "test", "HFC/LFC, last", "whose"], rows
@@ -97,9 +97,6 @@ class Language(Table):
     def notes(self) -> list[str]:
         return [QUICK_NOTE if self.quick else _NOTE]
 
-    def terminal_note(self) -> str:
-        return QUICK_NOTE if self.quick else _NOTE
-
 
 def _cells(kept: Kept, name: str, norm: str) -> list[Cell]:
     """Over seeds."""
@@ -108,8 +105,4 @@ def _cells(kept: Kept, name: str, norm: str) -> list[Cell]:
 
 def over_seeds(values: Sequence[float | None], form: str = ".2f") -> str:
     """``91.09``, and with several seeds ``91.09 ± 0.4 (3)``; those without the figure are left out."""
-    there = [value for value in values if value is not None]
-    if not there:
-        return "–"
-    mean, spread = table_text.mean_and_spread(there)
-    return f"{mean:{form}}" + ("" if spread is None else f" ± {spread:.2g} ({len(there)})")
+    return table_text.over_seeds([value for value in values if value is not None], form, count="several")

@@ -49,18 +49,15 @@ class LanguageAblation(language.Language):
 
     def folder(self, recipe: Recipe) -> str:
         """`language` has the cells of its two variants."""
-        own = language.Language if recipe.variant in language.VARIANTS.values() else type(self)
-        return f"{own.home()}-quick" if self.quick else own.home()
+        return self.folder_of(language.Language if recipe.variant in language.VARIANTS.values() else type(self))
 
     def rows(self, kept: Kept) -> Rows:
         rows = []
         for name, words in VARIANTS.items():
             cells = [cell for recipe, cell in kept.items() if recipe.variant == words]
             valid, test = ([cell.get(f"{split}_perplexity_sliding") for cell in cells] for split in ("valid", "test"))
-            whose = "ours, quick" if self.quick else "ours"
-            rows.append(
-                [name, *map(language.over_seeds, (valid, test)), language.over_seeds(_ends(cells), ".3g"), whose]
-            )
+            shown = [language.over_seeds(valid), language.over_seeds(test), language.over_seeds(_ends(cells), ".3g")]
+            rows.append([name, *shown, self.whose()])
         return ["λ̃", "validation", "test", "HFC/LFC, last", "whose"], rows
 
     def chart(self, kept: Kept) -> Any:
@@ -74,9 +71,6 @@ class LanguageAblation(language.Language):
 
     def notes(self) -> list[str]:
         return [language.QUICK_NOTE if self.quick else _NOTE]
-
-    def terminal_note(self) -> str:
-        return self.notes()[0]
 
 
 def _ends(cells: list[Cell]) -> list[float]:

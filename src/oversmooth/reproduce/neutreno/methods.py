@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 
 from oversmooth.reproduce import table_charts, table_text
 from oversmooth.reproduce.cells import Cell, Kept
-from oversmooth.reproduce.tables import depth, table2
 from oversmooth.reproduce.tables.base import Rows, Table, register
+from oversmooth.reproduce.tables.table2 import Table2
+from oversmooth.reproduce.tables.variants import ends
 from oversmooth.train.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe
 
 SHARE = 0.1
@@ -85,19 +86,16 @@ class Methods(Table):
 
     def folder(self, recipe: Recipe) -> str:
         """Table 2 has the cells of Dovonon et al.'s variants."""
-        if recipe.variant in VARIANTS:
-            return f"{table2.Table2.name}-quick" if self.quick else table2.Table2.name
-        return f"{Methods.home()}-quick" if self.quick else Methods.home()
+        return self.folder_of(Table2 if recipe.variant in VARIANTS else Methods)
 
     def names_of(self, recipe: Recipe) -> dict[str, str]:
         return {"variant": next((name for name, own in METHODS.items() if own == recipe.variant), recipe.variant)}
 
     def rows(self, kept: Kept) -> Rows:
-        whose = "ours, quick" if self.quick else "ours"
         rows = []
         for name in self.shown:
             cells = cells_of(kept, METHODS[name])
-            rows.append([TITLES[name], accuracies(cells), *ends(cells), whose])
+            rows.append([TITLES[name], accuracies(cells), *ends(cells), self.whose()])
         return ["", "accuracy, %", "HFC/LFC, last", "mean |cos|, last", "whose"], rows
 
     def chart(self, kept: Kept) -> Any:
@@ -105,14 +103,11 @@ class Methods(Table):
         for name in self.shown:
             if cells := cells_of(kept, METHODS[name]):
                 mean, spread = table_text.mean_and_spread([100 * cell["accuracy"] for cell in cells])
-                points.append(table_charts.point(TITLES[name], "ours, quick" if self.quick else "ours", mean, spread))
+                points.append(table_charts.point(TITLES[name], self.whose(), mean, spread))
         return table_charts.bars("10 % of CIFAR-100, mean and spread over seeds", points, "test accuracy, %")
 
     def notes(self) -> list[str]:
         return [QUICK_NOTE] if self.quick else [NOTE]
-
-    def terminal_note(self) -> str:
-        return QUICK_NOTE if self.quick else NOTE
 
 
 def cells_of(kept: Kept, variant: str) -> list[Cell]:
@@ -122,16 +117,3 @@ def cells_of(kept: Kept, variant: str) -> list[Cell]:
 
 def accuracies(cells: Sequence[Cell]) -> str:
     return table_text.percent_over_seeds([cell["accuracy"] for cell in cells])
-
-
-def ends(cells: Sequence[Cell]) -> list[str]:
-    """HFC/LFC and mean |cos| after the last block."""
-    looks = [look for cell in cells if (look := depth.ends(cell)) is not None]
-    return [_over_seeds([look[1] for look in looks]), _over_seeds([look[2] for look in looks])]
-
-
-def _over_seeds(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    mean, spread = table_text.mean_and_spread(values)
-    return f"{mean:.3g}" + ("" if spread is None else f" ± {spread:.2g}")

@@ -87,7 +87,7 @@ class Segmentation(Table):
                 table_text.percent_over_seeds([cell[score] for cell in cells if score in cell])
                 for score in ("miou", "miou_multiscale", "pixel_accuracy")
             ]
-            rows.append([title, *scores, _last(cells), "ours, quick" if self.quick else "ours"])
+            rows.append([title, *scores, _last(cells), self.whose()])
             if not self.quick and name in self.published:
                 rows.append([title, f"{self.published[name]:.2f}", "–", "–", "–", "published, ADE20K"])
         return ["", "mIoU, %", "multi-scale", "pixels right, %", "HFC/LFC, last", "whose"], rows
@@ -103,9 +103,6 @@ class Segmentation(Table):
     def notes(self) -> list[str]:
         return [_QUICK_NOTE if self.quick else _NOTE]
 
-    def terminal_note(self) -> str:
-        return _QUICK_NOTE if self.quick else _NOTE
-
 
 def _cells(kept: Kept, name: str) -> list[Cell]:
     """Over seeds."""
@@ -115,4 +112,4 @@ def _cells(kept: Kept, name: str) -> list[Cell]:
 def _last(cells: Sequence[Cell]) -> str:
     """HFC/LFC of what leaves the encoder's last block."""
     looks = [cell["smoothing"][-1]["hfc_lfc"][-1] for cell in cells if cell.get("smoothing")]
-    return f"{sum(looks) / len(looks):.3g}" if looks else "–"
+    return table_text.over_seeds(looks, ".3g")

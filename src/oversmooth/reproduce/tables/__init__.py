@@ -1,1 +1,1 @@
-"""Tables of trained models, one file each; `registry` finds every one of them."""
+"""Tables of trained models, one file each; `reproduce.table_registry` imports every one of them."""

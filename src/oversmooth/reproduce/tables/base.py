@@ -82,12 +82,20 @@ class Table(ABC):
         return []
 
     def terminal_note(self) -> str:
-        """What is said under the table in the terminal."""
-        return ""
+        """What is said under the table in the terminal: the first of the notes."""
+        return next(iter(self.notes()), "")
+
+    def whose(self) -> str:
+        """What the last column says of our figures."""
+        return "ours, quick" if self.quick else "ours"
 
     def folder(self, recipe: Any) -> str:  # noqa: ARG002 (tables that share cells need it)
         """In which folder of the results the cell is kept; tables that share a cell say the same one."""
-        return f"{self.home()}-quick" if self.quick else self.home()
+        return self.folder_of(type(self))
+
+    def folder_of(self, table: type[Table]) -> str:
+        """Of a table's cells, in this version: full or quick."""
+        return f"{table.home()}-quick" if self.quick else table.home()
 
     @classmethod
     def home(cls) -> str:

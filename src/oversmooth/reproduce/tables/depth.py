@@ -8,7 +8,7 @@ from there and kept there. The paper's figures were not published as numbers, no
 10 % is the default here because 48 blocks cost four times 12, and because the three variants are furthest apart there.
 
 Beside accuracy stands how smooth the tokens end, since that is what more layers are about: HFC/LFC and mean |cos| of
-what leaves the last block, from the log that every run keeps (`train.monitor`: the first 8 test images).
+what leaves the last block, from the log that every run keeps (`train.engine.smoothing`, on the first 8 test images).
 
 What it reached: with 12 blocks what table 2 did at 10 % (33.35, 29.49 and 34.61 %; seeds 0, 1 and 2; an H200; 2 to 6
 minutes a run), with HFC/LFC of 1.74 ± 0.05, 0.22 ± 0.02 and 3.65 ± 0.11 at the end for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
@@ -18,7 +18,6 @@ With 24 blocks, seed 0 alone: 33.85, 28.68 and 33.69 %, and 1.83, 0.126 and 6.55
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,8 +80,8 @@ class Depth(Table):
                 cells = _cells(kept, variant, depth)
                 looks = [look for cell in cells if (look := ends(cell)) is not None]
                 columns = list(zip(*looks, strict=True)) if looks else [()] * 3
-                accuracy = over_seeds([100 * cell["accuracy"] for cell in cells], ".2f")
-                smoothness = [over_seeds(column, ".3g") for column in columns]
+                accuracy = table_text.over_seeds([100 * cell["accuracy"] for cell in cells], ".2f")
+                smoothness = [table_text.over_seeds(column, ".3g") for column in columns]
                 rows.append([self.model_name(variant), str(depth), str(len(cells)), accuracy, *smoothness, whose])
         return _HEAD, rows
 
@@ -128,10 +127,3 @@ def ends(cell: Cell) -> tuple[float, float, float] | None:
 def _cells(kept: Kept, variant: str, depth: int) -> list[Cell]:
     """Over seeds."""
     return [cell for recipe, cell in kept.items() if (recipe.variant, recipe.shape.depth) == (variant, depth)]
-
-
-def over_seeds(values: Sequence[float], form: str) -> str:
-    if not values:
-        return "–"
-    mean, spread = table_text.mean_and_spread(values)
-    return f"{mean:{form}}" + ("" if spread is None else f" ± {spread:.2g}")

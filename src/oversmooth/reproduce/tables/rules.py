@@ -123,7 +123,7 @@ class RulesOfTable1(Table):
         for recipe in self.recipes():
             cell = kept.get(recipe) or next((c for r, c in kept.items() if r.title == recipe.title), None)
             if cell is not None:
-                rows.append([_title(cell), *_row(cell), self._whose()])
+                rows.append([_title(cell), *_row(cell), self.whose()])
         if not self.quick:
             for variant in VARIANTS:
                 name = self.model_name(variant)
@@ -135,17 +135,14 @@ class RulesOfTable1(Table):
         for recipe, cell in kept.items():
             for rule, title in TITLES.items():
                 value = smoothing(cell, rule)
-                points.append(table_charts.point(f"{recipe.label}, {title}", self._whose(), value, None))
+                points.append(table_charts.point(f"{recipe.label}, {title}", self.whose(), value, None))
         return table_charts.bars("smoothing eigenvalue dominates", points, "% of cases")
 
     def notes(self) -> list[str]:
         note = _NOTE.format(images=self.images, few=self.joined)
         return [f"quick: small models, trained for minutes. {note}" if self.quick else note]
 
-    def terminal_note(self) -> str:
-        return self.notes()[0]
-
-    def _whose(self) -> str:
+    def whose(self) -> str:
         if self.quick:
             return "ours, quick"
         return "ours, 10 %" if self.depths else f"ours, {percent(self.share)}"

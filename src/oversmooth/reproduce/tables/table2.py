@@ -58,7 +58,7 @@ class Table2(Table):
         for variant in VARIANTS:
             name = self.model_name(variant)
             ours = [table_text.percent_over_seeds(accuracies(kept, variant, share)) for share in shares]
-            rows.append([name, *ours, self._whose()])
+            rows.append([name, *ours, self.whose()])
             if not self.quick:
                 theirs = [f"{mean:.2f} ± {spread}" for mean, spread in map(self.published[variant].get, shares)]
                 rows.append([name, *theirs, "published"])
@@ -75,7 +75,7 @@ class Table2(Table):
                 name = self.model_name(variant)
                 if ours := accuracies(kept, variant, share):
                     mean, spread = table_text.mean_and_spread([100 * accuracy for accuracy in ours])
-                    points.append(table_charts.point(name, self._whose(), mean, spread))
+                    points.append(table_charts.point(name, self.whose(), mean, spread))
                 if not self.quick:
                     points.append(table_charts.point(name, "published", *self.published[variant][share]))
             panels.append((f"{percent(share)} of the data{', quick' if self.quick else ''}", points))
@@ -89,9 +89,6 @@ class Table2(Table):
 
     def _shares(self) -> list[float]:
         return [QUICK.share] if self.quick else list(SHARES)
-
-    def _whose(self) -> str:
-        return "ours, quick" if self.quick else "ours"
 
 
 def accuracies(kept: Kept, variant: str, share: float) -> list[float]:

@@ -4,10 +4,10 @@
     oversmooth reproduce table3 --share 1                              their corruptions
 
 A figure is the mean over the 15 standard types, which is our reading; intensity 0 is the clean test set. Corruptions
-are made on the spot with the published constants (`train.corruptions` says what differs: random numbers, and textures
-of frost of our own, unless --frost names the official pictures), or read from the official files with --official. The
-published figures are of models that were
-trained with all of the data; models of a smaller share are ours alone, and said to be.
+are made on the spot with the published constants (`train.tasks.images.corruptions` says what differs: random numbers,
+and textures of frost of our own, unless --frost names the official pictures), or read from the official files with
+--official. The published figures are of models that were trained with all of the data; models of a smaller share are
+ours alone, and said to be.
 
 What was reached, on an H200, with models of 10 % of the data, seeds 0, 1 and 2: from intensity 0 to 5 33.33 to 19.77 %
 (ViT-Ti), 29.44 to 17.99 % (ViT-Ti⁺) and 34.61 to 19.71 % (ViT-Ti⁻). Published, with all of the data: 66.78 to 39.17,
@@ -92,7 +92,7 @@ class Table3(Table):
         for variant in VARIANTS:
             name = self.model_name(variant)
             columns = self._by_intensity(kept, variant) or [()] * len(INTENSITIES)
-            rows.append([name, *map(table_text.percent_over_seeds, columns), self._whose()])
+            rows.append([name, *map(table_text.percent_over_seeds, columns), self.whose()])
             if not self.quick:
                 theirs = [f"{mean:.2f} ± {spread}" for mean, spread in self.published[variant]]
                 rows.append([name, *theirs, _PUBLISHED])
@@ -111,11 +111,11 @@ class Table3(Table):
             columns = self._by_intensity(kept, variant)
             for intensity, column in enumerate(columns):
                 mean, spread = table_text.mean_and_spread([100 * accuracy for accuracy in column])
-                ours.append(table_charts.point(name, self._whose(), mean, spread, x=intensity))
+                ours.append(table_charts.point(name, self.whose(), mean, spread, x=intensity))
             if not self.quick and columns:
                 for intensity, figure in enumerate(self.published[variant]):
                     published.append(table_charts.point(name, _PUBLISHED, *figure, x=intensity))
-        panels = [(self._whose(), ours), (_PUBLISHED, published)]
+        panels = [(self.whose(), ours), (_PUBLISHED, published)]
         if self.share == 1 and not self.quick:
             panels = [("100 % of the data", ours + published)]
         return table_charts.lines([(*panel, "test accuracy, %") for panel in panels], "intensity of corruption")
@@ -129,12 +129,15 @@ class Table3(Table):
             note = f"quick: small models, trained for minutes, nothing to compare with published figures. {note}"
         return [f"{note} {_OTHER_WEIGHTS} Corruptions: {self._made()}."]
 
+    def terminal_note(self) -> str:
+        return ""
+
     def _made(self) -> str:
         if self.official is not None:
             return "the official files"
         return f"made on the spot, frost by {'textures of our own' if self.frost is None else 'the official pictures'}"
 
-    def _whose(self) -> str:
+    def whose(self) -> str:
         return "ours, quick" if self.quick else f"ours, {percent(self.share)} of the data"
 
     def _by_intensity(self, kept: Kept, variant: str) -> list[tuple[float, ...]]:

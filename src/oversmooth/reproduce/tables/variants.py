@@ -93,7 +93,7 @@ class VariantTable(Table):
             row = [case.title, table_text.percent_over_seeds([cell["accuracy"] for cell in cells]), *ends(cells)]
             if self.shows_cost:
                 row += [f"{parameters(self.recipe(name)):,}", case.decays, minutes(cells)]
-            rows.append([*row, self._whose()])
+            rows.append([*row, self.whose()])
         return [*head, "whose"], rows
 
     def chart(self, kept: Kept) -> Any:
@@ -101,17 +101,11 @@ class VariantTable(Table):
         for name, case in self.cases().items():
             if cells := self.cells(kept, name):
                 mean, spread = table_text.mean_and_spread([100 * cell["accuracy"] for cell in cells])
-                points.append(table_charts.point(case.title, self._whose(), mean, spread))
+                points.append(table_charts.point(case.title, self.whose(), mean, spread))
         return table_charts.bars(f"{'quick' if self.quick else '10 % of CIFAR-100'}", points, "test accuracy, %")
 
     def notes(self) -> list[str]:
         return [QUICK_NOTE] if self.quick else [NOTE]
-
-    def terminal_note(self) -> str:
-        return self.notes()[0]
-
-    def _whose(self) -> str:
-        return "ours, quick" if self.quick else "ours"
 
 
 def parameters(recipe: Recipe) -> int:
@@ -147,4 +141,4 @@ def minutes(cells: Sequence[Cell]) -> str:
 def ends(cells: Sequence[Cell]) -> list[str]:
     """HFC/LFC and mean |cos| after the last block."""
     looks = [look for cell in cells if (look := depth.ends(cell)) is not None]
-    return [depth.over_seeds([look[1] for look in looks], ".3g"), depth.over_seeds([look[2] for look in looks], ".3g")]
+    return [table_text.over_seeds([look[which] for look in looks], ".3g") for which in (1, 2)]

@@ -143,11 +143,11 @@ class Glue(Table):
         rows: list[list[str]] = []
         for name, title in _titles().items():
             shown = [_shown(scores(kept, name, task)) for task in self.tasks()]
-            rows.append([title, _pretraining(kept, name), *shown, self._whose()])
-        rows.append(["majority", "–", *(_percent(_majority(kept, task)) for task in self.tasks()), self._whose()])
+            rows.append([title, _pretraining(kept, name), *shown, self.whose()])
+        rows.append(["majority", "–", *(_percent(_majority(kept, task)) for task in self.tasks()), self.whose()])
         for name, title in list(_titles().items())[1:]:
             told = [told_apart(scores(kept, name, task), scores(kept, "plain", task)) for task in self.tasks()]
-            rows.append([f"{title}, told apart from plain", "–", *told, self._whose()])
+            rows.append([f"{title}, told apart from plain", "–", *told, self.whose()])
         return head, rows
 
     def chart(self, kept: Kept) -> Any:
@@ -157,10 +157,10 @@ class Glue(Table):
             points = []
             for name, title in _titles().items():
                 if values := scores(kept, name, task):
-                    point = table_charts.point(title, self._whose(), statistics.median(values), None)
+                    point = table_charts.point(title, self.whose(), statistics.median(values), None)
                     points.append({**point, "low": min(values), "high": max(values)})
             if points and not math.isnan(majority := _majority(kept, task)):
-                points.append(table_charts.point("majority", self._whose(), majority, None))
+                points.append(table_charts.point("majority", self.whose(), majority, None))
             if points:
                 panels.append((task, points))
         there = {point["model"] for _, points in panels for point in points}
@@ -173,12 +173,6 @@ class Glue(Table):
         own = {task: _METRICS[TASKS[task].metrics[0]] for task in self.tasks()}
         said = [f"{metric} ({', '.join(t for t in own if own[t] == metric)})" for metric in dict.fromkeys(own.values())]
         return [_NOTE.format(metrics=", ".join(said))]
-
-    def terminal_note(self) -> str:
-        return self.notes()[0]
-
-    def _whose(self) -> str:
-        return "ours, quick" if self.quick else "ours"
 
 
 def _titles() -> dict[str, str]:

@@ -95,7 +95,7 @@ class TextTable(Table):
             cells = cells_of(kept, name)
             valid = over_seeds([cell["valid_perplexity"] for cell in cells])
             test = over_seeds([cell["test_perplexity"] for cell in cells if "test_perplexity" in cell])
-            rows.append([title, valid, test, _trained(cells), *_last(cells), minutes(cells), self._whose()])
+            rows.append([title, valid, test, _trained(cells), *_last(cells), minutes(cells), self.whose()])
         rows.append(["forced either way", "worse than plain", "–", "–", "–", "–", "–", PUBLISHED])
         head = ["", "validation", "test", "training", "HFC/LFC, last", "asymmetry of H, first and last", "minutes"]
         head.append("whose")
@@ -110,7 +110,7 @@ class TextTable(Table):
         for name, title in TITLES.items():
             if cells := cells_of(kept, name):
                 mean, spread = table_text.mean_and_spread([cell["valid_perplexity"] for cell in cells])
-                points.append(table_charts.point(title, self._whose(), mean, spread))
+                points.append(table_charts.point(title, self.whose(), mean, spread))
         return table_charts.bars(f"{self.name}{', quick' if self.quick else ''}", points, "validation perplexity")
 
     def notes(self) -> list[str]:
@@ -118,9 +118,6 @@ class TextTable(Table):
 
     def terminal_note(self) -> str:
         return self.notes()[0].replace(TRAINING, "Perplexity in training, and minutes: with -o TABLE.md. ")
-
-    def _whose(self) -> str:
-        return "ours, quick" if self.quick else "ours"
 
 
 def without(columns: tuple[str, ...], head: Sequence[str], rows: list[list[str]]) -> Rows:
@@ -133,12 +130,9 @@ def cells_of(kept: Kept, name: str) -> list[Cell]:
     return [cell for recipe, cell in kept.items() if name_of(recipe) == name]
 
 
-def over_seeds(values: Sequence[float], form: str = ".2f") -> str:
-    if not values:
-        return "–"
-    mean, spread = table_text.mean_and_spread(values)
-    form = form if mean < 1e6 else ".3g"  # a run that went wrong
-    return f"{mean:{form}}" + ("" if spread is None else f" ± {spread:.2g}") + f" ({len(values)})"
+def over_seeds(values: Sequence[float]) -> str:
+    huge = max(values, default=0) > 1e6  # a run that went wrong
+    return table_text.over_seeds(values, ".3g" if huge else ".2f", count="always")
 
 
 def _trained(cells: Sequence[Cell]) -> str:
@@ -151,8 +145,8 @@ def _last(cells: Sequence[Cell]) -> list[str]:
     looked = [cell["smoothing"] for cell in cells if cell.get("smoothing")]
     ratios = [looks[-1]["hfc_lfc"][-1] for looks in looked]
     ends = [[_mean(looks[end]["asymmetry"]) for looks in looked if "asymmetry" in looks[end]] for end in (0, -1)]
-    shown = [f"{table_text.mean_and_spread(values)[0]:.3f}" if values else "–" for values in ends]
-    return [f"{table_text.mean_and_spread(ratios)[0]:#.3g}" if ratios else "–", " → ".join(shown)]
+    shown = [f"{_mean(values):.3f}" if values else "–" for values in ends]
+    return [f"{_mean(ratios):#.3g}" if ratios else "–", " → ".join(shown)]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -25,6 +25,6 @@ class Wikitext(TextTable):
     quick_base = QUICK
     note = Causal.note
 
-    def folder(self, recipe: object) -> str:
+    def folder(self, _recipe: object) -> str:
         """Quick, it is the same model on the same prose."""
-        return f"{Causal.home()}-quick" if self.quick else super().folder(recipe)
+        return self.folder_of(Causal if self.quick else Wikitext)
