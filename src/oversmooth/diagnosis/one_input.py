@@ -139,7 +139,7 @@ def _picture(image: Tensor) -> Picture:
         size = [max(1, round(side * _MOST_PIXELS / longer)) for side in image.shape[-2:]]
         image = interpolate(image[None], size=size, mode="area")[0]
     pixels = image.expand(3, -1, -1).permute(1, 2, 0)
-    return Picture(width=image.shape[-1], height=image.shape[-2], pixels=_coded(255 * pixels))
+    return Picture(width=image.shape[-1], height=image.shape[-2], pixels=as_bytes(255 * pixels))
 
 
 def _texts(one: Batch | Tensor, tokenizer: Any, n: int) -> list[str]:
@@ -169,7 +169,7 @@ def _similarity(stream: Tensor, groups: _Groups, kept: Tensor) -> str:
     units = normalize(stream.float()[kept.to(stream.device)].nan_to_num(), dim=-1)
     means = groups.means(units.device) @ units  # whose products are means over pairs
     rows, columns = torch.triu_indices(groups.count, groups.count, offset=1)
-    return _coded(127 * (1 + (means @ means.mT).cpu()[rows, columns].clamp(-1, 1)))
+    return as_bytes(127 * (1 + (means @ means.mT).cpu()[rows, columns].clamp(-1, 1)))
 
 
 def _received(A: AttentionOperator | None, groups: _Groups, kept: Tensor) -> tuple[str, float | None]:
@@ -193,8 +193,9 @@ def _received(A: AttentionOperator | None, groups: _Groups, kept: Tensor) -> tup
         columns.append(given.float().mean(1).cpu())
     mean = torch.cat(columns, dim=-1).nan_to_num()
     most = max(float(mean.max()), 1e-12)
-    return _coded(255 * mean / most), float(f"{most:.5g}")
+    return as_bytes(255 * mean / most), float(f"{most:.5g}")
 
 
-def _coded(values: Tensor) -> str:
+def as_bytes(values: Tensor) -> str:
+    """Whole numbers from 0 to 255, a byte each, in base64."""
     return base64.b64encode(values.round().clamp(0, 255).to(torch.uint8).contiguous().numpy().tobytes()).decode()

@@ -37,7 +37,6 @@ def layer_spectrum(
     *,
     inverse_sigma: float | None = None,
     joined: bool = True,
-    heads: bool = True,
     verdicts: bool = False,
 ) -> Spectrum:
     """All spectra of one layer.
@@ -46,14 +45,13 @@ def layer_spectrum(
         layer: whose weights are used.
         inverse_sigma: the mean 1/σ of observed tokens, where the norm stands before the layer.
         joined: whether to compute the spectrum of all heads together.
-        heads: whether to compute the spectrum of each head.
         verdicts: whether to compute what weights alone decide, per head.
     """
     W_V, W_O = layer.W_V, layer.W_O
     # torch has no eigenvalues in half precision; what is stored in it is exact in float32.
     W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
     with about(layer.name):
-        return _spectra(layer, W_V, W_O, inverse_sigma, joined, heads, verdicts)
+        return _spectra(layer, W_V, W_O, inverse_sigma, joined, verdicts)
 
 
 def _spectra(
@@ -62,15 +60,14 @@ def _spectra(
     W_O: Tensor,
     inverse_sigma: float | None,
     joined: bool,
-    heads: bool,
     verdicts: bool,
 ) -> Spectrum:
     variants = {"raw": W_V}
     if layer.norm is not None and layer.norm_position == "pre":
         variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
     keep = layer.keep
-    per_head = {name: head_spectrum(V, W_O) for name, V in variants.items()} if heads else {}
-    by_head = {name: [_eigenvalues(row, keep) for row in per_head.get(name, ())] for name in variants}
+    per_head = {name: head_spectrum(V, W_O) for name, V in variants.items()}
+    by_head = {name: [_eigenvalues(row, keep) for row in rows] for name, rows in per_head.items()}
     together = {
         name: _eigenvalues(_all(V, W_O, layer, centred=name == "folded"), keep, layer.width) if joined else _nothing()
         for name, V in variants.items()
@@ -81,7 +78,7 @@ def _spectra(
         zeros = layer.kv_heads * layer.head_dim < layer.width
         together["observed"] = _scaled(together["folded"], inverse_sigma, keep, floor=abs(keep) if zeros else 0.0)
     raw = together["raw"]
-    decides = verdicts and heads and keep and not why_undecided(layer)
+    decides = verdicts and keep and not why_undecided(layer)
     spectrum = Spectrum(
         negative_share=raw.negative_share,
         mean_real=raw.mean_real,

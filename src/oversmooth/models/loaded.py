@@ -54,7 +54,7 @@ class Loaded:
     processor: Path | None = None
     """Where the files of a hub id's processor are, if it has any."""
     recipe: Any = None
-    """The `train.recipe.Recipe` it was trained with, if `oversmooth train` wrote it."""
+    """The recipe (`train.engine.recipe.BaseRecipe`) it was trained with, if `oversmooth train` wrote it."""
 
     def of_folder(self, folder: Path) -> Loaded:
         """This model, named after the user's directory that it was loaded from."""

@@ -166,7 +166,7 @@ class Alarm:
 
 
 def checked(alarms: Any) -> list[Alarm]:
-    """A list of alarms, refused if it is none."""
+    """The alarms as a list; anything else is refused."""
     if alarms is None or isinstance(alarms, str) or not isinstance(alarms, (Alarm, Iterable)):
         raise InputError(f"alarms is {arguments.shown(alarms)}; give oversmooth.Alarm('cos', above=0.95), or a list")
     given = [alarms] if isinstance(alarms, Alarm) else list(alarms)

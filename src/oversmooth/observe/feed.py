@@ -21,6 +21,11 @@ from oversmooth.safety.untouched import untouched
 Given = Tensor | Mapping[str, Tensor] | Batch
 
 
+def class_count(model: nn.Module) -> int | None:
+    """How many classes a model states that it knows."""
+    return getattr(getattr(model, "config", None), "num_labels", getattr(model, "num_classes", None))
+
+
 class Runner:
     """Calls the model on inputs of any supported form."""
 
@@ -43,8 +48,7 @@ class Runner:
             takes = set()
         # A key cache would be filled and never used.
         self.settings = {USE_CACHE: False} if USE_CACHE in takes else {}
-        # The size of a classifier's output; features of another size are not scores of classes.
-        self.classes = getattr(config, "num_labels", getattr(model, "num_classes", None))
+        self.classes = class_count(model)  # features of another size are not scores of classes
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
         if self.device.type == "meta":

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oversmooth.diagnosis.one_input import as_bytes
 from oversmooth.report.charts.spectra import outermost
 from oversmooth.report.packing import json_in_html
 from oversmooth.safety.foreign import shortened
@@ -114,7 +115,7 @@ def _halve(one: dict[str, Any]) -> None:
         if code:
             received = _numbers(code).reshape(-1, before) @ means.mT
             most = max(float(received.max()), 1e-9)
-            one["received"][block] = _code(255 * received / most)
+            one["received"][block] = as_bytes(255 * received / most)
             if one["received_most"][block] is not None:
                 one["received_most"][block] = float(f"{one['received_most'][block] * most / 255:.5g}")
     texts = [""] * count
@@ -133,15 +134,11 @@ def _paired(code: str, means: Tensor, before: int, after: int) -> str:
     rows, columns = torch.triu_indices(before, before, offset=1)
     cosines[rows, columns] = _numbers(code)
     rows, columns = torch.triu_indices(after, after, offset=1)
-    return _code((means @ (cosines + cosines.mT) @ means.mT)[rows, columns])
+    return as_bytes((means @ (cosines + cosines.mT) @ means.mT)[rows, columns])
 
 
 def _numbers(code: str) -> Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(code)), dtype=torch.uint8).float()
-
-
-def _code(values: Tensor) -> str:
-    return base64.b64encode(values.round().clamp(0, 255).to(torch.uint8).contiguous().numpy().tobytes()).decode()
 
 
 def _without_single_inputs(data: Data) -> None:

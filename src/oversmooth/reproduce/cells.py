@@ -86,7 +86,7 @@ class _Cell(_Always, total=False):
 
 
 _NEEDED = {"rules": ("rules", "notions", "prediction")}
-"""By table: what a cell of it has."""
+"""Keys that a cell must have, by table."""
 
 
 def check_there(results: Path) -> None:

@@ -12,7 +12,8 @@ from oversmooth.reproduce.cells import Folder, cell_path, folder_name, missing, 
 from oversmooth.reproduce.filling import NO_MODELS, Filled, Running, one_writer
 from oversmooth.reproduce.provenance import data_hash, file_hash, provenance
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import fold, steering_of
+from oversmooth.steering import steering_of
+from oversmooth.steering.apply import fold_if_possible
 from oversmooth.train.engine.loop import device_named
 from oversmooth.train.tasks.images.build import load_vit
 from oversmooth.train.tasks.images.corruptions import KINDS
@@ -57,12 +58,7 @@ def corrupt_and_test(
             begin = time.monotonic()
             evaluator = _evaluator(recipe, path, device, evaluator)
             clean = evaluator.accuracy(test.images, test.labels)
-
-            def report(done: int, total: int, corruption: str, title: str = recipe.title) -> None:
-                if running.on_progress is not None:
-                    running.on_progress(title, done, total, corruption)
-
-            by_kind = under_corruption(evaluator, corruptions, kinds=KINDS, on_message=report)
+            by_kind = under_corruption(evaluator, corruptions, kinds=KINDS, on_message=running.told(recipe.title))
             write(
                 cell_path(results, folder, recipe),
                 {
@@ -92,11 +88,7 @@ def _evaluator(recipe: Recipe, path: Path, device: torch.device, before: Evaluat
     model, trained = load_vit(path)
     if (differs := trained.difference(recipe)) is not None:
         raise InputError(f"{path} is of another recipe: {differs}; name the folder with the models of this table")
-    steering = steering_of(model)
-    if steering is not None and not any(method.why_no_fold for method in steering.methods):
-        fold(model)
-        steering = None
-    if steering is None and before is not None and steering_of(before.model) is None:
+    if fold_if_possible(model) and before is not None and steering_of(before.model) is None:
         before.model.load_state_dict(model.state_dict())
         return before
     return Evaluator(recipe, model.to(device), device)

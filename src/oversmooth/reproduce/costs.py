@@ -1,4 +1,4 @@
-"""What a missing cell costs, in minutes, by what its likes took: scaled by steps, blocks and tokens.
+"""Minutes that a missing cell would take, by similar ones that were run: scaled by steps, blocks and tokens.
 
 The likeness is the recipe's: the cell of fewest differences that was measured, and of equals the quickest. Runs that
 shared a device count only where none had it alone, and then by their share. A guess, and said to be: it knows nothing
@@ -42,7 +42,7 @@ def measured(results: Path, hardware: str = "") -> list[Measured]:
 
 
 def cost(recipe: BaseRecipe, runs: Iterable[Measured]) -> float | None:
-    """Minutes that a recipe takes, as far as its likes tell; None where nothing like it was run on these data."""
+    """Minutes that a recipe takes, estimated from similar runs; None where nothing like it was run on these data."""
     # How much there is of other data is not known without loading them.
     alike = [run for run in runs if type(run.recipe) is type(recipe) and _data(run.recipe) == _data(recipe)]
     if not alike:

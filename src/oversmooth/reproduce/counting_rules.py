@@ -34,7 +34,12 @@ _QUIET: dict[str, Any] = dict(ranks=0, depth=0, joined=0)
 
 
 def measure(
-    model: ViT, recipe: Recipe, images: Tensor, *, joined: int, on_rule: Callable[[str], None] = lambda _rule: None
+    model: ViT,
+    recipe: Recipe,
+    images: Tensor,
+    *,
+    joined: int,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> dict[str, Any]:
     """Counts by rule, tokens by depth, and where prediction and measurement agree.
 
@@ -43,7 +48,7 @@ def measure(
         recipe: whose normalisation the images get.
         images: ``(n, c, h, w)`` bytes.
         joined: images whose layers are counted with all heads together, which takes long.
-        on_rule: told which rule is next.
+        progress: told how many rules are done, of how many, and which is next.
     """
     if steering_of(model) is not None:
         fold(model)  # rules on real parts know plain weights alone
@@ -51,17 +56,21 @@ def measure(
     x = augment_of(recipe).to(device).normalise(images.to(device).float())
     batches, few = list(x.split(_BATCH)), list(x[:joined].split(_BATCH))
     counts: dict[str, Sequence[int]] = {}
-    on_rule("heads")
+
+    def next_is(rule: str) -> None:
+        progress(RULES.index(rule), len(RULES), rule)
+
+    next_is("heads")
     whole = diagnose(model, batches, **{**_QUIET, "ranks": len(few) and joined})
     counts["heads"] = shares(whole)
-    on_rule("joined")
+    next_is("joined")
     together = diagnose(model, few, **{**_QUIET, "joined": joined})
     counts["joined"] = shares(together, joined=True)
     others: dict[str, dict[str, Any]] = {"real": {"rule": "real"}, "folded": {"variant": "folded"}}
     for rule, settings in others.items():
-        on_rule(rule)
+        next_is(rule)
         counts[rule] = shares(diagnose(model, batches, **_QUIET, **settings))
-    on_rule("unnormalised")
+    next_is("unnormalised")
     counts["unnormalised"] = unnormalised(model, batches)
     agree, apart = agreement(together.layers[1:])
     return {

@@ -22,7 +22,8 @@ from oversmooth.reproduce.provenance import data_hash, file_hash, provenance
 from oversmooth.reproduce.tolerances import tested_again, weights_rounded
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_file
-from oversmooth.steering import fold, steering_of
+from oversmooth.steering import steering_of
+from oversmooth.steering.apply import fold_if_possible
 from oversmooth.steering.methods.base import Part
 from oversmooth.train.engine import lock, loop
 from oversmooth.train.engine.parallel_runs import Job, run_many
@@ -60,6 +61,15 @@ class Running:
     on_message: Callable[[str], None] = lambda _line: None
     on_progress: Callable[..., None] | None = None
     """A training run's `Progress`; of a table that tests models: which, how much is done, of how much, what is next."""
+
+    def told(self, title: str) -> Callable[[int, int, str], None]:
+        """`on_progress` of one model, if it is asked for."""
+
+        def tell(done: int, total: int, what: str) -> None:
+            if self.on_progress is not None:
+                self.on_progress(title, done, total, what)
+
+        return tell
 
 
 @dataclass(frozen=True)
@@ -238,9 +248,7 @@ def _keep_model(task: Task, result: Result, file: Path, results: Path, device: s
     path = model_path(results, task.recipe)
     model, _ = load_model(file, lambda _recipe: task.plain_model())
     learned = strengths(model)
-    steering = steering_of(model)
-    if steering is not None and not any(method.why_no_fold for method in steering.methods):
-        fold(model)
+    if steering_of(model) is not None and fold_if_possible(model):
         save_model(model, task.recipe, path, notes={**result.scores, "seconds": result.seconds}, more=task.metadata())
         model, _ = load_model(path, lambda _recipe: task.plain_model())
     else:

@@ -100,7 +100,7 @@ def several(value: Any, what: str, remedy: str) -> tuple[float, ...]:
 
 
 def fraction(value: Any, what: str, *, zero: bool = False) -> float:
-    """A number between 0 and 1, which neither is. zero: 0 will do."""
+    """A number strictly between 0 and 1. zero: 0 will do."""
     plain = number(value, what, remedy := "give a number between 0 and 1")
     if not (0 < plain < 1 or (zero and plain == 0)):
         raise InputError(f"{what} is {shown(value)}; {remedy}")
@@ -116,12 +116,12 @@ def whole(value: Any, what: str, *, least: int = 0, most: int | None = None) -> 
     return plain
 
 
-def seed(value: Any, what: str = "seed") -> int:
+def seed(value: Any) -> int:
     """What torch's generators take."""
     remedy = "give a whole number from 0 to 2^63 − 1"
-    plain = _number(value, what, remedy)
+    plain = _number(value, "seed", remedy)
     if not isinstance(plain, int) or not _LEAST_SEED <= plain <= _MOST_SEED:
-        raise InputError(f"{what} is {shown(value)}; {remedy}")
+        raise InputError(f"seed is {shown(value)}; {remedy}")
     return plain
 
 

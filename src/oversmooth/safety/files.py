@@ -153,7 +153,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    """Those that were made for something that did not come to be, the innermost first."""
+    """Remove the directories made for a write that failed, innermost first."""
     with contextlib.suppress(OSError):  # it has something in it
         for folder in folders:
             folder.rmdir()
@@ -335,7 +335,7 @@ def read_json(path: Path, remedy: str, most: int = MOST_JSON) -> Any:
 
 
 def parse_json(text: str | bytes, otherwise: str, remedy: str) -> Any:
-    """The one reader of JSON. otherwise: how the sentence begins where it is none, or none that can be handled."""
+    """The only JSON parser here. otherwise: how the error begins for text that is not JSON, or nested too deeply."""
     try:
         value = json.loads(text)
     except RecursionError:

@@ -19,7 +19,6 @@ _MOST_OF_A_REMEDY = 140
 
 # C0 and C1 controls, marks that turn the direction of what follows, line separators, halves of characters.
 _UNSEEN = "\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-_CONTROL = re.compile(f"[{_UNSEEN}]")
 _CONTROL_WITHIN_LINES = re.compile(f"(?![\\n\\t])[{_UNSEEN}]")
 
 

@@ -27,7 +27,7 @@ _WORDS: dict[Any, str] = {
 
 
 def typed(kind: Any, value: Any, where: str = "") -> Any:
-    """value as this kind; ValueError with its place and what it should be where it is none."""
+    """value as this type; ValueError that says where it is and what was expected otherwise."""
     if kind in _WORDS:
         checked = _checked(_is(kind, value), value, where, _WORDS[kind])
         return float(checked) if kind is float else checked  # 1 and 1.0 are one value, and name one thing

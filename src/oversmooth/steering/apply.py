@@ -214,6 +214,18 @@ def fold(model: nn.Module) -> nn.Module:
     return model
 
 
+def fold_if_possible(model: nn.Module) -> bool:
+    """Fold a model whose steering weights alone can do; whether it is a plain one now.
+
+    Args:
+        model: changed in place, or left as it is.
+    """
+    steering = steering_of(model)
+    if steering is not None and not any(method.why_no_fold for method in steering.methods):
+        fold(model)
+    return steering_of(model) is None
+
+
 def _steered(model: nn.Module) -> tuple[nn.Module, Steering]:
     inside = steered_module(check_is_module(model))
     if inside is None:

@@ -26,7 +26,6 @@ from oversmooth.theory.weights import check_weights, one_per_head
 from oversmooth.theory.words import Words, nested
 
 Verdict = Literal["smooth", "rough", "tie", "undecided"]
-Answer = Literal["holds", "fails", "open"]
 _VERDICTS: tuple[Verdict, ...] = ("rough", "tie", "smooth", "undecided")
 _ROUGH, _TIE, _SMOOTH, _UNDECIDED = range(4)
 TIE = {torch.float64: 1e-7, torch.float32: 1e-5}

@@ -43,10 +43,14 @@ class JoinedHeads:
     def mix(self, Z: Tensor) -> Tensor:
         """``Σ_h (A_h − s_h) Z W_V^h W_O^h`` without centring, ``(items, n, d)``."""
         values = (Z @ self.V).view(-1, self.n, self.heads, self.k).transpose(1, 2)
-        mixed = self.A @ values
+        mixed = self.attend(values)
         if self.shift.any():
             mixed = mixed - self.shift[:, None, None] * values
         return mixed.transpose(1, 2).reshape(-1, self.n, self.heads * self.k) @ self.O
+
+    def attend(self, values: Tensor) -> Tensor:
+        """``A_h V_h`` ``(items, heads, n, k)``."""
+        return self.A @ values
 
     def project(self, v: Tensor) -> Tensor:
         if not self.centred:
@@ -64,13 +68,9 @@ class TransposedHeads(JoinedHeads):
         super().__init__(layer.A, layer.W_O.mT, layer.W_V.mT, layer.shift, centred=layer.centred)
         self.layer = layer
 
-    def mix(self, Z: Tensor) -> Tensor:
-        values = (Z @ self.V).view(-1, self.n, self.heads, self.k).transpose(1, 2)
+    def attend(self, values: Tensor) -> Tensor:
         # Attention as queries and keys has no product with its transpose: each layer in turn is formed as a matrix.
-        mixed = self.A.dense().A.mT @ values
-        if self.shift.any():
-            mixed = mixed - self.shift[:, None, None] * values
-        return mixed.transpose(1, 2).reshape(-1, self.n, self.heads * self.k) @ self.O
+        return self.A.dense().A.mT @ values
 
     def select(self, index: Tensor) -> JoinedHeads:
         return TransposedHeads(self.layer.select(index))

@@ -13,7 +13,7 @@ RECIPE = "recipe"
 
 
 def trained_file(path: Path) -> Path | None:
-    """The file that `saved.save_model` wrote, if this is it, or a run's directory with it."""
+    """The file that `train.engine.saved_model.save_model` wrote: this one, or in this run's folder; None otherwise."""
     file = path / "model.safetensors" if path.is_dir() and not (path / "config.json").is_file() else path
     if file.suffix != ".safetensors" or not file.is_file():
         return None

@@ -3,13 +3,13 @@
 `learn` finds the strengths, `cross_validate` says what they are worth on images they have not seen.
 """
 
+from oversmooth.observe.feed import class_count
 from oversmooth.tuning.cross_validation import (
     Answers,
     Outcome,
     Settings,
     answers_of,
     check_classifier,
-    class_count,
     cross_validate,
     folds_of,
     tune_on_all,

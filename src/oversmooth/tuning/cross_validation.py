@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oversmooth.observe.feed import class_count
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import Method
 from oversmooth.tuning.labelled import Labelled
 from oversmooth.tuning.learning import check_learning, frozen, learn, scores, steered, tune
@@ -134,24 +136,14 @@ def folds_of(images: int, folds: int, seed: int) -> list[Tensor]:
 def check_classifier(model: nn.Module, data: Labelled, name: str) -> None:
     """Refuse a model that does not give one score per class for an image."""
     classes = class_count(model)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            made = scores(model, data, torch.arange(1))
-    finally:
-        model.train(training)
+    with torch.no_grad(), in_eval_mode(model):
+        made = scores(model, data, torch.arange(1))
     shape = tuple(made.shape) if isinstance(made, Tensor) else None
     if shape is None or len(shape) != 2 or shape[1] != classes:
         given = "no array" if shape is None else f"an array of shape {shape}"
         raise InputError(
             f"{name} is no classifier: it gives {given} for one image, not a score per class; give one that is"
         )
-
-
-def class_count(model: nn.Module) -> int | None:
-    """How many classes a model states that it knows."""
-    return getattr(getattr(model, "config", None), "num_labels", getattr(model, "num_classes", None))
 
 
 def answers_of(

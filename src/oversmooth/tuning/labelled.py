@@ -15,6 +15,7 @@ from torch import Tensor
 
 from oversmooth.inputs import Batch
 from oversmooth.models import Loaded
+from oversmooth.observe.feed import class_count
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
 
@@ -91,7 +92,7 @@ def _classes_by_name(loaded: Loaded, source: Path, folders: list[str]) -> dict[s
         return {folder: known[folder] for folder in folders}
     if all(folder.isascii() and folder.isdigit() for folder in folders):
         return {folder: int(folder) for folder in folders}
-    classes = getattr(config, "num_labels", getattr(loaded.model, "num_classes", None))
+    classes = class_count(loaded.model)
     every = sorted(path.name for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
     if classes == len(every):
         return {folder: every.index(folder) for folder in folders}

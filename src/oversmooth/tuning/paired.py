@@ -58,10 +58,7 @@ class Comparison:
     def p_value(self) -> float:
         """Of McNemar's exact test, two-sided: gains and losses are equally likely."""
         changed, fewer = self.gained + self.lost, min(self.gained, self.lost)
-        term = total = 1
-        for k in range(1, fewer + 1):  # whole numbers: no rounding until the end
-            term = term * (changed - k + 1) // k
-            total += term
+        total = sum(math.comb(changed, k) for k in range(fewer + 1))  # whole numbers: no rounding until the end
         return min(1.0, 2 * total / 2**changed)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -21,11 +21,11 @@ from torch import nn
 from oversmooth.models import Loaded
 from oversmooth.report import tuning as report
 from oversmooth.reproduce import table_text
+from oversmooth.reproduce.cells import write
 from oversmooth.reproduce.filling import Running, one_writer
 from oversmooth.reproduce.provenance import provenance
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import data_folder, read_json, whole_file
-from oversmooth.safety.foreign import json_text
+from oversmooth.safety.files import data_folder, read_json
 from oversmooth.safety.typed import typed
 from oversmooth.steering import Method
 from oversmooth.tuning import Answers, Labelled, Outcome, Settings, cross_validate, untouched
@@ -115,14 +115,6 @@ def measure(
     loaded: Loaded, data: Labelled, methods: Sequence[Method], settings: Settings, results: Path, running: Running
 ) -> list[Cell]:
     """The cells of these methods, of which those that are there are not run again."""
-
-    def told(title: str) -> Callable[[int, int, str], None]:
-        def tell(done: int, total: int, what: str) -> None:
-            if running.on_progress is not None:
-                running.on_progress(title, done, total, what)
-
-        return tell
-
     digests = digest(loaded.model, data)
     cells: list[Cell] = []
     before: Answers | None = None
@@ -132,11 +124,10 @@ def measure(
             cell = read(path)
             if cell is None:
                 if before is None:
-                    before = untouched(loaded.model, data, settings, told(loaded.name))
-                outcome = cross_validate(loaded.model, method, data, before, settings, told(str(method)))
+                    before = untouched(loaded.model, data, settings, running.told(loaded.name))
+                outcome = cross_validate(loaded.model, method, data, before, settings, running.told(str(method)))
                 cell = _cell(loaded, data, outcome, settings, digests, running)
-                with whole_file(path) as temporary:
-                    temporary.write_text(json_text(cell, indent=1) + "\n", encoding="utf-8")
+                write(path, cell)
                 running.on_message(f"{method}: {100 * cell['accuracy']['difference']:+.1f} points")
             cells.append(cell)
     return cells

@@ -45,7 +45,7 @@ _TIMES = tuple(i / 8 for i in range(1, 9))
 
 @dataclass(frozen=True)
 class LayerEnergy:
-    """Of one layer, means over inputs and heads; None where no symmetric kernel is thinkable."""
+    """Means over inputs and heads of one layer; None for causal attention, which has no symmetric kernel."""
 
     model: str
     depth: int

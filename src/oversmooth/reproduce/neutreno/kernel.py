@@ -36,7 +36,7 @@ CAUSAL = "causal: never symmetric"
 
 @dataclass(frozen=True)
 class LayerKernel:
-    """Of one layer, means over inputs and heads; None where no symmetric kernel is thinkable."""
+    """Means over inputs and heads of one layer; None for causal attention, which has no symmetric kernel."""
 
     model: str
     depth: int
@@ -78,7 +78,7 @@ def one_by_one(run: Runner, inputs: Inputs) -> Iterator[Batch | Tensor]:
     """The inputs, which come one per batch.
 
     Raises:
-        InputError: there were more than batches: the others would be left out.
+        InputError: a batch held more than one input, of which all but the first would be left out.
     """
     batches = 0
     for batches, batch in enumerate(run.batches(inputs), 1):  # noqa: B007

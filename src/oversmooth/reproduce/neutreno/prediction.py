@@ -47,7 +47,6 @@ from oversmooth.train.tasks.language.data import Text
 from oversmooth.train.tasks.registry import load_data, load_trained
 
 FOLDER = "neutreno/prediction"
-INPUTS = 32
 SEEDS = 10
 """Of the ablation's cells: those below are looked for."""
 _TRIED = tuple(sorted({*HUNDREDTHS, *STRENGTHS}))

@@ -12,7 +12,6 @@ What was reached is in docs/neutreno.md.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +22,10 @@ import torch
 
 from oversmooth.reproduce.cells import Cell, cell_path, read, write
 from oversmooth.reproduce.filling import Running, one_writer
-from oversmooth.reproduce.provenance import provenance
+from oversmooth.reproduce.provenance import file_hash, provenance
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.typed import typed
-from oversmooth.steering import fold, steering_of
+from oversmooth.steering.apply import fold_if_possible
 from oversmooth.train.engine.loop import device_named
 from oversmooth.train.model_file import trained_file
 from oversmooth.train.tasks.images.attacks import ATTACKS, STEPS, shown_radius, under_attack
@@ -121,7 +120,7 @@ def named(paths: Sequence[Path], load: Callable[[Path], tuple[Any, Any]] = load_
         _, recipe = load(file)
         if recipe.key in models:
             raise InputError(f"{models[recipe.key].path} and {file} are of one recipe, {recipe.key}; name one of them")
-        models[recipe.key] = Trained(file, recipe, hashlib.sha256(file.read_bytes()).hexdigest()[:16])
+        models[recipe.key] = Trained(file, recipe, file_hash(file)[:16])
     if not models:
         raise InputError("no trained model was named; give --trained with a file that oversmooth train wrote")
     return list(models.values())
@@ -173,7 +172,7 @@ def _kept(model: Trained, results: Path, settings: Settings, images: int) -> Cel
 
 
 def _lacking(cell: Cell, settings: Settings) -> list[tuple[str, float]]:
-    """Attacks and radii that a cell has not."""
+    """Attacks and radii missing from a cell."""
     pairs = [(attack, radius) for attack in ATTACKS for radius in settings.radii]
     return [(attack, radius) for attack, radius in pairs if shown_radius(radius) not in cell["attacks"][attack]]
 
@@ -192,15 +191,8 @@ def _run(
     network = _folded(model.path).to(device)
     normalise = _of_pixels(recipe, device)
 
-    def report(part: str) -> Callable[[int, int, str], None]:
-        def tell(done: int, total: int, what: str) -> None:
-            if running.on_progress is not None:
-                running.on_progress(f"{recipe.title}: {part}", done, total, what)
-
-        return tell
-
     def attacked(attack: str, radii: Sequence[float]) -> dict[float, float]:
-        tell = report(attack.upper())
+        tell = running.told(f"{recipe.title}: {attack.upper()}")
         tell(0, len(radii) * len(test), f"ε {shown_radius(radii[0])}")  # the first batch may take minutes
         return under_attack(
             network,
@@ -216,9 +208,8 @@ def _run(
 
     if cell is None:
         evaluator = Evaluator(recipe, network, device)
-        by_kind = under_corruption(
-            evaluator, corruptions, kinds=KINDS, severities=settings.severities, on_message=report("corruptions")
-        )
+        tell = running.told(f"{recipe.title}: corruptions")
+        by_kind = under_corruption(evaluator, corruptions, kinds=KINDS, severities=settings.severities, on_message=tell)
         cell = {
             "table": settings.folder,
             "title": recipe.title,
@@ -242,9 +233,7 @@ def _run(
 def _folded(path: Path) -> ViT:
     """The model, as plain weights where its steering allows: the same function, quicker."""
     model, _ = load_vit(path)
-    steering = steering_of(model)
-    if steering is not None and not any(method.why_no_fold for method in steering.methods):
-        fold(model)
+    fold_if_possible(model)
     return model
 
 

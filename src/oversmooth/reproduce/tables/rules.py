@@ -72,7 +72,7 @@ class RulesOfTable1(Table):
 
     def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> Filled:
         """Nothing is trained: models that are there and were not measured yet are."""
-        from oversmooth.reproduce.counting_rules import RULES, measure
+        from oversmooth.reproduce.counting_rules import measure
         from oversmooth.reproduce.filling import NO_MODELS, Filled, one_writer
         from oversmooth.reproduce.provenance import data_hash, file_hash, provenance
         from oversmooth.train.engine.loop import device_named
@@ -96,12 +96,8 @@ class RulesOfTable1(Table):
                 accuracy = notes_of(path).get("accuracy")
                 if accuracy is None:
                     raise InputError(f"{path} does not say how accurate the model was; train it again")
-
-                def told(rule: str, title: str = recipe.title) -> None:
-                    if running.on_progress is not None:
-                        running.on_progress(title, RULES.index(rule), len(RULES), rule)
-
-                measured = measure(model.to(device), recipe, images, joined=min(self.joined, len(images)), on_rule=told)
+                joined, progress = min(self.joined, len(images)), running.told(recipe.title)
+                measured = measure(model.to(device), recipe, images, joined=joined, progress=progress)
                 cell = {
                     "table": self.folder(recipe),
                     "title": recipe.title,

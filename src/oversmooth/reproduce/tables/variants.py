@@ -117,10 +117,10 @@ def parameters(recipe: Recipe) -> int:
         return recipe.parameters
     width, blocks = recipe.shape.width, recipe.shape.depth
     if recipe.layers != "all":
-        from oversmooth.train.engine.recipe import steered_layers
+        from oversmooth.steering.layer_names import layers_named
 
         words = {"first half": blocks // 2, "last half": blocks - blocks // 2}
-        named = steered_layers(recipe.layers)
+        named = layers_named(recipe.layers)
         blocks = words[named.replace("-", " ")] if isinstance(named, str) else len(set(named))
     rotated = getattr(constrained[0], "orthogonal", "qr") != "qr"
     free = width * (width - 1) // 2 if rotated else width**2

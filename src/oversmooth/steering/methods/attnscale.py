@@ -1,4 +1,4 @@
-"""AttnScale: ``A' = J + (1 + w)(A − J)``, J all 1/n: the part of attention that is no mean, amplified."""
+"""AttnScale: ``A' = J + (1 + w)(A − J)``, J all 1/n: the part of attention that is not uniform, amplified."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
+    PartWithStrength,
     Place,
     mean_over_tokens,
-    number_or_parameter,
     one_per_head,
     register,
     repeat_heads,
@@ -26,7 +26,7 @@ from oversmooth.theory.radii import AttentionChange
 @register
 @dataclass(frozen=True)
 class AttnScale(MethodWithStrength):
-    """Amplifies the part of attention that is no mean, with one w per head.
+    """Amplifies the part of attention that is not uniform, with one w per head.
 
     Args:
         strength: w; 0 as published.
@@ -40,15 +40,10 @@ class AttnScale(MethodWithStrength):
     why_no_fold: ClassVar[str] = "taking away the mean of the values over tokens"
 
     def part(self, layer: AttentionLayer) -> Part:
-        return _AttnScale(self, layer.heads)
+        return _AttnScale(self, layer.heads, size=layer.heads)
 
 
-class _AttnScale(Part):
-    def __init__(self, method: AttnScale, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        number_or_parameter(self, "strength", method.strength, heads, method.learned)
-
+class _AttnScale(PartWithStrength):
     def forward(self, U: Tensor, V: Tensor, _V0: Tensor | None, mask: Tensor | None) -> Tensor:
         """``(1 + w) A V − w mean(V)``; U = A V ``(..., n, heads, k)``, V ``(..., n, kv_heads, k)``."""
         mean = repeat_heads(mean_over_tokens(V, mask, -3), self.heads)

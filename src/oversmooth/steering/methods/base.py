@@ -72,6 +72,21 @@ class Part(nn.Module):
         return None
 
 
+class PartWithStrength(Part):
+    """A part of a `MethodWithStrength`: a number, or learned, one for all heads or one for each.
+
+    Args:
+        method: whose strength it starts from.
+        heads: of the layer.
+        size: how many strengths are learned, 1 or one for each head.
+    """
+
+    def __init__(self, method: MethodWithStrength, heads: int, size: int) -> None:
+        super().__init__()
+        self.heads = heads
+        number_or_parameter(self, "strength", method.strength, size, method.learned)
+
+
 class Method:
     """A way of steering; subclasses are frozen dataclasses of settings."""
 
@@ -176,11 +191,6 @@ def check_number(name: str, value: float, low: float = -math.inf, high: float = 
     arguments.number(value, name)
     if not low <= value <= high:
         raise InputError(f"{name} is {value}; give a number from {low:g} to {high:g}")
-
-
-def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{name} is {arguments.shown(value)}; choose {' or '.join(map(repr, choices))}")
 
 
 def number_or_parameter(part: nn.Module, name: str, value: float, size: int, learned: bool) -> None:

@@ -12,9 +12,9 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
+    PartWithStrength,
     Place,
     mean_over_tokens,
-    number_or_parameter,
     one_per_head,
     register,
     repeat_heads,
@@ -40,15 +40,10 @@ class Centred(MethodWithStrength):
     why_no_fold: ClassVar[str] = "taking away the mean of the values over tokens"
 
     def part(self, layer: AttentionLayer) -> Part:
-        return _Centred(self, layer.heads)
+        return _Centred(self, layer.heads, size=layer.heads)
 
 
-class _Centred(Part):
-    def __init__(self, method: Centred, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        number_or_parameter(self, "strength", method.strength, heads, method.learned)
-
+class _Centred(PartWithStrength):
     def forward(self, U: Tensor, V: Tensor, _V0: Tensor | None, mask: Tensor | None) -> Tensor:
         """U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
         return U - scaled(self.strength, repeat_heads(mean_over_tokens(V, mask, -3), self.heads), 1)

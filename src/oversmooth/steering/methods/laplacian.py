@@ -12,8 +12,8 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
+    PartWithStrength,
     Place,
-    number_or_parameter,
     one_per_head,
     register,
     repeat_heads,
@@ -38,15 +38,10 @@ class Laplacian(MethodWithStrength):
     why_no_fold: ClassVar[str] = "taking a token's own value away from what attention mixes"
 
     def part(self, layer: AttentionLayer) -> Part:
-        return _Laplacian(self, layer.heads)
+        return _Laplacian(self, layer.heads, size=layer.heads)
 
 
-class _Laplacian(Part):
-    def __init__(self, method: Laplacian, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        number_or_parameter(self, "strength", method.strength, heads, method.learned)
-
+class _Laplacian(PartWithStrength):
     def forward(self, U: Tensor, V: Tensor, _V0: Tensor | None, _mask: Tensor | None) -> Tensor:
         """U ``(..., n, heads, k)``; V ``(..., n, kv_heads, k)``."""
         return U - scaled(self.strength, repeat_heads(V, self.heads), 1)

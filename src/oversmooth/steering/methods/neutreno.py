@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.safety import arguments
 from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
+    PartWithStrength,
     Place,
-    check_choice,
-    number_or_parameter,
     one_per_head,
     register,
     repeat_heads,
@@ -43,19 +43,14 @@ class NeuTRENO(MethodWithStrength):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("per", self.per, ("layer", "head"))
+        arguments.choice(self.per, "per", ("layer", "head"))
 
     def part(self, layer: AttentionLayer) -> Part:
-        return _NeuTRENO(self, layer.heads)
+        return _NeuTRENO(self, layer.heads, size=layer.heads if self.per == "head" else 1)
 
 
-class _NeuTRENO(Part):
+class _NeuTRENO(PartWithStrength):
     needs_first_values = True
-
-    def __init__(self, method: NeuTRENO, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        number_or_parameter(self, "strength", method.strength, heads if method.per == "head" else 1, method.learned)
 
     def forward(self, U: Tensor, V: Tensor, V0: Tensor, _mask: Tensor | None) -> Tensor:
         """U ``(..., n, heads, k)``; V and V⁰ ``(..., n, kv_heads, k)``."""

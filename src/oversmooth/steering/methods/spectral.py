@@ -18,7 +18,7 @@ from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.methods import orthogonal
-from oversmooth.steering.methods.base import Method, Place, check_choice, register
+from oversmooth.steering.methods.base import Method, Place, register
 
 Mode = Literal["sharpen", "smooth"]
 # V of the general form is refused from this condition number on: float32 weights have lost half their digits there. Its
@@ -68,12 +68,12 @@ class Spectral(Method):
     why_no_fold: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        check_choice("mode", self.mode, ("sharpen", "smooth"))
-        check_choice("form", self.form, ("symmetric", "general"))
-        check_choice("signs", self.signs, ("one", "fixed", "free"))
-        check_choice("orthogonal", self.orthogonal, orthogonal.MAPS)
-        check_choice("wiring", self.wiring, ("paper", "code"))
-        check_choice("start", self.start, ("warm", "cold"))
+        arguments.choice(self.mode, "mode", ("sharpen", "smooth"))
+        arguments.choice(self.form, "form", ("symmetric", "general"))
+        arguments.choice(self.signs, "signs", ("one", "fixed", "free"))
+        arguments.choice(self.orthogonal, "orthogonal", orthogonal.MAPS)
+        arguments.choice(self.wiring, "wiring", ("paper", "code"))
+        arguments.choice(self.start, "start", ("warm", "cold"))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed!r}; give a whole number from 0 to 2^63 − 1")
         arguments.flag(self.bounded, "bounded")

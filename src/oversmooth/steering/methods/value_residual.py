@@ -12,8 +12,8 @@ from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.steering.methods.base import (
     MethodWithStrength,
     Part,
+    PartWithStrength,
     Place,
-    number_or_parameter,
     one_per_head,
     register,
     scaled,
@@ -38,16 +38,11 @@ class ValueResidual(MethodWithStrength):
     why_no_fold: ClassVar[str] = "adding the first layer's values in later layers"
 
     def part(self, layer: AttentionLayer) -> Part:
-        return _ValueResidual(self, layer.heads)
+        return _ValueResidual(self, layer.heads, size=1)
 
 
-class _ValueResidual(Part):
+class _ValueResidual(PartWithStrength):
     needs_first_values = True
-
-    def __init__(self, method: ValueResidual, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        number_or_parameter(self, "strength", method.strength, 1, method.learned)
 
     def forward(self, V: Tensor, V0: Tensor) -> Tensor:
         """Both ``(..., n, kv_heads, k)``."""

@@ -118,8 +118,6 @@ def save(folder: Path, recipe: BaseRecipe, arrays: dict[str, Tensor], facts: Fac
         for named, part in zip(pieces, parts, strict=True):
             _write(temporary / named["name"], part)
         _write(temporary / MANIFEST, json.dumps({**body, "sha256": _sum(body)}, indent=1, ensure_ascii=False).encode())
-        _sync(temporary)
-    _sync(path.parent)  # the rename, before anything older goes
     for old in _all(folder)[_KEPT:]:
         _remove(old)
     return path
@@ -307,10 +305,7 @@ def _sum(body: dict[str, Any]) -> str:
 
 
 def _write(path: Path, data: bytes | memoryview) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())  # a rename may outlive a power cut that the bytes do not
+    path.write_bytes(data)
 
 
 def _sync(folder: Path) -> None:

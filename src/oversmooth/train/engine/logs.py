@@ -16,7 +16,7 @@ from oversmooth.train.engine.checkpoint import Retry
 
 EPOCHS, SMOOTHING, MACHINES = "log.jsonl", "smoothing.jsonl", "machines.jsonl"
 """A line per epoch, and one each time a run went back or found a checkpoint damaged; a line each time smoothing was
-looked at; a line for each process that took the run a way: from which step, and on what.
+looked at; a line for each process that advanced the run: from which step, and on what.
 """
 _BEGIN = tuple(f'{{"{key}"'.encode() for key in ("epoch", "retry", "damaged", "step", "from_step"))
 """How their lines begin."""

@@ -279,7 +279,7 @@ def methods_of(variant: str, **spectral: Any) -> list[Method]:
 
 
 def check_layers(layers: str, depth: int) -> None:
-    """Refuse layers that a model of this depth has not."""
+    """Refuse layers that a model of this depth does not have."""
     if layers.replace("-", " ") in LAYER_WORDS:  # before torch is needed
         return
     from oversmooth.steering.layer_names import layers_named
@@ -290,13 +290,6 @@ def check_layers(layers: str, depth: int) -> None:
     for index in wanted:
         if not -depth <= index < depth:
             raise InputError(f"layers is {layers!r} and the model has the layers 0 to {depth - 1}; give some of them")
-
-
-def steered_layers(layers: str) -> Any:
-    """As `steer` takes them."""
-    from oversmooth.steering.layer_names import layers_named
-
-    return layers_named(layers)
 
 
 def _leaves(fields: dict[str, Any], before: str = "") -> dict[str, Any]:

@@ -8,7 +8,6 @@ settings of each stand by its name, and `load_model` alone reads them.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,8 +73,6 @@ def write_arrays(path: Path, arrays: dict[str, Tensor], metadata: dict[str, str]
         with whole_file(path) as temporary, temporary.open("wb") as file:
             # Not safetensors' own writer, whose error for a full disk has no number.
             file.write(safetensors.torch.save(arrays, metadata))
-            file.flush()
-            os.fsync(file.fileno())  # a rename may outlive a power cut that the bytes do not
     except InputError as error:
         cause = error.__cause__
         why = getattr(cause, "strerror", None) or str(cause or error)

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.safety.randomness import seeded
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import steer
+from oversmooth.steering.layer_names import layers_named
 from oversmooth.train.engine.ranks import Ranks
-from oversmooth.train.engine.recipe import Scores, steered_layers
+from oversmooth.train.engine.recipe import Scores
 from oversmooth.train.engine.saved_model import load_model
 from oversmooth.train.engine.task import Batch, Forward, Probe, Task
 from oversmooth.train.tasks.glue import metrics
@@ -58,7 +60,7 @@ class GlueTask(Task):
             pretrained, _ = load_model(self.given.pretrained, lambda _own: LanguageModel(recipe.shape))
             model.encoder.load_state_dict(pretrained.state_dict())
             if methods := recipe.methods():
-                steer(model.encoder, methods, steered_layers(recipe.layers))
+                steer(model.encoder, methods, layers_named(recipe.layers))
         return model
 
     def check_memory(self, device: torch.device) -> None:
@@ -116,13 +118,12 @@ class GlueEvaluation:
 
     @torch.no_grad()
     def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one set, tested alike at all times)
-        training, answers = self.model.training, []
-        self.model.eval()
-        for ids, lengths in zip(self.dev.ids.split(_AT_ONCE), self.dev.lengths.split(_AT_ONCE), strict=True):
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
+        answers = []
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type))
+        with in_eval_mode(self.model), autocast:
+            for ids, lengths in zip(self.dev.ids.split(_AT_ONCE), self.dev.lengths.split(_AT_ONCE), strict=True):
                 part = self.model(ids.to(self.device, torch.int64), lengths.to(self.device, torch.int64))
-            answers.append(part.float().cpu())
-        self.model.train(training)
+                answers.append(part.float().cpu())
         found = torch.cat(answers)
         numbers = found[:, 0].tolist() if TASKS[self.recipe.data].kind == "number" else found.argmax(1).tolist()
         return scored(self.recipe.data, numbers, self.dev)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.train.engine.recipe import Scores
 from oversmooth.train.tasks.imagenet.data import Pictures
 from oversmooth.train.tasks.imagenet.recipe import Recipe
@@ -28,15 +29,11 @@ class Accuracy:
     def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
         average: dict[str, Tensor] | None = getattr(self.model, "average", None)
         right = torch.zeros(2, dtype=torch.int64, device=self.device)
-        training = self.model.training
-        self.model.eval()
-        try:
+        with in_eval_mode(self.model):
             for images, labels in self._chunks():
                 right[0] += (self._logits(images).argmax(1) == labels).sum()
                 if average is not None:
                     right[1] += (self._logits(images, average).argmax(1) == labels).sum()
-        finally:
-            self.model.train(training)
         plain, averaged = (right.double() / len(self.pictures)).tolist()
         return {"accuracy": plain} if average is None else {"accuracy": plain, "accuracy_ema": averaged}
 

@@ -9,7 +9,8 @@ from torch import nn
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.randomness import seeded
 from oversmooth.steering import fold, steer
-from oversmooth.train.engine.recipe import BaseRecipe, steered_layers
+from oversmooth.steering.layer_names import layers_named
+from oversmooth.train.engine.recipe import BaseRecipe
 from oversmooth.train.engine.saved_model import load_model
 from oversmooth.train.tasks.images.augment import Augment
 from oversmooth.train.tasks.images.recipe import Recipe
@@ -26,7 +27,7 @@ def model_of(recipe: Recipe) -> ViT:
                     module.reset_parameters()
         methods = recipe.methods()
         if methods:
-            steer(model, methods, steered_layers(recipe.layers))
+            steer(model, methods, layers_named(recipe.layers))
             if recipe.freed:
                 fold(model)
         if not recipe.output_bias and recipe.variant in ("smooth", "sharpen"):

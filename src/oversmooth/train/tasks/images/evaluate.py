@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from oversmooth.inputs.preprocessing import LUMA
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.train import cuda_graphs
 from oversmooth.train.tasks.images.build import augment_of
 from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES, corrupt, read_frost, read_official
@@ -50,10 +51,8 @@ class Evaluator:
                 self.batch, shape.channels, shape.image, shape.image, dtype=torch.uint8, device=device
             )
             self.answers = torch.zeros(self.batch, dtype=torch.int64, device=device)
-            training = model.training
-            model.eval()
-            self._replay = cuda_graphs.captured(lambda: self.answers.copy_(self._classes(self.images)))
-            model.train(training)
+            with in_eval_mode(model):
+                self._replay = cuda_graphs.captured(lambda: self.answers.copy_(self._classes(self.images)))
 
     @torch.no_grad()
     def _classes(self, images: Tensor) -> Tensor:
@@ -64,16 +63,14 @@ class Evaluator:
     def predicted(self, images: Tensor) -> Tensor:
         """``(n, c, h, w) uint8 -> (n,) int64``, on the evaluator's device."""
         out = []
-        training = self.model.training
-        self.model.eval()
-        for part in images.split(self.batch):
-            if self._replay is None:
-                out.append(self._classes(part.to(self.device)))
-            else:
-                self.images[: len(part)].copy_(part)
-                self._replay()
-                out.append(self.answers[: len(part)].clone())
-        self.model.train(training)
+        with in_eval_mode(self.model):
+            for part in images.split(self.batch):
+                if self._replay is None:
+                    out.append(self._classes(part.to(self.device)))
+                else:
+                    self.images[: len(part)].copy_(part)
+                    self._replay()
+                    out.append(self.answers[: len(part)].clone())
         return torch.cat(out)
 
     def accuracy(self, images: Tensor, labels: Tensor) -> float:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.train.engine.recipe import Scores
 from oversmooth.train.tasks.language.masking import hide
 from oversmooth.train.tasks.language.model import IGNORED
@@ -32,19 +33,17 @@ class Perplexity:
     def __call__(self, tokens: Tensor, stride: int) -> float:
         """tokens ``(n,)``; stride: by how much windows slide, at most their length."""
         length, predictions = self.recipe.shape.length, len(tokens) - 1
-        training = self.model.training
-        self.model.eval()
         tokens = tokens.to(self.device, torch.int64)
         first = min(length, predictions)
-        total = self._losses(tokens[None, : first + 1], first).sum()
         ends = torch.tensor(range(first + stride, predictions + 1, stride), dtype=torch.int64, device=self.device)
-        for some in ends.split(windows_at_once(self.recipe, self.device, stride)):
-            rows = some[:, None] + torch.arange(-length, 1, device=self.device)
-            total += self._losses(tokens[rows], stride).sum()
-        done = first + stride * len(ends)
-        if left := predictions - done:  # less than a stride
-            total += self._losses(tokens[None, -length - 1 :], left).sum()
-        self.model.train(training)
+        with in_eval_mode(self.model):
+            total = self._losses(tokens[None, : first + 1], first).sum()
+            for some in ends.split(windows_at_once(self.recipe, self.device, stride)):
+                rows = some[:, None] + torch.arange(-length, 1, device=self.device)
+                total += self._losses(tokens[rows], stride).sum()
+            done = first + stride * len(ends)
+            if left := predictions - done:  # less than a stride
+                total += self._losses(tokens[None, -length - 1 :], left).sum()
         return math.exp(min(float(total) / predictions, 700.0))
 
     def _losses(self, rows: Tensor, last: int) -> Tensor:
@@ -100,21 +99,19 @@ class MaskedEvaluation:
 
     @torch.no_grad()
     def _perplexity(self, tokens: Tensor) -> float:
-        shape, training = self.recipe.shape, self.model.training
-        self.model.eval()
+        shape = self.recipe.shape
         length = min(shape.length, len(tokens))
         rows = tokens[: len(tokens) // length * length].view(-1, length).to(torch.int64)
         generator = torch.Generator().manual_seed(_MASKS)
         kinds, fillers = torch.rand((2, *rows.shape), generator=generator)
         ids, targets = hide(rows, kinds, fillers, self.recipe.masked, self.mask, shape.vocabulary)
         total, count = 0.0, int((targets != IGNORED).sum())
-        for some, wanted in zip(ids.split(self.batch), targets.split(self.batch), strict=True):
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
-                logits = self.model(some.to(self.device))
-            total += float(
-                F.cross_entropy(logits.float().mT, wanted.to(self.device), ignore_index=IGNORED, reduction="none")
-                .double()
-                .sum()
-            )
-        self.model.train(training)
+        with in_eval_mode(self.model):
+            for some, wanted in zip(ids.split(self.batch), targets.split(self.batch), strict=True):
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
+                    logits = self.model(some.to(self.device))
+                losses = F.cross_entropy(
+                    logits.float().mT, wanted.to(self.device), ignore_index=IGNORED, reduction="none"
+                )
+                total += float(losses.double().sum())
         return math.exp(min(total / max(1, count), 700.0))

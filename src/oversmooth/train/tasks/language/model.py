@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.train.tasks.language.settings import Shape
 
 IGNORED = -100
@@ -165,16 +166,15 @@ class LanguageModel(nn.Module):
                 f"{ids.shape[1]} tokens and {count} more are over the {self.shape.length} of a window; give fewer"
             )
         generator = torch.Generator(ids.device).manual_seed(seed)
-        training, cache, read = self.training, Cache(), ids
-        self.eval()
-        for _ in range(count):
-            logits = self(read, last=1, cache=cache)[:, 0].float()
-            if temperature:
-                read = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
-            else:
-                read = logits.argmax(-1, keepdim=True)
-            ids = torch.cat([ids, read], dim=1)
-        self.train(training)
+        cache, read = Cache(), ids
+        with in_eval_mode(self):
+            for _ in range(count):
+                logits = self(read, last=1, cache=cache)[:, 0].float()
+                if temperature:
+                    read = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+                else:
+                    read = logits.argmax(-1, keepdim=True)
+                ids = torch.cat([ids, read], dim=1)
         return ids
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.randomness import seeded
 from oversmooth.steering import steer, steering_of
+from oversmooth.steering.layer_names import layers_named
 from oversmooth.steering.reparametrized import compute
 from oversmooth.theory import asymmetry
 from oversmooth.train.engine.ranks import Ranks
-from oversmooth.train.engine.recipe import steered_layers
 from oversmooth.train.engine.task import Batch, Evaluation, Forward, Probe, Task
 from oversmooth.train.tasks.language.data import Text
 from oversmooth.train.tasks.language.evaluate import CausalEvaluation, MaskedEvaluation, Perplexity
@@ -31,7 +31,7 @@ def model_of(recipe: Recipe) -> LanguageModel:
     with seeded(recipe.seed):
         model = LanguageModel(recipe.shape)
         if methods := recipe.methods():
-            steer(model, methods, steered_layers(recipe.layers))
+            steer(model, methods, layers_named(recipe.layers))
     return model
 
 

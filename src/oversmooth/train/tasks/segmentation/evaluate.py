@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.train.tasks.segmentation.augment import Normalise
 from oversmooth.train.tasks.segmentation.data import Labelled
 from oversmooth.train.tasks.segmentation.recipe import Recipe
@@ -64,12 +65,10 @@ class Evaluator:
         """``(classes, classes)`` over all images; mirrored: with every image's mirror image too."""
         classes = self.recipe.shape.classes
         matrix = torch.zeros(classes, classes, dtype=torch.int64, device=self.device)
-        training = self.model.training
-        self.model.eval()
-        for images, masks in _batches(labelled):
-            found = self.probabilities(images, scales, mirrored=mirrored).argmax(1)
-            matrix += confusion(masks.to(self.device), found, classes)
-        self.model.train(training)
+        with in_eval_mode(self.model):
+            for images, masks in _batches(labelled):
+                found = self.probabilities(images, scales, mirrored=mirrored).argmax(1)
+                matrix += confusion(masks.to(self.device), found, classes)
         return matrix
 
     @torch.no_grad()

@@ -52,7 +52,7 @@ class Files:
 
 @dataclass(frozen=True)
 class OneFile:
-    """Images one behind the other, as `unpacked` leaves them."""
+    """Images one after another in one file, as `parquet.read` keeps them."""
 
     path: Path
     ends: NDArray[np.int64]  # (n,): where each ends
