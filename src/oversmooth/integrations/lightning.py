@@ -13,9 +13,7 @@ from oversmooth.integrations.watching import Watching
 from oversmooth.monitor import Monitor
 from oversmooth.monitor.history import FILE
 from oversmooth.monitor.names import keys
-from oversmooth.monitor.settings import check_callback
 from oversmooth.monitor.warning import say
-from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 
@@ -53,15 +51,8 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
         **settings: Any,
     ) -> None:
         super().__init__()
-        self.every = arguments.whole(every, "every", least=1)
-        self.inputs = arguments.whole(inputs, "inputs", least=1)
-        check_callback("LightningSmoothing", every, passing, settings)
-        if probe is not None and passing:
-            raise InputError("there is a probe and the passing batch is to be watched; choose one of them")
-        if not isinstance(history, (bool, type(None))):
-            arguments.path(history, "history", "give the path of a file as text, or False")
-        self.probe, self.passing, self.model = probe, passing, model
-        self._history, self.settings = history, settings
+        self._settle(every, probe, passing, inputs, history, settings)
+        self.model = model
         self._last = 0
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -87,16 +78,7 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
         if not self.passing:
             self._begin(trainer, pl_module)
         if self.monitor is not None and self.monitor.is_open:
-            self._restart(path, trainer)
-
-    def _restart(self, path: Path | None, trainer: Any) -> None:
-        assert self.monitor is not None
-        try:
-            if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            self.monitor.restart(path, _steps_of(trainer))
-        except (InputError, OSError) as error:
-            say(f"what is seen is kept in memory alone: {error}")
+            self._restart(path, _steps_of(trainer))
 
     def _path(self, trainer: Any) -> Path | None:
         own = self._history not in (None, True, False)
@@ -168,8 +150,7 @@ class LightningSmoothing(Watching, _callbacks.Callback):  # type: ignore[misc]
             trainer: Lightning's.
             pl_module: what is trained.
         """
-        if self.monitor is not None:
-            self.monitor.close()
+        self._end()
 
 
 def _steps_of(trainer: Any) -> int:

@@ -14,9 +14,7 @@ from oversmooth.integrations.watching import Watching
 from oversmooth.monitor import Monitor
 from oversmooth.monitor.history import FILE
 from oversmooth.monitor.names import keys
-from oversmooth.monitor.settings import check_callback
 from oversmooth.monitor.warning import say
-from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 
@@ -49,14 +47,7 @@ class SmoothingCallback(Watching, _callbacks.TrainerCallback):  # type: ignore[m
         history: str | Path | bool | None = None,
         **settings: Any,
     ) -> None:
-        self.every = arguments.whole(every, "every", least=1)
-        self.inputs = arguments.whole(inputs, "inputs", least=1)
-        check_callback("SmoothingCallback", every, passing, settings)
-        if probe is not None and passing:
-            raise InputError("there is a probe and the passing batch is to be watched; choose one of them")
-        if not isinstance(history, (bool, type(None))):
-            arguments.path(history, "history", "give the path of a file as text, or False")
-        self.probe, self.passing, self._history, self.settings = probe, passing, history, settings
+        self._settle(every, probe, passing, inputs, history, settings)
         self.trainer: Any = None
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
@@ -90,18 +81,9 @@ class SmoothingCallback(Watching, _callbacks.TrainerCallback):  # type: ignore[m
         if watching and self.monitor is not None:
             if self.monitor.gauge is not None and self.monitor.gauge.scaler is None:
                 self.monitor.gauge.scaler = _scaler_of(self.trainer)
-            self._restart(args, state.global_step)
+            self._restart(self._path(args), state.global_step)
         else:
             self._begin(args, state.global_step, model)
-
-    def _restart(self, args: Any, step: int) -> None:
-        assert self.monitor is not None
-        try:
-            if (path := self._path(args)) is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            self.monitor.restart(path, step)
-        except (InputError, OSError) as error:
-            say(f"what is seen is kept in memory alone: {error}")
 
     def _path(self, args: Any) -> Path | None:
         if self._history is False or getattr(args, "process_index", 0) != 0:
@@ -127,7 +109,7 @@ class SmoothingCallback(Watching, _callbacks.TrainerCallback):  # type: ignore[m
                 **{"together": several or None, "scaler": _scaler_of(self.trainer), **self.settings},
             )
             if not late:
-                self._restart(args, step)
+                self._restart(self._path(args), step)
         except (InputError, OSError) as error:
             self.monitor = None
             say(f"smoothing is not watched: {error}")
@@ -170,8 +152,7 @@ class SmoothingCallback(Watching, _callbacks.TrainerCallback):  # type: ignore[m
             control: the trainer's.
             kwargs: the model among them.
         """
-        if self.monitor is not None:
-            self.monitor.close()
+        self._end()
 
 
 def _scaler_of(trainer: Any) -> Any:

@@ -172,13 +172,21 @@ def cache_folder() -> Path:
     return users / "oversmooth"
 
 
-def data_folder(name: str) -> Path | None:
-    """A data set or a model of this name where OVERSMOOTH_DATA points: in it, or in its folders data and weights."""
+def data_folder(*names: str) -> Path | None:
+    """A data set or a model of one of these names where OVERSMOOTH_DATA points: in it, or in its folders data and
+    weights.
+    """
     given = os.environ.get("OVERSMOOTH_DATA")
     if not given:
         return None
-    candidates = (Path(given) / inside / name for inside in ("data", "weights", ""))
+    candidates = (Path(given) / inside / name for inside in ("data", "weights", "") for name in names)
     return next((folder for folder in candidates if folder.is_dir()), None)
+
+
+def data_place() -> str:
+    """Where `data_folder` looks, for a sentence that says what is not there."""
+    given = os.environ.get("OVERSMOOTH_DATA")
+    return f"OVERSMOOTH_DATA ({given})" if given else "OVERSMOOTH_DATA, which is not set"
 
 
 def append_line(path: Path, line: str) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -116,7 +117,7 @@ def test_a_disk_that_stays_full_stops_the_run_with_everything_kept(tmp_path, mon
             logs.Path, "open", lambda p, *a, **k: full() if p.name == "log.jsonl" else opened(p, *a, **k)
         )
     else:
-        monkeypatch.setattr(saved.os, "fsync", lambda _handle: full() if checkpoint_is_over() else None)
+        monkeypatch.setattr(os, "fsync", lambda _handle: full() if checkpoint_is_over() else None)
     steps = []
     step = parts.Step.run
     monkeypatch.setattr(parts.Step, "run", lambda self: (step(self), steps.append(self.done)))

@@ -48,6 +48,8 @@ class BaseRecipe(ABC):
     """Of sgd."""
     of_data: ClassVar[tuple[str, ...]] = ("data",)
     shape_of_data: ClassVar[tuple[str, ...]] = ()
+    not_of_shape: ClassVar[frozenset[str]] = frozenset()
+    """Names of the shape's that are settings of the recipe itself."""
     """Fields, its own and its shape's, that the data decide."""
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -100,10 +102,6 @@ class BaseRecipe(ABC):
     @abstractmethod
     def parameters(self) -> int:
         """Of the plain model, counted before it is made."""
-
-    @abstractmethod
-    def changed(self, settings: dict[str, Any]) -> BaseRecipe:
-        """With these settings, its own or the shape's; None leaves one as it is."""
 
     @abstractmethod
     def describe(self, scores: Scores) -> str:
@@ -184,6 +182,14 @@ class BaseRecipe(ABC):
             if mine.get(name) != theirs.get(name):
                 return f"{name} is {mine.get(name)!r} there and {theirs.get(name)!r} here"
         return None
+
+    def changed(self, settings: dict[str, Any]) -> Self:
+        """With these settings, its own or the shape's; None leaves one as it is."""
+        changes = {name: value for name, value in settings.items() if value is not None}
+        of_shape = {field.name for field in dataclasses.fields(self.shape)} - self.not_of_shape
+        if sizes := {name: changes.pop(name) for name in list(changes) if name in of_shape}:
+            changes["shape"] = dataclasses.replace(self.shape, **sizes)
+        return dataclasses.replace(self, **changes)
 
     def fitted_like(self, other: Self) -> Self:
         """For the data that another recipe is fitted to."""

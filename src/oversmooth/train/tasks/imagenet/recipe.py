@@ -159,14 +159,6 @@ class Recipe(BaseRecipe):
     def methods(self) -> list[Method]:
         return methods_of(self.variant, start=self.start, seed=self.seed)
 
-    def changed(self, settings: dict[str, Any]) -> Recipe:
-        """With these settings, its own or the shape's; None leaves one as it is."""
-        changes = {name: value for name, value in settings.items() if value is not None}
-        sizes = {name: changes.pop(name) for name in list(changes) if name in Shape.__dataclass_fields__}
-        if sizes:
-            changes["shape"] = dataclasses.replace(self.shape, **sizes)
-        return dataclasses.replace(self, **changes)
-
     def fitted(self, splits: Splits) -> Recipe:
         """The same for these data: name and classes are theirs."""
         shape = dataclasses.replace(self.shape, classes=len(splits.classes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
@@ -141,18 +141,14 @@ class Recipe(BaseRecipe):
     def methods(self) -> list[Method]:
         return methods_of(self.variant, wiring=self.wiring, start=self.start, seed=self.seed)
 
-    def changed(self, settings: dict[str, Any], augment: bool | None = None) -> Recipe:
+    def changed(self, settings: dict[str, Any], augment: bool | None = None) -> Self:
         """With these settings, its own or the shape's, and all of augmentation or none; None leaves one as it is."""
-        changes = {name: value for name, value in settings.items() if value is not None}
-        sizes = {name: changes.pop(name) for name in list(changes) if name in Shape.__dataclass_fields__}
-        if sizes:
-            changes["shape"] = dataclasses.replace(self.shape, **sizes)
+        changed, usual = super().changed(settings), Recipe()
         if augment is True:
-            usual = Recipe()
-            changes |= dict(mixup=usual.mixup, cutmix=usual.cutmix, rand_augment=usual.rand_augment)
-        elif augment is False:
-            changes |= dict(mixup=0.0, cutmix=0.0, rand_augment=None)
-        return dataclasses.replace(self, **changes)
+            return dataclasses.replace(changed, mixup=usual.mixup, cutmix=usual.cutmix, rand_augment=usual.rand_augment)
+        if augment is False:
+            return dataclasses.replace(changed, mixup=0.0, cutmix=0.0, rand_augment=None)
+        return changed
 
     def fitted(self, images: Images) -> Recipe:
         """The same for these images: name, size, channels, classes and normalisation are theirs."""

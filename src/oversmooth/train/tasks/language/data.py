@@ -22,7 +22,7 @@ from torch import Tensor
 
 from oversmooth.inputs.text import PROSE
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import cache_folder, whole_file
+from oversmooth.safety.files import cache_folder, data_folder, data_place, whole_file
 from oversmooth.safety.machine import check_fits
 from oversmooth.safety.signals import held_back
 from oversmooth.train.tasks.language.tokens import Kind, Tokenizer, tokenizer_of
@@ -121,12 +121,9 @@ def _home(name: str) -> Path | None:
     """Where a text that is known by name lies."""
     if name not in NAMED:
         return None
-    root = os.environ.get("OVERSMOOTH_DATA")
-    folders = [] if not root else [Path(root) / inside / own for inside in ("data", "") for own in NAMED[name]]
-    there = next((folder for folder in folders if folder.is_dir()), None)
+    there = data_folder(*NAMED[name])
     if there is None and not Path(name).is_dir():
-        looked = root or "OVERSMOOTH_DATA, which is not set"
-        raise InputError(f"{name} is not in {looked}; set it to a folder that holds {name}, or name its folder")
+        raise InputError(f"{name} is not in {data_place()}; set it to a folder that holds {name}, or name its folder")
     return there
 
 

@@ -31,6 +31,7 @@ class Recipe(BaseRecipe):
     task_name: ClassVar[str] = "language"
     unit: ClassVar[str] = "tokens"
     shape_of_data: ClassVar[tuple[str, ...]] = ("vocabulary",)
+    not_of_shape = frozenset({"vocabulary"})  # bpe's is the recipe's own
 
     data: str = "wikitext-103"
     tokenizer: Literal["word", "bpe", "bytes"] = option("word", "word (by spaces), bpe, or bytes.")
@@ -115,14 +116,6 @@ class Recipe(BaseRecipe):
     def methods(self) -> list[Method]:
         return methods_of(self.variant, wiring=self.wiring, start=self.start, seed=self.seed)
 
-    def changed(self, settings: dict[str, Any]) -> Recipe:
-        """With these settings, its own or the shape's; None leaves one as it is."""
-        changes = {name: value for name, value in settings.items() if value is not None}
-        sizes = {name: changes.pop(name) for name in list(changes) if name in _OF_SHAPE}
-        if sizes:
-            changes["shape"] = dataclasses.replace(self.shape, **sizes)
-        return dataclasses.replace(self, **changes)
-
     def fitted(self, text: Text) -> Recipe:
         """The same for this text: its name and its vocabulary."""
         return dataclasses.replace(
@@ -137,8 +130,6 @@ class Recipe(BaseRecipe):
                 f"{text.tokenizer.size:,}; fit it with recipe.fitted(text)"
             )
 
-
-_OF_SHAPE = set(Shape.__dataclass_fields__) - {"vocabulary"}  # of which bpe's is the recipe's own
 
 PAPER = Recipe()
 """Nguyen et al.'s baseline on WikiText-103: published test perplexity 34.29, with NeuTRENO (0.4) 33.70. Not run."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from oversmooth.inputs.sources import IMAGES
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import data_folder, data_place
 from oversmooth.train.tasks.imagenet.data import parquet
 from oversmooth.train.tasks.imagenet.data.painted import NAME, painted
 from oversmooth.train.tasks.imagenet.data.pictures import Files, Pictures, Splits
@@ -54,13 +55,10 @@ def _home(what: str | Path) -> Path:
         return Path(what)
     if str(what) != IMAGENET:
         raise InputError(f"{what} is no folder and no known data set; give a folder, {IMAGENET} or {NAME}")
-    given = os.environ.get("OVERSMOOTH_DATA")
-    for inside in ("data", "") if given else ():
-        for folder in _FOLDERS:
-            if (home := Path(str(given)) / inside / folder).is_dir():
-                return home
-    looked = f"OVERSMOOTH_DATA ({given})" if given else "OVERSMOOTH_DATA, which is not set"
-    raise InputError(f"{IMAGENET} is not in {looked}; give its folder, which has {_LAYOUTS}")
+    home = data_folder(*_FOLDERS)
+    if home is None:
+        raise InputError(f"{IMAGENET} is not in {data_place()}; give its folder, which has {_LAYOUTS}")
+    return home
 
 
 def _classes(folder: Path) -> tuple[str, ...]:

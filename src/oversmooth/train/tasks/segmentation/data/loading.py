@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from oversmooth.inputs.parquet import Table
 from oversmooth.inputs.sources import Source
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import read_bytes
+from oversmooth.safety.files import data_folder, data_place, read_bytes
 from oversmooth.train.tasks.segmentation.data.decoding import decoded
 from oversmooth.train.tasks.segmentation.data.known import KNOWN, Known, known
 from oversmooth.train.tasks.segmentation.data.labelled import Labelled, Splits
@@ -60,13 +59,10 @@ def _home(what: str | Path) -> tuple[Known | None, Path]:
     if named is None:
         names = ", ".join([*KNOWN, NAME])
         raise InputError(f"{what} is no folder and no known data set of images with masks; give one of {names}")
-    given = os.environ.get("OVERSMOOTH_DATA")
-    for inside in ("data", "") if given else ():
-        for folder in named.folders:
-            if (home := Path(str(given)) / inside / folder).is_dir():
-                return named, home
-    looked = f"OVERSMOOTH_DATA ({given})" if given else "OVERSMOOTH_DATA, which is not set"
-    raise InputError(f"{named.name} is not in {looked}; set it to a folder that holds {named.folders[0]}")
+    home = data_folder(*named.folders)
+    if home is None:
+        raise InputError(f"{named.name} is not in {data_place()}; set it to a folder that holds {named.folders[0]}")
+    return named, home
 
 
 def _parquet(file: Path, named: Known | None, name: str) -> Labelled:
