@@ -293,6 +293,42 @@ def test_massive_tokens_of_some_inputs_only():
 # How the norm enters
 
 
+class _HiddenEps(nn.Module):
+    """An RMSNorm that keeps its ε where nobody looks."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(0.5 + torch.rand(width))
+
+    def forward(self, x):
+        return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * self.weight
+
+
+@pytest.mark.parametrize("norm", ["own", "hidden"])
+@pytest.mark.parametrize("size", [1.0, 0.02, 0.003, 1e-4])
+def test_the_norm_of_small_tokens_has_its_epsilon(size, norm):
+    torch.manual_seed(0)
+    model = LLAMA.make()
+    if norm == "hidden":
+        for block in model.layers:
+            block.input_layernorm = _HiddenEps(WIDTH)
+    for block in model.layers:
+        block.input_layernorm.variance_epsilon = 1e-5 if norm == "own" else None
+        block.self_attn.v_proj.weight.data *= 10
+    model.embed_tokens.weight.data.normal_(0, size)
+    ids = torch.randint(1, 60, (1, 7))
+    found = diagnose(model, {"input_ids": ids}, variant="observed", depth=0)
+    assert not [remark for remark in found.remarks if "norm" in remark]
+    first = model.layers[0]
+    x, gamma = model.embed_tokens(ids)[0].detach().double(), first.input_layernorm.weight.detach().double()
+    V, O = (getattr(first.self_attn, name).weight.detach().double().T for name in ("v_proj", "o_proj"))
+    group = O.shape[0] // V.shape[1]
+    V = V.unflatten(1, (-1, WIDTH // HEADS)).repeat_interleave(group, 1).flatten(1)
+    H = gamma[:, None] * V @ O * (x.square().mean(-1) + 1e-5).rsqrt().mean()
+    wanted = (1 + torch.linalg.eigvals(H)).abs().max()
+    assert found.layers[1].dominance.joined_rho_smooth[0] == pytest.approx(float(wanted), rel=1e-4)
+
+
 @pytest.mark.parametrize("name", ["ViT", "Llama", "DINOv2"])
 @pytest.mark.parametrize("variant", ["folded", "observed"])
 def test_dominance_with_the_norm_in_H(name, variant):

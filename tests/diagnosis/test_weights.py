@@ -14,7 +14,7 @@ from support import family_checks as checks
 from support.families import FAMILIES, HEADS, WIDTH, usable
 from support.oracles import normal, same_spectrum, weights
 
-from oversmooth import Diagnosis
+from oversmooth import Diagnosis, diagnose
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm
 from oversmooth.anatomy.layouts import Layout
@@ -127,8 +127,68 @@ def test_from_disk_as_from_memory(name, tmp_path):
         assert len(found.spectrum.heads["raw"]) == HEADS
         assert len(found.spectrum.joined["raw"].real) == min(WIDTH, layer.kv_heads * layer.head_dim)
         assert layer_spectrum(layer, verdicts=True) == found.spectrum
-        assert len(found.spectrum.verdicts) == HEADS
+        assert len(found.spectrum.verdicts) == (0 if layer.on_branch else HEADS)
     assert Diagnosis.from_json(live.to_json()) == live
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", usable())
+def test_weights_decide_nothing_that_a_run_leaves_open(name):
+    family = FAMILIES[name]
+    model = family.make()
+    seen = diagnose(model, family.inputs(), depth=0, joined=0, look=False)
+    alone = diagnose_weights(name, locate(model))
+    for one, other in zip(alone.layers[1:], seen.layers[1:], strict=True):
+        assert (one.spectrum.rho_smooth is None) == (other.dominance.undecided_share == 1)
+
+
+_SMALL = dict(
+    vocab_size=64, hidden_size=24, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, pad_token_id=0
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "output", "settings"),
+    [
+        ("Gemma2", "self_attn.o_proj", dict(num_key_value_heads=2, head_dim=6)),
+        ("Gemma3Text", "self_attn.o_proj", dict(num_key_value_heads=2, head_dim=6)),
+        ("Glm4", "self_attn.o_proj", dict(num_key_value_heads=2, head_dim=6)),
+        ("Olmo2", "self_attn.o_proj", {}),
+        ("BitNet", "self_attn.v_proj", dict(num_key_value_heads=4)),
+    ],
+)
+def test_where_a_norm_takes_a_factor_away_weights_give_no_radius(model, output, settings, tmp_path):
+    """A thousandfold weight leaves the model as it is, so no radius of H is the model's."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{model}Config")(**{**_SMALL, **settings}, rms_norm_eps=1e-12)
+    net = getattr(transformers, f"{model}Model")(config).eval()
+    ids = torch.randint(5, 60, (2, 7))
+    before = net(ids).last_hidden_state
+    for block in net.layers:
+        block.get_submodule(output).weight.data *= 1e3
+    assert torch.allclose(net(ids).last_hidden_state, before, atol=1e-4)
+    net.save_pretrained(tmp_path)
+    for source in (net, tmp_path):
+        found = diagnose_weights(model, locate(source))
+        assert "2 of 2 layers are undecided" in found.remarks[-1]
+        for layer in found.layers[1:]:
+            assert layer.spectrum.rho_smooth is None
+            assert layer.spectrum.verdicts == []
+            assert all(entry.rho_smooth is None for row in layer.spectrum.heads.values() for entry in row)
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_clipped_values_are_no_product_of_weights(clip, tmp_path):
+    from transformers import MptConfig, MptModel
+
+    config = MptConfig(vocab_size=64, d_model=24, n_layers=2, n_heads=4, max_seq_len=32, attn_config={"clip_qkv": clip})
+    net = MptModel(config).eval()
+    net.save_pretrained(tmp_path)
+    for source in (net, tmp_path):
+        radii = [layer.spectrum.rho_smooth for layer in diagnose_weights("MPT", locate(source)).layers[1:]]
+        assert all((radius is None) == (clip is not None) for radius in radii)
 
 
 def test_a_stopped_run_goes_on(tmp_path):

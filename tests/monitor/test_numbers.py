@@ -284,6 +284,37 @@ def test_a_language_models_padding_is_left_out_of_a_probe():
         assert rows[1][name] == pytest.approx(rows[0][name], rel=1e-4)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", ["allowed", "added", "opened"])
+@pytest.mark.parametrize("passing", [False, True])
+def test_a_mask_of_pairs_says_what_is_padding_too(causal, form, passing):
+    """Of left-padded texts: as the mask of tokens, which the model is given in the other run."""
+    from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+    still = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = LlamaModel(LlamaConfig(**sizes)) if causal else BertModel(BertConfig(**sizes, **still))
+    tokens = torch.ones(3, 9, dtype=torch.long)
+    tokens[0, :4], tokens[2, :2] = 0, 0
+    pairs = tokens.bool()[:, None, None, :].expand(3, 1, 9, 9)
+    pairs = pairs.tril() if causal else pairs
+    if form == "opened":  # rows that see nothing see all, as kernels need it
+        pairs = pairs | ~pairs.any(-1, keepdim=True)
+    mask = pairs if form == "allowed" else torch.where(pairs, 0.0, torch.finfo(torch.float32).min)
+    ids, places = torch.randint(0, 50, (3, 9)), (tokens.cumsum(-1) - 1).clamp(min=0)
+    rows = []
+    for given in (tokens, mask):
+        batch = {"input_ids": ids, "attention_mask": given, "position_ids": places}
+        monitor = oversmooth.Monitor(model, probe=None if passing else batch, every=1, passing=passing)
+        model.train()(**batch)
+        monitor.step()
+        rows.append(monitor.history.rows[-1])
+        monitor.close()
+    for name in ("cos", "hfc_lfc") if passing else ("cos", "hfc_lfc", "effective_rank"):
+        assert rows[1][name] == pytest.approx(rows[0][name], rel=1e-4)
+
+
 def test_hfc_lfc_is_the_geometric_mean_where_a_diagnosis_has_the_arithmetic_one():
     """Of left-padded inputs of different lengths, so that the two differ."""
     from transformers import LlamaConfig, LlamaModel

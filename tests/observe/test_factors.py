@@ -110,3 +110,39 @@ def test_a_gate_that_depends_on_the_input_is_no_factor():
     assert found.layers[1].spectrum.rho_smooth is None
     assert any("from input to input" in remark for remark in found.remarks)
     assert found.layers[1].change("attention") is not None
+
+
+class _NormedBlock(nn.Module):
+    """``x + norm(attn(x))``; its norm, or a scale in its place."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.attn, self.after = _Attention(), norm
+
+    def forward(self, x):
+        return x + self.after(self.attn(x))
+
+
+class _Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gamma = nn.Parameter(0.5 + torch.rand(D))
+
+    def forward(self, x):
+        return x * self.gamma
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("normed", [True, False])
+def test_a_norm_on_the_branch_is_no_scale_whatever_the_first_input_shows(dtype, normed):
+    """Tokens that attention gives nearly one size are normed by nearly one factor, and bfloat16 sees no difference."""
+    torch.manual_seed(0)
+    model = _Net(1.0, 1.0)
+    model.blocks = nn.ModuleList([_NormedBlock(nn.RMSNorm(D) if normed else _Scale()) for _ in range(2)])
+    even = torch.randn(1, 1, D) + 0.02 * torch.randn(1, N, D)
+    uneven = torch.randn(1, N, D) * torch.logspace(-1, 1, N)[:, None]
+    inputs = [even, uneven] if normed else [uneven]
+    found = diagnose(model.to(dtype).eval(), [x.to(dtype) for x in inputs], depth=0)
+    shares = [layer.dominance.undecided_share for layer in found.layers[1:]]
+    assert shares == ([1.0, 1.0] if normed else [0.0, 0.0])
+    assert all((layer.spectrum.rho_smooth is None) == normed for layer in found.layers[1:])

@@ -74,6 +74,8 @@ def layer_of(
         feed=_number(source, prefix, "feed"),
         values_normed=layout.packing == "latent",
         modules_idle=source.config.get("model_type") in layouts.WEIGHTS_IN_A_FUNCTION,
+        mixing=_mixing(source, prefix),
+        on_branch=_on_branch(source, prefix, block, width),
         leak=_leak(source, prefix, heads, inner),
     )
 
@@ -113,6 +115,33 @@ def _leak(source: Source, prefix: str, heads: int, inner: int) -> str | None:
     gates = [source.shapes.get(joined_name(prefix, f"{name}.weight"), ()) for name in layouts.OUTPUT_GATE]
     gated = any(gate[:1] in ((heads,), (inner,)) for gate in gates)  # per head or per feature; an MLP's is wider
     return GATE if twice or gated else None
+
+
+def _mixing(source: Source, prefix: str) -> str | None:
+    if (words := layouts.OTHER_MIXING.get(model_type(source, prefix) or "")) is not None:
+        return words
+    for names, words in layouts.MIXING_BY_NAME.items():
+        if any(joined_name(prefix, name) in source.shapes for name in names):
+            return words
+    settings = source.setting(prefix, "attn_config")  # MPT's, where it is not on the module
+    for name, words in layouts.MIXING_BY_SETTING.items():
+        nested = settings.get(name) if isinstance(settings, dict) else getattr(settings, name, None)
+        value = next((v for v in (source.setting(prefix, name), nested) if _is_number(v)), None)
+        if value is not None and value != 1:
+            return words
+    return None
+
+
+def _on_branch(source: Source, prefix: str, block: str, width: int) -> str | None:
+    def there(name: str) -> bool:
+        return _named(source, prefix, block, (name,), (width,)) is not None
+
+    if any(there(f"{name}.weight") for name in layouts.NORM_ON_BRANCH):
+        return "a norm stands between attention and the stream"
+    # Others call the norm before the MLP so; where that has a name of its own, or none, this one is attention's.
+    if there("post_attention_layernorm.weight") and any(there(f"{n}.weight") for n in layouts.NORM_OF_MLP):
+        return "a norm stands between attention and the stream"
+    return "the stream is scaled channel by channel" if any(map(there, layouts.STREAM_SCALE)) else None
 
 
 def _heads(source: Source, prefix: str, inner: int) -> tuple[int, int]:

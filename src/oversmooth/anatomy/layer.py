@@ -101,6 +101,14 @@ class AttentionLayer:
     """Whether its values are normed token by token, so that H is known up to a factor per token."""
     modules_idle: bool = False
     """Whether the modules of its projections never run, since their weights are passed to a function."""
+    mixing: str | None = None
+    """What is done to values, or to what attention mixes, besides what the weights say, in words (a norm, clipping);
+    None: nothing that names or settings show.
+    """
+    on_branch: str | None = None
+    """What acts token by token or channel by channel where attention enters the stream, in words (a norm); None:
+    nothing that names show.
+    """
     leak: str | None = None
     """What keeps the rows of A from summing to one, in words (sinks, a gate); None: nothing that the weights show."""
 
@@ -158,6 +166,8 @@ class AttentionLayer:
             return "its value bias is added outside its value module"
         if self.leak == GATE:
             return "what it mixes is gated before the output projection"
+        if self.mixing is not None:
+            return self.mixing
         if self.modules_idle:
             return "its projections' weights are handed to a function, and their modules never run"
         return None if self.feed == 1 else "what its values get is multiplied on the way"

@@ -211,6 +211,31 @@ CROSS_ATTENTION = (
 )
 # Parameters of attention itself that take a share of every row of A.
 SINKS = ("sinks", "attention_sink_bias")
+# Norms of what attention gives, before it is added to the stream; and those around the MLP that tell such a norm from
+# the one before the MLP, which many models call post_attention_layernorm.
+NORM_ON_BRANCH = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm")
+NORM_OF_MLP = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+# One number per channel that multiplies the stream before attention is added to it (Doge).
+STREAM_SCALE = ("input_residual",)
+# What is done to values, or to what attention mixes, so that the weights are not all of it: by parameters of attention
+# itself, by settings (None and 1 do nothing), and by model.
+MIXING_BY_NAME = {
+    ("attn_sub_norm.weight", "inner_attn_ln.weight", "o_norm.weight", "sub_norm.weight", "subln.weight"): (
+        "what it mixes is normed before the output projection"
+    ),
+    ("v_sconv.conv1d.weight",): "its values pass through a convolution over tokens",
+}
+MIXING_BY_SETTING = {
+    "clip_qkv": "its values are clipped",
+    "attention_value_scale": "its values are multiplied by a number on the way",
+}
+OTHER_MIXING = {
+    "diffllama": "it mixes with the difference of two attentions, and norms what it mixes",
+    "convbert": "half of what it mixes comes from a convolution",
+    **dict.fromkeys(
+        ("mra", "nystromformer", "yoso"), "its attention is an approximation whose rows need not sum to one"
+    ),
+}
 # Projections beside v_proj whose sigmoid multiplies what attention gives, token by token.
 OUTPUT_GATE = ("gate_proj", "g_proj", "attn_gate", "output_gate")
 # One number beside attention whose tanh multiplies what it adds (Mllama).

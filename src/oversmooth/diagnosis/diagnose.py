@@ -361,10 +361,15 @@ def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
         names = [block.layer.name for block in blocks if block.undecided == why]
         doubts.append(f"{len(names)} attention layers are undecided, {names[0]} first: {why}")
     without = [block for block in blocks if block.norm_position == "pre" and not block.norm_agrees]
-    if any(block.layer.norm is not None for block in without):
-        doubts.append("the norm before attention is not a LayerNorm or RMSNorm as known: H is raw only")
-    elif without:
-        doubts.append("the norm before attention was not found by its name, such as norm1 or ln_1: H is raw only")
+    for found, why in (
+        (True, "is not a LayerNorm or RMSNorm as known"),
+        (False, "was not found by its name, such as norm1 or ln_1"),
+    ):
+        if names := [block.layer.name for block in without if (block.layer.norm is not None) == found]:
+            doubts.append(
+                f"in {len(names)} of {len(blocks)} layers, {names[0]} first, the norm before attention {why}: H is raw "
+                "only, whatever the variant"
+            )
     return doubts
 
 

@@ -104,7 +104,9 @@ def why_undecided(layer: AttentionLayer) -> str | None:
     """Why the theorem says nothing about this layer, in words; None: it applies."""
     if layer.leak is not None:
         return f"rows of attention sum to less than one ({layer.leak})"
-    return "values are normed token by token" if layer.values_normed else None
+    if layer.values_normed:
+        return "values are normed token by token"
+    return layer.mixing or layer.on_branch
 
 
 def _all(W_V: Tensor, W_O: Tensor, layer: AttentionLayer, *, centred: bool) -> Tensor:

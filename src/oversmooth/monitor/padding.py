@@ -6,9 +6,11 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN
+from oversmooth.observe.tokens import counted, may_see
 
 _DECODER_PADDING_HIDDEN = "tgt_key_padding_mask"  # torch's decoder: True where a token is padding
 
@@ -43,6 +45,8 @@ class Padding:
         shown = self._value(self.shown, args, kwargs)
         if isinstance(shown, Tensor) and shown.ndim == 2:
             return shown
+        if isinstance(shown, Tensor) and shown.ndim == 4:
+            return _counted(shown)
         hidden = self._value(self.hidden, args, kwargs)
         if isinstance(hidden, Tensor) and hidden.ndim == 2:
             return hidden == 0  # -inf where it is no boolean
@@ -53,6 +57,20 @@ class Padding:
             return kwargs[name]
         at = self.places.get(name, -1)
         return args[at] if 0 <= at < len(args) else None
+
+
+def _counted(mask: Tensor) -> Tensor:
+    """``(batch, n)``: the tokens that some query sees.
+
+    Args:
+        mask: ``(batch, heads or 1, n or 1, n)``: who may see whom, or what is added to the scores.
+    """
+    allowed = may_see(mask) if mask.is_floating_point() else mask != 0
+    if not torch.compiler.is_compiling():
+        return counted(allowed)
+    by_query = allowed.any(1)
+    narrowed = ~by_query.all(-1, keepdim=True)  # what sees all may be padding whose row was opened again
+    return (by_query & narrowed).any(-2) | ~narrowed.any(-2)
 
 
 def positions(module: nn.Module) -> list[str]:

@@ -215,6 +215,8 @@ class _Accountant:
             return 1.0, None, BY_TOKEN
         if keep.ndim > 0:
             return 1.0, None, BY_CHANNEL
+        if addition.source is not None and addition.source.norms:
+            return float(keep), None, NORMED  # even where the tokens of this input are of one size
         if addition.source is not None:
             made = explain(addition.branch, [self.out], [self.scale])
             if made is None:

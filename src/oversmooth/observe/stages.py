@@ -83,6 +83,8 @@ class Event:
     """A norm or a scale: a leaf with nothing but one number per feature."""
     later: bool
     """Whether attention had returned when this module had run."""
+    norms: bool = False
+    """Whether it norms what it gets: given a multiple, it gives the same."""
 
 
 @dataclass

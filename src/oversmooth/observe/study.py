@@ -30,6 +30,7 @@ from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 
 SINK = "a sink takes a share of attention, so that its rows sum to less than one and constant arrays are not kept"
 VALUES_NORMED = "gated per token: values are normed token by token on their way"
+_USUAL_EPS = (0.0, 1e-8, 1e-6, 1e-5, 1e-3)
 GATED_INSIDE = "what attention mixes is gated per token before the output projection"
 
 
@@ -111,15 +112,17 @@ class Study:
         own = isinstance(self.modules[name], nn.MultiheadAttention) and name == layer.name
         if name == _output(layer) or (own and heard.attention_out is None):
             heard.attention_out = self._kept(y)
-        shape = heard.x.shape
+        shape, acts = heard.x.shape, _acts_on_features(self.modules[name], layer.width)
+        later = heard.attention_out is not None
         heard.events.append(
             Event(
                 name,
                 sum(event.name == name for event in heard.events),
                 self._kept(x) if x.shape == shape else None,
                 self._kept(y) if y.shape == shape else None,
-                _acts_on_features(self.modules[name], layer.width),
-                later=heard.attention_out is not None,
+                acts,
+                later,
+                norms=acts and later and x.shape == shape and _norms(self.modules[name], x, y),
             )
         )
 
@@ -165,7 +168,9 @@ class Study:
         continues = before is not None and same(before, heard.x)
         # A norm that reads anything but what entered the block is known by name only.
         first = accounted.stages[0].part.startswith("attention")
-        agrees = first and self._norm_agrees(layer, heard) if accounted.norm_position == "pre" else True
+        eps: float | None = self._eps(layer)
+        if accounted.norm_position == "pre":
+            eps = self._agreeing_eps(layer, heard) if first else None
         running = None if self.steering is None else self.steering.hold()
         if self.blocks and _holds_a_matrix(self.blocks[-1].A):
             self.blocks[-1].A = None  # n by n arrays are not kept beyond their layer, but for the last
@@ -175,8 +180,8 @@ class Study:
                 accounted.stages,
                 accounted.attention_stage,
                 accounted.norm_position,
-                self._eps(layer),
-                agrees,
+                eps or 0.0,
+                eps is not None,
                 continues,
                 heard.A,
                 heard.x,
@@ -263,20 +268,27 @@ class Study:
         candidates = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
         return next((float(eps) for eps in candidates if isinstance(eps, float)), 0.0)
 
-    def _norm_agrees(self, layer: AttentionLayer, heard: _Heard) -> bool:
+    def _agreeing_eps(self, layer: AttentionLayer, heard: _Heard) -> float | None:
+        """The ε with which the norm before attention is what anatomy says it is; None: with none.
+
+        Its own, if it says it; of norms that keep it under another name, the usual one that fits best. Only where
+        tokens are small does it matter which.
+        """
         if layer.norm is None:
-            return False
+            return None
         for event in heard.events:
             if event.name == layer.norm.name and event.given is not None and event.gave is not None:
-                given, gave = event.given, event.gave
-                z = given.float()
-                if layer.norm.kind == "layer":
-                    z = z - z.mean(-1, keepdim=True)
-                z = z / (z.square().mean(-1, keepdim=True) + 1e-12).sqrt()
-                beta = layer.norm.beta
-                z = z * layer.norm.gamma.to(z) + (0.0 if beta is None else beta.to(z))
-                return float((z - gave.float()).norm() / gave.float().norm().clamp(min=1e-12)) < 5e-2
-        return False
+                given, gave = event.given.float(), event.gave.float()
+                centred = given - given.mean(-1, keepdim=True) if layer.norm.kind == "layer" else given
+                variance, gamma, beta = centred.square().mean(-1, keepdim=True), layer.norm.gamma, layer.norm.beta
+                errors = {}
+                for eps in [own] if (own := self._eps(layer)) else _USUAL_EPS:
+                    z = centred / (variance + max(eps, 1e-12)).sqrt() * gamma.to(centred)
+                    z = z if beta is None else z + beta.to(z)
+                    errors[eps] = float((z - gave).norm() / gave.norm().clamp(min=1e-12))
+                best = min(errors, key=errors.__getitem__)
+                return best if errors[best] < 5e-2 else None
+        return None
 
 
 @contextmanager
@@ -369,8 +381,24 @@ def _acts_on_features(module: nn.Module, width: int) -> bool:
     return "norm" in type(module).__name__.lower()
 
 
+def _norms(module: nn.Module, given: Tensor, gave: Tensor) -> bool:
+    """Whether a norm or a scale is a norm: what it gives for larger tokens is not as much larger."""
+    with torch.no_grad():
+        largest = float(given.abs().max())
+        # Larger than its ε, and smaller than what half precision holds.
+        times = max(4.0, min(1e2, torch.finfo(given.dtype).max / 4) / max(largest, 1e-30))
+        times = min(times, torch.finfo(given.dtype).max / (4 * max(largest, 1e-30)))
+        try:
+            larger = module.forward(given * times)
+        except Exception:  # it takes more than tokens
+            return True
+        return not float(larger.float().norm()) > 0.5 * times * float(gave.float().norm())
+
+
 def _as_seen(layer: AttentionLayer, entry: Account) -> AttentionLayer:
     """The layer with the factors that the arrays show, which include what its weights say of them."""
     if entry.undecided:
         return layer
-    return dataclasses.replace(layer, layer_scale=None, factor=entry.factor, keep=entry.keep, feed=entry.values_factor)
+    return dataclasses.replace(
+        layer, layer_scale=None, on_branch=None, factor=entry.factor, keep=entry.keep, feed=entry.values_factor
+    )

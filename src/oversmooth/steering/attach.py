@@ -177,9 +177,29 @@ def _scale_norms(modules: dict[str, nn.Module], steering: Steering, method: Laye
             continue
         assert layer.norm is not None
         names = norms_of(modules, layer)
-        if isinstance(names, str):
-            raise InputError(f"{type(method).__name__} cannot act on layer {index} ({layer.name}): {names}")
+        why = names if isinstance(names, str) else _shared(modules, steering.anatomy, names)
+        if why:
+            raise InputError(f"{type(method).__name__} cannot act on layer {index} ({layer.name}): {why}")
         steering.norms += [ScaledNorm(modules[name], factor, layer.norm.offset) for name in names]
+
+
+def _shared(modules: dict[str, nn.Module], anatomy: Anatomy, norms: list[str]) -> str:
+    """Why norms cannot have a factor of their own: they are, or their weights are, also something else's. Empty where
+    they can.
+    """
+    blocks = {layer.block: {id(module) for module in modules[layer.block].modules()} for layer in anatomy}
+    if len({id(modules[norm]) for norm in norms}) < len(norms):
+        return f"{norms[0]} and {norms[1]} are one module; give each a copy of its own"
+    for norm in norms:
+        holding = [block for block, inside in blocks.items() if id(modules[norm]) in inside]
+        if len(holding) > 1:
+            return f"{norm} is the norm of {holding[0]} and of {holding[1]}; give each a copy of its own"
+        own = {id(parameter): key for key, parameter in modules[norm]._parameters.items() if parameter is not None}
+        for name, module in modules.items():
+            tied = [own[id(p)] for p in module._parameters.values() if id(p) in own]
+            if tied and module is not modules[norm]:
+                return f"{norm}.{tied[0]} is tied to {name}; give each a copy of its own"
+    return ""
 
 
 def _place(modules: dict[str, nn.Module], where: tuple[str, str]) -> tuple[nn.Module, str]:
