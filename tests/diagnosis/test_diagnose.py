@@ -321,10 +321,10 @@ def test_the_norm_of_small_tokens_has_its_epsilon(size, norm):
     assert not [remark for remark in found.remarks if "norm" in remark]
     first = model.layers[0]
     x, gamma = model.embed_tokens(ids)[0].detach().double(), first.input_layernorm.weight.detach().double()
-    V, O = (getattr(first.self_attn, name).weight.detach().double().T for name in ("v_proj", "o_proj"))
-    group = O.shape[0] // V.shape[1]
+    V, out = (getattr(first.self_attn, name).weight.detach().double().T for name in ("v_proj", "o_proj"))
+    group = out.shape[0] // V.shape[1]
     V = V.unflatten(1, (-1, WIDTH // HEADS)).repeat_interleave(group, 1).flatten(1)
-    H = gamma[:, None] * V @ O * (x.square().mean(-1) + 1e-5).rsqrt().mean()
+    H = gamma[:, None] * V @ out * (x.square().mean(-1) + 1e-5).rsqrt().mean()
     wanted = (1 + torch.linalg.eigvals(H)).abs().max()
     assert found.layers[1].dominance.joined_rho_smooth[0] == pytest.approx(float(wanted), rel=1e-4)
 

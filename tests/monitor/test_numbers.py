@@ -304,8 +304,8 @@ def test_a_mask_of_pairs_says_what_is_padding_too(causal, form, passing):
     mask = pairs if form == "allowed" else torch.where(pairs, 0.0, torch.finfo(torch.float32).min)
     ids, places = torch.randint(0, 50, (3, 9)), (tokens.cumsum(-1) - 1).clamp(min=0)
     rows = []
-    for given in (tokens, mask):
-        batch = {"input_ids": ids, "attention_mask": given, "position_ids": places}
+    for either in (tokens, mask):
+        batch = {"input_ids": ids, "attention_mask": either, "position_ids": places}
         monitor = oversmooth.Monitor(model, probe=None if passing else batch, every=1, passing=passing)
         model.train()(**batch)
         monitor.step()

@@ -134,15 +134,20 @@ class _Scale(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("normed", [True, False])
-def test_a_norm_on_the_branch_is_no_scale_whatever_the_first_input_shows(dtype, normed):
-    """Tokens that attention gives nearly one size are normed by nearly one factor, and bfloat16 sees no difference."""
+def test_a_norm_on_the_branch_is_no_scale_even_where_all_tokens_have_one_size(dtype, normed):
+    """Each token attends to itself, and what is mixed is rotated: the first input's tokens are all divided by one σ."""
     torch.manual_seed(0)
     model = _Net(1.0, 1.0)
-    model.blocks = nn.ModuleList([_NormedBlock(nn.RMSNorm(D) if normed else _Scale()) for _ in range(2)])
-    even = torch.randn(1, 1, D) + 0.02 * torch.randn(1, N, D)
-    uneven = torch.randn(1, N, D) * torch.logspace(-1, 1, N)[:, None]
-    inputs = [even, uneven] if normed else [uneven]
-    found = diagnose(model.to(dtype).eval(), [x.to(dtype) for x in inputs], depth=0)
-    shares = [layer.dominance.undecided_share for layer in found.layers[1:]]
-    assert shares == ([1.0, 1.0] if normed else [0.0, 0.0])
-    assert all((layer.spectrum.rho_smooth is None) == normed for layer in found.layers[1:])
+    model.blocks = nn.ModuleList([_NormedBlock(nn.RMSNorm(D) if normed else _Scale())])
+    attention = model.blocks[0].attn
+    with torch.no_grad():
+        rotation = torch.linalg.qr(torch.randn(D, D)).Q
+        attention.qkv.weight.copy_(torch.cat([20 * torch.eye(D), 20 * torch.eye(D), rotation]))
+        attention.proj.weight.copy_(rotation)
+        attention.proj.bias.zero_()
+    even = nn.functional.normalize(torch.randn(1, N, D), dim=-1)
+    uneven = even * torch.tensor([1, 1.7, 0.6, 2, 1, 0.5])[:, None]
+    found = diagnose(model.to(dtype).eval(), [even.to(dtype), uneven.to(dtype)], depth=0)
+    (layer,) = found.layers[1:]
+    assert (layer.spectrum.rho_smooth is None) == normed
+    assert (layer.dominance.rho_smooth_heads[0] is None) == normed
