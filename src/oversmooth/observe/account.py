@@ -158,11 +158,18 @@ class _Accountant:
         # The plainest sum first: arrays that have little in them are explained by many.
         for varies in CONSTANT:
             for target in targets:
+                fitted = None
                 for branch, source in self.branches:
                     for base in bases:
                         total = self._explained(target, [self._of(base), branch], source is None, varies)
                         if total is not None and bool(_last(total).any()):
-                            return _Addition(target, base, branch, source, total)
+                            addition = _Addition(target, base, branch, source, total)
+                            if self._is_plain(total):
+                                return addition
+                            fitted = fitted or addition
+                # In half precision a factor fits what a norm made of the branch too: what is added as it is goes first.
+                if fitted is not None:
+                    return fitted
             for target in targets:
                 for beside in self._beside():
                     assert beside.gave is not None
@@ -186,6 +193,11 @@ class _Accountant:
                     if total is not None and bool(_last(total).any()):
                         return _Addition(target, base, branch, source, total)
         return None
+
+    def _is_plain(self, total: Sum) -> bool:
+        """Whether nothing was fitted: every factor is 1, 0, or what the weights say."""
+        known = (1.0, 0.0) if self.scale is None or self.scale.ndim else (1.0, 0.0, float(self.scale))
+        return all(factor.ndim == 0 and float(factor) in known for factor in total.factors)
 
     def _explained(self, target: _Seen | None, terms: list[Tensor], plain: bool, varies: Varies) -> Sum | None:
         array = self.y if target is None else target.x
