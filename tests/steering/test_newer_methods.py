@@ -316,3 +316,75 @@ def test_promises(method):
     check_method(method, deep(), X)
     model = steer(deep(), method)
     assert steering_of(model).methods == [method]
+
+
+class _PreNorm(nn.Module):
+    """Blocks of torch's own parts, whose norms can be shared."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.attn = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+
+    def forward(self, x):
+        z = self.norm1(x)
+        x = x + self.attn(z, z, z, need_weights=False)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+def _tie_weights(model):
+    model[2].norm1.weight = model[1].norm1.weight
+
+
+def _tie_biases_in_a_block(model):
+    model[2].norm2.bias = model[2].norm1.bias
+
+
+def _one_norm_for_all(model):
+    for block in model[1:4]:
+        block.norm1 = model[0].norm1
+
+
+def _one_norm_in_a_block(model):
+    model[3].norm2 = model[3].norm1
+
+
+def _tie_to_the_last_norm(model):
+    model[4].weight = model[3].norm2.weight
+
+
+@pytest.mark.parametrize(
+    ("tie", "said"),
+    [
+        (_tie_weights, r"1\.norm1\.weight is tied to 2\.norm1"),
+        (_tie_biases_in_a_block, r"2\.norm1\.bias is tied to 2\.norm2"),
+        (_one_norm_for_all, r"1\.norm1 is the norm of 0 and of 1"),
+        (_one_norm_in_a_block, r"3\.norm1 and 3\.norm2 are one module"),
+        (_tie_to_the_last_norm, r"3\.norm2\.weight is tied to 4"),
+        (None, ""),
+    ],
+)
+def test_norms_that_are_also_something_elses_take_no_factor(tie, said):
+    """What is multiplied in one place would be in the other too, and folded twice."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(_PreNorm() for _ in range(4)), nn.LayerNorm(16)).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    if tie is not None:
+        tie(model)
+    x = torch.randn(2, 5, 16)
+    plain = model(x)
+    if tie is not None:
+        with pytest.raises(InputError, match=f"LayerNormScaling cannot act on layer .*: {said}; give each a copy"):
+            steer(model, LayerNormScaling())
+        assert torch.equal(model(x), plain)
+        return
+    by_hand = copy.deepcopy(model)
+    for index in range(1, 4):
+        for norm in (by_hand[index].norm1, by_hand[index].norm2):
+            norm.weight.data *= (index + 1) ** -0.5
+            norm.bias.data *= (index + 1) ** -0.5
+    steered = steer(model, LayerNormScaling())(x)
+    assert torch.allclose(steered, by_hand(x), atol=1e-5)
+    assert torch.allclose(fold(model)(x), steered, atol=1e-5)

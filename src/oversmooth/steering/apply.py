@@ -118,12 +118,41 @@ def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], method
                 "cannot be told apart; give each a copy of its own"
             )
     for index in chosen if any(one.place == "weights" for one in methods) else ():
-        for owner, weight in (anatomy.layers[index].value_module, anatomy.layers[index].output_module):
+        layer = anatomy.layers[index]
+        for owner, weight in (layer.value_module, layer.output_module):
             if modules[owner]._parameters.get(weight) is None:
                 raise InputError(
                     f"{owner}.{weight} of layer {index} is computed from other weights, by a parametrization; "
                     "remove it first (torch.nn.utils.parametrize.remove_parametrizations)"
                 )
+            if not applies_its_weight(modules[owner], weight, layer.layout.transposed):
+                raise InputError(
+                    f"{owner} of layer {index} ({type(modules[owner]).__name__}) does not give its input times its "
+                    "weight, as one with LoRA does not; merge what it adds into the weight first"
+                )
+
+
+def applies_its_weight(module: nn.Module, weight: str, transposed: bool) -> bool:
+    """Whether a projection gives what enters it times its weight, plus a bias; of modules that cannot tell, yes.
+
+    Args:
+        module: the projection.
+        weight: the name of its weight.
+        transposed: whether that is stored (in, out).
+    """
+    stored = module._parameters.get(weight)
+    if type(module) is nn.Linear or isinstance(module, nn.MultiheadAttention) or stored is None or stored.is_meta:
+        return True
+    W = stored.detach() if transposed else stored.detach().mT
+    x = torch.linspace(-1, 1, 3 * len(W), dtype=W.dtype, device=W.device).sin().view(1, 3, -1)
+    with torch.no_grad():
+        try:
+            x0, given = module.forward(0 * x), module.forward(x)
+            wanted = x @ W
+            apart = float((given - x0 - wanted).float().norm() / wanted.float().norm().clamp(min=1e-12))
+        except Exception:  # it takes other arrays
+            return True
+    return not apart > (1e-3 if W.dtype in (torch.float32, torch.float64) else 0.1)
 
 
 def _located_again(model: nn.Module, stack: str, heads: int | None) -> Anatomy:

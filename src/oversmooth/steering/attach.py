@@ -19,6 +19,7 @@ from oversmooth.steering import open_attention as opened
 from oversmooth.steering.methods.base import Method
 from oversmooth.steering.methods.layernorm_scaling import LayerNormScaling, norms_of
 from oversmooth.steering.methods.spectral import Spectral
+from oversmooth.steering.mixing import MixingCheck
 from oversmooth.steering.passes import Passes
 from oversmooth.steering.record import Moved, Steering
 from oversmooth.steering.reparametrized import ReparametrizedLayer
@@ -135,6 +136,12 @@ def _hook(modules: dict[str, nn.Module], steering: Steering, passes: Passes) -> 
     wants_first = any(m.uses_first_values for site in steering.sites.values() for m in site.methods.values())
     for site in steering.sites.values():
         steering.handles += site.hook(modules, wants_first)
+    for index, methods in _checked_layers(steering, wants_first).items():
+        module, layer = modules[anatomy.layers[index].name], anatomy.layers[index]
+        # Torch's own attention is known, and sinks take a share of what weights the values get.
+        if not isinstance(module, nn.MultiheadAttention) and layer.leak is None:
+            check = MixingCheck(index, layer, methods)
+            steering.handles.append(module.register_forward_pre_hook(check.before, with_kwargs=True))
     steering.handles.append(owner.register_forward_pre_hook(passes.begin, with_kwargs=True))
     steering.handles.append(owner.register_forward_hook(passes.end, always_call=True))
     for block in dict.fromkeys(layer.block for layer in anatomy):
@@ -146,6 +153,14 @@ def _hook(modules: dict[str, nn.Module], steering: Steering, passes: Passes) -> 
         if isinstance(module, nn.TransformerEncoder) and getattr(module, "use_nested_tensor", False):
             module.use_nested_tensor = False
             steering.no_nested.append(module)
+
+
+def _checked_layers(steering: Steering, wants_first: bool) -> dict[int, str]:
+    """Layers, by their first run, in which methods need what attention makes of values; with these in words."""
+    acting = [m for m in steering.given if m.place in ("weights", "values", "attention") and not m.changes_nothing()]
+    words = " and ".join(type(method).__name__ for method in acting)
+    indices = [*([0] if wants_first else []), *(_distinct(steering).values() if acting else [])]
+    return dict.fromkeys(sorted(indices), words)
 
 
 def _reparametrize(

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from oversmooth.anatomy.layer import AttentionLayer
+from oversmooth.steering.methods.base import repeat_heads
 from oversmooth.steering.open_attention import VALUES, OpenedAttention
 
 # Small, so that rotary positions do not spread the scores; not zero, which some modules take for padding.
@@ -77,6 +78,39 @@ def hides(
             if not alike:
                 raise
     return None
+
+
+def distance_from_equal_values(
+    module: nn.Module, layer: AttentionLayer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
+    """How far what the output projection gets is from values that are equal for all tokens, relative to them, by token.
+
+    Args:
+        module: the layer's attention.
+        layer: that layer.
+        args, kwargs: of the call; caches of earlier tokens are left out.
+
+    Returns:
+        ``(tokens,)`` of all inputs, but for those that get no finite numbers; in the precision that attention had.
+    """
+    args = tuple(None if _is_cache(value) else value for value in args)
+    kwargs = {key: None if _is_cache(value) else value for key, value in kwargs.items()}
+    again = _Again(module, layer.name, layer, args, kwargs, alike=False)
+    again.equal = True
+    U = again.run().unflatten(-1, (layer.heads, layer.head_dim))
+    wanted = repeat_heads(_different(layer, U).double(), layer.heads)
+    apart = (U.double() - wanted).flatten(-2).norm(dim=-1) / wanted.norm()
+    return apart[apart.isfinite()].to(U.dtype)
+
+
+def _different(layer: AttentionLayer, like: Tensor) -> Tensor:
+    """``(kv_heads, k)``: numbers of the size of 1, no two alike, so that neither a norm nor another head has them."""
+    count = torch.arange(layer.kv_heads * layer.head_dim, device=like.device)
+    return (1 + count).sin().to(like.dtype).unflatten(0, (layer.kv_heads, layer.head_dim))
+
+
+def _is_cache(value: Any) -> bool:
+    return hasattr(value, "get_seq_length") and not isinstance(value, (Tensor, nn.Module))
 
 
 def _hides(again: _Again, mask: Tensor | None) -> bool | None:
@@ -159,6 +193,8 @@ class _Again:
         value.register_forward_hook(self._values)
         output.register_forward_pre_hook(self._mixed)
         self.marked: Tensor | None = None
+        self.equal = False
+        """Whether all tokens get the same values, which are not zero."""
         self.tokens = torch.Size()
         """Of the values, without heads and features: ``(batch, n)``."""
         self.plain = torch.empty(0)
@@ -166,17 +202,18 @@ class _Again:
 
     def begin(self) -> None:
         """With no token marked."""
-        self.plain = self._run(None)
+        self.plain = self.run()
         if self.plain.ndim != len(self.tokens) + 1 or self.plain.shape[:-2] != self.tokens[:-1]:
             raise UnclearError(f"values of {tuple(self.tokens)} tokens come out as {tuple(self.plain.shape)}")
 
     def who_sees(self, marked: Tensor) -> Tensor:
         """The tokens whose output changes with the values of the marked tokens."""
-        mixed = self._run(marked)
+        mixed = self.run(marked)
         same = (mixed == self.plain) | (mixed.isnan() & self.plain.isnan())
         return ~same.all(-1)
 
-    def _run(self, marked: Tensor | None) -> Tensor:
+    def run(self, marked: Tensor | None = None) -> Tensor:
+        """What the output projection gets."""
         self.marked, self.mixed = marked, None
         with _quietly(self.device):
             self.shell(*self.args, **self.kwargs)
@@ -190,7 +227,7 @@ class _Again:
         else:
             rest, V = self.layer.split(out, -1)
         self.tokens = V.shape[:-2]
-        ours = torch.zeros_like(V)
+        ours = _different(self.layer, V).expand_as(V).contiguous() if self.equal else torch.zeros_like(V)
         if self.marked is not None:
             # No two features alike: a norm that centres values must not remove the mark.
             mark = _MARK * (1 + torch.arange(V.shape[-1], device=V.device)).sin().to(V.dtype)
