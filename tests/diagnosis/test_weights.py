@@ -14,7 +14,7 @@ from support import family_checks as checks
 from support.families import FAMILIES, HEADS, WIDTH, usable
 from support.oracles import normal, same_spectrum, weights
 
-from oversmooth import Diagnosis, diagnose
+from oversmooth import Diagnosis, Monitor, diagnose
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm
 from oversmooth.anatomy.layouts import Layout
@@ -177,6 +177,9 @@ def test_where_a_norm_takes_a_factor_away_weights_give_no_radius(model, output, 
             assert layer.spectrum.rho_smooth is None
             assert layer.spectrum.verdicts == []
             assert all(entry.rho_smooth is None for row in layer.spectrum.heads.values() for entry in row)
+    row = Monitor(net, probe=ids, every=1, spectra=1).look(1)
+    assert row["rho_smooth"] == [None, None]
+    assert None not in row["negative_share"]
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])

@@ -16,6 +16,7 @@ from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.diagnosis.facts import plain
 from oversmooth.diagnosis.layers import changes
 from oversmooth.diagnosis.parts import share_of_smoothing
+from oversmooth.diagnosis.weights import why_undecided
 from oversmooth.monitor.padding import Padding, decodes
 from oversmooth.monitor.reduced import band_norms, mask_of
 from oversmooth.observe import Observations, Observer, SeenBlock, Settings, study
@@ -258,7 +259,8 @@ def observed(
 @torch.no_grad()
 def spectra(eyes: Eyes) -> dict[str, list[float | None]]:
     """Per block, over the eigenvalues of every head's H: the share with negative real part and the largest |keep + λ|;
-    and how far the H of all heads together is from symmetric.
+    and how far the H of all heads together is from symmetric. Layers whose H does not act on the stream alone have no
+    radius.
     """
     rows = [_spectrum(eyes.model, layer) for layer in eyes.known("spectra")]
     names = ("negative_share", "rho_smooth", "asymmetry")
@@ -271,7 +273,8 @@ def _spectrum(model: nn.Module, layer: AttentionLayer) -> tuple[float, float, fl
         W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
         values = head_spectrum(W_V, W_O).flatten()
         negative = (values.real < -_ZERO * values.abs().max()).double().mean()
-        return float(negative), float((layer.keep + values).abs().max()), float(joined_asymmetry(W_V, W_O))
+        radius = math.nan if why_undecided(layer) else float((layer.keep + values).abs().max())
+        return float(negative), radius, float(joined_asymmetry(W_V, W_O))
 
 
 def steering(eyes: Eyes, promises: bool) -> dict[str, list[float | None] | float]:
