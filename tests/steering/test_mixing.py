@@ -138,6 +138,20 @@ def test_generation_with_a_cache():
     assert torch.allclose(torch.cat([first.logits, rest], 1), whole, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@by_method
+def test_compiled_code_has_nothing_of_the_look(method):
+    model = steer(Net(None, None).eval(), method)
+    expected = copy.deepcopy(model)(tokens())
+    torch.compiler.reset()
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        assert torch.allclose(compiled(tokens()), expected, atol=1e-6)
+        assert torch.allclose(model(tokens()), expected, atol=1e-6)  # looks now
+        with torch.compiler.set_stance("fail_on_recompile"):
+            assert torch.allclose(compiled(tokens()), expected, atol=1e-6)
+
+
 class Adapted(nn.Linear):
     """A projection with an adapter beside its weight."""
 
