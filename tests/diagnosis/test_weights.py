@@ -11,10 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import family_checks as checks
+from support import timm_models
 from support.families import FAMILIES, HEADS, WIDTH, usable
 from support.oracles import normal, same_spectrum, weights
 
-from oversmooth import Diagnosis, Monitor, diagnose
+from oversmooth import Diagnosis, InputError, Monitor, diagnose
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm
 from oversmooth.anatomy.layouts import Layout
@@ -192,6 +193,21 @@ def test_clipped_values_are_no_product_of_weights(clip, tmp_path):
     for source in (net, tmp_path):
         radii = [layer.spectrum.rho_smooth for layer in diagnose_weights("MPT", locate(source)).layers[1:]]
         assert all((radius is None) == (clip is not None) for radius in radii)
+
+
+@pytest.mark.skipif(not timm_models.available(), reason="timm is not there")
+@pytest.mark.parametrize("normed", [False, True])
+def test_a_norm_inside_attention_of_timm(normed):
+    timm_models.timm()
+    from timm.models.vision_transformer import VisionTransformer
+
+    sizes = dict(img_size=12, patch_size=4, embed_dim=24, depth=2, num_heads=2, num_classes=5)
+    model = VisionTransformer(**sizes, scale_attn_norm=normed).eval()
+    found = diagnose_weights("ViT", locate(model))
+    assert all((layer.spectrum.rho_smooth is None) == normed for layer in found.layers[1:])
+    if normed:
+        with pytest.raises(InputError, match="off what it returned"):
+            diagnose(model, torch.randn(2, 3, 12, 12))
 
 
 def test_a_stopped_run_goes_on(tmp_path):

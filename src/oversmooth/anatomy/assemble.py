@@ -141,6 +141,8 @@ def _on_branch(source: Source, prefix: str, block: str, width: int) -> str | Non
     # Others call the norm before the MLP so; where that has a name of its own, or none, this one is attention's.
     if there("post_attention_layernorm.weight") and any(there(f"{n}.weight") for n in layouts.NORM_OF_MLP):
         return "a norm stands between attention and the stream"
+    if any(joined_name(prefix, name) in source.shapes for name in layouts.NORM_INSIDE):
+        return "a norm stands inside attention, and only a run shows where"
     return "the stream is scaled channel by channel" if any(map(there, layouts.STREAM_SCALE)) else None
 
 

@@ -215,6 +215,8 @@ SINKS = ("sinks", "attention_sink_bias")
 # the one before the MLP, which many models call post_attention_layernorm.
 NORM_ON_BRANCH = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm")
 NORM_OF_MLP = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+# Of attention itself: timm's stands before the output projection, others' before the values.
+NORM_INSIDE = ("norm.weight",)
 # One number per channel that multiplies the stream before attention is added to it (Doge).
 STREAM_SCALE = ("input_residual",)
 # What is done to values, or to what attention mixes, so that the weights are not all of it: by parameters of attention

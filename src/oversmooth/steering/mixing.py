@@ -38,7 +38,7 @@ class MixingCheck:
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         """A hook: attention is about to run."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing() or self.done or kwargs is None:
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or self.done or kwargs is None:
             return
         arrays = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         if any(x.is_meta or isinstance(x, FakeTensor) for x in arrays):
