@@ -141,9 +141,7 @@ def _open_parquet(source: Source, count: int) -> _Opened:
         pil = import_library("PIL.Image", f"reading {source.path}")
         for row in table.rows(spread(table.total, count)):
             label = row.values.get(table.extra or "")
-            value = row.values[table.column]
-            data = value.get("bytes") if isinstance(value, dict) else value
-            read = partial(_from_bytes, pil, data)
+            read = partial(_from_bytes, pil, row.encoded(table.column))
             yield _Candidate(row.where, read, _label(row.where, label) if isinstance(label, int) else None)
 
     import_library("PIL.Image", f"reading {source.path}")

@@ -26,6 +26,11 @@ class Row:
     where: str
     values: dict[str, Any]
 
+    def encoded(self, column: str) -> Any:
+        """What should be the bytes of an image, which stands alone or beside its name."""
+        cell = self.values[column]
+        return cell.get("bytes") if isinstance(cell, dict) else cell
+
 
 class Table:
     """Parquet files of one data set, one after the other, as one numbered list of rows.

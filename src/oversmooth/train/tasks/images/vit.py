@@ -83,15 +83,7 @@ class ViT(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
         self.norm = nn.LayerNorm(shape.width, eps=shape.eps)
         self.head = nn.Linear(shape.width, shape.classes)
-        self._start()
-
-    def _start(self) -> None:
-        """As ViTs usually begin: truncated normal weights of 0.02, zero biases."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        start_weights(self)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         nn.init.normal_(self.cls_token, std=1e-6)
 
@@ -115,3 +107,12 @@ class ViT(nn.Module):
             prefix = f"blocks.{number}"
             x = keep(prefix, block(x, keep=lambda name, value, prefix=prefix: keep(f"{prefix}.{name}", value)))
         return values | {"norm": (x := self.norm(x)), "head": self.head(x[:, 0])}
+
+
+def start_weights(model: nn.Module) -> None:
+    """As ViTs usually begin: linear layers with truncated normal weights of 0.02 and zero biases."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

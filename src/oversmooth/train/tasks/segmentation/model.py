@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.train.tasks.images.settings import Shape
-from oversmooth.train.tasks.images.vit import Block
+from oversmooth.train.tasks.images.vit import Block, start_weights
 
 
 class Encoder(nn.Module):
@@ -24,7 +24,7 @@ class Encoder(nn.Module):
         self.pos_embed = nn.Parameter(torch.zeros(1, shape.tokens, shape.width))
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
         self.norm = nn.LayerNorm(shape.width, eps=shape.eps)
-        _start(self)
+        start_weights(self)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         nn.init.normal_(self.cls_token, std=1e-6)
 
@@ -55,7 +55,7 @@ class MaskDecoder(nn.Module):
         self.patch_project = nn.Linear(width, width, bias=False)
         self.class_project = nn.Linear(width, width, bias=False)
         self.mask_norm = nn.LayerNorm(shape.classes)
-        _start(self)
+        start_weights(self)
         nn.init.trunc_normal_(self.class_tokens, std=0.02)
         for projection in (self.patch_project, self.class_project):
             nn.init.normal_(projection.weight, std=width**-0.5)
@@ -91,12 +91,3 @@ class Segmenter(nn.Module):
         masks = self.decoder(self.encoder(images)).mT.unflatten(2, (self.side, self.side))
         with torch.autocast(images.device.type, enabled=False):
             return self.rise @ masks.to(self.rise.dtype) @ self.rise.T
-
-
-def _start(model: nn.Module) -> None:
-    """As ViTs usually begin: truncated normal weights of 0.02, zero biases."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.trunc_normal_(module.weight, std=0.02)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)

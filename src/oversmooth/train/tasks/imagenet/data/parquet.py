@@ -87,8 +87,7 @@ def _unpack(parts: tuple[Path, ...], data: Path) -> NDArray[np.int64]:
     ends, labels, end = [], [], 0
     with whole_file(data) as temporary, temporary.open("wb") as file:
         for row in table.rows():
-            cell, label = row.values[table.column], row.values[table.extra]
-            encoded = cell.get("bytes") if isinstance(cell, dict) else cell
+            encoded, label = row.encoded(table.column), row.values[table.extra]
             if not isinstance(encoded, bytes):
                 raise InputError(f"{row.where} has no image bytes; fetch the file again")
             if not isinstance(label, int):

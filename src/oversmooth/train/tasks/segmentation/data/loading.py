@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from oversmooth.inputs.parquet import Table
+from oversmooth.inputs.parquet import Row, Table
 from oversmooth.inputs.sources import Source
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import data_folder, data_place, read_bytes
@@ -67,10 +67,7 @@ def _home(what: str | Path) -> tuple[Known | None, Path]:
 
 def _parquet(file: Path, named: Known | None, name: str) -> Labelled:
     table = Table(Source(file, "parquet", (file,)), ("image",), ("mask",), whole=True)
-    pairs = [
-        (row.where, partial(_bytes, row.values["image"], row.where), partial(_bytes, row.values["mask"], row.where))
-        for row in table.rows()
-    ]
+    pairs = [(row.where, partial(_bytes, row, "image"), partial(_bytes, row, "mask")) for row in table.rows()]
     relabel = np.arange(256, dtype=np.uint8) if named is None else named.relabel
     images, masks = decoded(pairs, relabel)
     if named is not None:
@@ -83,10 +80,10 @@ def _numbered(count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def _bytes(cell: object, where: str) -> bytes:
-    data = cell.get("bytes") if isinstance(cell, dict) else cell
+def _bytes(row: Row, column: str) -> bytes:
+    data = row.encoded(column)
     if not isinstance(data, bytes):
-        raise InputError(f"{where} has no bytes of an image or a mask; fetch the file again")
+        raise InputError(f"{row.where} has no bytes of an image or a mask; fetch the file again")
     return data
 
 
