@@ -183,7 +183,7 @@ def test_where_a_norm_takes_a_factor_away_weights_give_no_radius(model, output, 
     assert None not in row["negative_share"]
 
 
-@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("clip", [None, 0.05, 1.0])
 def test_clipped_values_are_no_product_of_weights(clip, tmp_path):
     from transformers import MptConfig, MptModel
 

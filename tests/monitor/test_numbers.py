@@ -11,7 +11,7 @@ from support import watched
 from torch import nn
 
 import oversmooth
-from oversmooth.monitor import MonitorWarning
+from oversmooth.monitor import MonitorWarning, padding
 from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral, ramp, steer
@@ -313,6 +313,24 @@ def test_a_mask_of_pairs_says_what_is_padding_too(causal, form, passing):
         monitor.close()
     for name in ("cos", "hfc_lfc") if passing else ("cos", "hfc_lfc", "effective_rank"):
         assert rows[1][name] == pytest.approx(rows[0][name], rel=1e-4)
+
+
+@pytest.mark.parametrize("sides", ["left", "right", "none"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", ["allowed", "added", "opened"])
+def test_compiled_code_counts_the_same_tokens(sides, causal, form):
+    tokens = torch.ones(3, 7, dtype=torch.bool)
+    if sides != "none":
+        tokens[0, :3], tokens[2, :1] = False, False
+    tokens = tokens.flip(-1) if sides == "right" else tokens
+    pairs = tokens[:, None, None, :].expand(3, 1, 7, 7)
+    pairs = pairs.tril() if causal else pairs
+    pairs = pairs | ~pairs.any(-1, keepdim=True) if form == "opened" else pairs
+    mask = pairs if form == "allowed" else torch.where(pairs, 0.0, -torch.inf)
+    torch.compiler.reset()
+    compiled = torch.compile(padding._counted, backend="eager", fullgraph=True)(mask)
+    assert torch.equal(compiled, padding._counted(mask))
+    assert torch.equal(compiled, tokens)
 
 
 def test_hfc_lfc_is_the_geometric_mean_where_a_diagnosis_has_the_arithmetic_one():

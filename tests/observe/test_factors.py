@@ -151,3 +151,17 @@ def test_a_norm_on_the_branch_is_no_scale_even_where_all_tokens_have_one_size(dt
     (layer,) = found.layers[1:]
     assert (layer.spectrum.rho_smooth is None) == normed
     assert (layer.dominance.rho_smooth_heads[0] is None) == normed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [0.0, 1e-3, -1.0])
+def test_a_scale_of_any_size_is_no_norm(dtype, size):
+    torch.manual_seed(0)
+    model = _Net(1.0, 1.0)
+    model.blocks = nn.ModuleList([_NormedBlock(_Scale())])
+    model.blocks[0].after.gamma.data *= size
+    found = diagnose(model.to(dtype).eval(), torch.randn(2, N, D).to(dtype), depth=0)
+    assert not [remark for remark in found.remarks if "a norm stands" in remark]
+    if dtype == torch.float32:
+        assert found.layers[1].spectrum.rho_smooth is not None
+        assert size or found.layers[1].spectrum.rho_smooth == 1

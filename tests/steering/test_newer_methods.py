@@ -350,6 +350,10 @@ def _one_norm_in_a_block(model):
     model[3].norm2 = model[3].norm1
 
 
+def _one_norm_at_the_end_too(model):
+    model[4] = model[2].norm1
+
+
 def _tie_to_the_last_norm(model):
     model[4].weight = model[3].norm2.weight
 
@@ -361,6 +365,7 @@ def _tie_to_the_last_norm(model):
         (_tie_biases_in_a_block, r"2\.norm1\.bias is tied to 2\.norm2"),
         (_one_norm_for_all, r"1\.norm1 is the norm of 0 and of 1"),
         (_one_norm_in_a_block, r"3\.norm1 and 3\.norm2 are one module"),
+        (_one_norm_at_the_end_too, r"2\.norm1 is also 4"),
         (_tie_to_the_last_norm, r"3\.norm2\.weight is tied to 4"),
         (None, ""),
     ],

@@ -127,7 +127,7 @@ def _mixing(source: Source, prefix: str) -> str | None:
     for name, words in layouts.MIXING_BY_SETTING.items():
         nested = settings.get(name) if isinstance(settings, dict) else getattr(settings, name, None)
         value = next((v for v in (source.setting(prefix, name), nested) if _is_number(v)), None)
-        if value is not None and value != 1:
+        if value is not None and not (value == 1 and name in layouts.FACTORS_OF_VALUES):
             return words
     return None
 
@@ -136,7 +136,8 @@ def _on_branch(source: Source, prefix: str, block: str, width: int) -> str | Non
     def there(name: str) -> bool:
         return _named(source, prefix, block, (name,), (width,)) is not None
 
-    if any(there(f"{name}.weight") for name in layouts.NORM_ON_BRANCH):
+    after = any(source.setting(prefix, name) is True for name in layouts.NORMS_AFTER)
+    if after or any(there(f"{name}.weight") for name in layouts.NORM_ON_BRANCH):
         return "a norm stands between attention and the stream"
     # Others call the norm before the MLP so; where that has a name of its own, or none, this one is attention's.
     if there("post_attention_layernorm.weight") and any(there(f"{n}.weight") for n in layouts.NORM_OF_MLP):
@@ -219,6 +220,8 @@ def _norm(
 
 def _position(source: Source, prefix: str, before: str | None, after: str | None) -> NormPosition:
     model = model_type(source, prefix)
+    if any(source.setting(prefix, name) is True for name in layouts.NORMS_AFTER):
+        return "none"
     if model in layouts.POST_NORM_MODELS:
         return "post"
     if model in layouts.PRE_NORM_MODELS:

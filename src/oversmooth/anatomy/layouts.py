@@ -217,10 +217,12 @@ NORM_ON_BRANCH = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm")
 NORM_OF_MLP = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
 # Of attention itself: timm's stands before the output projection, others' before the values.
 NORM_INSIDE = ("norm.weight",)
+# Settings with which the norms that others have before attention and MLP stand after them (Chameleon, Molmo 2).
+NORMS_AFTER = ("swin_norm", "norm_after")
 # One number per channel that multiplies the stream before attention is added to it (Doge).
 STREAM_SCALE = ("input_residual",)
 # What is done to values, or to what attention mixes, so that the weights are not all of it: by parameters of attention
-# itself, by settings (None and 1 do nothing), and by model.
+# itself, by settings, and by model.
 MIXING_BY_NAME = {
     ("attn_sub_norm.weight", "inner_attn_ln.weight", "o_norm.weight", "sub_norm.weight", "subln.weight"): (
         "what it mixes is normed before the output projection"
@@ -231,6 +233,7 @@ MIXING_BY_SETTING = {
     "clip_qkv": "its values are clipped",
     "attention_value_scale": "its values are multiplied by a number on the way",
 }
+FACTORS_OF_VALUES = ("attention_value_scale",)  # of which 1 does nothing
 OTHER_MIXING = {
     "diffllama": "it mixes with the difference of two attentions, and norms what it mixes",
     "convbert": "half of what it mixes comes from a convolution",

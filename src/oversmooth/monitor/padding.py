@@ -66,11 +66,8 @@ def _counted(mask: Tensor) -> Tensor:
         mask: ``(batch, heads or 1, n or 1, n)``: who may see whom, or what is added to the scores.
     """
     allowed = may_see(mask) if mask.is_floating_point() else mask != 0
-    if not torch.compiler.is_compiling():
-        return counted(allowed)
-    by_query = allowed.any(1)
-    narrowed = ~by_query.all(-1, keepdim=True)  # what sees all may be padding whose row was opened again
-    return (by_query & narrowed).any(-2) | ~narrowed.any(-2)
+    # Compiled code cannot ask whether a round changed anything; texts and their padding are settled in the first.
+    return counted(allowed, rounds=2 if torch.compiler.is_compiling() else None)
 
 
 def positions(module: nn.Module) -> list[str]:

@@ -232,7 +232,7 @@ class _Accountant:
         if addition.source is not None:
             made = explain(addition.branch, [self.out], [self.scale])
             if made is None:
-                return float(keep), None, NORMED if addition.source.acts_on_features else CHANGED
+                return float(keep), None, CHANGED
             factor = factor * made.factors[0]
         one = factor.ndim == 0 and float(factor) == 1.0
         return float(keep), None if one else factor, ""

@@ -237,6 +237,8 @@ class Study:
             return VALUES_NORMED if layer.values_normed else ""
         if heard.mixed is not None and _is_gated(mixed, heard.mixed, heard.A.mask, exact):
             return GATED_INSIDE
+        if layer.mixing is not None:
+            return layer.mixing
         raise InputError(
             f"{layer.name}: its weights and its attention give a result {error:.2g} off what it returned; "
             f"the layout {layout_name(layer)!r} with {layer.heads} heads does not describe it: register another"
@@ -389,10 +391,11 @@ def _norms(module: nn.Module, given: Tensor, gave: Tensor) -> bool:
         times = max(4.0, min(1e2, torch.finfo(given.dtype).max / 4) / max(largest, 1e-30))
         times = min(times, torch.finfo(given.dtype).max / (4 * max(largest, 1e-30)))
         try:
-            larger = module.forward(given * times)
+            bias, larger = module.forward(0 * given).nan_to_num(), module.forward(given * times)
         except Exception:  # it takes more than tokens
             return True
-        return not float(larger.float().norm()) > 0.5 * times * float(gave.float().norm())
+        before, after = (float((x - bias).float().norm()) for x in (gave, larger))
+        return before > 0 and not after > 0.5 * times * before
 
 
 def _as_seen(layer: AttentionLayer, entry: Account) -> AttentionLayer:

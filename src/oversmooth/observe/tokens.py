@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,7 @@ def may_see(scores: Tensor) -> Tensor:
     return (scores > low) & ((scores > _HIDDEN) | (scores >= top - _BELOW))
 
 
-def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
+def counted(allowed: Tensor, named: Tensor | None = None, rounds: int | None = None) -> Tensor:
     """The tokens that count: those that a query that counts may see.
 
     Queries that see nothing do not vote, nor do those whose row was hidden whole and opened again, as some kernels
@@ -38,6 +39,7 @@ def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
         allowed: ``(b, h, n, n)`` or broadcastable: True where the query sees the key.
         named: ``(b, n)``: a mask given under its usual name; decides what rows leave open. Without it such tokens count
             at the end of a text.
+        rounds: how often the tokens that count vote, for code that is compiled; None: until nothing changes.
 
     Returns:
         ``(b, n)``
@@ -51,9 +53,9 @@ def counted(allowed: Tensor, named: Tensor | None = None) -> Tensor:
     named = None if named is None or named.shape[-1] != n else named.to(allowed.device)
     # The last token of a causal text sees all and no other sees it; the same holds for padding whose rows were opened.
     counts = seen | (strangers & (strangers.flip(-1).cummin(-1).values.flip(-1) if named is None else named))
-    while True:  # every token that counts votes
+    for _ in itertools.count() if rounds is None else range(rounds):  # every token that counts votes
         more = counts | (allowed & counts[..., None]).any(-2)
-        if torch.equal(more, counts):
+        if rounds is None and torch.equal(more, counts):
             break
         counts = more
     plain = ~votes.any(-1, keepdim=True)  # nobody's view is narrowed: all who see anything count

@@ -18,6 +18,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.signals import held_back
 from oversmooth.steering.attach import detach, put_on, recompile
 from oversmooth.steering.methods.base import Method
+from oversmooth.steering.mixing import applies_its_weight
 from oversmooth.steering.record import Steering, steering_of
 from oversmooth.steering.reparametrized import check_parameters, check_reparametrized, compute
 
@@ -132,29 +133,6 @@ def _check_modules(model: nn.Module, anatomy: Anatomy, chosen: list[int], method
                 )
 
 
-def applies_its_weight(module: nn.Module, weight: str, transposed: bool) -> bool:
-    """Whether a projection gives what enters it times its weight, plus a bias; of modules that cannot tell, yes.
-
-    Args:
-        module: the projection.
-        weight: the name of its weight.
-        transposed: whether that is stored (in, out).
-    """
-    stored = module._parameters.get(weight)
-    if type(module) is nn.Linear or isinstance(module, nn.MultiheadAttention) or stored is None or stored.is_meta:
-        return True
-    W = stored.detach() if transposed else stored.detach().mT
-    x = torch.linspace(-1, 1, 3 * len(W), dtype=W.dtype, device=W.device).sin().view(1, 3, -1)
-    with torch.no_grad():
-        try:
-            x0, given = module.forward(0 * x), module.forward(x)
-            wanted = x @ W
-            apart = float((given - x0 - wanted).float().norm() / wanted.float().norm().clamp(min=1e-12))
-        except Exception:  # it takes other arrays
-            return True
-    return not apart > (1e-3 if W.dtype in (torch.float32, torch.float64) else 0.1)
-
-
 def _located_again(model: nn.Module, stack: str, heads: int | None) -> Anatomy:
     """The stack that was steered; a single one also under another name, as a ViT's differs by transformers' version."""
     try:
@@ -235,6 +213,7 @@ def fold(model: nn.Module) -> nn.Module:
             raise InputError(
                 f"{method} cannot be folded: {method.why_no_fold} is nothing that weights can do; unsteer takes it off"
             )
+    steering.check_projections()
     with torch.no_grad():
         for layer in steering.reparametrized:
             check_parameters([layer])

@@ -78,6 +78,7 @@ def put_on_later(model: nn.Module, steering: Steering, method: Method) -> None:
     for handle in steering.handles:
         handle.remove()
     steering.handles.clear()
+    steering.checks.clear()
     assert steering.passes is not None
     steering.passes.averages |= method.averages
     steering.passes.streams |= method.uses_stream
@@ -140,7 +141,9 @@ def _hook(modules: dict[str, nn.Module], steering: Steering, passes: Passes) -> 
         module, layer = modules[anatomy.layers[index].name], anatomy.layers[index]
         # Torch's own attention is known, and sinks take a share of what weights the values get.
         if not isinstance(module, nn.MultiheadAttention) and layer.leak is None:
-            check = MixingCheck(index, layer, methods)
+            projections = {name: modules[name] for name, _ in (layer.value_module, layer.output_module)}
+            check = MixingCheck(index, layer, projections, methods)
+            steering.checks.append((module, check))
             steering.handles.append(module.register_forward_pre_hook(check.before, with_kwargs=True))
     steering.handles.append(owner.register_forward_pre_hook(passes.begin, with_kwargs=True))
     steering.handles.append(owner.register_forward_hook(passes.end, always_call=True))
@@ -209,6 +212,10 @@ def _shared(modules: dict[str, nn.Module], anatomy: Anatomy, norms: list[str]) -
         holding = [block for block, inside in blocks.items() if id(modules[norm]) in inside]
         if len(holding) > 1:
             return f"{norm} is the norm of {holding[0]} and of {holding[1]}; give each a copy of its own"
+        for name in (name for name, module in modules.items() if module is modules[norm]):
+            around = [modules[name[:end]] for end, letter in enumerate(name) if letter == "."]
+            if not any(module is modules[holding[0]] for module in around):  # not merely another name of its block
+                return f"{norm} is also {name}; give each a copy of its own"
         own = {id(parameter): key for key, parameter in modules[norm]._parameters.items() if parameter is not None}
         for name, module in modules.items():
             tied = [own[id(p)] for p in module._parameters.values() if id(p) in own]
@@ -262,6 +269,7 @@ def detach(steering: Steering, *, fold: bool) -> None:
     for handle in steering.handles:
         handle.remove()
     steering.handles.clear()
+    steering.checks.clear()
     for layer in reversed(steering.reparametrized):
         layer.detach(fold=fold)
     steering.reparametrized.clear()

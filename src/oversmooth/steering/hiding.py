@@ -30,6 +30,8 @@ from oversmooth.steering.open_attention import VALUES, OpenedAttention
 _CONTENT = 2.0**-6
 # Large, so that a small weight times it is no zero in half precision.
 _MARK = 1024.0
+_LARGE = 64.0
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 # Further below the largest, in every head, what is added to a score hides: e⁻⁵⁰ is nothing beside 1 in float32.
 _HIDDEN = 50.0
 _LOOKS = 16
@@ -85,28 +87,36 @@ def distance_from_equal_values(
 ) -> Tensor:
     """How far what the output projection gets is from values that are equal for all tokens, relative to them, by token.
 
+    Where values of elsewhere come in too, such as those of earlier tokens, ours have a share; it must be of one size.
+
     Args:
         module: the layer's attention.
         layer: that layer.
         args, kwargs: of the call; caches of earlier tokens are left out.
 
     Returns:
-        ``(tokens,)`` of all inputs, but for those that get no finite numbers; in the precision that attention had.
+        ``(tokens,)`` of all inputs, but for those that get nothing or no finite numbers, as padding may.
     """
     args = tuple(None if _is_cache(value) else value for value in args)
     kwargs = {key: None if _is_cache(value) else value for key, value in kwargs.items()}
-    again = _Again(module, layer.name, layer, args, kwargs, alike=False)
-    again.equal = True
-    U = again.run().unflatten(-1, (layer.heads, layer.head_dim))
-    wanted = repeat_heads(_different(layer, U).double(), layer.heads)
-    apart = (U.double() - wanted).flatten(-2).norm(dim=-1) / wanted.norm()
-    return apart[apart.isfinite()].to(U.dtype)
+    U = []
+    for equal in (False, True):  # each with caches as they were
+        again = _Again(module, layer.name, layer, args, kwargs, alike=False)
+        again.equal = equal
+        U.append(again.run().unflatten(-1, (layer.heads, layer.head_dim)).double())
+    others, ours = U[0], U[1] - U[0]
+    wanted = repeat_heads(_different(layer, ours), layer.heads)
+    if bool((others.nan_to_num() != 0).any()):
+        share = (ours * wanted).sum(-1, keepdim=True) / wanted.square().sum(-1, keepdim=True)
+        wanted = wanted * share.clamp(0, 1)
+    apart = (ours - wanted).flatten(-2).norm(dim=-1) / wanted.flatten(-2).norm(dim=-1)
+    return apart[apart.isfinite() & (ours != 0).flatten(-2).any(-1)]
 
 
 def _different(layer: AttentionLayer, like: Tensor) -> Tensor:
-    """``(kv_heads, k)``: numbers of the size of 1, no two alike, so that neither a norm nor another head has them."""
+    """``(kv_heads, k)``: large numbers, no two alike, so that neither a norm, a limit nor another head leaves them."""
     count = torch.arange(layer.kv_heads * layer.head_dim, device=like.device)
-    return (1 + count).sin().to(like.dtype).unflatten(0, (layer.kv_heads, layer.head_dim))
+    return (_LARGE * (1 + count).sin()).to(like.dtype).unflatten(0, (layer.kv_heads, layer.head_dim))
 
 
 def _is_cache(value: Any) -> bool:
@@ -310,10 +320,8 @@ def _shell(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
     for key, value in state.items():
         if key.startswith(("_forward_", "_backward_")) and isinstance(value, dict):
             state[key] = OrderedDict()
-        elif isinstance(value, Tensor):
-            state[key] = value.detach().clone()
-        elif type(value) in (list, dict, set):
-            state[key] = copy.copy(value)
+        elif key not in _OF_EVERY_MODULE:
+            state[key] = _own(value)
     state["_buffers"] = {key: None if b is None else b.detach().clone() for key, b in module._buffers.items()}
     state["_modules"] = {key: None if m is None else _shell(m, made) for key, m in module._modules.items()}
     state.update(training=False, _compiled_call_impl=None)
@@ -324,6 +332,26 @@ def _shell(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
         if getattr(inner, "__self__", None) is module:
             state["forward"] = types.MethodType(inner.__func__, new)
     new.__dict__.update(state)
+    return new
+
+
+def _own(value: Any, depth: int = 4) -> Any:
+    """What a module may write to, such as a cache that it keeps in an object: copied, but for modules in it."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if depth == 0 or isinstance(value, (nn.Module, type, types.ModuleType)) or callable(value):
+        return value
+    if type(value) in (list, tuple, set):
+        return type(value)(_own(one, depth - 1) for one in value)
+    if type(value) is dict:
+        return {key: _own(one, depth - 1) for key, one in value.items()}
+    if not hasattr(value, "__dict__"):
+        return value
+    try:
+        new = copy.copy(value)
+        vars(new).update({key: _own(one, depth - 1) for key, one in vars(value).items()})
+    except Exception:
+        return value  # holds a system handle
     return new
 
 

@@ -16,11 +16,12 @@ from torch._subclasses import FakeTensor
 
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import hiding
 
-_ROOM = {torch.float64: 1e-3, torch.float32: 1e-3}
-_ROOM_OF_HALF = 0.05
-_SHARE = 0.25  # of the tokens that must get the values: padding may get nothing
+_ROOM = 0.02  # for half precision, which models use inside where they give float32
+_SHARE = 0.9  # of the tokens that get anything
+_TRIES = 3
 
 
 class MixingCheck:
@@ -29,34 +30,79 @@ class MixingCheck:
     Args:
         index: of the layer in the stack.
         layer: its attention.
+        projections: the modules of its values and its output, by their names.
         methods: those that act there, in words.
     """
 
-    def __init__(self, index: int, layer: AttentionLayer, methods: str) -> None:
-        self.index, self.layer, self.methods = index, layer, methods
-        self.done = False
+    def __init__(self, index: int, layer: AttentionLayer, projections: dict[str, nn.Module], methods: str) -> None:
+        self.index, self.layer, self.projections, self.methods = index, layer, projections, methods
+        self.done, self.tries = False, 0
+
+    def replaced(self, attention: nn.Module) -> str | None:
+        """Which of the projections is another module now, as adapters put one around it, in words; None: none is."""
+        for name, module in self.projections.items():
+            inner = name.removeprefix(self.layer.name).removeprefix(".")
+            try:
+                now = attention.get_submodule(inner)
+            except AttributeError:
+                continue  # what is compiled or wrapped has other names
+            if now is not module:
+                return (
+                    f"{name} was steered and is another module now ({type(now).__name__}), which {self.methods} does "
+                    "not know of; unsteer the model, add what is new and merge it, and steer after that"
+                )
+        return None
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         """A hook: attention is about to run."""
-        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or self.done or kwargs is None:
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or kwargs is None:
+            return
+        if (why := self.replaced(module)) is not None:
+            raise InputError(why)
+        if self.done:
             return
         arrays = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         if any(x.is_meta or isinstance(x, FakeTensor) for x in arrays):
             return
         if any(x.is_cuda for x in arrays) and torch.cuda.is_current_stream_capturing():  # no value can be read
             return
-        self.done = True  # once, whatever comes of it
+        self.tries += 1
+        self.done = self.tries == _TRIES
         distance = hiding.distance_from_equal_values
         if "torch._dynamo" in sys.modules:
             distance = torch.compiler.disable(distance)  # called from between two compiled graphs
         try:
             apart = distance(module, self.layer, args, kwargs)
+            furthest = float(apart.quantile(_SHARE)) if len(apart) else None
         except Exception:  # it cannot be run once more by itself
             return
-        nearest = float(apart.double().quantile(_SHARE)) if len(apart) else 0.0
-        if nearest > _ROOM.get(apart.dtype, _ROOM_OF_HALF):
-            self.done = False
+        if furthest is not None and furthest > _ROOM:
+            self.done, self.tries = False, 0
             raise InputError(
                 f"{self.methods} cannot act on layer {self.index} ({self.layer.name}): where all values are equal its "
-                f"output projection gets others, {nearest:.2g} off, so it does more than weigh them; unsteer the model"
+                f"output projection gets others, {furthest:.2g} off, so it does more than weigh them; unsteer the model"
             )
+        self.done = self.done or furthest is not None
+
+
+def applies_its_weight(module: nn.Module, weight: str, transposed: bool) -> bool:
+    """Whether a projection gives what enters it times its weight, plus a bias; of modules that cannot tell, yes.
+
+    Args:
+        module: the projection.
+        weight: the name of its weight.
+        transposed: whether that is stored (in, out).
+    """
+    W = getattr(module, weight).detach()  # also where it is computed
+    if type(module) is nn.Linear or isinstance(module, nn.MultiheadAttention) or W.is_meta:
+        return True
+    W = W if transposed else W.mT
+    x = torch.linspace(-1, 1, 3 * len(W), dtype=W.dtype, device=W.device).sin().view(1, 3, -1)
+    with torch.no_grad(), in_eval_mode(module), torch.random.fork_rng(devices=[W.device] if W.is_cuda else []):
+        try:
+            x0, given = module.forward(0 * x), module.forward(x)
+            wanted = x @ W
+            apart = float((given - x0 - wanted).float().norm() / wanted.float().norm().clamp(min=1e-12))
+        except Exception:  # it takes other arrays
+            return True
+    return not apart > (1e-3 if W.dtype in (torch.float32, torch.float64) else 0.1)

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import steered_as
+from oversmooth.safety.errors import InputError
 from oversmooth.steering.methods.base import Method
+from oversmooth.steering.mixing import MixingCheck, applies_its_weight
 from oversmooth.steering.passes import Pass, Passes
 from oversmooth.steering.promises import kept
 from oversmooth.steering.reparametrized import ReparametrizedLayer, prepare
@@ -44,6 +46,8 @@ class Steering:
     norms: list[ScaledNorm] = field(default_factory=list, repr=False)
     moved: list[Moved] = field(default_factory=list, repr=False)
     handles: list[Any] = field(default_factory=list, repr=False)
+    checks: list[tuple[nn.Module, MixingCheck]] = field(default_factory=list, repr=False)
+    """Of attention modules: that they only weigh values, and that their projections are those that were steered."""
     opened: list[nn.Module] = field(default_factory=list, repr=False)
     holders: list[nn.Module] = field(default_factory=list, repr=False)
     """Attention modules that got parts of their own."""
@@ -75,6 +79,19 @@ class Steering:
         moved = [{"layer": m.index, "heads": m.heads} for m in self.moved]
         held = kept(self.reparametrized, list(self.sites.values()), {}).summary() if self.reparametrized else None
         return {**self.settings(), "moved": moved, "verified": held}
+
+    def check_projections(self) -> None:
+        """Refuse a model whose steered projections were replaced since, or do more than their weights by now."""
+        for module, check in self.checks:
+            if (why := check.replaced(module)) is not None:
+                raise InputError(why)
+        for layer in self.reparametrized:
+            for owner, weight in (layer.value, layer.output):
+                if not applies_its_weight(owner, weight, layer.shape.layout.transposed):
+                    raise InputError(
+                        f"a projection of layer {layer.index} ({layer.shape.name}), a {type(owner).__name__}, does not "
+                        "give its input times its weight any more; merge what it adds into the weight"
+                    )
 
     def hold(self) -> tuple[Pass, Tensor | None] | None:
         """The pass that is running, for `resumed`."""

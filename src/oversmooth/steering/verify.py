@@ -31,4 +31,5 @@ def verify(model: nn.Module, attention: dict[str, Tensor] | None = None) -> Veri
     steering = steering_of(inside)
     if steering is None:
         raise InputError(f"this {type(inside).__name__} is not steered; there is nothing to verify")
+    steering.check_projections()
     return kept(steering.reparametrized, list(steering.sites.values()), attention or {})
