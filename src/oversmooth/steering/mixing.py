@@ -47,9 +47,10 @@ class MixingCheck:
             except AttributeError:
                 continue  # what is compiled or wrapped has other names
             if now is not module:
+                kind = f"{type(now).__module__}.{type(now).__name__}"
                 return (
-                    f"{name} was steered and is another module now ({type(now).__name__}), which {self.methods} does "
-                    "not know of; unsteer the model, add what is new and merge it, and steer after that"
+                    f"{name} was steered and is another module now ({kind}), which {self.methods} does not know of; "
+                    "unsteer the model, add what is new and merge it, and steer after that"
                 )
         return None
 
