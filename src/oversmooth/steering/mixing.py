@@ -101,9 +101,9 @@ def applies_its_weight(module: nn.Module, weight: str, transposed: bool) -> bool
     x = torch.linspace(-1, 1, 3 * len(W), dtype=W.dtype, device=W.device).sin().view(1, 3, -1)
     with torch.no_grad(), in_eval_mode(module), torch.random.fork_rng(devices=[W.device] if W.is_cuda else []):
         try:
-            x0, given = module.forward(0 * x), module.forward(x)
-            wanted = x @ W
-            apart = float((given - x0 - wanted).float().norm() / wanted.float().norm().clamp(min=1e-12))
+            bias, given, wanted = (y.double() for y in (module.forward(0 * x), module.forward(x), x @ W))
+            apart, size, rounded = (float(y.norm()) for y in (given - bias - wanted, wanted, bias))
         except Exception:  # it takes other arrays
             return True
-    return not apart > (1e-3 if W.dtype in (torch.float32, torch.float64) else 0.1)
+    exact = W.dtype in (torch.float32, torch.float64)
+    return not apart > (1e-3 if exact else 0.1) * size + 8 * torch.finfo(W.dtype).eps * rounded
