@@ -19,9 +19,10 @@ from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis.facts import Number, plain
 from oversmooth.diagnosis.parts import Course, Extrapolation
 from oversmooth.observe.stages import SeenBlock
-from oversmooth.observe.study import inverse_sigma, without_dropout
+from oversmooth.observe.study import inverse_sigma
 from oversmooth.observe.watch import as_tokens, first_tensor, results_like
 from oversmooth.safety.errors import InputError, about
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 from oversmooth.theory.radii import AttentionChange
@@ -246,7 +247,7 @@ def _real(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int) ->
     try:
         steering = steered_as(modules[""])
         again = nullcontext() if steering is None else steering.resumed(blocks[-1].running)
-        with torch.no_grad(), without_dropout(modules), again:
+        with torch.no_grad(), in_eval_mode(modules[""]), again:
             for step in range(depth):
                 block = blocks[step % len(blocks)]
                 args, kwargs = _with_stream(block.args, block.kwargs, x)

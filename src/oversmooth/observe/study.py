@@ -8,8 +8,7 @@ each layer returned.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +25,7 @@ from oversmooth.observe.sums import same
 from oversmooth.observe.tokens import sequences
 from oversmooth.observe.watch import Watch
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.operators import AttentionOperator, SoftmaxAttention
 
 SINK = "a sink takes a share of attention, so that its rows sum to less than one and constant arrays are not kept"
@@ -74,7 +74,7 @@ class Study:
         study = cls(modules, layers)
         distinct = list({layer.block: layer for layer in layers}.values())
         watch = Watch(modules, distinct, study, study.parts, attention=attention, mask=mask)
-        with without_dropout(modules), watch:
+        with in_eval_mode(modules[""]), watch:
             run()
         if not study.blocks:
             raise InputError(
@@ -291,19 +291,6 @@ class Study:
                 best = min(errors, key=errors.__getitem__)
                 return best if errors[best] < 5e-2 else None
         return None
-
-
-@contextmanager
-def without_dropout(modules: dict[str, nn.Module]) -> Iterator[None]:
-    """Everything in eval mode for a while, each module's own flag restored."""
-    flags = [(module, module.training) for module in modules.values()]
-    for module, _ in flags:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module, flag in flags:
-            module.training = flag
 
 
 def _disagreement(expected: Tensor, got: Tensor, mask: Tensor | None, share: float) -> float:
