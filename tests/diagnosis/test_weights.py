@@ -15,11 +15,12 @@ from support import timm_models
 from support.families import FAMILIES, HEADS, WIDTH, usable
 from support.oracles import normal, same_spectrum, weights
 
-from oversmooth import Diagnosis, InputError, Monitor, diagnose
+from oversmooth import Diagnosis, InputError, Monitor, diagnose, steer
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm
 from oversmooth.anatomy.layouts import Layout
 from oversmooth.diagnosis.weights import Memory, diagnose_weights, layer_spectrum
+from oversmooth.steering import LayerNormScaling
 
 
 class Arrays:
@@ -208,6 +209,22 @@ def test_a_norm_inside_attention_of_timm(normed):
     if normed:
         with pytest.raises(InputError, match="off what it returned"):
             diagnose(model, torch.randn(2, 3, 12, 12))
+
+
+@pytest.mark.skipif(not timm_models.available(), reason="timm is not there")
+def test_blocks_of_timm_that_norm_what_attention_gives():
+    timm_models.timm()
+    from timm.models.vision_transformer import ResPostBlock, VisionTransformer
+
+    sizes = dict(img_size=12, patch_size=4, embed_dim=24, depth=2, num_heads=2, num_classes=5)
+    model = VisionTransformer(**sizes, block_fn=ResPostBlock, init_values=None).eval()
+    x = torch.randn(2, 3, 12, 12)
+    found, seen = diagnose_weights("ViT", locate(model)), diagnose(model, x, depth=0)
+    for alone, layer in zip(found.layers[1:], seen.layers[1:], strict=True):
+        assert alone.spectrum.rho_smooth is None
+        assert layer.dominance.undecided_share == 1
+    with pytest.raises(InputError, match="it has no norm before attention that is known"):
+        steer(model, LayerNormScaling())
 
 
 def test_a_stopped_run_goes_on(tmp_path):

@@ -136,15 +136,23 @@ def _on_branch(source: Source, prefix: str, block: str, width: int) -> str | Non
     def there(name: str) -> bool:
         return _named(source, prefix, block, (name,), (width,)) is not None
 
-    after = any(source.setting(prefix, name) is True for name in layouts.NORMS_AFTER)
-    if after or any(there(f"{name}.weight") for name in layouts.NORM_ON_BRANCH):
-        return "a norm stands between attention and the stream"
-    # Others call the norm before the MLP so; where that has a name of its own, or none, this one is attention's.
-    if there("post_attention_layernorm.weight") and any(there(f"{n}.weight") for n in layouts.NORM_OF_MLP):
+    # Many call the norm before the MLP so; where that has a name of its own, or none, this one is attention's.
+    own = there("post_attention_layernorm.weight") and any(there(f"{n}.weight") for n in layouts.NORM_OF_MLP)
+    named = any(there(f"{name}.weight") for name in layouts.NORM_ON_BRANCH)
+    if own or named or _normed_after(source, prefix, block):
         return "a norm stands between attention and the stream"
     if any(joined_name(prefix, name) in source.shapes for name in layouts.NORM_INSIDE):
         return "a norm stands inside attention, and only a run shows where"
     return "the stream is scaled channel by channel" if any(map(there, layouts.STREAM_SCALE)) else None
+
+
+def _normed_after(source: Source, prefix: str, block: str) -> bool:
+    """Whether what is called a norm before attention norms what attention gives."""
+    return (
+        any(source.setting(prefix, name) is True for name in layouts.NORMS_AFTER)
+        or source.kind(block) in layouts.BLOCKS_NORMED_AFTER
+        or layouts.ARCHITECTURE_NORMED_AFTER in str(source.config.get("architecture"))
+    )
 
 
 def _heads(source: Source, prefix: str, inner: int) -> tuple[int, int]:
@@ -206,7 +214,7 @@ def _norm(
 
     before, after = named(layouts.NORM_BEFORE), named(layouts.NORM_AFTER)
     model = model_type(source, prefix)
-    position = given or _position(source, prefix, before, after)
+    position = given or ("none" if _normed_after(source, prefix, block) else _position(source, prefix, before, after))
     if position == "post" and model in layouts.POST_NORM_MODELS:
         return position, after or named(layouts.NORM_NEXT) or before
     if position in ("none", "unknown"):
@@ -220,8 +228,6 @@ def _norm(
 
 def _position(source: Source, prefix: str, before: str | None, after: str | None) -> NormPosition:
     model = model_type(source, prefix)
-    if any(source.setting(prefix, name) is True for name in layouts.NORMS_AFTER):
-        return "none"
     if model in layouts.POST_NORM_MODELS:
         return "post"
     if model in layouts.PRE_NORM_MODELS:

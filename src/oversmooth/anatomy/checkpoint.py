@@ -144,6 +144,9 @@ class Checkpoint:
     def norm_form(self, _module: str) -> NormForm | None:
         return None
 
+    def kind(self, _module: str) -> str:
+        return ""
+
     def window(self, _module: str) -> int | None:
         return None  # a configuration gives one for the whole model, whose layers differ
 

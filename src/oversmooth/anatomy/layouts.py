@@ -217,8 +217,11 @@ NORM_ON_BRANCH = ("post_self_attn_layernorm", "post_norm1", "post_attn_norm")
 NORM_OF_MLP = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
 # Of attention itself: timm's stands before the output projection, others' before the values.
 NORM_INSIDE = ("norm.weight",)
-# Settings with which the norms that others have before attention and MLP stand after them (Chameleon, Molmo 2).
+# Settings with which the norms that others have before attention and MLP stand after them (Chameleon, Molmo 2), classes
+# of blocks that are made so (timm), and what the name of such an architecture holds (timm's vit_relpos_…_rpn_…).
 NORMS_AFTER = ("swin_norm", "norm_after")
+BLOCKS_NORMED_AFTER = ("ResPostBlock", "ResPostRelPosBlock")
+ARCHITECTURE_NORMED_AFTER = "_rpn_"
 # One number per channel that multiplies the stream before attention is added to it (Doge).
 STREAM_SCALE = ("input_residual",)
 # What is done to values, or to what attention mixes, so that the weights are not all of it: by parameters of attention

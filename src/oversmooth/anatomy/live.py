@@ -79,6 +79,9 @@ class LiveModel:
         plain: dict[type, NormForm] = {nn.LayerNorm: ("layer", 0.0), nn.RMSNorm: ("rms", 0.0)}
         return plain.get(type(norm)) or norm_form(norm)
 
+    def kind(self, module: str) -> str:
+        return type(self.modules[module]).__name__
+
     def window(self, module: str) -> int | None:
         for name in layouts.WINDOW:
             size = getattr(self.modules[module], name, None)

@@ -30,6 +30,10 @@ class Source(Weights, Protocol):
         """What a norm does, as observed; None where only its weights are known."""
         ...
 
+    def kind(self, module: str) -> str:
+        """The name of a module's class; empty where only its weights are known."""
+        ...
+
     def window(self, module: str) -> int | None:
         """The size of attention's sliding window; None where there is none, or it is not known."""
         ...
