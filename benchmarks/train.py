@@ -194,13 +194,15 @@ def main() -> None:
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     torch.set_float32_matmul_precision("high")
     on_gpu = device.type == "cuda"
-    rounds, repeats = (3, 3) if options.quick else (9, 50 if on_gpu else 4)
+    rounds, repeats = (3, 3) if options.quick else (9, 20 if on_gpu else 4)
     recipe = settings(device)
     ratios: dict[str, float] = {}
     facts: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
         "torch": torch.__version__,
         "batch": recipe.batch,
+        "turns": rounds,
+        "steps a turn": repeats,
         "ratios": ratios,
     }
 
