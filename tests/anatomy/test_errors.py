@@ -13,7 +13,7 @@ from support.families import FAMILIES, HEADS, WIDTH, Stack, run
 from torch import nn
 
 from oversmooth import InputError, diagnose
-from oversmooth.anatomy import LAYOUTS, locate, register
+from oversmooth.anatomy import LAYOUTS, layouts, locate, register
 
 
 @pytest.fixture
@@ -192,9 +192,10 @@ def test_partial_matches_are_listed():
 
 
 @pytest.mark.parametrize("heads", [3, 5])
-def test_heads_that_do_not_divide(heads):
+def test_heads_that_do_not_divide(heads, tmp_path):
+    torch.save(FAMILIES["Llama"].make().state_dict(), tmp_path / "weights.pt")
     with pytest.raises(InputError, match=rf"layers\.0\.self_attn: .*{heads} heads"):
-        locate(FAMILIES["Llama"].make(), heads=heads)
+        locate(tmp_path / "weights.pt", heads=heads)
 
 
 def test_no_heads():
@@ -204,8 +205,22 @@ def test_no_heads():
 
 
 @pytest.mark.parametrize("heads", [2, 8])
-def test_wrong_heads_are_noticed_when_the_model_runs(heads):
+def test_heads_other_than_the_model_says(heads, tmp_path):
+    model = FAMILIES["Llama"].make()
+    said = rf"says that .*layers\.0\.self_attn has {HEADS} heads, and {heads} were given; leave heads= \(--heads\) out"
+    with pytest.raises(InputError, match=said):
+        locate(model, heads=heads)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=said):
+        locate(tmp_path, heads=heads)
+    assert locate(tmp_path, heads=HEADS).layers[0].heads == HEADS
+
+
+@pytest.mark.parametrize("heads", [2, 8])
+def test_wrong_heads_are_noticed_when_the_model_runs(heads, monkeypatch):
     family = FAMILIES["Llama"]
+    monkeypatch.setattr(layouts, "HEADS", ())
+    monkeypatch.setattr(layouts, "HEAD_DIM", ())
     with pytest.raises(InputError, match=r"layers\.0\.self_attn.*heads"):
         diagnose(family.make(), family.inputs(), heads=heads)
 

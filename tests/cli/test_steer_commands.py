@@ -154,6 +154,7 @@ def test_saves_of_earlier_versions_are_read(tmp_path, vit):
     [
         (("-m", "sharpen"), "there is no method 'sharpen'; choose one of attnscale, centred"),
         (("-m", "neutreno:power=2"), "has no setting 'power'; it has strength"),
+        (("-m", "neutreno:strength=0.3,strength=0.5"), "strength is given twice in 'strength=0.3,strength=0.5'"),
         (("-m", "neutreno:strength=much"), "strength is 'much'; give a number"),
         (("-m", "neutreno:learned=perhaps"), "learned is 'perhaps'; give yes or no"),
         (("-m", "neutreno:strength=nan"), "strength is nan; give a finite number"),

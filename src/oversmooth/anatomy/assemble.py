@@ -23,16 +23,14 @@ def layer_of(
         source: where it lives.
         prefix: its name.
         layout: of its weights.
-        heads: how many; None: as the source says.
+        heads: how many, where the source does not say.
         norm: where its norm stands; None: as the source says.
     """
     value = source.shapes[joined_name(prefix, layout.value)]
     output = source.shapes[joined_name(prefix, layout.output)]
     rows, width = reversed(value) if layout.transposed else value
     inner, back = output if layout.transposed else reversed(output)
-    head_dim = 0
-    if heads is None:
-        heads, head_dim = _heads(source, prefix, inner)
+    heads, head_dim = _heads(source, prefix, inner, heads)
     head_dim = head_dim or inner // heads
     if heads < 1 or head_dim < 1 or head_dim * heads != inner:
         raise InputError(
@@ -155,8 +153,23 @@ def _normed_after(source: Source, prefix: str, block: str) -> bool:
     )
 
 
-def _heads(source: Source, prefix: str, inner: int) -> tuple[int, int]:
+def _heads(source: Source, prefix: str, inner: int, given: int | None) -> tuple[int, int]:
     """The number of heads and the size of each; the size is 0 where it follows from the number."""
+    stated, size = _stated_heads(source, prefix, inner)
+    attention = prefix or "its attention"
+    if given is None:
+        if stated is None:
+            raise InputError(f"{source.what} does not say how many heads {attention} has; give heads= (--heads)")
+        return stated, size
+    if stated is not None and stated != given and inner % stated == 0:
+        raise InputError(
+            f"{source.what} says that {attention} has {stated} heads, and {given} were given; "
+            "leave heads= (--heads) out"
+        )
+    return given, 0
+
+
+def _stated_heads(source: Source, prefix: str, inner: int) -> tuple[int | None, int]:
     wanted: tuple[str, ...] = layouts.HEADS
     if "encoder" in prefix or "decoder" in prefix:
         wanted = ((layouts.DECODER_HEADS if "decoder" in prefix else layouts.ENCODER_HEADS), *wanted)
@@ -164,11 +177,7 @@ def _heads(source: Source, prefix: str, inner: int) -> tuple[int, int]:
     if isinstance(size, int) and size > 0 and inner % size == 0:
         return inner // size, size
     heads = source.attribute(prefix, wanted)
-    if isinstance(heads, int) and heads > 0:
-        return heads, 0
-    raise InputError(
-        f"{source.what} does not say how many heads {prefix or 'its attention'} has; give heads= (--heads)"
-    )
+    return (heads if isinstance(heads, int) and heads > 0 else None), 0
 
 
 def _block(source: Source, prefix: str) -> str:

@@ -12,8 +12,8 @@ what leaves the last block, from the log that every run keeps (`train.engine.smo
 
 What it reached: with 12 blocks what table 2 did at 10 % (33.35, 29.49 and 34.61 %; seeds 0, 1 and 2; an H200; 2 to 6
 minutes a run), with HFC/LFC of 1.74 ± 0.05, 0.22 ± 0.02 and 3.65 ± 0.11 at the end for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
-With 24 blocks, seed 0 alone: 33.85, 28.68 and 33.69 %, and 1.83, 0.126 and 6.55. With 48, ViT-Ti and ViT-Ti⁻ alone:
-33.88 and 34.10 %, and 1.94 and 9.35. Figures of --quick are not kept.
+With 24 blocks, seed 0 alone: 33.85, 28.68 and 33.69 %, and 1.83, 0.126 and 6.55. With 48:
+33.88, 29.04 and 34.10 %, and 1.94, 0.0715 and 9.35. Figures of --quick are not kept.
 """
 
 from __future__ import annotations

@@ -71,6 +71,8 @@ def method_named(text: str) -> Method:
         key, equals, value = (part.strip() for part in entry.partition("="))
         if key not in fields:
             raise InputError(f"{name} has no setting {key!r}; it has {', '.join(fields)}")
+        if key in settings:
+            raise InputError(f"{name}: {key} is given twice in {rest!r}; give it once")
         settings[key] = _value(name, key, value, fields[key].default) if equals else True
     return method_from(settings)
 
