@@ -8,6 +8,7 @@ from support.nightly import some
 from torch import nn
 
 import oversmooth
+from oversmooth.observe.axes import check_axes
 
 D, HEADS, DEPTH = 16, 2, 2
 
@@ -155,3 +156,118 @@ def test_pictures_and_words_of_models_whose_encoder_takes_tokens_first():
         with torch.no_grad():
             last = model(x).transpose(0, 1)
         assert diagnosis.layers[-1].tokens["hfc_lfc"] == pytest.approx(hfc_lfc(last), rel=1e-4)
+
+
+class Silent(nn.Module):
+    """Attention over (n, batch, d), which no module says."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads = HEADS
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(D, D) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (
+            part(x).unflatten(-1, (HEADS, -1)).permute(1, 2, 0, 3) for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return self.out_proj(nn.functional.scaled_dot_product_attention(q, k, v).permute(2, 0, 1, 3).flatten(2))
+
+
+class SilentBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.attn = nn.LayerNorm(D), Silent()
+        self.norm2, self.mlp = nn.LayerNorm(D), nn.Linear(D, D)
+
+    def forward(self, x):
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class SilentModel(nn.Module):
+    block_first = False
+
+    def __init__(self, begin):
+        super().__init__()
+        torch.manual_seed(0)
+        self.begin, self.layers = begin, nn.ModuleList(SilentBlock() for _ in range(DEPTH))
+
+    def forward(self, x):
+        x = self.begin(x)
+        x = x.flatten(2).permute(2, 0, 1) if x.ndim == 4 else x.transpose(0, 1)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def silent(kind):
+    torch.manual_seed(1)
+    begin, x = {
+        "words": (nn.Embedding(11, D), torch.randint(11, (3, 7))),
+        "features": (nn.Linear(D, D), torch.randn(3, 7, D)),
+        "pictures": (nn.Conv2d(3, D, 4, 4), torch.randn(5, 3, 16, 16)),
+    }[kind]
+    return SilentModel(begin).eval(), x
+
+
+def looked_at(model, x, **how):
+    monitor = oversmooth.Monitor(model, every=1, tokens=("hfc_lfc",), dominance=0, **how)
+    if "passing" in how:
+        model.train()(x).sum().backward()
+    monitor.step()
+    monitor.close()
+    model.eval()
+    return monitor
+
+
+@pytest.mark.filterwarnings("ignore::oversmooth.monitor.warning.MonitorWarning")
+@pytest.mark.parametrize("kind", ["words", "features", "pictures"])
+def test_tokens_before_the_batch_that_nobody_tells_of(kind):
+    model, x = silent(kind)
+    refused = r"layers\.0 gets an array of shape \(\d+, \d, 16\), in which tokens seem to come before the batch"
+    for how in ({}, {"spectra": False}, {"spectra": False, "blocks": "layers.*"}):
+        with pytest.raises(oversmooth.InputError, match=refused):
+            oversmooth.diagnose(model, x, **how)
+    for how in ({"probe": x}, {"passing": True}, {"probe": x, "gradients": 1, "loss": lambda out: out.sum()}):
+        (failure,) = set(looked_at(model, x, **how).failures)
+        assert "tokens seem to come before the batch" in failure
+
+    for layer in model.layers:
+        layer.batch_first = False
+    expected = [hfc_lfc(one) for one in streams(model, x)]
+    for how in ({}, {"spectra": False}, {"spectra": False, "blocks": "layers.*"}):
+        layers = oversmooth.diagnose(model, x, **how).layers
+        assert [layer.tokens["hfc_lfc"] for layer in layers] == pytest.approx(expected, rel=1e-4)
+    for how in ({"probe": x}, {"passing": True}):
+        monitor = looked_at(model, x, **how)
+        assert not monitor.failures
+        found = monitor.history.rows[0]["hfc_lfc"]
+        geometric = [
+            math.exp(sum(math.log(hfc_lfc(one[None])) for one in stream) / len(stream)) for stream in streams(model, x)
+        ]
+        assert found == pytest.approx(geometric, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("given", "stream", "turned"),
+    [
+        ([(3, 7)], (3, 7, D), False),
+        ([(3, 7)], (7, 3, D), True),
+        ([(7, 7)], (7, 7, D), False),
+        ([(3, 7), (7, 3)], (7, 3, D), False),  # a source and a target
+        ([(3, 2, 7)], (6, 7, D), False),  # choices, side by side
+        ([(2, 3, 32, 32)], (2, 17, D), False),
+        ([(2, 3, 32, 32)], (17, 2, D), True),
+        ([(1, 3, 32, 32)], (16, 1, D), True),
+        ([(4, 3, 32, 32)], (64, 4, D), False),  # windows of four tokens, or 64 tokens of four inputs: not known
+        ([(3, 7)], (7, 3), False),
+        ([], (7, 3, D), False),
+    ],
+)
+def test_what_is_taken_for_tokens_before_the_batch(given, stream, turned):
+    shapes = [torch.Size(shape) for shape in given]
+    if turned:
+        with pytest.raises(oversmooth.InputError, match=r"block\.batch_first = False, or True"):
+            check_axes("block", shapes, torch.Size(stream))
+    else:
+        check_axes("block", shapes, torch.Size(stream))

@@ -12,6 +12,7 @@ from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADD
 from oversmooth.diagnosis.facts import Numbers, plain
 from oversmooth.diagnosis.parts import Layer
 from oversmooth.inputs import Batch
+from oversmooth.observe.axes import axes_checked
 from oversmooth.observe.blocks import named_blocks
 from oversmooth.observe.depths import Depths, every_depth
 from oversmooth.observe.feed import Given
@@ -45,7 +46,7 @@ def layers_of_blocks(
             fits = mask is not None and mask.shape == x.shape[:2]
             depths.add(depth, x, mask.to(x.device) if fits and mask is not None else None)
 
-        with torch.no_grad(), every_depth(blocks, seen) as ran:
+        with torch.no_grad(), axes_checked(model, blocks), every_depth(blocks, seen) as ran:
             _run(model, batch)
         if not ran:
             raise InputError(f"the model ran without running {blocks[0][0]}; give inputs that pass through its blocks")

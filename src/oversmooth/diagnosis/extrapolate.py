@@ -18,6 +18,7 @@ from oversmooth.anatomy.calls import CACHES, USE_CACHE
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.diagnosis.facts import Number, plain
 from oversmooth.diagnosis.parts import Course, Extrapolation
+from oversmooth.observe.layout import attention_batch_first
 from oversmooth.observe.stages import SeenBlock
 from oversmooth.observe.study import inverse_sigma
 from oversmooth.observe.watch import as_tokens, first_tensor, results_like
@@ -233,7 +234,9 @@ def _real(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: int) ->
     """The blocks themselves, run again on what the last one gave, with their other arguments unchanged."""
     last = blocks[-1]
     given = first_tensor(last.args, last.kwargs)
-    first = last.layouts.get(last.layer.block, getattr(modules[last.layer.name], "batch_first", True))
+    first = last.layouts.get(last.layer.block)
+    if first is None:
+        first = attention_batch_first(modules[last.layer.name], modules[last.layer.block])
     # As the blocks take it: `as_tokens` is its own inverse, except for a single array.
     x = last.y[0] if given.ndim == 2 else as_tokens(last.y, first)
     A = blocks[-1].A

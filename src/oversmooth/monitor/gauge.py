@@ -23,7 +23,6 @@ from oversmooth.monitor.hooks import (
     LEAVE,
     PASS,
     Hook,
-    around,
     check_not_compiled,
     in_backward,
     is_captured,
@@ -33,6 +32,7 @@ from oversmooth.monitor.padding import Padding, decodes
 from oversmooth.monitor.reduced import band_norms, mask_of, token_numbers
 from oversmooth.monitor.rooms import Room
 from oversmooth.monitor.scalers import OtherScalers
+from oversmooth.observe.axes import around, check_axes, says_nothing, shapes_of
 from oversmooth.observe.depths import has_pairs, mean_of_counted, ranks_together
 from oversmooth.observe.layout import says_batch_first
 from oversmooth.observe.watch import first_tensor, results_like
@@ -79,6 +79,8 @@ class Gauge:
                 "are not known; say it on every block, block.batch_first = True or False, or give a probe"
             )
         self.batch_first = first
+        self.given: list[torch.Size] | None = [] if says_nothing(blocks[0][1]) else None
+        """The shapes of what the model was given in this pass, where they alone show which axis is the batch."""
         self.buffer, self.flag = self._buffers(next(model.parameters()).device)
         self.rooms: dict[int, list[Room]] = {}
         """By depth: where the first inputs of the batch are kept, the one that was used last at the end."""
@@ -155,6 +157,8 @@ class Gauge:
                 torch.ops.oversmooth.gauge(self.flag, None, self.buffer, self.flag, self.number, -1 - index)
         else:
             begins = self.begin(index)
+            if begins and self.given is not None:
+                self.given = shapes_of(args, kwargs)
         if begins or mask is not None:  # the innermost that is given one knows best
             self.mask = mask
 
@@ -186,6 +190,8 @@ class Gauge:
                 return
             shape = "no tensor" if x is None else f"an array of shape {tuple(x.shape)}"
             raise InputError(f"{self.names[max(depth - 1, 0)]} gets {shape}; tokens must be (batch, n, d)")
+        if depth == 0 and self.given and not torch.compiler.is_compiling():
+            check_axes(self.names[0], self.given, x.shape)
         if not self.batch_first:
             x = x.transpose(0, 1)
         mask = mask_of(x, self.mask)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -62,17 +62,6 @@ def check_not_compiled(model: nn.Module) -> None:
             "the passing batch cannot be watched in a model that is compiled already; make the monitor before "
             "torch.compile, or give a probe"
         )
-
-
-def around(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
-    """The modules that hold all blocks, from the model inwards."""
-    modules = dict(model.named_modules(remove_duplicate=False))
-    return [
-        module
-        for name, module in modules.items()
-        if all(one != name and (not name or one.startswith(f"{name}.")) for one in names)
-        and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
-    ]
 
 
 def result_like(x: Tensor, out: Any) -> Tensor | None:

@@ -20,6 +20,7 @@ from oversmooth.diagnosis.weights import why_undecided
 from oversmooth.monitor.padding import Padding, decodes
 from oversmooth.monitor.reduced import band_norms, mask_of
 from oversmooth.observe import Observations, Observer, SeenBlock, Settings, study
+from oversmooth.observe.axes import axes_checked
 from oversmooth.observe.blocks import named_blocks, repeated_blocks
 from oversmooth.observe.collect import Look
 from oversmooth.observe.depths import Depths, every_depth, every_stream
@@ -200,8 +201,8 @@ def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> tuple[
             mask = mask.to(x.device)  # once: blocks are on one device, as a rule
         depths.add(depth, x, mask_of(x, mask))
 
-    watched = every_depth(eyes.blocks, seen)
-    with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad(), watched as ran:
+    watched, checked = every_depth(eyes.blocks, seen), axes_checked(eyes.model, eyes.blocks)
+    with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad(), checked, watched as ran:
         probe.run(eyes.model)
     silent = [name for name, _ in eyes.blocks if name not in ran]
     if silent:
@@ -322,7 +323,7 @@ def gradients(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
             layouts.append(batch_first)
 
     with untouched(eyes.model), torch.enable_grad():
-        with every_stream(eyes.blocks, seen):
+        with axes_checked(eyes.model, eyes.blocks), every_stream(eyes.blocks, seen):
             out = probe.run(eyes.model)
         loss = probe.loss_of(out)
         wanted = [x for x in arrays if x.requires_grad]

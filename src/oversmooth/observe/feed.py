@@ -110,9 +110,9 @@ class Runner:
         """Whether the model takes (n, batch, d), or (n, batch). Its attention says how its own arrays lie, and where it
         does, a pass shows whether the model transposes on the way there.
         """
-        if not hasattr(self._attention, "batch_first"):
-            return False
         own = own_word(self._block)
+        if own is None and not hasattr(self._attention, "batch_first"):
+            return False
         says = bool(self._attention.batch_first) if own is None else own
         if says and own is not None:
             return False

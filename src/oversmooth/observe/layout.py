@@ -22,6 +22,12 @@ def own_word(block: nn.Module) -> bool | None:
     return bool(own.batch_first) if hasattr(own, "batch_first") else None
 
 
+def attention_batch_first(attention: nn.Module, block: nn.Module) -> bool:
+    """Whether attention takes (batch, n, d): as it says itself, or else as its block does, or else yes."""
+    own = getattr(attention, "batch_first", None)
+    return own_word(block) is not False if own is None else bool(own)
+
+
 def telling(block: nn.Module) -> list[nn.Module]:
     """The modules inside a block that say how their arrays lie; none where the block speaks for itself.
 

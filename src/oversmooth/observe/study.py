@@ -19,6 +19,7 @@ from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.anatomy.steered import STEERING_PARTS, steered_as
 from oversmooth.observe.account import account
+from oversmooth.observe.axes import axes_checked
 from oversmooth.observe.catch import Caught
 from oversmooth.observe.stages import Account, Event, SeenBlock
 from oversmooth.observe.sums import same
@@ -74,7 +75,8 @@ class Study:
         study = cls(modules, layers)
         distinct = list({layer.block: layer for layer in layers}.values())
         watch = Watch(modules, distinct, study, study.parts, attention=attention, mask=mask)
-        with in_eval_mode(modules[""]), watch:
+        blocks = [(layer.block, modules[layer.block]) for layer in distinct]
+        with in_eval_mode(modules[""]), axes_checked(modules[""], blocks), watch:
             run()
         if not study.blocks:
             raise InputError(

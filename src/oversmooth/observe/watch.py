@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from oversmooth.anatomy.calls import PADDING_HIDDEN
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.observe.catch import CatchAttention, Caught
-from oversmooth.observe.layout import own_word, seen_batch_first
+from oversmooth.observe.layout import attention_batch_first, own_word, seen_batch_first
 from oversmooth.safety.errors import InputError
 
 
@@ -207,7 +207,7 @@ class Watch:
         attention = self.modules[layer.name]
         stream = self.layouts.get(layer.block)
         if stream is None or name == layer.name:
-            return bool(getattr(attention, "batch_first", True))
+            return attention_batch_first(attention, self.modules[layer.block])
         if name not in self.layouts and x.shape[:2] in (self._shape[:2], self._shape[:2][::-1]):
             alike = x.shape[:2] == self._shape[:2]
             if self._shape[0] == self._shape[1]:
