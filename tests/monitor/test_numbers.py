@@ -11,8 +11,9 @@ from support import watched
 from torch import nn
 
 import oversmooth
-from oversmooth.monitor import MonitorWarning, padding
+from oversmooth.monitor import MonitorWarning
 from oversmooth.monitor.reduced import band_norms, token_numbers
+from oversmooth.observe import padding
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral, ramp, steer
 from oversmooth.theory import joined_asymmetry

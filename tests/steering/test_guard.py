@@ -5,8 +5,10 @@ import gc
 
 import pytest
 import torch
+from torch import nn
 
-from oversmooth.steering import AttnScale, FeatScale, steer
+from oversmooth import InputError
+from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale, NeuTRENO, passes, steer
 from oversmooth.steering import guard as guards
 from oversmooth.train.tasks.images.settings import Shape
 from oversmooth.train.tasks.images.vit import ViT
@@ -62,3 +64,109 @@ def test_a_copy_has_a_check_of_its_own():
     del other, inside, new
     gc.collect()
     assert not keys & set(guards._GUARDS)  # none is kept alive
+
+
+class Own(nn.Module):
+    """An encoder whose mask has a name of its own."""
+
+    def __init__(self, torchs):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(OwnBlock(torchs) for _ in range(2))
+
+    def forward(self, x, keep=None):
+        for layer in self.layers:
+            x = layer(x, keep)
+        return x
+
+
+class OwnBlock(nn.Module):
+    def __init__(self, torchs):
+        super().__init__()
+        self.torchs, self.norm = torchs, nn.LayerNorm(16)
+        if torchs:
+            self.attn = nn.MultiheadAttention(16, 2, batch_first=True)
+        else:
+            self.attn = OwnAttention()
+
+    def forward(self, x, keep):
+        y = self.norm(x)
+        if not self.torchs:
+            return x + self.attn(y, keep)
+        return x + self.attn(y, y, y, key_padding_mask=None if keep is None else ~keep, need_weights=False)[0]
+
+
+class OwnAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.num_heads = 2
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, y, keep):
+        q, k, v = (part(y).unflatten(-1, (2, 8)).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj))
+        mask = None if keep is None else keep[:, None, None]
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.out_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class Told(nn.Module):
+    """Says what is padding of the tokens that it is given, and adds one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.layers = nn.Parameter(torch.randn(1, 1, 16)), nn.ModuleList(OwnBlock(False) for _ in range(2))
+
+    def forward(self, x, attention_mask):
+        x = torch.cat([self.first.expand(len(x), 1, -1), x], 1)
+        keep = torch.cat([attention_mask.new_ones(len(x), 1), attention_mask], 1).bool()
+        for layer in self.layers:
+            x = layer(x, keep)
+        return x
+
+
+AVERAGING = [AttnScale(0.4), Centred(0.5), FeatScale(0.3, 0.4), ContraNorm(0.3)]
+TOKENS = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(1))
+KEEP = torch.arange(8) < torch.tensor([8, 4])[:, None]
+
+
+@pytest.mark.parametrize("method", AVERAGING, ids=str)
+def test_torchs_attention_says_what_is_padding(method):
+    """Whatever the model calls it: padding changes nothing."""
+    model = steer(Own(torchs=True).eval(), method)
+    with torch.no_grad():
+        padded, alone = model(TOKENS, KEEP)[1, :4], model(TOKENS[1:, :4])[0]
+    torch.testing.assert_close(padded, alone, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("first", ["padded", "of one length", "without a mask"])
+@pytest.mark.parametrize("method", AVERAGING, ids=str)
+def test_padding_that_nobody_tells_of_is_refused(method, first):
+    """In the first pass, and in a later one after passes without padding."""
+    model = steer(Own(torchs=False).eval(), method)
+    with torch.no_grad():
+        if first != "padded":
+            model(TOKENS, torch.ones_like(KEEP) if first == "of one length" else None)
+        with pytest.raises(InputError, match="hides some from all others, as padding is, which no attention_mask"):
+            model(TOKENS, KEEP)
+        assert model(TOKENS, torch.ones_like(KEEP)).isfinite().all()
+
+
+@pytest.mark.parametrize("method", AVERAGING, ids=str)
+def test_a_mask_of_other_tokens_than_attentions(method):
+    torch.manual_seed(0)
+    model = steer(Told().eval(), method)
+    with torch.no_grad():
+        assert model(TOKENS, torch.ones(2, 8, dtype=torch.long)).isfinite().all()  # it hides nothing
+        with pytest.raises(InputError, match=r"padding"):
+            model(TOKENS, KEEP.long())
+        assert steer(Told().eval(), NeuTRENO(0.5))(TOKENS, KEEP.long()).isfinite().all()
+
+
+@pytest.mark.parametrize("low", [torch.finfo(torch.float32).min, -1e9, -1e4, -torch.inf])
+def test_masks_that_are_added_hide_by_any_number(low):
+    """Of pairs, given to the module that runs the blocks; rows of padding see all, or nothing."""
+    keep = KEEP[:, None, None].expand(2, 1, 8, 8)
+    for rows in (keep, keep & KEEP[:, None, :, None]):
+        added = torch.where(rows, 0.0, low)
+        assert torch.equal(passes._token_mask({"attention_mask": added}), KEEP)
+        assert torch.equal(passes._token_mask({"attention_mask": rows}), KEEP)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN
 from oversmooth.diagnosis.facts import Numbers, plain
 from oversmooth.diagnosis.parts import Layer
 from oversmooth.inputs import Batch
@@ -16,6 +15,7 @@ from oversmooth.observe.axes import axes_checked
 from oversmooth.observe.blocks import named_blocks
 from oversmooth.observe.depths import Depths, every_depth
 from oversmooth.observe.feed import Given
+from oversmooth.observe.padding import HeardPadding, mask_of
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 
@@ -38,15 +38,15 @@ def layers_of_blocks(
     blocks = [(name, modules[name]) for name in named_blocks(model, pattern)]
     depths, width, way = Depths(ranks=ranks), 0, None
     for batch in _batches(inputs):
-        mask = _mask(model, batch, [name for name, _ in blocks]) if isinstance(batch, Mapping) else None
+        heard, mask = HeardPadding(model, [name for name, _ in blocks]), None
 
-        def seen(depth: int, x: Tensor, mask: Tensor | None = mask) -> None:
-            nonlocal width
+        def seen(depth: int, x: Tensor, heard: HeardPadding = heard) -> None:
+            nonlocal width, mask
             width = x.shape[-1]
-            fits = mask is not None and mask.shape == x.shape[:2]
-            depths.add(depth, x, mask.to(x.device) if fits and mask is not None else None)
+            mask = heard.of(x) if depth == 0 else mask
+            depths.add(depth, x, mask_of(x, mask))
 
-        with torch.no_grad(), axes_checked(model, blocks), every_depth(blocks, seen) as ran:
+        with torch.no_grad(), heard, axes_checked(model, blocks), every_depth(blocks, seen) as ran:
             _run(model, batch)
         if not ran:
             raise InputError(f"the model ran without running {blocks[0][0]}; give inputs that pass through its blocks")
@@ -59,16 +59,6 @@ def layers_of_blocks(
         raise InputError("no input has two tokens that count; give longer ones")
     layers = [Layer(name, *_numbers(depths.by_input(depth))) for depth, name in enumerate(["embedding", *way])]
     return layers, depths.tokens, width
-
-
-def _mask(model: nn.Module, batch: Mapping[str, Any], names: list[str]) -> Tensor | None:
-    """``(batch, n)``: the tokens that are not padding, by the name of an argument; a decoder has its own."""
-    both = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
-    shown = batch.get(DECODER_PADDING_SHOWN if both and all("decoder" in name for name in names) else PADDING_SHOWN)
-    if isinstance(shown, Tensor) and shown.ndim == 2:
-        return shown.bool()
-    hidden = batch.get(PADDING_HIDDEN)
-    return hidden == 0 if isinstance(hidden, Tensor) else None
 
 
 def _numbers(columns: dict[str, Tensor]) -> tuple[Numbers, Numbers]:

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oversmooth.monitor.padding import MASKS, positions
 from oversmooth.monitor.warning import say
+from oversmooth.observe.padding import MASKS, positions
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import random_states
 

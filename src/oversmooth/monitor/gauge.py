@@ -28,13 +28,13 @@ from oversmooth.monitor.hooks import (
     is_captured,
     result_like,
 )
-from oversmooth.monitor.padding import Padding, decodes
-from oversmooth.monitor.reduced import band_norms, mask_of, token_numbers
+from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.monitor.rooms import Room
 from oversmooth.monitor.scalers import OtherScalers
 from oversmooth.observe.axes import around, check_axes, says_nothing, shapes_of
 from oversmooth.observe.depths import has_pairs, mean_of_counted, ranks_together
 from oversmooth.observe.layout import says_batch_first
+from oversmooth.observe.padding import Padding, decodes, mask_of
 from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError, reason
 
@@ -194,11 +194,20 @@ class Gauge:
             check_axes(self.names[0], self.given, x.shape)
         if not self.batch_first:
             x = x.transpose(0, 1)
-        mask = mask_of(x, self.mask)
+        mask = self._fitting(x, self.mask)
         if torch.compiler.is_compiling():
             torch.ops.oversmooth.gauge(x.detach(), mask, self.buffer, self.flag, self.number, depth)
         else:
             self.measure(depth, x.detach(), mask, self.buffer)
+
+    def _fitting(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+        """The mask of these tokens. Where it is that of others and hides something, and no value can be read here, no
+        token counts, which gives NaN.
+        """
+        blind = torch.compiler.is_compiling() or is_captured(x)
+        if mask is None or mask.shape == x.shape[:2] or not blind:
+            return mask_of(x, mask)
+        return (mask != 0).all().expand(x.shape[:2]).to(x.device)
 
     @torch.no_grad()
     def measure(self, depth: int, x: Tensor, mask: Tensor | None, buffer: Tensor) -> None:
@@ -255,7 +264,7 @@ class Gauge:
         try:
             if not self.batch_first:
                 gradient = gradient.transpose(0, 1)
-            norm, share = band_norms(gradient, mask_of(gradient, mask))
+            norm, share = band_norms(gradient, self._fitting(gradient, mask))
             (self.replayed if is_captured(gradient) else self.graded).add(depth)
             scale = getattr(self.scaler, "_scale", None)  # on its device
             if scale is not None:

@@ -17,13 +17,15 @@ from oversmooth.diagnosis.facts import plain
 from oversmooth.diagnosis.layers import changes
 from oversmooth.diagnosis.parts import share_of_smoothing
 from oversmooth.diagnosis.weights import why_undecided
-from oversmooth.monitor.padding import Padding, decodes
-from oversmooth.monitor.reduced import band_norms, mask_of
+from oversmooth.monitor.reduced import band_norms
 from oversmooth.observe import Observations, Observer, SeenBlock, Settings, study
 from oversmooth.observe.axes import axes_checked
 from oversmooth.observe.blocks import named_blocks, repeated_blocks
+from oversmooth.observe.catch import Caught
 from oversmooth.observe.collect import Look
 from oversmooth.observe.depths import Depths, every_depth, every_stream
+from oversmooth.observe.padding import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
+from oversmooth.observe.watch import Watch
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import untouched
@@ -33,6 +35,8 @@ from oversmooth.theory.weights import head_spectrum, joined_asymmetry
 T = TypeVar("T")
 Loss = Callable[[Any, Any], Tensor]
 """Gets what the model gave and the probe."""
+Counted = Callable[[Tensor], Tensor | None]
+"""Gets what enters the first block and says which of its tokens count, ``(batch, n)``; None: all."""
 _ZERO = 1e-6  # relative: the sign of a smaller eigenvalue is rounding
 _PARTS = ("attention", "mlp", "norm")
 
@@ -190,27 +194,62 @@ def in_full_precision(see: Callable[[], T]) -> T:
 
 def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> tuple[dict[str, list[float]], list[str]]:
     """Metrics of the tokens at every depth, mean over the probe's inputs; and the names of the blocks as they ran."""
-    depths, mask = Depths(ranks=ranks, cosines=bool({"cos", "abs_cos"} & set(names))), probe.mask(eyes)
-    long_enough = mask is None or bool((mask.sum(-1) > 1).any())  # before the pass, for which a GPU is not waited yet
 
-    def seen(depth: int, x: Tensor) -> None:
-        nonlocal mask
-        if depth == 0 and (not long_enough or x.shape[1] < 2):
-            raise InputError("no input of the probe has two tokens that count; give longer ones")
-        if mask is not None:
-            mask = mask.to(x.device)  # once: blocks are on one device, as a rule
-        depths.add(depth, x, mask_of(x, mask))
+    def measured(counted: Counted) -> tuple[dict[str, list[float]], list[str]]:
+        depths, mask = Depths(ranks=ranks, cosines=bool({"cos", "abs_cos"} & set(names))), None
 
-    watched, checked = every_depth(eyes.blocks, seen), axes_checked(eyes.model, eyes.blocks)
-    with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad(), checked, watched as ran:
+        def seen(depth: int, x: Tensor) -> None:
+            nonlocal mask
+            if depth == 0:
+                mask = counted(x)
+                if x.shape[1] < 2 or (mask is not None and not bool((mask.sum(-1) > 1).any())):
+                    raise InputError("no input of the probe has two tokens that count; give longer ones")
+            depths.add(depth, x, mask_of(x, mask))
+
+        watched, checked = every_depth(eyes.blocks, seen), axes_checked(eyes.model, eyes.blocks)
+        with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad(), checked, watched as ran:
+            probe.run(eyes.model)
+        silent = [name for name, _ in eyes.blocks if name not in ran]
+        if silent:
+            raise InputError(
+                f"{len(silent)} of {len(eyes.blocks)} blocks did not run on the probe, {silent[0]} first; give inputs "
+                "that pass through all of them, or name the blocks"
+            )
+        return depths.means(names), list(ran)
+
+    return _knowing_padding(eyes, probe, measured)
+
+
+def _knowing_padding(eyes: Eyes, probe: Probe, look: Callable[[Counted], T]) -> T:
+    """What a look gives that passes the probe through the model and asks which tokens of it count."""
+    try:
+        with HeardPadding(eyes.model, [name for name, _ in eyes.blocks]) as heard:
+            return look(heard.of)
+    except UnknownPaddingError:  # of samples, say, of which frames were made, or without a token that the model adds
+        if eyes.anatomy is None:
+            raise
+    first = _FirstAttention()
+    modules = dict(eyes.model.named_modules(remove_duplicate=False))
+    layers = list({layer.block: layer for layer in eyes.anatomy}.values())
+    watch = Watch(modules, layers, first, lambda _: [], attention=False)
+    with _unsharded_after(eyes.model), untouched(eyes.model), torch.no_grad(), watch:
         probe.run(eyes.model)
-    silent = [name for name, _ in eyes.blocks if name not in ran]
-    if silent:
-        raise InputError(
-            f"{len(silent)} of {len(eyes.blocks)} blocks did not run on the probe, {silent[0]} first; give inputs that "
-            "pass through all of them, or name the blocks"
-        )
-    return depths.means(names), list(ran)
+    return look(lambda x: mask_of(x, first.tokens))
+
+
+class _FirstAttention:
+    """A listener: which tokens count, by the mask that the first layer's attention uses."""
+
+    tokens: Tensor | None = None
+
+    def attention(self, _call: int, _layer: AttentionLayer, caught: Caught, _x: Tensor | None, _y: Tensor) -> None:
+        self.tokens = caught.tokens if self.tokens is None else self.tokens
+
+    def enter(self, *_: Any) -> None: ...
+
+    def part(self, *_: Any) -> None: ...
+
+    def leave(self, *_: Any) -> None: ...
 
 
 def parts(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
@@ -313,14 +352,21 @@ def gradients(eyes: Eyes, probe: Probe) -> dict[str, list[float | None]]:
     """Of the probe's loss: the norm of the gradient after every block, and the share of it that is HFC."""
     if is_sharded(eyes.model):
         raise InputError("gradients by band of a sharded model come from the passing batch alone; leave them out")
+    return _knowing_padding(eyes, probe, lambda counted: _gradients(eyes, probe, counted))
+
+
+def _gradients(eyes: Eyes, probe: Probe, counted: Counted) -> dict[str, list[float | None]]:
     arrays: list[Tensor] = []
     layouts: list[bool] = []
-    mask = probe.mask(eyes)
+    mask: Tensor | None = None
 
     def seen(depth: int, x: Tensor, batch_first: bool) -> None:
+        nonlocal mask
         if depth:
             arrays.append(x)
             layouts.append(batch_first)
+        else:
+            mask = counted(x if batch_first else x.transpose(0, 1))
 
     with untouched(eyes.model), torch.enable_grad():
         with axes_checked(eyes.model, eyes.blocks), every_stream(eyes.blocks, seen):

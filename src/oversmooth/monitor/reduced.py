@@ -68,16 +68,6 @@ def band_norms(gradient: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     return norm, torch.where(shown.any(), share, torch.nan)
 
 
-def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
-    """The mask of an array ``(batch, n, d)``, on its device; None where it is that of another shape.
-
-    Args:
-        x: tokens, or their gradients.
-        mask: ``(batch, n)`` of the model's inputs, which blocks may cut or join.
-    """
-    return None if mask is None or mask.shape != x.shape[:2] else mask.to(x.device)
-
-
 def _divisor(size: Tensor) -> Tensor:
     """1 where it is zero or not finite."""
     return torch.where((size > 0) & size.isfinite(), size, 1.0)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN, PAIRS, USE_CACHE
+from oversmooth.anatomy.calls import PAIRS, USE_CACHE
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.inputs import Batch
 from oversmooth.observe.layout import own_word
+from oversmooth.observe.padding import Padding, decodes
 from oversmooth.observe.watch import first_tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
@@ -39,7 +40,7 @@ class Runner:
             and hasattr(model, "get_encoder")
         ):
             self.call = cast(Any, model).get_encoder()  # the decoder would need inputs of its own
-        self.decodes = bool(getattr(config, "is_encoder_decoder", False)) and self.call is model
+        self._padding = Padding(self.call, decodes([layer.block for layer in anatomy]))
         modules = dict(model.named_modules(remove_duplicate=False))
         self._block, self._attention = (modules[name] for name in (anatomy.layers[0].block, anatomy.layers[0].name))
         try:
@@ -57,6 +58,8 @@ class Runner:
     def batches(self, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
         # Tokenizers give mappings that are no dict.
         given = [inputs] if isinstance(inputs, (Tensor, Mapping, Batch)) else inputs
+        if isinstance(given, (list, tuple)):
+            _check_no_mask_beside(given)
         try:
             items = iter(given)
         except TypeError:
@@ -65,6 +68,7 @@ class Runner:
             ) from None
         for item in items:
             if isinstance(item, (list, tuple)) and item and isinstance(item[0], Tensor):
+                _check_no_mask_beside(item)
                 item = item[0]  # (images, labels), as data loaders give
             if isinstance(item, Tensor):
                 yield self._moved(_tensor("the input", item))
@@ -144,14 +148,8 @@ class Runner:
 
     def mask(self, batch: Batch | Tensor) -> Tensor | None:
         """The tokens that are not padding, by the name of an argument."""
-        if isinstance(batch, Tensor):
-            return None
-        name = DECODER_PADDING_SHOWN if self.decodes else PADDING_SHOWN
-        if (mask := batch.inputs.get(name)) is not None and mask.ndim == 2:
-            return mask.bool()
-        if (hidden := batch.inputs.get(PADDING_HIDDEN)) is not None:
-            return ~hidden.bool()
-        return None
+        mask = None if isinstance(batch, Tensor) else self._padding.of((), batch.inputs)
+        return None if mask is None else mask != 0
 
     def __call__(self, batch: Batch | Tensor) -> Any:
         try:
@@ -163,6 +161,19 @@ class Runner:
         except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             message = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
             raise InputError(f"the model does not run on this input ({message}); give inputs that it takes") from error
+
+
+def _check_no_mask_beside(arrays: Sequence[Any]) -> None:
+    """Refuse (ids, mask): by position nothing says that the second is a mask, and without it padding would count."""
+    if len(arrays) < 2 or not all(isinstance(one, Tensor) for one in arrays[:2]):
+        return
+    ids, beside = arrays[:2]
+    whole = not (ids.is_floating_point() or beside.is_floating_point())
+    if whole and ids.ndim == 2 and ids.shape == beside.shape and set(beside.unique().tolist()) == {0, 1}:
+        raise InputError(
+            f"an input is ids {tuple(ids.shape)} with an array of zeros and ones beside them, which may be their mask; "
+            "give a dict, {'input_ids': ids, 'attention_mask': mask}, or the ids alone"
+        )
 
 
 def _copied(batch: Batch | Tensor) -> Batch | Tensor:

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
+from oversmooth.anatomy.calls import PADDING_HIDDEN, PADDING_SHOWN
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import hiding
-from oversmooth.steering.passes import Passes
+from oversmooth.steering.passes import Passes, mask_of_attention
 
 _NUMBERS = itertools.count()
 _GUARDS: weakref.WeakValueDictionary[str, Guard] = weakref.WeakValueDictionary()
@@ -58,6 +59,9 @@ class Guard:
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A hook: attention is about to run."""
+        running = self.passes.current()
+        if running is not None and not running.told:  # the model around torch's attention may name its mask otherwise
+            running.mask = mask_of_attention(module, kwargs)
         if torch.compiler.is_compiling():
             self._look_while_compiling(module, args, kwargs)
             return
@@ -97,7 +101,8 @@ class Guard:
         telling = any(hiding.tells_apart(mask) for mask in masks)
         if masks and not telling and running is not None:
             running.plain_mask = masks[-1]
-        if not telling and self.open.get(how, 0) >= n:
+        unknown = running is not None and running.mask is None and hiding.may_hide(args, kwargs, x, n)
+        if not telling and not unknown and self.open.get(how, 0) >= n:
             return
         why = self.refusal(module, name, args, kwargs, None if running is None else running.mask)
         if why is not None:
@@ -135,6 +140,8 @@ class Guard:
             hidden = hides(module, name, self.layer, args, kwargs, mask)
         except InputError as error:
             return str(error)
+        except hiding.PaddingError:
+            return self._padded()
         except Exception as error:
             return self._unclear(str(error) if isinstance(error, hiding.UnclearError) else repr(error))
         if hidden:
@@ -149,6 +156,13 @@ class Guard:
             f"{' and '.join(self.methods)} averages over all tokens, and layer {self.index} ({self.layer.name}) hides "
             "some of them from others, as causal and windowed attention do; use NeuTRENO, ValueResidual or Laplacian, "
             "or leave such layers out"
+        )
+
+    def _padded(self) -> str:
+        return (
+            f"{' and '.join(self.methods)} averages over all tokens, and layer {self.index} ({self.layer.name}) hides "
+            f"some from all others, as padding is, which no {PADDING_SHOWN} or {PADDING_HIDDEN} tells; name the mask "
+            "so where the blocks are run, or use NeuTRENO, ValueResidual or Laplacian"
         )
 
     def _unclear(self, why: str) -> str:

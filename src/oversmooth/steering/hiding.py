@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.steering.methods.base import repeat_heads
 from oversmooth.steering.open_attention import VALUES, OpenedAttention
+from oversmooth.steering.passes import HIDDEN
 
 # Small, so that rotary positions do not spread the scores; not zero, which some modules take for padding.
 _CONTENT = 2.0**-6
@@ -32,13 +33,15 @@ _CONTENT = 2.0**-6
 _MARK = 1024.0
 _LARGE = 64.0
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-# Further below the largest, in every head, what is added to a score hides: e⁻⁵⁰ is nothing beside 1 in float32.
-_HIDDEN = 50.0
 _LOOKS = 16
 
 
 class UnclearError(Exception):
     """Running the module did not show whether it hides tokens."""
+
+
+class PaddingError(Exception):
+    """Nobody sees some tokens, and nothing said that they are padding."""
 
 
 def points(modules: dict[str, nn.Module], layer: AttentionLayer) -> tuple[nn.Module, nn.Module, bool]:
@@ -71,6 +74,7 @@ def hides(
 
     Raises:
         UnclearError: running the module does not show it.
+        PaddingError: there is padding that the mask does not know of.
     """
     for alike in (True, False):  # the real tokens where nothing passes a module whose tokens are all alike
         again = _Again(module, name, layer, args, kwargs, alike)
@@ -153,6 +157,10 @@ def _hides(again: _Again, mask: Tensor | None) -> bool | None:
             pair = _counts(one, who, seen) & _counts(other, again.who_sees(other), seen)
             if bool(pair.any()):
                 return True
+    if among and not known:
+        unseen = torch.stack([one.any(-1) & ~(who & ~one).any(-1) for one, who in seen])
+        if bool(unseen.any()):  # by another; padding may see itself
+            raise PaddingError
     return False
 
 
@@ -272,10 +280,31 @@ def pair_masks(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor, n: int)
 
 
 @torch.no_grad()
+def may_hide(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor, n: int) -> bool:
+    """Whether an argument may be a mask of tokens that hides some of them.
+
+    Args:
+        args, kwargs: of the call.
+        x: the tokens among them.
+        n: how many they are.
+    """
+    given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v is not x and v.ndim in (2, 4)]
+    for v in given:
+        if v.shape[-1] != n:
+            continue
+        if v.is_floating_point():
+            if v.ndim == 4 and bool((v < v.amax(-1, keepdim=True) - HIDDEN).any()):
+                return True
+        elif bool(((v == 0) | (v == 1)).all() & (v != 0).any() & (v == 0).any()):
+            return True
+    return False
+
+
+@torch.no_grad()
 def tells_apart(mask: Tensor) -> bool:
     """Whether a mask of pairs hides from some tokens what it shows to others, whichever way it is meant."""
     if mask.is_floating_point():
-        low = mask < mask.amax(-1, keepdim=True) - _HIDDEN
+        low = mask < mask.amax(-1, keepdim=True) - HIDDEN
         low = low.all(-3, keepdim=True) if mask.ndim == 4 else low  # of every head
     elif mask.dtype == torch.bool:
         low = mask

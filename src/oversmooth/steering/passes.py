@@ -21,6 +21,8 @@ from oversmooth.anatomy.calls import PADDING_HIDDEN, PADDING_SHOWN, PAIRS
 from oversmooth.safety.errors import InputError
 
 _KEY = "oversmooth"
+HIDDEN = 50.0
+"""So far below the largest, what is added to a score hides: e⁻⁵⁰ is nothing beside 1 in float32."""
 
 
 class Pass:
@@ -29,6 +31,8 @@ class Pass:
     def __init__(self, mask: Tensor | None, hides: bool) -> None:
         self.mask = mask
         """The tokens that count, ``(batch, n)``; None for all."""
+        self.told = mask is not None
+        """Whether the stack was given the mask, and not attention alone."""
         self.hides = hides
         """Compiled: whether there is a mask of pairs of tokens, whose entries cannot be read."""
         self.plain_mask: Tensor | None = None
@@ -47,6 +51,23 @@ class Pass:
         """What entered the block; likewise."""
         self.weights: dict[str, tuple[Tensor, Tensor]] = {}
         """Reparametrized weights of all layers, by layer."""
+
+    def counted(self, tokens: torch.Size) -> Tensor | None:
+        """The tokens that count of so many, ``(batch, n)``; None for all.
+
+        Raises:
+            InputError: the mask is that of other tokens, and may hide some of these.
+        """
+        mask = self.mask
+        if mask is None or _fits(mask.shape, tokens):
+            return mask
+        if not torch.compiler.is_compiling() and bool(mask.all()):
+            return None
+        raise InputError(
+            f"the mask of padding is of {tuple(mask.shape)} tokens where attention has {tuple(tokens)}, so what "
+            "averages cannot leave it out; give a mask of all tokens to the module that runs the blocks, or use "
+            "NeuTRENO, ValueResidual or Laplacian"
+        )
 
     @property
     def first_values(self) -> Tensor | None:
@@ -73,6 +94,10 @@ class Pass:
         self.runs = False
 
 
+def _fits(mask: torch.Size, tokens: torch.Size) -> bool:
+    return len(mask) == len(tokens) and all(m in (1, n) for m, n in zip(mask, tokens, strict=True))
+
+
 class Passes:
     """All passes of one steered model, known by thread and, in recomputation, by input.
 
@@ -87,16 +112,20 @@ class Passes:
         self, prepare: Callable[[Pass], None], arguments: tuple[str, ...], averages: bool, streams: bool = False
     ) -> None:
         self.prepare, self.arguments, self.averages, self.streams = prepare, arguments, averages, streams
+        self._forget()
+
+    def _forget(self) -> None:
         self._local = threading.local()
         self._known: Any = WeakIdKeyDictionary()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Passes, (
-            self.prepare,
-            self.arguments,
-            self.averages,
-            self.streams,
-        )  # what belongs to a thread stays with it
+    # As state, and not as arguments of a call: `prepare` leads back here, and a copy must be one object to all hooks.
+    def __getstate__(self) -> dict[str, Any]:
+        """What belongs to a thread stays with it."""
+        return {name: value for name, value in vars(self).items() if name not in ("_local", "_known")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget()
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the module that runs the stack."""
@@ -230,9 +259,29 @@ def _token_mask(kwargs: dict[str, Any]) -> Tensor | None:
         if mask.ndim == 2:
             return mask.bool()
         if mask.ndim == 4:  # (batch, 1, queries, keys): a token counts if anyone may look at it
-            seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-            return seen.any(2)[:, 0]
+            return _seen(mask)
     return None
+
+
+def mask_of_attention(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:
+    """Which tokens are not padding, from what attention itself was given; None where it is not said in a known way."""
+    if isinstance(module, nn.MultiheadAttention):
+        return _token_mask({PADDING_HIDDEN: kwargs.get("key_padding_mask")})
+    mask = kwargs.get(PADDING_SHOWN)
+    return _seen(mask) if isinstance(mask, Tensor) and mask.ndim == 4 else None
+
+
+def _seen(mask: Tensor) -> Tensor:
+    """``(batch, n)``: the tokens that some query sees.
+
+    Args:
+        mask: ``(batch, heads or 1, queries, keys)``: who may see whom, or what is added to scores.
+    """
+    if not mask.is_floating_point():
+        return (mask != 0).any(2)[:, 0]
+    # Below the largest of all: rows of padding may hide everything, by whatever number. One input may hide all.
+    shown = (mask > mask.amax((-2, -1), keepdim=True) - HIDDEN) & (mask > torch.finfo(mask.dtype).min / 2)
+    return shown.any(2)[:, 0]
 
 
 def _masks_pairs(kwargs: dict[str, Any]) -> bool:

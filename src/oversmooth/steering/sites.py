@@ -176,15 +176,16 @@ class Site:
         V0 = self._first_values(running, V) if part.needs_first_values else None
         if self.guard is not None:
             self.guard.check(U.shape[-3])
+        mask = running.mask if self.guard is None else running.counted(U.shape[:-2])
         if not part.needs_input:
-            return (part(U, V, V0, running.mask).flatten(-2), *args[1:])
+            return (part(U, V, V0, mask).flatten(-2), *args[1:])
         if x is None or x.shape[:-1] != U.shape[:-2] or x.shape[-1] != self.layer.width:
             got = "nothing" if x is None else tuple(x.shape)
             raise InputError(
                 f"{self.layer.name}: its value projection got {got} where attention gave {tuple(U.shape)}; "
                 f"{self.acting('attention')} needs the tokens that attention gets"
             )
-        return (part(U, V, V0, running.mask, x).flatten(-2), *args[1:])
+        return (part(U, V, V0, mask, x).flatten(-2), *args[1:])
 
     def _output(self, _module: nn.Module, _args: Any, Y: Tensor) -> Tensor:
         running = self.passes.current()
@@ -193,7 +194,9 @@ class Site:
         if self.guard is not None:
             self.guard.check(Y.shape[-2])
         if not self.parts["output"].needs_stream:
-            return self.projected(Y, None if running is None else running.mask, Y)
+            if running is None:
+                return self.projected(Y, None, Y)
+            return self.projected(Y, running.mask if self.guard is None else running.counted(Y.shape[:-1]), Y)
         stream = self.passes.needed(self.layer.name).stream
         if stream is not None and self.tokens_first:
             stream = stream.transpose(0, 1)

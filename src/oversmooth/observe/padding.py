@@ -10,12 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.calls import DECODER_PADDING_SHOWN, PADDING_HIDDEN, PADDING_SHOWN
+from oversmooth.observe.axes import around
 from oversmooth.observe.tokens import counted, may_see
+from oversmooth.safety.errors import InputError
 
 _DECODER_PADDING_HIDDEN = "tgt_key_padding_mask"  # torch's decoder: True where a token is padding
 
 MASKS = (PADDING_SHOWN, PADDING_HIDDEN)
 """Names of arguments that say what is padding."""
+
+
+class UnknownPaddingError(InputError):
+    """What is said of padding is said of other tokens."""
 
 
 class Padding:
@@ -57,6 +63,72 @@ class Padding:
             return kwargs[name]
         at = self.places.get(name, -1)
         return args[at] if 0 <= at < len(args) else None
+
+
+class HeardPadding:
+    """Context manager around passes of a model: what the modules that hold its blocks are told of padding.
+
+    Args:
+        model: the model.
+        names: of its blocks.
+    """
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        self._listeners = [(module, Padding(module, decodes(names))) for module in around(model, names)]
+        self._heard: list[tuple[Padding, Any, Any]] = []
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> HeardPadding:
+        def hear(padding: Padding) -> Any:
+            # A default: a pass of another thread may call it before torch knows that it takes keywords as well.
+            return lambda _module, args, kwargs=None: self._heard.append((padding, args, kwargs or {}))
+
+        for module, padding in self._listeners:
+            self._handles.append(module.register_forward_pre_hook(hear(padding), with_kwargs=True))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._heard.clear()
+
+    def of(self, x: Tensor) -> Tensor | None:
+        """``(batch, n)``: which tokens of the pass that runs count; None: all.
+
+        Args:
+            x: ``(batch, n, d)``: what enters the first block.
+
+        Raises:
+            UnknownPaddingError: what was told is of other tokens.
+        """
+        heard, self._heard = self._heard, []
+        other: list[Tensor] = []
+        for padding, args, kwargs in heard:
+            mask = padding.of(args, kwargs)
+            if mask is not None and mask.shape == x.shape[:2]:
+                return mask.to(x.device) != 0
+            other += [] if mask is None else [mask]
+        return mask_of(x, other[-1]) if other else None
+
+
+def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
+    """The mask of an array ``(batch, n, d)``, on its device; None where it hides nothing and is of another shape.
+
+    Args:
+        x: tokens, or their gradients.
+        mask: ``(batch, n)`` of the model's inputs, which the model may cut, join or add to.
+
+    Raises:
+        UnknownPaddingError: it is of another shape, and hides something.
+    """
+    if mask is None or mask.shape == x.shape[:2]:
+        return None if mask is None else mask.to(x.device)
+    if bool((mask != 0).all()):
+        return None
+    raise UnknownPaddingError(
+        f"the mask of padding is of {tuple(mask.shape)} tokens and blocks get {tuple(x.shape[:2])}, so that it is not "
+        "known which of them are padding; give inputs of one length, or the mask to the module that runs the blocks"
+    )
 
 
 def _counted(mask: Tensor) -> Tensor:

@@ -1,0 +1,235 @@
+"""Padding, wherever it is told: cosines over real tokens alone, with loops; or a refusal."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cosine_similarity, scaled_dot_product_attention
+
+import oversmooth
+from oversmooth.observe.padding import UnknownPaddingError, mask_of
+
+WIDTH, LENGTHS = 16, (6, 3, 4)
+MASK = torch.arange(6) < torch.tensor(LENGTHS)[:, None]
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.num_heads, self.norm1, self.norm2 = 2, nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj, self.mlp = (nn.Linear(WIDTH, WIDTH) for _ in range(5))
+
+    def forward(self, x, mask):
+        y = self.norm1(x)
+        q, k, v = (part(y).unflatten(-1, (2, -1)).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj))
+        x = x + self.out_proj(scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
+        return x + self.mlp(self.norm2(x))
+
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x, attention_mask=None):
+        for layer in self.layers:
+            x = layer(x, attention_mask[:, None, None])
+        return x
+
+
+class WithToken(nn.Module):
+    """Puts a token of its own before those that it is given, with the mask that belongs to all of them."""
+
+    def __init__(self, inside):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.first, self.inside = nn.Embedding(11, WIDTH), nn.Parameter(torch.randn(1, 1, WIDTH)), inside
+        if inside:
+            self.stack = Stack()
+        else:
+            self.layers = nn.ModuleList(Block() for _ in range(2))
+
+    @property
+    def blocks(self):
+        return self.stack.layers if self.inside else self.layers
+
+    def forward(self, input_ids, attention_mask):
+        x = torch.cat([self.first.expand(len(input_ids), 1, -1), self.words(input_ids)], 1)
+        mask = torch.cat([torch.ones(len(x), 1, dtype=torch.bool), attention_mask.bool()], 1)
+        if self.inside:
+            return self.stack(x, attention_mask=mask)
+        for layer in self.layers:
+            x = layer(x, mask[:, None, None])
+        return x
+
+
+def cosines(model, blocks, given, lengths):
+    """Mean over inputs of the mean cosine of pairs of different real tokens, before the first block and after each."""
+    arrays = []
+    hooks = [blocks[0].register_forward_pre_hook(lambda _, args: arrays.append(args[0].clone()))]
+    hooks += [block.register_forward_hook(lambda *heard: arrays.append(heard[-1].clone())) for block in blocks]
+    with torch.no_grad():
+        model(**given)
+    for hook in hooks:
+        hook.remove()
+    found = []
+    for x in arrays:
+        means = []
+        for tokens, length in zip(x.double(), lengths, strict=True):
+            pairs = [
+                float(cosine_similarity(tokens[i], tokens[j], 0)) for i, j in itertools.permutations(range(length), 2)
+            ]
+            means.append(sum(pairs) / len(pairs))
+        found.append(sum(means) / len(means))
+    return found
+
+
+GIVEN = {
+    "input_ids": torch.randint(1, 11, (3, 6), generator=torch.Generator().manual_seed(0)),
+    "attention_mask": MASK.long(),
+}
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["told a module inside", "told nobody but attention"])
+def test_a_mask_of_other_tokens_than_the_blocks_get(inside):
+    model = WithToken(inside).eval()
+    expected = cosines(model, model.blocks, GIVEN, [1 + n for n in LENGTHS])
+    pattern = "stack.layers.*" if inside else "layers.*"
+    assert oversmooth.diagnose(model, GIVEN).curve("cos") == pytest.approx(expected, abs=1e-4)
+    assert oversmooth.Monitor(model, probe=GIVEN).look(1)["cos"] == pytest.approx(expected, abs=1e-4)
+    if inside:
+        found = oversmooth.diagnose(model, GIVEN, blocks=pattern, spectra=False).curve("cos")
+        assert found == pytest.approx(expected, abs=1e-4)
+        assert oversmooth.Monitor(model, probe=GIVEN, blocks=pattern).look(1)["cos"] == pytest.approx(
+            expected, abs=1e-4
+        )
+    else:
+        with pytest.raises(oversmooth.InputError, match=r"is of \(3, 6\) tokens and blocks get \(3, 7\)"):
+            oversmooth.diagnose(model, GIVEN, blocks=pattern, spectra=False)
+
+
+def test_a_probe_of_gradients_leaves_the_same_tokens_out():
+    """The share of the gradient in the band of differences, of real tokens alone, written out."""
+    model = WithToken(inside=False).eval()
+
+    def loss(out, _probe):
+        return (out * torch.linspace(0, 1, out.shape[1])[:, None]).square().sum()
+
+    row = oversmooth.Monitor(model, probe=GIVEN, gradients=1, loss=loss).look(1)
+    x = model(**GIVEN).detach().requires_grad_()
+    (G,) = torch.autograd.grad(loss(x, None), x)
+    high = whole = 0.0
+    for one, length in zip(G.double(), LENGTHS, strict=True):
+        real = one[: 1 + length]
+        high += float((real - real.mean(0)).square().sum())
+        whole += float(real.square().sum())
+    assert row["gradient_hfc"][-1] == pytest.approx(high / whole, rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::oversmooth.monitor.warning.MonitorWarning")
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_passing_batch_of_a_mask_of_other_tokens(inside):
+    model = WithToken(inside).train()
+    expected = cosines(model, model.blocks, GIVEN, [1 + n for n in LENGTHS])
+    monitor = oversmooth.Monitor(model, passing=True, every=1)
+    model(**GIVEN)
+    monitor.step()
+    if inside:
+        assert monitor.history.rows[0]["cos"] == pytest.approx(expected, abs=1e-4)
+    else:
+        assert not monitor.history.rows
+        assert "blocks get (3, 7)" in monitor.failures[0]
+    whole = {**GIVEN, "attention_mask": torch.ones(3, 6, dtype=torch.long)}  # hides nothing: no matter
+    model(**whole)
+    monitor.step()
+    assert monitor.history.rows[-1]["cos"] == pytest.approx(cosines(model, model.blocks, whole, (7, 7, 7)), abs=1e-4)
+
+
+def test_compiled_code_that_cannot_read_such_a_mask_gives_no_number():
+    torch.compiler.reset()
+    model = WithToken(inside=False).train()
+    monitor = oversmooth.Monitor(model, passing=True, every=1)
+    compiled = torch.compile(model, backend="eager")
+    whole = {**GIVEN, "attention_mask": torch.ones(3, 6, dtype=torch.long)}
+    for given in (whole, GIVEN):
+        compiled(**given)
+        monitor.step()
+    first, *others = monitor.history.rows
+    assert first["cos"] == pytest.approx(cosines(model, model.blocks, whole, (7, 7, 7)), abs=1e-4)
+    assert all(value is None or value != value for row in others for value in row["cos"])
+    monitor.close()
+    torch.compiler.reset()
+
+
+def test_wav2vec2s_mask_is_of_samples():
+    from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
+
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, vocab_size=20)
+    front = dict(conv_dim=(16, 16), conv_stride=(5, 4), conv_kernel=(10, 4), num_feat_extract_layers=2)
+    places = dict(num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4)
+    config = Wav2Vec2Config(**sizes, **front, **places, feat_extract_norm="layer", do_stable_layer_norm=True)
+    model = Wav2Vec2ForCTC(config).eval()
+    mask = (torch.arange(600) < torch.tensor([600, 300, 200])[:, None]).long()
+    given = {"input_values": torch.randn(3, 600) * mask, "attention_mask": mask}
+    blocks = model.wav2vec2.encoder.layers
+    expected = cosines(model, list(blocks), given, [29, 14, 9])
+    assert oversmooth.Monitor(model, probe=given).look(1)["cos"] == pytest.approx(expected, abs=1e-4)
+    named = oversmooth.diagnose(model, given, blocks="wav2vec2.encoder.layers.*", spectra=False)
+    assert named.curve("cos") == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("how", [{}, {"spectra": False}, {"spectra": False, "blocks": "decoder.layers.*"}])
+@pytest.mark.parametrize("padded", [False, True], ids=["targets of one length", "padded targets"])
+def test_a_decoders_tokens_are_not_its_sources(padded, how):
+    """Source and target have as many tokens, and the source is padded."""
+    torch.manual_seed(0)
+    model = nn.Transformer(WIDTH, 2, 2, 2, 32, dropout=0.0, batch_first=True).train()
+    given = {
+        "src": torch.randn(3, 6, WIDTH),
+        "tgt": torch.randn(3, 6, WIDTH),
+        "tgt_mask": nn.Transformer.generate_square_subsequent_mask(6).isinf(),
+        "src_key_padding_mask": ~MASK.flip(0),
+        "memory_key_padding_mask": ~MASK.flip(0),
+        **({"tgt_key_padding_mask": ~MASK} if padded else {}),
+    }
+    expected = cosines(model, list(model.decoder.layers), given, LENGTHS if padded else (6, 6, 6))
+    found = oversmooth.diagnose(model.eval(), given, **({"stack": "decoder"} if "blocks" not in how else {}), **how)
+    assert found.curve("cos") == pytest.approx(expected, abs=1e-4)
+
+
+def test_named_blocks_read_masks_of_pairs():
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=11, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    model = BertModel(BertConfig(**sizes)).eval()
+    found = [
+        oversmooth.diagnose(model, {**GIVEN, "attention_mask": mask}, blocks="encoder.layer.*", spectra=False)
+        for mask in (MASK.long(), MASK[:, None, None].expand(3, 1, 6, 6))
+    ]
+    assert found[1].curve("cos") == pytest.approx(found[0].curve("cos"), abs=1e-5)
+
+
+def test_a_mask_that_does_not_fit():
+    x, mask = torch.zeros(3, 7, 4), MASK
+    assert mask_of(x, torch.ones(3, 6)) is None
+    assert mask_of(x[:, :6], mask) is mask
+    with pytest.raises(UnknownPaddingError, match="not known which of them are padding"):
+        mask_of(x, mask)
+
+
+@pytest.mark.parametrize("loader", [True, False])
+def test_ids_with_their_mask_beside_them(loader):
+    from transformers import BertConfig, BertModel
+
+    sizes = dict(vocab_size=11, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    model, pair = BertModel(BertConfig(**sizes)).eval(), (GIVEN["input_ids"], GIVEN["attention_mask"])
+    with pytest.raises(
+        oversmooth.InputError, match=r"zeros and ones beside them, which may be their mask; give a dict"
+    ):
+        oversmooth.diagnose(model, [pair] if loader else pair)
+    labelled = [(pair[0], torch.tensor([0, 1, 1]))]
+    assert oversmooth.diagnose(model, labelled).provenance["inputs"] == 3
