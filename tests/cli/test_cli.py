@@ -376,8 +376,8 @@ def not_yet(*_):
         (["reproduce", "table2", "--show", "-o", "x.svg"], "altair"),
         (["demo", "-o", "x.html"], "jinja2"),
         (["diagnose", "folder.parquet", "--data", "data.parquet"], "transformers"),
-        (["diagnose", "SAVED", "--data", "data.parquet"], "pyarrow.parquet"),
-        (["diagnose", "SAVED", "--data", "data.png"], "PIL.Image"),
+        (["diagnose", "VIT", "--data", "data.parquet"], "pyarrow.parquet"),
+        (["diagnose", "VIT", "--data", "data.png"], "PIL.Image"),
     ],
 )
 def test_a_missing_library_is_noticed_before_the_work(monkeypatch, capsys, tmp_path, arguments, library):
@@ -391,7 +391,8 @@ def test_a_missing_library_is_noticed_before_the_work(monkeypatch, capsys, tmp_p
         monkeypatch.setattr(place, work, not_yet)
     monkeypatch.setitem(sys.modules, library, None)
     before = sorted(os.listdir(tmp_path))
-    assert run(monkeypatch, *("saved.json" if a == "SAVED" else a for a in arguments)) == 2
+    stands_for = {"SAVED": "saved.json", "VIT": str(vits.file_of("plain"))}
+    assert run(monkeypatch, *(stands_for.get(a, a) for a in arguments)) == 2
     said = capsys.readouterr().err
     assert re.search("which is not installed; install (altair|vl-convert-python|jinja2|oversmooth\\[models\\])", said)
     assert sorted(os.listdir(tmp_path)) == before

@@ -204,7 +204,12 @@ def test_the_demo_says_which_package_it_misses(monkeypatch, capsys, tmp_path):
         (["diagnose", "VIT", "--device", "moon"], "moon"),
         (["diagnose", "VIT", "--figures", "damaged.json/x"], "damaged.json is a file, not a directory"),
         (["spectrum", "CUT"], "cut off"),
-        (["spectrum", "GPT", "--heads", "5"], "5 heads"),
+        (["spectrum", "GPT", "--heads", "5"], "heads, and 5 were given; leave heads= (--heads) out"),
+        (["diagnose", "VIT", "--format", "png"], "--format png is that of figures, which were not asked for"),
+        (["diagnose", "damaged.json", "--inputs", "3"], "--inputs is given, and damaged.json was measured already"),
+        (["diagnose", "RUN"], "RUN is a training run that has no model yet"),
+        (["gallery", "vit-plian"], "'vit-plian' is no model of the gallery; did you mean vit-plain?"),
+        (["train", "--quick", "--recipe", "x.json", "-o", "r"], "--quick has a recipe of its own, and --recipe is"),
         (["spectrum", "CODE"], "refused"),
         (["spectrum", "NAN"], "h.1.attn: the value weight has NaN or infinity in 1 of"),
         (["reproduce", "fig5", "VIT", "-o", "x.gif"], "'.gif'"),
@@ -216,6 +221,8 @@ def test_bad_input_gets_one_sentence(monkeypatch, capsys, tmp_path, vit, gpt, ar
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "EMPTY").mkdir()
+    (tmp_path / "RUN").mkdir()
+    (tmp_path / "RUN" / "machines.jsonl").write_text("{}\n")
     (tmp_path / "TEXT").mkdir()
     (tmp_path / "TEXT" / "model.safetensors").write_bytes((gpt / "model.safetensors").read_bytes())
     (tmp_path / "CUT").mkdir()

@@ -656,3 +656,25 @@ def test_tokens_alone_need_no_eigenvalues(monkeypatch):
     found = diagnose(encoder.eval(), torch.randn(2, 5, 16), spectra=False, ranks=0)
     assert [layer.spectrum for layer in found.layers] == [None] * 3
     assert found.curve("cos")[0] is not None
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_numbers_that_are_none_are_the_inputs(bad):
+    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval()
+    x = torch.randn(2, 5, 16)
+    x[1, 3, 4:6] = bad
+    with pytest.raises(InputError, match="the input has 2 of 160 numbers that are NaN or infinite"):
+        diagnose(encoder, x)
+    with pytest.raises(InputError, match="src has 2 of 160 numbers that are NaN or infinite"):
+        diagnose(encoder, {"src": x})
+
+
+def test_a_decoder_without_tokens_of_its_own():
+    from transformers import T5Config, T5Model
+
+    model = T5Model(T5Config(vocab_size=20, d_model=16, d_kv=8, num_heads=2, num_layers=2, d_ff=32)).eval()
+    ids = torch.randint(1, 20, (2, 5))
+    with pytest.raises(InputError, match="the decoder of this T5Model needs tokens of its own; give them in Python"):
+        diagnose(model, {"input_ids": ids}, stack="decoder")
+    found = diagnose(model, {"input_ids": ids, "decoder_input_ids": ids}, stack="decoder", joined=0, depth=0)
+    assert len(found.layers) == 3

@@ -67,6 +67,9 @@ def test_what_differs_and_what_does_not():
         "Both have 2 blocks, 1 head and 2 features, are pre-norm, and saw made-up images. As far as is recorded, they "
         "differ in their weights alone."
     )
+    for one, name in zip(same, ("GPT2Model", "LlamaModel"), strict=True):
+        one.diagnosis.model["class"] = name
+    assert headline.differences(same).endswith("A is of class GPT2Model; B is of class LlamaModel.")
     deeper = models(0.1, 0.2, 0.3, layers=[2, 4, 2], shared=[False, True, False])
     assert headline.differences(deeper).endswith("A and C have 2 blocks; B has 4 blocks, and repeats one layer.")
     sharing = models(0.1, 0.2, shared=[False, True])

@@ -162,6 +162,32 @@ def test_a_table_loses_nothing_where_it_is_narrow(width):
     assert ("heading3  03.25→7" in text) == (width < 200)
 
 
+@pytest.mark.parametrize("width", [66, 72, 80, 90, 120])
+def test_no_word_of_a_table_is_broken(width):
+    """Nor is the last column cut, where names are of several words and figures break over lines."""
+    head = ["", "accuracy, %", "HFC/LFC, last", "parameters", "decays", "minutes", "whose"]
+    rows = [
+        [
+            "symmetric, QR, cold (ViT-Ti)",
+            "34.61 ± 0.61 (3)",
+            "3.65",
+            "4,963,108",
+            "Θ (scale without effect), ψ",
+            "2 to 6",
+            "ours",
+        ],
+        ["plain", "66.78 ± 0.1", "1.74 ± 0.046", "5,403,172", "W_V, W_O", "2.1", "published, 100 %"],
+    ]
+    console = rich.console.Console(width=width, file=io.StringIO())
+    console.print(table_text.terminal(head, rows))
+    text = console.file.getvalue()
+    assert "…" not in text
+    for word in [word for row in (head, *rows) for cell in row for word in cell.split()]:
+        assert word in text.split()
+    assert "published, 100 %" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
 def test_a_model_keeps_its_colour_where_another_is_missing():
     def colours(names):
         points = [table_charts.point(name, "ours", 1.0, None, x=x) for name in names for x in (0, 1)]

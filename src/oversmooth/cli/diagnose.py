@@ -86,7 +86,7 @@ def diagnose(
     json: Annotated[Path | None, typer.Option(help="Save the diagnosis of one model as JSON.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one page with all models, .html.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Write every chart as a file into this directory.")] = None,
-    format: Annotated[Format, typer.Option(help="The format of the figures.")] = Format.pdf,
+    format: Annotated[Format | None, typer.Option(help="The format of the figures.", show_default="pdf")] = None,
     twin: Annotated[
         bool, typer.Option("--twin", help="Diagnose each model's twin with random weights as well.")
     ] = False,
@@ -135,7 +135,13 @@ def diagnose(
     if figures is not None:
         files.check_folder(figures)
         drawn.check_libraries()
+    elif format is not None:
+        raise InputError(f"--format {format.value} is that of figures, which were not asked for; give --figures DIR")
     files.check_apart((json, html, figures), (*models, data))
+    if all(map(is_saved, models)):
+        for option, given in (("--data", data), ("--inputs", inputs), ("--length", length), ("--twin", twin or None)):
+            if given is not None:
+                raise InputError(f"{option} is given, and {models[0]} was measured already; leave it out")
     wanted = len(models) + sum(not is_saved(name) for name in models if twin)
     if json is not None and wanted > 1:
         raise InputError(f"--json {json} holds one diagnosis, and {wanted} were asked for; save them one by one")
@@ -172,7 +178,7 @@ def diagnose(
         page.save(diagnoses, html)
     written = [p for p in (json, html) if p is not None]
     if figures is not None:
-        written += drawn.save(diagnoses, figures, format.value)
+        written += drawn.save(diagnoses, figures, (format or Format.pdf).value)
     for path in written:
         out.print(f"wrote {path}")
 

@@ -73,4 +73,4 @@ def gallery(
     ):
         with files.whole_file(output / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    out.print(f"wrote {len(table)} pages, and {output / 'index.html'} with the table")
+    out.print(f"wrote {len(table)} page{'' if len(table) == 1 else 's'}, and {output / 'index.html'} with the table")

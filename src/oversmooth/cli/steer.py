@@ -23,7 +23,8 @@ def steer(
             "--method",
             "-m",
             help="The method, as NAME or NAME:setting=value,... Repeat it for several. spectral, neutreno, attnscale, "
-            "featscale, contranorm, valueresidual, centred, laplacian.",
+            "featscale, contranorm, valueresidual, centred, laplacian, inversion, gatedattention, layernormscaling, "
+            "orthogonalupdate.",
         ),
     ],
     layers: Annotated[

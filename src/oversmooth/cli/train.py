@@ -271,7 +271,9 @@ def begun(task: str | None, quick: bool, path: Path | None, data: str | None) ->
 
     if task is not None and task not in TASKS:
         raise InputError(f"--task is {task!r}; choose {' or '.join(TASKS)}")
-    if path is None or quick:
+    if path is not None and quick:
+        raise InputError(f"--quick has a recipe of its own, and --recipe is {path}; leave one of them out")
+    if path is None:
         if task == language.Recipe.task_name and data is not None and not quick:
             from oversmooth.train.tasks.language.data import name_of
 

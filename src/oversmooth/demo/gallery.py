@@ -10,6 +10,7 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
 from oversmooth.demo import language, vits
@@ -95,6 +96,9 @@ def named(word: str) -> Entry:
     known = entries()
     if word in known:
         return known[word]
+    near = [] if Path(word).exists() else get_close_matches(word, known, n=1)
+    if near:
+        raise InputError(f"{word!r} is no model of the gallery; did you mean {near[0]}?")
     key = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in word).strip("-.") or "model"
 
     def make() -> tuple[Loaded, Inputs]:

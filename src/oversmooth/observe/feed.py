@@ -151,6 +151,14 @@ class Runner:
         mask = None if isinstance(batch, Tensor) else self._padding.of((), batch.inputs)
         return None if mask is None else mask != 0
 
+    def _lacks_targets(self, batch: Batch | Tensor) -> bool:
+        config = getattr(self.model, "config", None)
+        given = () if isinstance(batch, Tensor) else batch.inputs
+        both = self.call is self.model and getattr(config, "is_encoder_decoder", False)
+        return bool(both) and not any(
+            name in given for name in ("decoder_input_ids", "decoder_inputs_embeds", "labels")
+        )
+
     def __call__(self, batch: Batch | Tensor) -> Any:
         try:
             if isinstance(batch, Tensor):
@@ -159,6 +167,11 @@ class Runner:
         except InputError:
             raise
         except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            if self._lacks_targets(batch):
+                raise InputError(
+                    f"the decoder of this {type(self.model).__name__} needs tokens of its own; give them in Python: "
+                    "diagnose(model, {'input_ids': ids, 'decoder_input_ids': targets}, stack='decoder')"
+                ) from error
             message = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
             raise InputError(f"the model does not run on this input ({message}); give inputs that it takes") from error
 
@@ -186,6 +199,9 @@ def _tensor(name: str, value: Any) -> Tensor:
         raise InputError(f"{name} is {arguments.kind(value)}; give tensors (tokenizers do with return_tensors='pt')")
     if value.device.type == "meta":
         raise InputError(f"{name} is on the meta device, which holds no numbers; give a tensor in memory")
+    if value.is_floating_point() and "mask" not in name and not bool(value.isfinite().all()):
+        bad = int((~value.isfinite()).sum())
+        raise InputError(f"{name} has {bad:,} of {value.numel():,} numbers that are NaN or infinite; leave them out")
     if value.numel() == 0:
         raise InputError(f"{name} has shape {tuple(value.shape)}; give at least one input of at least one token")
     return value

@@ -19,6 +19,7 @@ _DIFFERS = {
     "heads": "in the number of heads",
     "features": "in the number of features",
     "norms": "in where norms stand",
+    "class": "in their class",
     "weights": "in whether blocks share weights",
     "steering": "in how they are steered",
     "data": "in what they were shown",
@@ -115,7 +116,7 @@ def differences(models: list[Shown]) -> str:
     """What tells several models apart besides their weights, and what they have in common."""
     facts = [_facts(m.diagnosis) for m in models]
     apart = [name for name in _DIFFERS if len({one.get(name, "") for one in facts}) > 1]
-    same = {name: value for name, value in facts[0].items() if value and name not in apart}
+    same = {name: value for name, value in facts[0].items() if value and name not in (*apart, "class")}
     everyone = "Both" if len(models) == 2 else "All"
     common = f"{everyone} {_clauses(same, several=True)}. " if same else ""
     if not apart:
@@ -139,6 +140,8 @@ def _clauses(facts: dict[str, str], *, several: bool) -> str:
     words = [f"{have} {listed(counted)}"] if counted else []
     if norms := facts.get("norms"):
         words.append(f"{are} {norms}-norm")
+    if facts.get("class"):
+        words.append(f"{are} of class {facts['class']}")
     if facts.get("weights"):
         words.append(f"repeat{'' if several else 's'} one layer")
     if "steering" in facts:
@@ -156,6 +159,8 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
     facts = {name: str(count) for name, count in counted.items() if count is not None}
     if model.get("norm"):
         facts["norms"] = str(model["norm"])
+    if model.get("class"):
+        facts["class"] = str(model["class"])
     facts["weights"] = "shared" if model.get("shared") else ""
     facts["steering"] = steered(diagnosis)
     facts["data"] = str(diagnosis.provenance.get("data") or "")

@@ -59,7 +59,7 @@ def steer(
     if steering_of(inside) is not None:
         raise InputError(
             f"this {type(inside).__name__} is steered already, by {_names(steering_of(inside))}; "
-            "unsteer it first, or give all methods in one list"
+            "take that off with oversmooth.unsteer first, and give all methods at once"
         )
     anatomy = locate(inside, stack=stack, heads=heads)
     chosen = _chosen(layers, anatomy)
@@ -211,7 +211,8 @@ def fold(model: nn.Module) -> nn.Module:
     for method in steering.methods:
         if method.why_no_fold and not method.changes_nothing():
             raise InputError(
-                f"{method} cannot be folded: {method.why_no_fold} is nothing that weights can do; unsteer takes it off"
+                f"{method} cannot be folded: {method.why_no_fold} is nothing that weights can do; keep it steered, or "
+                "take it off with oversmooth.unsteer"
             )
     steering.check_projections()
     with torch.no_grad():

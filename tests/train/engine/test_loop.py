@@ -377,3 +377,18 @@ def test_tensorboard_is_written_or_asked_for(tmp_path):
     else:
         train(RECIPE, splits(), **given)
         assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+def test_scores_are_told_with_the_epoch_that_they_are_of(tmp_path, monkeypatch):
+    told, tell = [], loop.Run._tell
+    monkeypatch.setattr(loop.Run, "_tell", lambda self, loss=None, **_: tell(self, loss, True))
+    folder = tmp_path / "run"
+    train(RECIPE, splits(), device="cpu", folder=folder, progress=told.append, watch=EVERY_EPOCH)
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert told[-1].epoch == RECIPE.total_epochs == rows[-1]["epoch"]
+    steps = told[-1].steps // RECIPE.total_epochs
+    ends = [one for one in told if one.step and one.step % steps == 0]
+    assert {one.epoch for one in ends} == {row["epoch"] for row in rows}
+    for row in rows:
+        (*_, last) = [one for one in ends if one.step == steps * row["epoch"]]
+        assert (last.epoch, last.scores) == (row["epoch"], RECIPE.describe(row))

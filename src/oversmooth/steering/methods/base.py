@@ -123,7 +123,10 @@ class Method:
         if layer.cannot_steer is not None:
             return layer.cannot_steer
         if self.averages and layer.causal:
-            return "it averages over all tokens, so with causal attention a token would see later ones"
+            return (
+                "it averages over all tokens, so with causal attention a token would see later ones; use NeuTRENO, "
+                "ValueResidual or Laplacian"
+            )
         if self.averages and layer.window is not None:
             return (
                 f"it averages over all tokens, and with a window of {layer.window} this attention hides those beyond "

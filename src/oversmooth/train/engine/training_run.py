@@ -6,6 +6,7 @@ one per minute, within epochs too.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -340,7 +341,7 @@ class Run:
         step, speed = self.step, self._units_a_second()
         left = (step.total - step.done) * step.feed.units_per_step / max(1e-9, speed)
         loss = self.rows[-1]["loss"] if loss is None and self.rows else loss
-        epoch = min(self.recipe.total_epochs, step.done // step.steps + 1)
+        epoch = max(1, math.ceil(step.done / step.steps))  # after its last step it is that one still
         recipe, scores = self.recipe, self.recipe.describe(self.scores) if self.scores else ""
         self.progress(
             Progress(step.done, step.total, epoch, recipe.total_epochs, speed, recipe.unit, left, loss, scores)
