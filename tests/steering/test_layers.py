@@ -216,7 +216,10 @@ def test_what_is_no_method(untouched, method):
 def test_a_model_that_is_steered_already():
     model = steered("BERT", "NeuTRENO: learned by head")
     before = conformance.snapshot(model)
-    with pytest.raises(InputError, match=r"is steered already, by NeuTRENO\(.*; unsteer it first, or give all methods"):
+    with pytest.raises(
+        InputError,
+        match=r"is steered already, by NeuTRENO\(.*; take that off with oversmooth.unsteer",
+    ):
         steer(model, FeatScale())
     conformance.same_snapshot(conformance.snapshot(model), before)
 
@@ -328,7 +331,7 @@ def test_what_cannot_be_folded_says_why():
         with pytest.raises(InputError) as error:
             fold(model)
         assert why in str(error.value)
-        assert "unsteer takes it off" in str(error.value)
+        assert "take it off with oversmooth.unsteer" in str(error.value)
         conformance.same_snapshot(conformance.snapshot(model), before)
 
 

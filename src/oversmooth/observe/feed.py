@@ -199,8 +199,8 @@ def _tensor(name: str, value: Any) -> Tensor:
         raise InputError(f"{name} is {arguments.kind(value)}; give tensors (tokenizers do with return_tensors='pt')")
     if value.device.type == "meta":
         raise InputError(f"{name} is on the meta device, which holds no numbers; give a tensor in memory")
-    if value.is_floating_point() and "mask" not in name and not bool(value.isfinite().all()):
-        bad = int((~value.isfinite()).sum())
+    bad = int((value.isnan() | (value == torch.inf)).sum()) if value.is_floating_point() else 0  # masks have −∞
+    if bad:
         raise InputError(f"{name} has {bad:,} of {value.numel():,} numbers that are NaN or infinite; leave them out")
     if value.numel() == 0:
         raise InputError(f"{name} has shape {tuple(value.shape)}; give at least one input of at least one token")

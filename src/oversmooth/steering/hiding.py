@@ -288,12 +288,12 @@ def may_hide(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor, n: int) -
         x: the tokens among them.
         n: how many they are.
     """
-    given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v is not x and v.ndim in (2, 4)]
+    given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v is not x and 2 <= v.ndim <= 4]
     for v in given:
         if v.shape[-1] != n:
             continue
         if v.is_floating_point():
-            if v.ndim == 4 and bool((v < v.amax(-1, keepdim=True) - HIDDEN).any()):
+            if bool((v < v.amax(-1, keepdim=True) - HIDDEN).any()):
                 return True
         elif bool(((v == 0) | (v == 1)).all() & (v != 0).any() & (v == 0).any()):
             return True

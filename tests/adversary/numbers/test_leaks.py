@@ -442,16 +442,26 @@ class Padded(Model):
 
 
 PADDED = [with_padding, with_padding_added, with_padding_both_ways]
-TOLD = [(look, True) for look in (*PADDED, with_padding_both_ways_added)]
+TOLD = [*PADDED, with_padding_both_ways_added]
 
 
 @by_method
-@pytest.mark.parametrize(("look", "declared"), [*TOLD, *((look, False) for look in PADDED)])
-def test_padding_is_fine(look, declared, method, monkeypatch):
+@pytest.mark.parametrize("look", TOLD)
+def test_padding_is_fine(look, method, monkeypatch):
     for left in (False, True):
         model, hidden, x = model_of(look, look), padding(left), tokens(batch=3)
-        model = Padded(*model.blocks) if declared else model
+        model = Padded(*model.blocks)
         check_same_as_unlooked(model, method, lambda m, x=x, h=hidden: m(x, h)[~h], monkeypatch)
+
+
+@by_method
+@pytest.mark.parametrize("look", PADDED)
+def test_padding_that_is_not_told_is_not(look, method):
+    """It would be averaged over, and the longest input of a batch would change the others."""
+    for left in (False, True):
+        model = steer(model_of(look, look), method)
+        with pytest.raises(InputError, match="hides some from all others, as padding is"):
+            model(tokens(batch=3), padding(left))
 
 
 @by_method
@@ -503,7 +513,7 @@ def test_an_attribute_that_is_set(method):
 @pytest.mark.parametrize(("n", "shape"), [(2, ()), (3, (2, 1)), (N, ()), (N, (2, 1)), (N, (2, HEADS))])
 @pytest.mark.parametrize("added", [None, -1e9, -torch.inf], ids=["bool", "-1e9", "-inf"])
 def test_a_mask_that_changes(added, shape, n, method):
-    """The first pass hides nothing, padding, or a soft bias; a later one hides the future."""
+    """The first pass hides nothing or a soft bias; a later one hides padding or the future."""
 
     def mask_of(seen):
         seen = seen.expand(*shape, n, n)
@@ -515,7 +525,8 @@ def test_a_mask_that_changes(added, shape, n, method):
     padded[:, -1] = False
     steer(model, method)
     model(x, mask=mask_of(everything))
-    model(x, mask=mask_of(padded))
+    with pytest.raises(InputError, match=f"{SAYS}|as padding is"):
+        model(x, mask=mask_of(padded))
     model(x, mask=-distance(n).abs().float().expand(1, 1, n, n))
     for seen in (everything.tril(), everything.triu(), everything.tril()):
         with pytest.raises(InputError, match=SAYS):
