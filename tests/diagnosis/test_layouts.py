@@ -260,6 +260,8 @@ def test_tokens_before_the_batch_that_nobody_tells_of(kind):
         ([(2, 3, 32, 32)], (17, 2, D), True),
         ([(1, 3, 32, 32)], (16, 1, D), True),
         ([(4, 3, 32, 32)], (64, 4, D), False),  # windows of four tokens, or 64 tokens of four inputs: not known
+        ([(7, 1)], (1, 7, D), False),  # one input of one number a token
+        ([(5, 4), (4, 3, 32, 32)], (4, 5, D), False),  # pictures beside texts
         ([(3, 7)], (7, 3), False),
         ([], (7, 3, D), False),
     ],

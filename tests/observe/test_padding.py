@@ -68,7 +68,11 @@ def cosines(model, blocks, given, lengths):
     """Mean over inputs of the mean cosine of pairs of different real tokens, before the first block and after each."""
     arrays = []
     hooks = [blocks[0].register_forward_pre_hook(lambda _, args: arrays.append(args[0].clone()))]
-    hooks += [block.register_forward_hook(lambda *heard: arrays.append(heard[-1].clone())) for block in blocks]
+
+    def leave(_module, _args, out):
+        arrays.append((out[0] if isinstance(out, tuple) else out).clone())
+
+    hooks += [block.register_forward_hook(leave) for block in blocks]
     with torch.no_grad():
         model(**given)
     for hook in hooks:
@@ -233,3 +237,72 @@ def test_ids_with_their_mask_beside_them(loader):
         oversmooth.diagnose(model, [pair] if loader else pair)
     labelled = [(pair[0], torch.tensor([0, 1, 1]))]
     assert oversmooth.diagnose(model, labelled).provenance["inputs"] == 3
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_longformers_encoder_is_given_a_mask_that_is_added(padded):
+    from transformers import LongformerConfig, LongformerModel
+
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=11, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    config = LongformerConfig(**sizes, attention_window=4, max_position_embeddings=32, pad_token_id=0)
+    model = LongformerModel(config).eval()
+    given = GIVEN if padded else {"input_ids": GIVEN["input_ids"]}
+    blocks = model.encoder.layer
+    expected = cosines(model, list(blocks), given, LENGTHS if padded else (6, 6, 6))
+    found = oversmooth.diagnose(model, given, blocks="encoder.layer.*", spectra=False)
+    assert found.curve("cos") == pytest.approx(expected, abs=1e-4)
+    assert oversmooth.Monitor(model, probe=given).look(1)["cos"] == pytest.approx(expected, abs=1e-4)
+
+
+class Anything(nn.Module):
+    """A wrapper that takes whatever comes, as adapters have them."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def forward(self, *args, **kwargs):
+        return self.model(*args, **kwargs)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_wrappers_around_an_encoder_and_a_decoder(told):
+    from transformers import BartConfig, BartModel
+
+    torch.manual_seed(0)
+    layers = {f"{part}_{what}": size for part in ("encoder", "decoder") for what, size in (
+        ("layers", 2), ("attention_heads", 2), ("ffn_dim", 32))}  # fmt: skip
+    model = Anything(BartModel(BartConfig(vocab_size=11, d_model=WIDTH, max_position_embeddings=16, **layers))).eval()
+    given = {**GIVEN, "attention_mask": MASK.flip(0).long(), "decoder_input_ids": GIVEN["input_ids"].flip(1)}
+    given |= {"decoder_attention_mask": MASK.long()} if told else {}
+    expected = cosines(model, list(model.model.decoder.layers), given, LENGTHS if told else (6, 6, 6))
+    found = oversmooth.diagnose(model, given, blocks="model.decoder.layers.*", spectra=False)
+    assert found.curve("cos") == pytest.approx(expected, abs=1e-4)
+    assert oversmooth.diagnose(model, given, stack="decoder", depth=0).curve("cos") == pytest.approx(expected, abs=1e-4)
+    row = oversmooth.Monitor(model, probe=given, blocks="model.decoder.layers.*").look(1)
+    assert row["cos"] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("how", ["named blocks", "probe", "passing"])
+def test_a_texts_padding_is_not_the_pictures(how):
+    from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPVisionConfig
+
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+    text = CLIPTextConfig(**sizes, vocab_size=11, max_position_embeddings=16, eos_token_id=2, pad_token_id=0)
+    vision = CLIPVisionConfig(**sizes, image_size=8, patch_size=4)
+    model = CLIPModel(CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=8)).eval()
+    given = {**GIVEN, "pixel_values": torch.randn(3, 3, 8, 8)}
+    expected = cosines(model, list(model.vision_model.encoder.layers), given, (5, 5, 5))
+    blocks = "vision_model.encoder.layers.*"
+    if how == "named blocks":
+        found = oversmooth.diagnose(model, given, blocks=blocks, spectra=False).curve("cos")
+    elif how == "probe":
+        found = oversmooth.Monitor(model, probe=given, blocks=blocks).look(1)["cos"]
+    else:
+        monitor = oversmooth.Monitor(model, passing=True, every=1, blocks=blocks)
+        model.train()(**given)
+        monitor.step()
+        found = monitor.history.rows[0]["cos"]
+    assert found == pytest.approx(expected, abs=1e-4)

@@ -170,3 +170,14 @@ def test_masks_that_are_added_hide_by_any_number(low):
         added = torch.where(rows, 0.0, low)
         assert torch.equal(passes._token_mask({"attention_mask": added}), KEEP)
         assert torch.equal(passes._token_mask({"attention_mask": rows}), KEEP)
+
+
+@pytest.mark.parametrize("method", AVERAGING, ids=str)
+def test_a_single_padded_input_without_a_batch(method):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True, dropout=0.0)
+    model = steer(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), method)
+    with torch.no_grad():
+        batched = model(TOKENS[1:], src_key_padding_mask=~KEEP[1:])[0, :4]
+        alone = model(TOKENS[1], src_key_padding_mask=~KEEP[1])[:4]
+    torch.testing.assert_close(alone, batched, rtol=0, atol=1e-6)

@@ -333,3 +333,25 @@ def test_one_of_several_stacks_is_not_guessed(tmp_path):
     saved_under_another_name("Whisper (encoder)", tmp_path / "s", "encoder.layers", "encoder.blocks")
     with pytest.raises(InputError, match=r"there is no stack 'encoder\.blocks"):
         load_steered(tmp_path / "s")
+
+
+def test_a_weight_and_its_transpose_in_one_memory(tmp_path):
+    """Of one address and one shape, and not one array."""
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.way = nn.Parameter(torch.randn(16, 16))
+            self.back = nn.Parameter(self.way.data.T)
+
+        def forward(self, x):
+            return self.encoder(x @ self.way) @ self.back
+
+    model, x = steer(Tied().eval(), NeuTRENO(0.5)), torch.randn(2, 5, 16)
+    save_steered(model, tmp_path / "tied.safetensors")
+    again = load_steered(tmp_path / "tied.safetensors", Tied().eval())
+    with torch.no_grad():
+        torch.testing.assert_close(again(x), model(x), rtol=0, atol=1e-6)

@@ -87,6 +87,8 @@ class Gauge:
         self.numbers = itertools.count(1)
         """Of rooms."""
         self.mask: Tensor | None = None
+        self.told = False
+        """Whether the innermost of the modules around the blocks was given a mask."""
         self.troubles: list[str] = []
         """What went wrong since it was armed."""
         self.order: list[int] = []
@@ -161,6 +163,7 @@ class Gauge:
                 self.given = shapes_of(args, kwargs)
         if begins or mask is not None:  # the innermost that is given one knows best
             self.mask = mask
+        self.told = mask is not None
 
     def begin(self, index: int) -> bool:
         """A module around the blocks is called: whether a pass begins with it.
@@ -204,6 +207,8 @@ class Gauge:
         """The mask of these tokens. Where it is that of others and hides something, and no value can be read here, no
         token counts, which gives NaN.
         """
+        if mask is not None and mask.shape != x.shape[:2] and not self.told:
+            return None  # of other tokens, such as a text's where these are a picture's
         blind = torch.compiler.is_compiling() or is_captured(x)
         if mask is None or mask.shape == x.shape[:2] or not blind:
             return mask_of(x, mask)

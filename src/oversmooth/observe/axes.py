@@ -51,7 +51,9 @@ def check_axes(name: str, given: Iterable[torch.Size], stream: torch.Size) -> No
 
 
 def _turned(given: list[torch.Size], first: int, second: int) -> bool:
-    if first == second or any(shape[:2] == (first, second) for shape in given):
+    if first in (1, second) or any(shape[:2] == (first, second) for shape in given):
+        return False
+    if any(len(shape) == 4 and shape[0] == first for shape in given):  # as many pictures, beside texts
         return False
     if any(len(shape) in (2, 3) and shape[:2] == (second, first) for shape in given):
         return True

@@ -58,7 +58,7 @@ class Runner:
     def batches(self, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
         # Tokenizers give mappings that are no dict.
         given = [inputs] if isinstance(inputs, (Tensor, Mapping, Batch)) else inputs
-        if isinstance(given, (list, tuple)):
+        if isinstance(given, tuple) and len(given) == 2:
             _check_no_mask_beside(given)
         try:
             items = iter(given)
@@ -178,7 +178,7 @@ class Runner:
 
 def _check_no_mask_beside(arrays: Sequence[Any]) -> None:
     """Refuse (ids, mask): by position nothing says that the second is a mask, and without it padding would count."""
-    if len(arrays) < 2 or not all(isinstance(one, Tensor) for one in arrays[:2]):
+    if len(arrays) < 2 or not all(isinstance(one, Tensor) and not one.is_meta for one in arrays[:2]):
         return
     ids, beside = arrays[:2]
     whole = not (ids.is_floating_point() or beside.is_floating_point())

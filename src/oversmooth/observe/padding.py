@@ -35,9 +35,10 @@ class Padding:
     def __init__(self, module: nn.Module, decodes: bool) -> None:
         names = positions(module)
         pairs = ((DECODER_PADDING_SHOWN, PADDING_SHOWN), (_DECODER_PADDING_HIDDEN, PADDING_HIDDEN))
-        # Where a module takes the masks of both, each stack has its own.
+        # Where a module takes the masks of both, each stack has its own. Wrappers take whatever comes.
+        both = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False)) and _takes_anything(module)
         self.shown, self.hidden = (
-            decoder if decodes and decoder in names else encoder for decoder, encoder in pairs
+            decoder if decodes and (decoder in names or both) else encoder for decoder, encoder in pairs
         )  # fmt: skip
         self.places = {name: names.index(name) for name in (self.shown, self.hidden) if name in names}
 
@@ -50,7 +51,7 @@ class Padding:
         """
         shown = self._value(self.shown, args, kwargs)
         if isinstance(shown, Tensor) and shown.ndim == 2:
-            return shown
+            return _not_added(shown) if shown.is_floating_point() else shown
         if isinstance(shown, Tensor) and shown.ndim == 4:
             return _counted(shown)
         hidden = self._value(self.hidden, args, kwargs)
@@ -102,13 +103,14 @@ class HeardPadding:
             UnknownPaddingError: what was told is of other tokens.
         """
         heard, self._heard = self._heard, []
-        other: list[Tensor] = []
+        mask = None
         for padding, args, kwargs in heard:
             mask = padding.of(args, kwargs)
             if mask is not None and mask.shape == x.shape[:2]:
                 return mask.to(x.device) != 0
-            other += [] if mask is None else [mask]
-        return mask_of(x, other[-1]) if other else None
+        # Where the innermost module is told nothing, masks of another shape are of other tokens, such as a text's
+        # where these are a picture's.
+        return mask_of(x, mask)
 
 
 def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -129,6 +131,20 @@ def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
         f"the mask of padding is of {tuple(mask.shape)} tokens and blocks get {tuple(x.shape[:2])}, so that it is not "
         "known which of them are padding; give inputs of one length, or the mask to the module that runs the blocks"
     )
+
+
+def _not_added(mask: Tensor) -> Tensor:
+    """Not 0 for tokens that count, of a mask that is so or that is added to scores, where tokens that count have 0."""
+    added = (mask < 0).any() | (mask == 0).all()
+    return torch.where(added, mask >= 0, mask != 0)
+
+
+def _takes_anything(module: nn.Module) -> bool:
+    try:
+        kinds = [one.kind for one in inspect.signature(module.forward).parameters.values()]
+    except (TypeError, ValueError):
+        return False
+    return inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def _counted(mask: Tensor) -> Tensor:

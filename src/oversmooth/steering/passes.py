@@ -61,6 +61,8 @@ class Pass:
         mask = self.mask
         if mask is None or _fits(mask.shape, tokens):
             return mask
+        if len(tokens) == 1 and mask.shape == (1, *tokens):  # a single input
+            return mask[0]
         if not torch.compiler.is_compiling() and bool(mask.all()):
             return None
         raise InputError(
@@ -251,6 +253,7 @@ def _token_mask(kwargs: dict[str, Any]) -> Tensor | None:
     """Which tokens are not padding, from whatever mask the stack was given."""
     hidden = kwargs.get(PADDING_HIDDEN)
     if isinstance(hidden, Tensor):
+        hidden = hidden[None] if hidden.ndim == 1 else hidden
         return ~hidden if hidden.dtype == torch.bool else hidden == 0
     for name in (PADDING_SHOWN, "attn_mask"):
         mask = kwargs.get(name)

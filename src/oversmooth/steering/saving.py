@@ -177,9 +177,9 @@ def _distinct(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, st
     """Each array once, as safetensors wants it, and which other names share it."""
     arrays: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
-    seen: dict[tuple[int, tuple[int, ...]], str] = {}
+    seen: dict[tuple[object, ...], str] = {}
     for name, value in state.items():
-        key = (value.data_ptr(), tuple(value.shape))
+        key = (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)  # a transpose is another array
         if value.numel() and key in seen:
             aliases[name] = seen[key]
         else:
