@@ -69,3 +69,22 @@ def test_equal_tokens_have_no_energy_and_a_wrong_kernel_is_named():
     assert nonlocal_energy(torch.full((5, 3), 1e4), torch.rand(5, 5)) == 0
     with pytest.raises(InputError, match=r"\(4, 4\)"):
         nonlocal_energy(torch.ones(5, 3), torch.ones(4, 4))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_far_clusters_that_are_tight(seed):
+    """Sums of squares of 10⁶ leave a few millionths; in single precision, against a double sum in double."""
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.cat([torch.full((3, 2), 1000.0), torch.full((3, 2), -1000.0)])
+    u = u + 1e-3 * torch.randn(6, 2, generator=generator)
+    kernel = torch.block_diag(*torch.rand(2, 3, 3, generator=generator))
+    expected = sum(
+        0.5 * kernel[i, j].item() * (u[i].double() - u[j].double()).square().sum().item()
+        for i in range(6)
+        for j in range(6)
+    )
+    found = nonlocal_energy(u, kernel)
+    assert found.dtype == torch.float32
+    assert float(found) == pytest.approx(expected, rel=1e-2)
+    huge = nonlocal_energy(torch.tensor([[1e25], [-1e25]]), torch.full((2, 2), 1e-30))
+    assert float(huge) == pytest.approx(4e20, rel=1e-5)

@@ -246,3 +246,20 @@ A, (W_V, W_O), X = attention(2, 5, 5), weights(2, 4, 2), normal(5, 4)
 def test_bad_input_is_named(call, named):
     with pytest.raises(InputError, match=named):
         call()
+
+
+@pytest.mark.parametrize("times", [1.0, 1e3, 2e4])
+def test_small_tokens_beside_a_massive_one_are_not_lost_in_single_precision(times):
+    """Against numpy in double precision, before the first layer and after it."""
+    X = normal(16, 8).float()
+    X[0] *= times
+    A, W = attention(16, 16)[None].float(), 0.1 * normal(1, 8, 8).float()
+    run = simulate(X, A, W, W, 1)
+    x = X.double().numpy()
+    for depth in range(2):
+        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+        cos = (unit @ unit.T)[~np.eye(16, dtype=bool)].mean()
+        values = np.linalg.svd(x, compute_uv=False)
+        assert float(run.cos[depth]) == pytest.approx(cos, abs=2e-3)
+        assert float(run.sigma_ratio[depth]) == pytest.approx(values[1] / values[0], rel=2e-2)
+        x = x + A[0].double().numpy() @ x @ (W[0] @ W[0]).double().numpy()

@@ -27,11 +27,13 @@ def nonlocal_energy(u: Tensor, kernel: Tensor, *, mask: Tensor | None = None) ->
     tensor(4.)
     """
     u, mask = prepare(u, mask)
-    kernel = _prepare_kernel(u, kernel, mask)
+    kernel, own_type = _prepare_kernel(u, kernel, mask), u.dtype
+    if u.device.type != "mps":  # two sums are taken from each other, of squares
+        u, kernel = u.double(), kernel.double()
     # J does not see a common shift of the tokens: removing it first keeps digits when they are nearly equal.
     u = u - u.mean(-2, keepdim=True)
     own = (u.square().sum(-1) * (kernel.sum(-1) + kernel.sum(-2))).sum(-1)
-    return own / 2 - (u * (kernel @ u)).sum((-2, -1))
+    return (own / 2 - (u * (kernel @ u)).sum((-2, -1))).to(own_type)
 
 
 def fidelity_energy(

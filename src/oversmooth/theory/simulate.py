@@ -243,11 +243,12 @@ def _measure(
             norms.append(torch.logaddexp(2 * log_high, 2 * log_low)[..., 0, 0] / 2)
             top = torch.maximum(state.s, state.z)
             top = torch.where(top.isfinite(), top, 0.0)
-            X = scaled(state.m, state.s - top) + scaled(state.Z, state.z - top)
+            common, own = scaled(state.m, state.s - top), scaled(state.Z, state.z - top)
+            X = common + own
             X = X if tokens is None else X * tokens[..., None]
-            # A token that cancels between the two parts is known only up to rounding; its direction is noise.
-            size = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
-            noise = 1e3 * torch.finfo(X.dtype).eps * torch.linalg.matrix_norm(X, keepdim=True)
+            # A token that cancels between its two parts is known only up to their rounding; its direction is noise.
+            size, of_common, of_own = (torch.linalg.vector_norm(x, dim=-1, keepdim=True) for x in (X, common, own))
+            noise = 1e3 * torch.finfo(X.dtype).eps * (of_common + of_own)
             kept.append((torch.where(size > noise, X, 0.0), state.Z))
         if len(kept) == _KEPT or (kept and depth == layers):
             arrays, centred = (torch.stack(part) for part in zip(*kept, strict=True))
