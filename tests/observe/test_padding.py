@@ -306,3 +306,28 @@ def test_a_texts_padding_is_not_the_pictures(how):
         monitor.step()
         found = monitor.history.rows[0]["cos"]
     assert found == pytest.approx(expected, abs=1e-4)
+
+
+class Unnamed(Stack):
+    def forward(self, x, keep):
+        return super().forward(x, attention_mask=keep)
+
+
+@pytest.mark.filterwarnings("ignore::oversmooth.monitor.warning.MonitorWarning")
+def test_a_mask_of_all_tokens_under_another_name():
+    """Attention knows it; where that is not asked, it is said that padding is not known."""
+    model = WithToken(inside=True).eval()
+    model.stack.__class__ = Unnamed
+    model.forward = lambda input_ids, attention_mask: model.stack(
+        torch.cat([model.first.expand(len(input_ids), 1, -1), model.words(input_ids)], 1),
+        torch.cat([torch.ones(len(input_ids), 1, dtype=torch.bool), attention_mask.bool()], 1),
+    )
+    expected = cosines(model, model.blocks, GIVEN, [1 + n for n in LENGTHS])
+    assert oversmooth.diagnose(model, GIVEN).curve("cos") == pytest.approx(expected, abs=1e-4)
+    assert oversmooth.Monitor(model, probe=GIVEN).look(1)["cos"] == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(oversmooth.InputError, match="not known which of them are padding"):
+        oversmooth.diagnose(model, GIVEN, blocks="stack.layers.*", spectra=False)
+    monitor = oversmooth.Monitor(model, passing=True, every=1)
+    model.train()(**GIVEN)
+    monitor.step()
+    assert "blocks get (3, 7)" in monitor.failures[0]

@@ -34,7 +34,7 @@ from oversmooth.monitor.scalers import OtherScalers
 from oversmooth.observe.axes import around, check_axes, says_nothing, shapes_of
 from oversmooth.observe.depths import has_pairs, mean_of_counted, ranks_together
 from oversmooth.observe.layout import says_batch_first
-from oversmooth.observe.padding import Padding, decodes, mask_of
+from oversmooth.observe.padding import Padding, decodes, mask_of, sizes_of_masks
 from oversmooth.observe.watch import first_tensor, results_like
 from oversmooth.safety.errors import InputError, reason
 
@@ -89,6 +89,8 @@ class Gauge:
         self.mask: Tensor | None = None
         self.told = False
         """Whether the innermost of the modules around the blocks was given a mask."""
+        self.sizes: set[int] = set()
+        """Of what may be its masks, under other names."""
         self.troubles: list[str] = []
         """What went wrong since it was armed."""
         self.order: list[int] = []
@@ -163,7 +165,7 @@ class Gauge:
                 self.given = shapes_of(args, kwargs)
         if begins or mask is not None:  # the innermost that is given one knows best
             self.mask = mask
-        self.told = mask is not None
+        self.told, self.sizes = mask is not None, sizes_of_masks(args, kwargs)
 
     def begin(self, index: int) -> bool:
         """A module around the blocks is called: whether a pass begins with it.
@@ -207,10 +209,11 @@ class Gauge:
         """The mask of these tokens. Where it is that of others and hides something, and no value can be read here, no
         token counts, which gives NaN.
         """
-        if mask is not None and mask.shape != x.shape[:2] and not self.told:
+        if mask is None or mask.shape == x.shape[:2]:
+            return mask_of(x, mask)
+        if not self.told and x.shape[1] not in self.sizes:
             return None  # of other tokens, such as a text's where these are a picture's
-        blind = torch.compiler.is_compiling() or is_captured(x)
-        if mask is None or mask.shape == x.shape[:2] or not blind:
+        if not (torch.compiler.is_compiling() or is_captured(x)):
             return mask_of(x, mask)
         return (mask != 0).all().expand(x.shape[:2]).to(x.device)
 

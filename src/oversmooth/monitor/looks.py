@@ -222,8 +222,9 @@ def tokens(eyes: Eyes, probe: Probe, names: Sequence[str], ranks: int) -> tuple[
 
 def _knowing_padding(eyes: Eyes, probe: Probe, look: Callable[[Counted], T]) -> T:
     """What a look gives that passes the probe through the model and asks which tokens of it count."""
+    names = [name for name, _ in eyes.blocks]
     try:
-        with HeardPadding(eyes.model, [name for name, _ in eyes.blocks]) as heard:
+        with HeardPadding(eyes.model, names, strict=eyes.anatomy is not None) as heard:
             return look(heard.of)
     except UnknownPaddingError:  # of samples, say, of which frames were made, or without a token that the model adds
         if eyes.anatomy is None:

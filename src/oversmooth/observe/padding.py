@@ -72,9 +72,11 @@ class HeardPadding:
     Args:
         model: the model.
         names: of its blocks.
+        strict: whether what is told of other tokens is refused even where it cannot reach the blocks by a known name.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+    def __init__(self, model: nn.Module, names: Sequence[str], *, strict: bool = False) -> None:
+        self.strict = strict
         self._listeners = [(module, Padding(module, decodes(names))) for module in around(model, names)]
         self._heard: list[tuple[Padding, Any, Any]] = []
         self._handles: list[Any] = []
@@ -103,14 +105,16 @@ class HeardPadding:
             UnknownPaddingError: what was told is of other tokens.
         """
         heard, self._heard = self._heard, []
-        mask = None
+        innermost = told = None
+        reaches = self.strict
         for padding, args, kwargs in heard:
-            mask = padding.of(args, kwargs)
-            if mask is not None and mask.shape == x.shape[:2]:
-                return mask.to(x.device) != 0
-        # Where the innermost module is told nothing, masks of another shape are of other tokens, such as a text's
-        # where these are a picture's.
-        return mask_of(x, mask)
+            innermost = padding.of(args, kwargs)
+            if innermost is not None and innermost.shape == x.shape[:2]:
+                return innermost.to(x.device) != 0
+            told = told if innermost is None else innermost
+            reaches = self.strict or innermost is not None or x.shape[1] in sizes_of_masks(args, kwargs)
+        # A mask of another shape that does not reach the innermost is of other tokens: a text's, beside pictures.
+        return mask_of(x, told) if reaches else None
 
 
 def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -131,6 +135,12 @@ def mask_of(x: Tensor, mask: Tensor | None) -> Tensor | None:
         f"the mask of padding is of {tuple(mask.shape)} tokens and blocks get {tuple(x.shape[:2])}, so that it is not "
         "known which of them are padding; give inputs of one length, or the mask to the module that runs the blocks"
     )
+
+
+def sizes_of_masks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
+    """The last sizes of arguments that may be masks, whatever they are called: arrays of no floating numbers."""
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim]
+    return {value.shape[-1] for value in given if not value.is_floating_point()}
 
 
 def _not_added(mask: Tensor) -> Tensor:
