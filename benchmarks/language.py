@@ -23,13 +23,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from oversmooth.train.engine.loop import float32_products
-from oversmooth.train.engine.step import Step
-from oversmooth.train.tasks.language.data import Text
-from oversmooth.train.tasks.language.recipe import WIKITEXT2, Recipe
-from oversmooth.train.tasks.language.settings import Shape
-from oversmooth.train.tasks.language.task import LanguageTask, model_of
-from oversmooth.train.tasks.language.tokens import Tokenizer
+from oversmooth_papers.engine.loop import float32_products
+from oversmooth_papers.engine.step import Step
+from oversmooth_papers.tasks.language.data import Text
+from oversmooth_papers.tasks.language.recipe import WIKITEXT2, Recipe
+from oversmooth_papers.tasks.language.settings import Shape
+from oversmooth_papers.tasks.language.task import LanguageTask, model_of
+from oversmooth_papers.tasks.language.tokens import Tokenizer
 
 REACH = {"eager": 4.0, "compiled": 1.3}
 """How many times as fast as each of the plain loops ours is to be."""

@@ -2,7 +2,7 @@
 
 python benchmarks/monitor.py [--json FILE] [--rows vit,bert,minilm] [--passing | --compiled] [--quick]
 
-* vit: ViT-Ti in `oversmooth.train`, a look every 50 steps. On a GPU as the paper has it (patch 2, batch 96, bf16, one
+* vit: ViT-Ti in `oversmooth_papers`, a look every 50 steps. On a GPU as the paper has it (patch 2, batch 96, bf16, one
   CUDA graph); on a CPU with patch 4 and batch 16, in float32.
 * bert: BERT-base's size (12 × 768) fine-tuned by the real transformers.Trainer, batch 32 × 128, bf16, with
   `SmoothingCallback(every=100)`: tokens alone, and with spectra of every head each 1,000 steps. On a GPU alone.
@@ -36,14 +36,14 @@ from typing import Any
 import torch
 
 import oversmooth
-from oversmooth.train.engine.ranks import joined
-from oversmooth.train.engine.result import WatchSettings
-from oversmooth.train.engine.training_run import Run
-from oversmooth.train.tasks.images.data import Images
-from oversmooth.train.tasks.images.data.splits import Splits
-from oversmooth.train.tasks.images.recipe import PAPER
-from oversmooth.train.tasks.images.settings import Shape
-from oversmooth.train.tasks.images.task import ImagesTask
+from oversmooth_papers.engine.ranks import joined
+from oversmooth_papers.engine.result import WatchSettings
+from oversmooth_papers.engine.training_run import Run
+from oversmooth_papers.tasks.images.data import Images
+from oversmooth_papers.tasks.images.data.splits import Splits
+from oversmooth_papers.tasks.images.recipe import PAPER
+from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.task import ImagesTask
 
 SIZES = {
     "minilm": dict(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536),
@@ -102,7 +102,7 @@ def settings(device: str) -> Any:
 
 
 def our_run(monitored: bool, device: torch.device, ranks: Any) -> Run:
-    """ViT-Ti as `oversmooth.train` runs it, on random images, without a folder."""
+    """ViT-Ti as `oversmooth_papers` runs it, on random images, without a folder."""
     recipe = settings(device.type)
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (60 * recipe.batch, 3, 32, 32), generator=generator, dtype=torch.uint8)

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.steering import FeatScale, Method, NeuTRENO, Spectral, fold, steer, steering_of, verify
-from oversmooth.train.tasks.images.settings import Shape
-from oversmooth.train.tasks.images.vit import ViT
+from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.vit import ViT
 
 _ALONE = "the plain model"
 TRAINED: dict[str, Method | None] = {

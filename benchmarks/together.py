@@ -29,10 +29,10 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from train import endless, our_step, settings, wait
 
-from oversmooth.train.compiling import compiled
-from oversmooth.train.cuda_graphs import captured
-from oversmooth.train.tasks.images.build import model_of
-from oversmooth.train.tasks.images.recipe import Recipe
+from oversmooth_papers.compiling import compiled
+from oversmooth_papers.cuda_graphs import captured
+from oversmooth_papers.tasks.images.build import model_of
+from oversmooth_papers.tasks.images.recipe import Recipe
 
 _AT_ONCE = 20  # steps between looks at the clock
 _ATTENTIONS = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)

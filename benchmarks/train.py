@@ -24,18 +24,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from oversmooth.reproduce.tables.forms import CASES
-from oversmooth.train.cuda_graphs import captured
-from oversmooth.train.engine.smoothing import SmoothingProbe
-from oversmooth.train.engine.step import Step
-from oversmooth.train.tasks.images.build import model_of
-from oversmooth.train.tasks.images.corruptions import KINDS, SEVERITIES, corrupt
-from oversmooth.train.tasks.images.data import Images
-from oversmooth.train.tasks.images.data.splits import Splits
-from oversmooth.train.tasks.images.evaluate import Evaluator
-from oversmooth.train.tasks.images.recipe import PAPER, Recipe
-from oversmooth.train.tasks.images.settings import Shape
-from oversmooth.train.tasks.images.task import ImagesTask
+from oversmooth_papers.cuda_graphs import captured
+from oversmooth_papers.engine.smoothing import SmoothingProbe
+from oversmooth_papers.engine.step import Step
+from oversmooth_papers.tables.forms import CASES
+from oversmooth_papers.tasks.images.build import model_of
+from oversmooth_papers.tasks.images.corruptions import KINDS, SEVERITIES, corrupt
+from oversmooth_papers.tasks.images.data import Images
+from oversmooth_papers.tasks.images.data.splits import Splits
+from oversmooth_papers.tasks.images.evaluate import Evaluator
+from oversmooth_papers.tasks.images.recipe import PAPER, Recipe
+from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.task import ImagesTask
 
 PARTS = ("step", "compiled", "graphed", "steered", "forms", "augmentation", "monitoring", "corruptions")
 REACH = {

@@ -47,9 +47,8 @@ def gallery_note(root: Path) -> str:
 
 def command_line() -> str:
     """Every command, its example and its options."""
-    import typer
 
-    from oversmooth.cli import app
+    from oversmooth.cli import commands
     from oversmooth.cli.examples import EXAMPLES
 
     lines = [
@@ -74,7 +73,7 @@ def command_line() -> str:
         rows = [row for parameter in command.params if (row := _row(parameter)) is not None]  # type: ignore[attr-defined]
         lines.extend(["| | | default |", "|---|---|---|", *rows, ""])
 
-    root = typer.main.get_command(app)
+    root = commands()
     for name, command in root.commands.items():  # type: ignore[attr-defined]
         describe(command, ["oversmooth", name])
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"

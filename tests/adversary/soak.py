@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 import oversmooth
-from oversmooth.train.tasks.images.settings import Shape
-from oversmooth.train.tasks.images.vit import ViT
+from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.vit import ViT
 
 WARM_UP, MOST_A_RUN = 20, 1e-3
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
 from support.commands import run
 from support.places import ROOT
 
 from oversmooth import __version__
-from oversmooth.cli import app
+from oversmooth.cli import commands
 from oversmooth.cli.examples import EXAMPLES
 from oversmooth.demo import installation
 
@@ -29,7 +28,7 @@ def _commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, An
             yield " ".join((*words, name)), command
 
 
-COMMANDS = dict(_commands(typer.main.get_command(app)))
+COMMANDS = dict(_commands(commands()))
 
 
 def test_every_command_has_an_example() -> None:

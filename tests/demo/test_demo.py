@@ -8,11 +8,11 @@ import torch
 
 from oversmooth import InputError
 from oversmooth.demo import vits
-from oversmooth.train.engine.saved_model import notes_of
-from oversmooth.train.tasks.images.build import load_vit
-from oversmooth.train.tasks.images.corruptions import KINDS, corrupt
-from oversmooth.train.tasks.images.data import load
-from oversmooth.train.tasks.images.recipe import VARIANTS, Recipe
+from oversmooth_papers.engine.saved_model import notes_of
+from oversmooth_papers.tasks.images.build import load_vit
+from oversmooth_papers.tasks.images.corruptions import KINDS, corrupt
+from oversmooth_papers.tasks.images.data import load
+from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe
 
 
 def few(count):

@@ -10,8 +10,8 @@ from rich.console import Console
 import oversmooth
 from oversmooth import metrics
 from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.models.vit import ViT
 from oversmooth.report import figures, page, terminal
-from oversmooth.train.tasks.images.vit import Shape, ViT
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def spread():
 def found(spread):
     assert spread.__name__ in metrics.METRICS
     torch.manual_seed(0)
-    model = ViT(Shape(image=8, patch=4, width=16, depth=2, heads=2, classes=3)).eval()
+    model = ViT(image=8, patch=4, channels=3, width=16, depth=2, heads=2, classes=3).eval()
     images = torch.randn(3, 3, 8, 8)
     entering = []
     handle = model.blocks[0].register_forward_pre_hook(lambda _, args: entering.append(args[0].clone()))

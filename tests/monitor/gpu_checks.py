@@ -21,11 +21,11 @@ from support.watched import same
 
 import oversmooth
 from oversmooth.monitor import MonitorWarning
-from oversmooth.monitor.in_training import MonitorWatcher
-from oversmooth.train.engine import loop
-from oversmooth.train.engine.result import WatchSettings
-from oversmooth.train.engine.smoothing import SmoothingProbe
-from oversmooth.train.tasks.images.task import ImagesTask
+from oversmooth_papers.engine import loop
+from oversmooth_papers.engine.monitored import MonitorWatcher
+from oversmooth_papers.engine.result import WatchSettings
+from oversmooth_papers.engine.smoothing import SmoothingProbe
+from oversmooth_papers.tasks.images.task import ImagesTask
 
 STEPS, EVERY = 13, 4
 LOOKS = [1, 4, 8, 12]

@@ -6,8 +6,8 @@ from support import language_example
 from support.train_example import RECIPE
 
 from oversmooth.safety.randomness import seeded
-from oversmooth.train.tasks.images.build import model_of as vit_of
-from oversmooth.train.tasks.language.task import model_of as language_model_of
+from oversmooth_papers.tasks.images.build import model_of as vit_of
+from oversmooth_papers.tasks.language.task import model_of as language_model_of
 
 
 def test_the_seed_decides_as_torchs_own_and_the_caller_goes_on():

@@ -10,9 +10,9 @@ from support.train_example import RECIPE, SHAPE, splits, train
 from oversmooth import InputError
 from oversmooth.steering import Spectral, fold, steer, steering_of, verify
 from oversmooth.steering.methods.registry import method_from, method_named
-from oversmooth.train.engine.saved_model import save_model
-from oversmooth.train.tasks.images.build import load_vit, model_of
-from oversmooth.train.tasks.images.vit import ViT
+from oversmooth_papers.engine.saved_model import save_model
+from oversmooth_papers.tasks.images.build import load_vit, model_of
+from oversmooth_papers.tasks.images.vit import ViT
 
 DEEP = replace(RECIPE, shape=replace(SHAPE, depth=4))
 

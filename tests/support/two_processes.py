@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.places import TESTS
+from support.places import TEST_FOLDERS
 
 _BEFORE = """
 import os, signal, sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from pathlib import Path
 import torch
-from oversmooth.train.engine.ranks import Ranks, joined
+from oversmooth_papers.engine.ranks import Ranks, joined
 folder, cpu = Path({folder!r}), torch.device("cpu")
 """
 _AFTER = """
@@ -48,7 +48,7 @@ def run(script: str, new_folder) -> Path:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        before = _BEFORE.format(tests=str(TESTS), folder=str(folder))
+        before = _BEFORE.format(tests=TEST_FOLDERS, folder=str(folder))
         command = [sys.executable, "-c", before + script + _AFTER.format(port=port)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
         if "EADDRINUSE" not in done.stderr:

@@ -8,16 +8,16 @@ import torch
 from torch import nn
 
 import oversmooth
+from oversmooth.models.vit import ViT
 from oversmooth.steering import METHODS, AttnScale, NeuTRENO, Spectral, register
 from oversmooth.steering.methods.base import MethodWithStrength, Part
 from oversmooth.testing import check_family, check_method
-from oversmooth.train.tasks.images.vit import Shape, ViT
 
 
 @pytest.fixture
 def vit():
     torch.manual_seed(0)
-    return ViT(Shape(image=8, patch=4, width=16, depth=2, heads=2, classes=3)).eval()
+    return ViT(image=8, patch=4, channels=3, width=16, depth=2, heads=2, classes=3).eval()
 
 
 @pytest.fixture

@@ -6,52 +6,25 @@ import functools
 import shlex
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 # Each adds its command, and help lists them in this order.
-from oversmooth.cli import diagnose, train  # isort: skip
-from oversmooth.cli import (
-    demo,
-    doctor,
-    gallery,
-    kept_models,
-    neutreno,
-    reproduce,
-    simulate,
-    spectrum,
-    steer,
-    tables,
-    tune,
-    watch,
-)
+from oversmooth.cli import diagnose  # isort: skip
+from oversmooth.cli import demo, doctor, gallery, simulate, spectrum, steer, watch
 from oversmooth.cli.app import app
 from oversmooth.cli.streams import err, standard_streams
 from oversmooth.safety import signals
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.extensions import extensions
 
-__all__ = [
-    "app",
-    "demo",
-    "diagnose",
-    "doctor",
-    "gallery",
-    "kept_models",
-    "main",
-    "neutreno",
-    "reproduce",
-    "simulate",
-    "spectrum",
-    "steer",
-    "tables",
-    "train",
-    "tune",
-    "watch",
-]
+__all__ = ["app", "commands", "demo", "diagnose", "doctor", "gallery", "main", "simulate", "spectrum", "steer", "watch"]
 
 
 _NEEDED = ("numpy", "safetensors", "torch", "rich")
+_OF_PAPERS = ("train", "reproduce", "tune")
+"""Commands of the distribution oversmooth-papers."""
 
 
 def main() -> None:
@@ -59,7 +32,7 @@ def main() -> None:
     message = ""
     with signals.heard() as stop, standard_streams():
         try:
-            code = _commands()(standalone_mode=False) or 0
+            code = commands()(standalone_mode=False) or 0
             if sys.stdout is not None:
                 sys.stdout.flush()  # while it can still be said if that fails
         except BaseException as error:
@@ -75,9 +48,25 @@ def main() -> None:
 
 
 @functools.cache
-def _commands() -> Callable[..., Any]:
-    """Of all modules above, built once in a process: that takes a fifth of a second."""
+def commands() -> Callable[..., Any]:
+    """The library's and those of installed packages, built once in a process: that takes a fifth of a second."""
+    extensions("oversmooth.commands")
+    known = {info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands}
+    known |= {group.name for group in app.registered_groups}
+    for name in _OF_PAPERS:
+        if name not in known:
+            app.command(name, hidden=True, context_settings={"ignore_unknown_options": True})(_not_installed(name))
     return typer.main.get_command(app)
+
+
+def _not_installed(name: str) -> Callable[..., None]:
+    def command(_words: Annotated[list[str] | None, typer.Argument(metavar="...")] = None) -> None:
+        raise InputError(
+            f"oversmooth {name} is not installed: it comes with oversmooth-papers; pip install oversmooth-papers"
+        )
+
+    command.__doc__ = f"Comes with the package oversmooth-papers, which adds {name}."
+    return command
 
 
 def _refusal(error: BaseException) -> InputError:

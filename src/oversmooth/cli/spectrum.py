@@ -109,7 +109,7 @@ def _anatomy(
     from oversmooth.anatomy.checkpoint import Checkpoint
     from oversmooth.anatomy.locate import find, norm_position
     from oversmooth.diagnosis.weights import Memory
-    from oversmooth.train.model_file import trained_file
+    from oversmooth.models.trained_file import trained_file
 
     position = norm_position(norm)
     path = Path(name)

@@ -116,8 +116,7 @@ def diagnose(
         name = name or model.name
         inputs = model.inputs() if inputs is None else inputs
         remarks += model.remarks
-        if model.recipe is not None and model.name == model.recipe.title:  # as it was trained
-            known["recipe"] = model.recipe.to_dict()
+        known |= model.about
         model = model.model
     inside = unwrapped(check_is_module(model))
     if inside is not model:

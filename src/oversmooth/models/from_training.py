@@ -1,20 +1,22 @@
-"""Models that `oversmooth train` wrote."""
+"""Small ViTs that `oversmooth train` wrote, the demo's among them; what else it writes, oversmooth-papers loads."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+import torch
 
-from oversmooth.anatomy.steered import steered_as
 from oversmooth.inputs import Preprocessing
 from oversmooth.models.loaded import Loaded, Wanted
-from oversmooth.safety.errors import InputError
-from oversmooth.train.model_file import trained_file
+from oversmooth.models.trained_file import RECIPE, TrainedFile, save_trained, trained_file
+from oversmooth.models.vit import ViT
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.randomness import seeded
+from oversmooth.safety.typed import typed
 
 LIBRARY = ""
+_SIZES = ("image", "patch", "channels", "classes", "width", "depth", "heads")
 
 
 def accepts(name: str) -> bool:
@@ -22,32 +24,56 @@ def accepts(name: str) -> bool:
 
 
 def load(wanted: Wanted) -> Loaded:
-    from oversmooth.models.own_tokenizer import OwnTokenizer
-    from oversmooth.train.tasks.imagenet.recipe import Recipe as ImagenetRecipe
-    from oversmooth.train.tasks.images.recipe import Recipe
-    from oversmooth.train.tasks.language.recipe import Recipe as LanguageRecipe
-    from oversmooth.train.tasks.language.tokens import Tokenizer
-    from oversmooth.train.tasks.registry import load_trained, untrained_model
-
     path = trained_file(Path(wanted.name))
     assert path is not None, "it was accepted"
-    model, recipe = load_trained(path)
-    name, steering = recipe.title, steered_as(model)
-    if steering is not None and steering.methods != recipe.methods():
-        name += ", steered since"
-    if wanted.random:
-        seed: dict[str, Any] = {"seed": wanted.seed}
-        model = untrained_model(dataclasses.replace(recipe, **seed))
-    if isinstance(recipe, LanguageRecipe):
-        with safe_open(path, framework="pt") as opened:
-            tokenizer = (opened.metadata() or {}).get("tokenizer")
-        own = None if tokenizer is None else OwnTokenizer(Tokenizer.from_text(tokenizer))
-        return Loaded(model, name, "text", tokenizer=own, longest=recipe.shape.length, recipe=recipe)
-    if isinstance(recipe, ImagenetRecipe):
-        preprocessing = Preprocessing.from_timm(recipe.preprocessing(), name)
-        return Loaded(model, name, "vision", preprocessing=preprocessing, argument="images", recipe=recipe)
-    if not isinstance(recipe, Recipe):
-        raise InputError(f"{path} was trained for {recipe.task_name}; give a model of images or of language")
-    side = (recipe.shape.image, recipe.shape.image)
-    preprocessing = Preprocessing(size=side, mean=recipe.mean, std=recipe.std)
-    return Loaded(model, name, "vision", preprocessing=preprocessing, argument="images", recipe=recipe)
+    file = TrainedFile.read(path)
+    recipe = file.recipe if isinstance(file.recipe, dict) else {}
+    if "task" in recipe or "shape" not in recipe:  # the task of images is the one that recipes do not name
+        raise InputError(
+            f"{path} was trained for {recipe.get('task', 'a task that it does not name')}; "
+            "pip install oversmooth-papers, which loads it"
+        )
+    shape = _shape(file)
+    with torch.device("meta"):  # before memory is taken
+        file.check_size(sum(p.numel() for p in ViT(**shape).parameters()))
+    with seeded(wanted.seed):
+        model = ViT(**shape)
+    try:
+        mean, std = (typed(tuple[float, ...], recipe[name]) for name in ("mean", "std"))
+    except (KeyError, ValueError) as error:
+        raise InputError(f"the recipe of {path} is damaged ({reason(error)}); train it again") from error
+    if not wanted.random:
+        file.into(model)
+
+    def write(changed: Any, to: Path) -> None:
+        more = {name: text for name, text in file.metadata.items() if name == "notes"}
+        save_trained(changed, file.metadata[RECIPE], to, dtype=torch.float32, more=more)
+
+    return Loaded(
+        model,
+        path.stem if path.stem != "model" else path.parent.resolve().name,
+        "vision",
+        preprocessing=Preprocessing(size=(shape["image"],) * 2, mean=mean, std=std),
+        argument="images",
+        about={} if wanted.random else {"recipe": recipe},
+        write=write,
+    )
+
+
+def _shape(file: TrainedFile) -> dict[str, Any]:
+    """Of the ViT; refused where its arrays cannot be of that shape."""
+    shape = file.recipe["shape"]
+    held = sum(value.numel() for value in file.arrays.values())
+    sizes = [shape.get(name) for name in _SIZES] if isinstance(shape, dict) else [None]
+    allowed = {*_SIZES, "mlp_ratio", "qkv_bias", "eps"}
+    if (
+        not all(isinstance(size, int) and 0 < size <= held for size in sizes)
+        or not set(shape) <= allowed
+        or not all(isinstance(shape.get(name, 1.0), (int, float)) and shape.get(name, 1.0) >= 0 for name in allowed)
+        or not shape.get("mlp_ratio", 4.0) <= held
+        or shape["depth"] > len(file.arrays)
+        or shape["width"] % shape["heads"]
+        or shape["image"] % shape["patch"]
+    ):
+        raise InputError(f"the recipe of {file.path} has no shape of a ViT of {held:,} weights; train it again")
+    return dict(shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -53,8 +54,10 @@ class Loaded:
     """Where it was loaded from, if from the user's files."""
     processor: Path | None = None
     """Where the files of a hub id's processor are, if it has any."""
-    recipe: Any = None
-    """The recipe (`train.engine.recipe.BaseRecipe`) it was trained with, if `oversmooth train` wrote it."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """What a diagnosis keeps of it, such as the recipe it was trained with."""
+    write: Callable[[nn.Module, Path], None] | None = None
+    """Writes the model, changed or not, to a file as it was loaded from; None: by the library that it is of."""
 
     def of_folder(self, folder: Path) -> Loaded:
         """This model, named after the user's directory that it was loaded from."""

@@ -18,11 +18,12 @@ from oversmooth.models.loaded import Loaded, Wanted
 from oversmooth.models.sources import check_there
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.extensions import extensions
 from oversmooth.safety.libraries import import_library
 from oversmooth.steering import saving
 
 LOADERS: tuple[ModuleType, ...] = (from_training, from_timm, from_transformers)
-"""In the order in which they are tried; the last accepts every name."""
+"""In the order in which they are tried, after those of other packages; the last accepts every name."""
 
 
 def load(
@@ -68,7 +69,7 @@ def load(
 
 
 def _loader(name: str) -> ModuleType:
-    return next(loader for loader in LOADERS if loader.accepts(name))
+    return next(loader for loader in (*extensions("oversmooth.loaders"), *LOADERS) if loader.accepts(name))
 
 
 def check_loadable(name: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import torch
-
 from oversmooth.anatomy.steered import steered_as
 from oversmooth.inputs.processor_files import FILES
 from oversmooth.models.from_timm import save_timm
@@ -35,10 +33,8 @@ def save(loaded: Loaded, path: Path) -> None:
     beside = _beside(loaded.folder) if loaded.folder is not None else []
     with whole_folder(path) as temporary:
         write = getattr(loaded.model, "save_pretrained", None)
-        if loaded.recipe is not None:
-            from oversmooth.train.engine.saved_model import save_model
-
-            save_model(loaded.model, loaded.recipe, temporary / "model.safetensors", dtype=torch.float32)
+        if loaded.write is not None:
+            loaded.write(loaded.model, temporary / "model.safetensors")
         elif write is not None:
             with quiet(import_library("transformers", "saving")):
                 write(temporary)
@@ -46,7 +42,7 @@ def save(loaded: Loaded, path: Path) -> None:
                     loaded.tokenizer.save_pretrained(temporary)
         else:
             save_timm(loaded.model, temporary)
-        if loaded.recipe is None and steered_as(loaded.model) is not None:
+        if loaded.write is None and steered_as(loaded.model) is not None:
             rename_weights(temporary)
         if loaded.processor is not None:
             for file in (loaded.processor / name for name in FILES):

@@ -31,14 +31,14 @@ from oversmooth.anatomy import locate
 from oversmooth.demo.smiles import smiles_tokenizer
 from oversmooth.diagnosis.weights import Memory, layer_spectrum
 from oversmooth.inputs import Preprocessing, image_inputs, text_inputs
-from oversmooth.reproduce import cells
 from oversmooth.steering import NeuTRENO, save_steered, steer
-from oversmooth.train.engine import checkpoint, logs
-from oversmooth.train.engine import saved_model as saved
-from oversmooth.train.tasks.images.data import load
-from oversmooth.train.tasks.images.recipe import Recipe
-from oversmooth.train.tasks.images.vit import ViT
-from oversmooth.train.tasks.registry import load_trained
+from oversmooth_papers.engine import checkpoint, logs
+from oversmooth_papers.engine import saved_model as saved
+from oversmooth_papers.tables import cells
+from oversmooth_papers.tasks.images.data import load
+from oversmooth_papers.tasks.images.recipe import Recipe
+from oversmooth_papers.tasks.images.vit import ViT
+from oversmooth_papers.tasks.registry import load_trained
 
 EXAMPLES = int(os.environ.get("OVERSMOOTH_FUZZ", "0"))
 pytestmark = [

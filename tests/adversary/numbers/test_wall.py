@@ -14,8 +14,8 @@ from support.train_example import RECIPE, plain, splits, train
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import Spectral, steer, steering_of, verify
 from oversmooth.steering.methods import orthogonal
-from oversmooth.train.engine import failure, parts
-from oversmooth.train.engine.loop import WatchSettings
+from oversmooth_papers.engine import failure, parts
+from oversmooth_papers.engine.loop import WatchSettings
 
 BOUND = 1e-6
 
@@ -345,7 +345,7 @@ def test_stop_is_the_default_and_other_words_are_refused(failing):
 
 
 def test_a_steered_model_with_dependent_columns_runs_and_verifies():
-    from oversmooth.train.tasks.images.build import model_of
+    from oversmooth_papers.tasks.images.build import model_of
 
     model = steer(model_of(plain()), Spectral())
     layer = steering_of(model).reparametrized[0]

@@ -71,9 +71,8 @@ SHOW_SAVED = ("diagnose", "spectrum", "reproduce table1", "reproduce fig2", "rep
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command of the application with its full name."""
-    import typer
 
-    from oversmooth.cli import app
+    from oversmooth.cli import commands
 
     def below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         if hasattr(command, "commands"):
@@ -82,7 +81,7 @@ def commands() -> Iterator[tuple[str, Any]]:
         else:
             yield name, command
 
-    yield from below("", typer.main.get_command(app))
+    yield from below("", commands())
 
 
 def options(command: Any) -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,7 @@ HARMLESS = mutations.HARMLESS
 @functools.cache
 def recipe() -> dict[str, Any]:
     """A small recipe that fits the kit's data."""
-    from oversmooth.train.tasks.images.recipe import PAPER
+    from oversmooth_papers.tasks.images.recipe import PAPER
 
     found = PAPER.to_dict()
     found.update(epochs=1, warmup=0, batch=10)
@@ -347,7 +347,7 @@ def _fill(cache: Any, line: tuple[str, ...], memory: Any) -> None:
         memory.add(layer.name, layer_spectrum(layer))
         del locate
     else:
-        from oversmooth.train.tasks.images.data.splits import load_splits
+        from oversmooth_papers.tasks.images.data.splits import load_splits
 
         load_splits(CIFAR)
 

@@ -1,0 +1,100 @@
+"""`oversmooth reproduce models` and `verify`: trained models for others, and one figure checked again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oversmooth.cli.app import duration, out, status
+from oversmooth_papers.cli.reproduce import reproduce
+from oversmooth_papers.cli.train import Device, load, say
+
+Results = Annotated[Path, typer.Option(help="Directory that keeps cells and models.")]
+
+
+@reproduce.command()
+def models(
+    pack: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all models into one archive, .zip.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Take the models of an archive that --pack wrote.")
+    ] = None,
+    results: Results = Path("results"),
+) -> None:
+    """The trained models of the tables as one archive with checksums, or from one."""
+    from oversmooth.safety.errors import InputError
+    from oversmooth_papers.tables import model_archive
+
+    if (pack is None) == (source is None):
+        raise InputError("give one of --pack FILE and --from FILE")
+    if pack is not None:
+        titles = model_archive.pack(results, pack)
+        for title in titles:
+            out.print(title, highlight=False, markup=False)
+        out.print(f"wrote {pack}: {len(titles)} models", highlight=False, markup=False)
+        return
+    assert source is not None
+    taken = model_archive.unpack(source, results, say)
+    where = results / "models"
+    out.print(f"{len(taken)} models taken into {where}", highlight=False, markup=False)
+
+
+@reproduce.command()
+def verify(
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="Twelve digits, as status lists them, or a cell's file.")],
+    data: Annotated[str | None, typer.Option(help="What it was tested on.", show_default="the recipe's")] = None,
+    model: Annotated[Path | None, typer.Option(help="Its model.", show_default="the one in results/models")] = None,
+    images: Annotated[int | None, typer.Option(help="Only so many test images, the first.", min=10)] = None,
+    results: Results = Path("results"),
+    device: Device = None,
+) -> None:
+    """Test the model of a cell again, and compare with the figure that the cell holds: minutes on a CPU.
+
+    Leaves with exit code 1 where they differ by more than rounding explains.
+    """
+    from oversmooth_papers.engine.recipe import read_recipe
+    from oversmooth_papers.tables import verify as recipe
+
+    path, kept = recipe.find_cell(cell, results)
+    file = recipe.model_of(kept, results, model)
+    own = read_recipe(kept["recipe"])
+    loaded = load(data or own.data, own)
+    with status(f"testing {kept['title']}"):
+        checked = recipe.verify(kept, file, loaded, device=device, images=images)
+    out.print(f"{checked.title} ({path})", highlight=False, markup=False)
+    for figure in checked.figures:
+        words = "agrees" if figure.agrees else "DIFFERS"
+        out.print(
+            f"{figure.score}: {figure.recorded:.4f} recorded, {figure.again:.4f} now, {words} "
+            f"(difference {figure.again - figure.recorded:+.4f}, allowed {figure.allowed:.4f})",
+            highlight=False,
+            markup=False,
+        )
+    for note in checked.notes:
+        out.print(note, style="dim", highlight=False, markup=False)
+    out.print(f"took {duration(checked.seconds)}", style="dim", highlight=False, markup=False)
+    if not checked.agrees:
+        raise typer.Exit(1)
+
+
+@reproduce.command()
+def first_paper(
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Page to write, .md.")] = None,
+    results: Results = Path("results"),
+) -> None:
+    """Dovonon et al.'s claims line by line, ours beside the published, from the cells that are there."""
+    from oversmooth.safety import files
+    from oversmooth_papers.tables.cells import check_there
+    from oversmooth_papers.tables.first_paper import page
+
+    check_there(results)
+    if output is not None:
+        files.check_writable(output, (".md",))
+    text = page(results)
+    if output is None:
+        out.print(text, highlight=False, markup=False, soft_wrap=True)
+        return
+    with files.whole_file(output) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    out.print(f"wrote {output}", highlight=False, markup=False)

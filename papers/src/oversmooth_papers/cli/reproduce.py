@@ -1,0 +1,259 @@
+"""`oversmooth reproduce`: tables and figures of the papers, for models the user names."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oversmooth.cli.app import Commands, app, out, progress_bar, status
+from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, Seed, Variant, diagnose_all
+
+if TYPE_CHECKING:
+    from oversmooth.inputs import Inputs
+
+reproduce = Commands(
+    help="Reproduce tables and figures of the papers, ours beside the published ones.", no_args_is_help=True
+)
+app.add_typer(reproduce, name="reproduce")
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="The figure to write: .png, .svg or .pdf.")]
+_TABLE2 = "Table 2's models in place of names"
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL...]", help="Hub ids, timm names, directories or safetensors files; or saved diagnoses (.json)."
+    ),
+]
+Trained = Annotated[
+    bool, typer.Option("--trained", help="ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ of table 2.", rich_help_panel=_TABLE2)
+]
+Share = Annotated[
+    float,
+    typer.Option(
+        help="Of which column: 1, whose models come with the repository, 0.5 or 0.1.", rich_help_panel=_TABLE2
+    ),
+]
+Results = Annotated[Path, typer.Option(help="Directory in whose models they are.", rich_help_panel=_TABLE2)]
+SeedToo = Annotated[int, typer.Option(help="Of random weights, of Arnoldi's starts, and of --trained models.")]
+
+
+class Rule(StrEnum):
+    heads = "heads"
+    joined = "joined"
+    real = "real"
+
+
+def _named(
+    models: list[str] | None, trained: bool, share: float, results: Path, seed: int | None = None, *, none: bool = False
+) -> list[str]:
+    """The models that are meant. none: whether there may be none."""
+    from oversmooth.safety.errors import InputError
+
+    if trained and models:
+        raise InputError(f"both {models[0]} and --trained were given; name models, or take table 2's")
+    if trained:
+        from oversmooth_papers.tables.trained_models import find
+
+        return [str(path) for path in find(results, share, seed)]
+    if not models and not none:
+        raise InputError("no model was named; name some, or give --trained for table 2's")
+    return list(models or [])
+
+
+@reproduce.command()
+def table1(
+    models: Models = None,
+    data: Data = None,
+    inputs: Count = None,
+    length: Length = None,
+    batch: Batch = 16,
+    rule: Annotated[
+        Rule,
+        typer.Option(help="heads: one maximum per head; joined: all heads together; real: heads, real parts only."),
+    ] = Rule.heads,
+    variant: Annotated[Variant, typer.Option(help="How the norm enters H.")] = Variant.raw,
+    trained: Trained = False,
+    share: Share = 1.0,
+    results: Results = Path("results"),
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    seed: Seed = 0,
+) -> None:
+    """Make table 1 of Dovonon et al.: in which share of cases the smoothing eigenvalue dominates.
+
+    With --trained, of all seeds of table 2's models that are there.
+    """
+    from oversmooth.safety import files
+    from oversmooth_papers.tables import table1 as recipe
+
+    if output is not None:
+        files.check_writable(output, (".md",))
+    names = _named(models, trained, share, results)
+    joined = rule is Rule.joined
+    settings = dict(
+        joined=sys.maxsize if joined else 0,
+        ranks=0,
+        depth=0,
+        variant=variant.value,
+        rule="real" if rule is Rule.real else "complex",
+        seed=seed,
+    )
+    diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    out.print(recipe.table(diagnoses, joined))
+    for note in recipe.notes(diagnoses, joined):
+        out.print(note, highlight=False, markup=False)
+    if output is not None:
+        with files.whole_file(output) as temporary:
+            temporary.write_text(recipe.markdown(diagnoses, joined), encoding="utf-8")
+        out.print(f"wrote {output}", highlight=False, markup=False)
+
+
+@reproduce.command()
+def fig2(
+    models: Models = None,
+    data: Data = None,
+    inputs: Count = None,
+    length: Length = None,
+    batch: Batch = 16,
+    trained: Trained = False,
+    share: Share = 1.0,
+    results: Results = Path("results"),
+    output: Output = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    seed: SeedToo = 0,
+) -> None:
+    """Draw figure 2 of Dovonon et al.: the three notions of smoothing, layer by layer."""
+    from oversmooth.report import figures, terminal
+    from oversmooth_papers.tables import fig2 as recipe
+
+    if output is not None:
+        figures.check(output)
+    names = _named(models, trained, share, results, seed)
+    settings = dict(spectra=False, seed=seed)
+    diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+    out.print(terminal.overview(diagnoses))
+    if output is not None:
+        figures.save_one(diagnoses, recipe.FIGURE, output)
+        out.print(f"wrote {output}", highlight=False, markup=False)
+
+
+@reproduce.command()
+def fig3(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL | PLAIN SMOOTH SHARPEN]",
+            help="A trained model to steer, or three that oversmooth train wrote; without, a ViT-Ti.",
+        ),
+    ] = None,
+    data: Data = None,
+    inputs: Count = None,
+    batch: Batch = 16,
+    trained: Trained = False,
+    share: Share = 1.0,
+    results: Results = Path("results"),
+    output: Output = None,
+    device: Device = None,
+    seed: SeedToo = 0,
+) -> None:
+    """Draw figure 3 of Dovonon et al.: a model forced to sharpen, forced to smooth and left alone."""
+    from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, Loaded
+    from oversmooth.report import figures, terminal
+    from oversmooth_papers.tables import fig3 as recipe
+
+    if output is not None:
+        figures.check(output)
+    names = _named(models, trained, share, results, seed, none=True)
+    count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
+
+    def given(loaded: Loaded) -> Inputs:
+        return loaded.inputs(data, count=count, batch=batch)
+
+    diagnoses = []
+    with progress_bar("cases") as bars:
+        todo = recipe.cases(names, seed, device)
+        task = bars.add_task("", total=len(todo))
+        for case in todo:
+            bars.update(task, description=case.name)
+            diagnoses.append(recipe.run(case, given, seed))
+            bars.advance(task)
+    out.print(terminal.overview(diagnoses))
+    for diagnosis in diagnoses:
+        for sentence in diagnosis.verdict:
+            if sentence.startswith("Steered"):
+                out.print(f"{diagnosis.name}: {sentence}", highlight=False, markup=False)
+    if output is not None:
+        figures.save_one(diagnoses, recipe.FIGURE, output)
+        out.print(f"wrote {output}", highlight=False, markup=False)
+
+
+@reproduce.command()
+def steering(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A trained model.")],
+    data: Data = None,
+    inputs: Count = None,
+    batch: Batch = 16,
+    spectra: Annotated[int, typer.Option(help="Inputs whose spectra are taken.", min=1)] = 16,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    device: Device = None,
+) -> None:
+    """What each method and strength does to a trained model without any training: curves, prediction, top-1."""
+    from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
+    from oversmooth.safety import files
+    from oversmooth_papers.tables import steering as recipe
+
+    if output is not None:
+        files.check_writable(output, (".md",))
+    count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
+    loaded = load(model, device=device)
+    diagnoses = []
+    with status("reading the inputs"):
+        whole, few = (loaded.inputs(data, count=n, batch=batch).kept() for n in (count, min(spectra, count)))
+    with progress_bar("inputs") as bars:
+        for name, method, layers in recipe.SWEEP:
+            task = bars.add_task(name, total=count)
+
+            def advance(done: int, total: int | None, _what: str, task=task) -> None:  # type: ignore[no-untyped-def]
+                bars.update(task, completed=done, total=total)
+
+            diagnoses.append(recipe.sweep(loaded, whole, few, name, method, layers, advance))
+    out.print(recipe.table(diagnoses))
+    if output is not None:
+        with files.whole_file(output) as temporary:
+            temporary.write_text(recipe.markdown(diagnoses), encoding="utf-8")
+        out.print(f"wrote {output}", highlight=False, markup=False)
+
+
+@reproduce.command()
+def fig5(
+    models: Models = None,
+    trained: Trained = False,
+    share: Share = 1.0,
+    results: Results = Path("results"),
+    output: Output = None,
+    seed: Annotated[int, typer.Option(help="Of --trained models.", rich_help_panel=_TABLE2)] = 0,
+) -> None:
+    """Draw figure 5 of Dovonon et al.: eigenvalues of H, from weights alone."""
+    from oversmooth.cli.spectrum import spectra_of
+    from oversmooth.report import figures, terminal
+    from oversmooth_papers.tables import fig5 as recipe
+
+    if output is not None:
+        figures.check(output)
+    diagnoses = [spectra_of(name) for name in _named(models, trained, share, results, seed)]
+    for diagnosis in diagnoses:
+        out.print(
+            f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero",
+            highlight=False,
+            markup=False,
+        )
+        out.print(terminal.histogram(diagnosis))
+    out.print(recipe.PUBLISHED, style="dim")
+    if output is not None:
+        figures.save_one(diagnoses, recipe.FIGURE, output)
+        out.print(f"wrote {output}", highlight=False, markup=False)

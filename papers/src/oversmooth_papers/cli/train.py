@@ -1,0 +1,337 @@
+"""`oversmooth train`: a model for one of the tasks, plain or steered, by the papers' recipes or another."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+from oversmooth.cli.app import SECONDS_BETWEEN_LINES, app, duration, err, out, status
+from oversmooth.cli.options import changing_option, parameters_of, take
+from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
+from oversmooth_papers.tasks.imagenet import recipe as imagenet
+from oversmooth_papers.tasks.images import recipe as images
+from oversmooth_papers.tasks.images.settings import Shape as ImagesShape
+from oversmooth_papers.tasks.language import recipe as language
+from oversmooth_papers.tasks.language.settings import Shape as LanguageShape
+from oversmooth_papers.tasks.segmentation import recipe as segmentation
+
+if TYPE_CHECKING:
+    from oversmooth_papers.engine.result import OnNan, Progress
+    from oversmooth_papers.engine.smoothing import MakesWatcher
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_RECIPE, _MODEL, _RUN = "The recipe (defaults: those of --task images)", "The model", "The run"
+_LANGUAGE, _SEGMENTATION, _IMAGENET = "Of --task language", "Of --task segmentation", "Of --task imagenet"
+TASKS: dict[str, tuple[BaseRecipe, BaseRecipe]] = {
+    "images": (images.PAPER, images.QUICK),
+    "language": (language.WIKITEXT2, language.QUICK),
+    "segmentation": (segmentation.PAPER, segmentation.QUICK),
+    "imagenet": (imagenet.PAPER, imagenet.QUICK),
+}
+"""The recipe that a task begins from, and its quick version."""
+_IMAGES = "cifar100, cifar10, fashion-mnist or mnist, wherever it lies; or the folder that holds one."
+_DATA = f"Images: {_IMAGES} Language: wikitext-2, wikitext-103, prose, a text file, or a folder of them. "
+_DATA += "Segmentation: camvid, ade20k, shapes, or the folder that holds one. Imagenet: its folder, or painted."
+Data = Annotated[str, typer.Option(help=_IMAGES)]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
+Force = Annotated[bool, typer.Option("--force", help="Write there even if another process does.")]
+_SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
+    (None, images.Recipe, ("variant", "share", "seed")),
+    (_RECIPE, images.Recipe, ("epochs", "warmup", "lr", "batch", "weight_decay", "ramp", "share_seed")),
+    (_MODEL, ImagesShape, ("patch", "depth", "width", "heads")),
+    (_MODEL, images.Recipe, ("wiring", "start", "initialisation", "output_bias", "layers", "freed", "precision")),
+    (_LANGUAGE, language.Recipe, ("tokenizer", "vocabulary", "masked")),
+    (_LANGUAGE, LanguageShape, ("length", "hidden", "activation", "norm", "positions", "causal", "dropout")),
+    (_SEGMENTATION, segmentation.Recipe, ("encoder", "steer", "crop", "stride", "decoder_layers")),
+    (_IMAGENET, imagenet.Recipe, ("drop_path", "ema", "repeats")),
+]
+"""Settings of the recipes and of their models' shapes that are options, by panel of the help."""
+
+
+def _with_settings(command: _Function) -> _Function:
+    """Add the recipe's settings to a command's options, after --data."""
+    parameters = parameters_of(command)
+    after_data = [parameter.name for parameter in parameters].index("data") + 1
+    parameters[after_data:after_data] = [
+        changing_option(of, name, panel) for panel, of, names in _SETTINGS for name in names
+    ]
+    take(command, parameters)
+    return command
+
+
+@app.command()
+@_with_settings
+def train(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Directory for the log, the checkpoint and the model.")
+    ],
+    task: Annotated[
+        str | None, typer.Option(help="images, language, segmentation or imagenet.", show_default="images")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help=_DATA, show_default="the recipe's")] = None,
+    augment: Annotated[
+        bool | None,
+        typer.Option(
+            "--augment/--no-augment",
+            help="RandAugment, Mixup and CutMix.",
+            show_default="augment",
+            rich_help_panel=_RECIPE,
+        ),
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(help="A recipe in JSON to begin from; other options change it.", rich_help_panel=_RECIPE),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Begin from a small recipe, minutes on a CPU.", rich_help_panel=_RECIPE)
+    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run in the directory, if there is one.", rich_help_panel=_RUN),
+    ] = False,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop at a checkpoint after so long.", min=0, rich_help_panel=_RUN)
+    ] = None,
+    evaluate: Annotated[
+        int | None,
+        typer.Option(
+            help="Test every so many epochs; 0: at the end alone.",
+            show_default="20 times in all",
+            min=0,
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    monitor: Annotated[
+        int, typer.Option(help="Look at smoothing every so many steps; 0: never.", min=0, rich_help_panel=_RUN)
+    ] = 50,
+    look: Annotated[
+        str,
+        typer.Option(
+            help="What looks see: tokens (HFC/LFC and cosines), or all that a Monitor sees, which takes longer.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "tokens",
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write for TensorBoard too.", rich_help_panel=_RUN)
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda.", show_default="the GPU if there is one", rich_help_panel=_RUN)
+    ] = None,
+    on_nan: Annotated[
+        str,
+        typer.Option(
+            "--on-nan",
+            help="A step that is not finite: stop, or retry from the last checkpoint with other draws, 3 times.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "stop",
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Take the directory over from a process that writes there.", rich_help_panel=_RUN),
+    ] = False,
+    **settings: Any,
+) -> None:
+    """Train a model, by default a small ViT with the recipe of Dovonon et al., and keep it with its log.
+
+    Ctrl-C, or the end of --minutes, leaves a checkpoint; --resume goes on from it. So do SIGTERM and SIGUSR2, with exit
+    code 75: start it again.
+
+    The directory gets log.jsonl (a line per epoch), smoothing.jsonl (what --look says, by depth), machines.jsonl (what
+    it ran on) and, at the end, model.safetensors (bf16, with its recipe). Several GPUs: torchrun --nproc-per-node 4 -m
+    -- oversmooth train ...
+
+    For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
+    """
+    with leaves_when_asked():
+        from oversmooth_papers.engine.parent import end_with_parent
+
+        end_with_parent()
+        from oversmooth.safety import files
+        from oversmooth_papers.engine import loop
+        from oversmooth_papers.engine.ranks import asked_for
+        from oversmooth_papers.tasks.registry import fitted, task_of
+
+        changed = _changed(begun(task, quick, recipe, data), settings, augment)
+        when_nan, watcher = on_nan_named(on_nan), watcher_named(look)
+        if asked_for()[0]:  # of the processes that torchrun started, one speaks
+            out.quiet = err.quiet = True
+        files.check_folder(output)  # before the data is read, which takes a while
+        began = time.monotonic()
+        what = data or changed.data
+        loaded = load(what, changed)
+        if minutes is not None:
+            minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
+        chosen = fitted(changed, loaded)
+        out.print(f"{chosen.title}, recipe {chosen.key}", highlight=False, markup=False)
+        with progress() as on_progress:
+            result = loop.train(
+                task_of(chosen, loaded),
+                device=device,
+                folder=output,
+                resume=resume,
+                minutes=minutes,
+                watch=loop.WatchSettings(evaluate=evaluate, monitor=monitor, watcher=watcher, tensorboard=tensorboard),
+                progress=on_progress,
+                on_nan=when_nan,
+                force=force,
+                on_message=say,
+            )
+    for retry in result.retries:
+        out.print(
+            f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    if not result.finished:
+        again = shlex.join(["oversmooth", *sys.argv[1:], *([] if resume else ["--resume"])])
+        out.print(
+            f"{result.why} after {result.step:,} of {result.steps:,} steps; go on with: {again}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        leave(result.why)
+    scores = chosen.describe(result.scores) if result.scores else "tested by the first process"
+    out.print(
+        f"{scores} after {chosen.total_epochs} epochs, {result.seconds:,.0f} s; wrote {output / loop.MODEL}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def say(line: str) -> None:
+    """What a user should know of, on stderr."""
+    err.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def leaves_when_asked() -> Iterator[None]:
+    """A batch system that wants the machine back is told to start the command again, when there is nothing to save."""
+    from oversmooth_papers.engine.stopping import Preempted, preemptible
+
+    try:
+        with preemptible():
+            yield
+    except Preempted:
+        say("preempted, with what was saved before kept; the same command goes on")
+        leave("preempted")
+
+
+def leave(why: str) -> NoReturn:
+    """With the exit code for why a run stopped."""
+    from oversmooth_papers.engine.stopping import EXIT_CODES
+
+    raise typer.Exit(EXIT_CODES.get(why, 0))
+
+
+def on_nan_named(name: str) -> OnNan:
+    from oversmooth.safety.errors import InputError
+    from oversmooth_papers.engine.result import ON_NAN
+
+    for known in ON_NAN:
+        if name == known:
+            return known
+    raise InputError(f"--on-nan is {name!r}; choose stop or retry")
+
+
+def watcher_named(look: str) -> MakesWatcher:
+    """What looks at a run while it trains."""
+    from oversmooth.safety.errors import InputError
+    from oversmooth_papers.engine.monitored import MonitorWatcher
+    from oversmooth_papers.engine.smoothing import SmoothingProbe
+
+    watchers: dict[str, MakesWatcher] = {"tokens": SmoothingProbe, "all": MonitorWatcher}
+    if look not in watchers:
+        raise InputError(f"--look is {look!r}; choose tokens or all")
+    return watchers[look]
+
+
+def load(data: str, recipe: BaseRecipe = images.PAPER) -> Any:
+    """What the recipe's task trains on, with a sign of life while it is decoded for the first time."""
+    from oversmooth_papers.tasks.registry import load_data
+
+    with status(f"reading {data}"):
+        return load_data(recipe, data)
+
+
+def begun(task: str | None, quick: bool, path: Path | None, data: str | None) -> BaseRecipe:
+    """The recipe that options change: one from a file, or the task's own, for these data where it has one."""
+    from oversmooth.safety.errors import InputError
+    from oversmooth.safety.files import read_json
+
+    if task is not None and task not in TASKS:
+        raise InputError(f"--task is {task!r}; choose {' or '.join(TASKS)}")
+    if path is not None and quick:
+        raise InputError(f"--quick has a recipe of its own, and --recipe is {path}; leave one of them out")
+    if path is None:
+        if task == language.Recipe.task_name and data is not None and not quick:
+            from oversmooth_papers.tasks.language.data import name_of
+
+            if name_of(data) == language.PAPER.data:  # the task begins from what was fitted to a shorter text
+                return language.PAPER
+        return TASKS[task or images.Recipe.task_name][quick]
+    recipe = read_recipe(read_json(path, "give a recipe in JSON, as Recipe.to_json writes it"), str(path))
+    if task not in (None, recipe.task_name):
+        raise InputError(f"{path} is a recipe for {recipe.task_name} and --task is {task}; leave one of them out")
+    return recipe
+
+
+def _changed(recipe: BaseRecipe, settings: dict[str, Any], augment: bool | None) -> BaseRecipe:
+    from oversmooth.safety.errors import InputError
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    own = {field.name for of in (type(recipe), type(recipe.shape)) for field in dataclasses.fields(of)}
+    options = [f"--{name.replace('_', '-')}" for name in given if name not in own]
+    if augment is not None and not isinstance(recipe, images.Recipe):
+        options.append("--augment" if augment else "--no-augment")
+    if options:
+        raise InputError(f"{options[0]} is no setting of --task {recipe.task_name}; leave it out")
+    return recipe.changed(given, augment) if isinstance(recipe, images.Recipe) else recipe.changed(given)
+
+
+class progress:
+    """A bar on stderr, gone when done; used as ``with progress() as on_progress``."""
+
+    def __enter__(self) -> Any:
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bars
+
+        self.bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[state]}"),
+            console=err,
+            transient=True,
+        )
+        if err.is_terminal:
+            self.bars.start()
+        self.last_line_at = time.monotonic()
+        self.task = self.bars.add_task("preparing", total=None, state="")
+        return self.show
+
+    def show(self, now: Progress) -> None:
+        state = f"{now.speed:,.0f} {now.unit}/s, {duration(now.seconds_left)} left"
+        if now.loss is not None:
+            state += f", loss {now.loss:.3f}"
+        if now.scores:
+            state += f", {now.scores}"
+        title = f"epoch {now.epoch} of {now.epochs}"
+        if not err.is_terminal:  # a line now and then, for logs
+            if time.monotonic() - self.last_line_at >= SECONDS_BETWEEN_LINES:
+                self.last_line_at = time.monotonic()
+                err.print(f"{title}: {state}", highlight=False, markup=False, soft_wrap=True)
+            return
+        self.bars.update(self.task, description=title, completed=now.step, total=now.steps, state=state)
+
+    def __exit__(self, *error: object) -> None:
+        self.bars.stop()

@@ -1,0 +1,158 @@
+"""Several runs at once on one machine, each `oversmooth train` in a process of its own, within a span of time.
+
+For a GPU that one small model does not fill, and for machines with a time limit: what is not done in time is at a
+checkpoint, and the next call goes on from there. The processes end with this one, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import whole_file
+from oversmooth_papers.engine import checkpoint, parent
+from oversmooth_papers.engine.loop import MODEL
+from oversmooth_papers.engine.recipe import BaseRecipe
+from oversmooth_papers.engine.result import OnNan
+from oversmooth_papers.engine.stopping import EXIT_CODES, interruptible, reason
+
+OUTPUT = "output.txt"
+"""What a run's process printed, in its folder."""
+_LEAST = 45.0  # seconds: less is spent before the first step, on starting and compiling
+_SPARE = 15.0  # seconds kept at the end for starting late and for the checkpoint
+# Finished or out of time; asked to stop; asked before there was a run to save.
+_STOPPED = (0, *EXIT_CODES.values(), 128 + signal.SIGTERM, -signal.SIGTERM)
+_GRACE = 60.0  # seconds after the end, or SIGTERM, in which a process may still write its checkpoint
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run and where it lives."""
+
+    recipe: BaseRecipe
+    folder: Path
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / MODEL).is_file() and not checkpoint.is_there(self.folder)
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """What became of a job: finished, out of time, not begun, or why it failed."""
+
+    job: Job
+    said: str
+    failed: bool = False
+    why: str = ""
+    """interrupted or preempted, if that ended it."""
+
+
+def run_many(
+    jobs: Sequence[Job],
+    data: str,
+    *,
+    at_once: int,
+    minutes: float | None = None,
+    device: str | None = None,
+    on_nan: OnNan = "stop",
+    force: bool = False,
+    on_message: Callable[[str], None] | None = None,
+) -> list[JobOutcome]:
+    """All jobs, so many at once, in order; on_message: a line whenever one begins or ends.
+
+    Ctrl-C, SIGTERM and SIGUSR2 stop them all, each at a checkpoint.
+    """
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    waiting, running, outcomes = list(jobs), dict[Job, subprocess.Popen[bytes]](), list[JobOutcome]()
+    asked = False
+
+    def finish(job: Job, message: str, failed: bool = False) -> None:
+        outcomes.append(JobOutcome(job, message, failed, reason(heard, None)))
+        if on_message is not None:
+            on_message(f"{job.recipe.title}: {message}")
+
+    with interruptible() as heard:
+        try:
+            while waiting or running:
+                if heard and not asked:
+                    asked, end = True, time.monotonic()
+                    for process in running.values():
+                        process.terminate()  # each leaves a checkpoint
+                while waiting and len(running) < at_once:
+                    job = waiting.pop(0)
+                    left = None if end is None else end - time.monotonic() - _SPARE
+                    if heard or (left is not None and left < _LEAST):
+                        finish(job, f"not begun, as {reason(heard, None) or 'time is up'}")
+                        continue
+                    running[job] = _start(job, data, left, device, on_nan, force)
+                    if on_message is not None:
+                        on_message(f"{job.recipe.title}: begins")
+                for job, process in list(running.items()):
+                    if process.poll() is not None:
+                        del running[job]
+                        finish(job, _said(job, process.returncode), failed=process.returncode not in _STOPPED)
+                    elif end is not None and time.monotonic() > end + _GRACE:
+                        process.terminate()
+                time.sleep(0.2)
+        finally:
+            _end(running.values())
+    return outcomes
+
+
+def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """All of them, whatever happened here: politely, and then with all that they started."""
+    for process in processes:
+        process.terminate()
+    last = time.monotonic() + _GRACE
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, last - time.monotonic()))
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _start(
+    job: Job, data: str, seconds: float | None, device: str | None, on_nan: OnNan, force: bool
+) -> subprocess.Popen[bytes]:
+    job.folder.mkdir(parents=True, exist_ok=True)
+    path = job.folder / "recipe.json"
+    with whole_file(path) as temporary:
+        temporary.write_text(job.recipe.to_json(), encoding="utf-8")
+    command = [sys.executable, "-m", "oversmooth_papers", "train", "--recipe", str(path), "--data", data]
+    command += ["--output", str(job.folder), "--resume", "--on-nan", on_nan]
+    command += [] if seconds is None else ["--minutes", f"{seconds / 60:.3f}"]
+    command += [] if device is None else ["--device", device]
+    command += ["--force"] if force else []
+    try:
+        with (job.folder / OUTPUT).open("ab") as output:
+            return subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=parent.environment(),
+                process_group=0,  # Ctrl-C in a terminal is heard once, here
+            )
+    except OSError as error:
+        raise InputError(f"{job.folder / OUTPUT} cannot be written ({error.strerror or error}); make room") from error
+
+
+def _said(job: Job, code: int) -> str:
+    if code == 0:
+        return "finished" if job.finished else "out of time, at a checkpoint"
+    for why, own in EXIT_CODES.items():
+        if code == own:
+            return f"{why}, at a checkpoint"
+    lines = (job.folder / OUTPUT).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return f"stopped with code {code}: {lines[-1] if lines else 'it said nothing'}"

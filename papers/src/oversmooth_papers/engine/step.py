@@ -1,0 +1,329 @@
+"""One training step: batch, forward, backward, clip, the optimiser at the schedule's learning rate.
+
+On a GPU the model is compiled and the step is one CUDA graph, which takes everything it needs from tensors that stay
+where they are: its number, the epoch's order, the random numbers. On a CPU, and with many processes, the same lines run
+eagerly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.machine import check_fits
+from oversmooth.safety.randomness import seeded
+from oversmooth_papers import compiling, cuda_graphs
+from oversmooth_papers.engine.ranks import Ranks
+from oversmooth_papers.engine.recipe import BaseRecipe
+from oversmooth_papers.engine.rising import RisingStrengths
+from oversmooth_papers.engine.task import Batch, Forward, SeekableFeed, Task
+
+_MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq", "step"), "sgd": ("momentum_buffer",)}
+_A_STEP = 64  # bytes of its learning rate, in all the forms it is kept in
+
+
+class Step:
+    """``step.begin_epoch()``, then ``step.run()`` as often as ``step.steps``."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        device: torch.device,
+        ranks: Ranks | None = None,
+        *,
+        compiled: bool | None = None,
+    ) -> None:
+        """model is on the device; compiled: by default on a GPU."""
+        recipe = task.recipe
+        on_gpu = device.type == "cuda"
+        self.asked_to_compile = on_gpu and task.compiles if compiled is None else compiled
+        self.compiled = self.asked_to_compile
+        self.task, self.recipe, self.model, self.device = task, recipe, model, device
+        self.ranks = ranks or Ranks()
+        self.steps = task.examples // recipe.batch
+        if not self.steps:  # before a feed makes room for a batch
+            raise InputError(
+                f"{task.examples:,} {task.examples_are} are less than one batch of {recipe.batch}; "
+                f"give a smaller batch or more {task.examples_are}"
+            )
+        steps = recipe.total_epochs * self.steps
+        schedule = f"the schedule of {recipe.total_epochs:,} epochs, {steps:,} steps,"
+        check_fits(_A_STEP * steps, schedule, "give fewer epochs")
+        self.feed = task.feed(device, self.ranks, compiled=self.compiled)
+        self.attempt = 0
+        self.order_generator, self.generator = (torch.Generator(device).manual_seed(seed) for seed in _seeds(recipe))
+        self.order_state = self.order_generator.get_state()
+        """Of the order's generator before this epoch's order was drawn."""
+        rates = recipe.learning_rates(self.steps)
+        self.total = len(rates)
+        self.rates, self._rates = rates.tolist(), rates.float().to(device)
+        self.done = 0
+        """Steps so far; `position` says the same to the graph."""
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        self.losses = torch.zeros(self.steps, device=device)
+        """Of this epoch, on the device: reading one would make the step wait."""
+        self.failed = torch.full((1,), -1, dtype=torch.int64, device=device)
+        """The first step whose loss or gradient was not finite, or −1. It, and what follows it, changes no weight."""
+
+        self.rising = RisingStrengths(model, max(1, round(recipe.ramp * self.total))) if recipe.ramp else None
+        self.set_strengths()
+        self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.parameters = list(self.named.values())
+        self.beside = task.beside(model)
+        self.lr = torch.zeros((), device=device)
+        self.optimiser = self._optimiser()
+        run: nn.Module = model
+        if self.ranks.world > 1:
+            run = nn.parallel.DistributedDataParallel(model)
+        self.remarks: list[str] = [] if (said := getattr(self.feed, "remark", None)) is None else [said]
+        """What a user should know of this step."""
+        self._forward: Forward = run
+        if self.compiled:
+            self._look_at_model()
+            self._forward = self._compile(run)
+        self._replay: Callable[[], None] | None = None
+        if on_gpu and self.ranks.world == 1:
+            before, drawn = self.state(), torch.cuda.get_rng_state(device)
+            self._replay = cuda_graphs.captured(self._body)
+            self.load(before)  # capturing ran some steps
+            torch.cuda.set_rng_state(drawn, device)
+
+    @torch.no_grad()
+    def _look_at_model(self) -> None:
+        """One pass as it is: steering checks what attention hides on real numbers, which compiled code has none of."""
+        with self._seeded():
+            self.loss(self.task.blank(min(2, self.recipe.batch), self.device), self.model)
+
+    def _compile(self, run: nn.Module) -> Forward:
+        if self.ranks.world > 1:  # whose gradients all processes would have to ask for
+            return compiling.compiled(run)
+        generator = torch.Generator(self.device).manual_seed(0)
+        self.feed.reorder(generator)
+        self.feed.draw(generator)
+        if self.rising is not None:
+            self.rising.set(torch.full_like(self.position, self.total))  # a method that acts not yet shows nothing
+        batch = self.batch()
+        half, draws = self.recipe.autocasts(self.device.type), self.recipe.draws_in_forward
+        forward, said = compiling.checked(run, lambda *how: self._numbers(batch, *how), half=half, draws=draws)
+        self.set_strengths()
+        self.remarks += [] if said is None else [said]
+        self.compiled = forward is not run
+        return forward
+
+    def _numbers(self, batch: Batch, forward: Forward, half: bool) -> compiling.Numbers:
+        outputs: list[Tensor] = []
+
+        def heard(*given: Any, **named: Any) -> Any:
+            out = forward(*given, **named)
+            if isinstance(out, Tensor):
+                outputs.append(out.detach().float().reshape(out.shape[0] if out.ndim else 1, -1))
+            return out
+
+        with self._seeded():
+            loss = self.loss(batch, heard, half=half)
+            found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        # Where a weight is not used, compiled code may give zeros.
+        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True)]
+        return compiling.Numbers(outputs, gradients)
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        recipe, on_gpu = self.recipe, self.device.type == "cuda"
+        settings: dict[str, Any] = dict(lr=self.lr if on_gpu else recipe.lr, weight_decay=recipe.weight_decay)
+        if on_gpu:
+            settings["fused"] = True
+        decayed: dict[str, Any] = {"params": [p for name, p in self.named.items() if recipe.decays(name, p)]}
+        bare = {"params": [p for name, p in self.named.items() if not recipe.decays(name, p)], "weight_decay": 0.0}
+        groups = [group for group in (decayed, bare) if group["params"]]
+        if recipe.optimiser == "sgd":
+            return torch.optim.SGD(groups, momentum=recipe.momentum, **settings)
+        return torch.optim.AdamW(groups, capturable=on_gpu, **settings)
+
+    def begin_epoch(self) -> None:
+        """A new order of the data, from its generator."""
+        self.order_state = self.order_generator.get_state()
+        self.feed.reorder(self.order_generator)
+
+    def seek(self, inside: int) -> None:
+        """The next batch is this one of the epoch; says nothing to a feed that has all of them at hand."""
+        if isinstance(self.feed, SeekableFeed):
+            self.feed.seek(inside)
+
+    def run(self) -> None:
+        """The next step of the epoch."""
+        # Outside the graph, as small kernels, so that the generator's state is an ordinary one, to be saved.
+        self.feed.draw(self.generator)
+        with self._seeded():
+            if self._replay is not None:
+                self._replay()
+            else:
+                self._body()
+        self.done += 1
+
+    @contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """What the model itself draws is decided by the seed, the step and the process: there is no state to save."""
+        if not self.recipe.draws_in_forward:
+            yield
+            return
+        words = f"{_seeds(self.recipe, self.attempt)[1]} {self.done} {self.ranks.rank}"
+        seed = int.from_bytes(hashlib.blake2b(words.encode(), digest_size=7).digest(), "little")
+        if self.device.type == "cuda":
+            before = torch.cuda.get_rng_state(self.device)
+            torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
+            try:
+                yield
+            finally:
+                torch.cuda.set_rng_state(before, self.device)
+            return
+        with seeded(seed):
+            yield
+
+    def _body(self) -> None:
+        batch = self.batch()
+        if self.device.type == "cuda":
+            self.lr.copy_(self._rates.index_select(0, self.position.clamp(max=self.total - 1))[0])
+        else:
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.rates[self.done]
+        loss = self.loss(batch, self._forward)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip or float("inf"))
+        self._update(~(loss.detach().isfinite() & norm.isfinite()))
+        self.losses.index_copy_(0, self.position % self.steps, loss.detach().view(1).float())
+        self.position.add_(1)
+        self.set_strengths()
+
+    def set_strengths(self) -> None:
+        """Those of `position`: between steps the model is as it will meet the next, or as it stays after the last."""
+        if self.rising is not None:
+            self.rising.set(self.position)
+
+    def _update(self, bad: Tensor) -> None:
+        """The optimiser's step, unless something is not finite now or was before."""
+        self.failed.copy_(torch.where(bad & (self.failed < 0), self.position, self.failed))
+        if self.device.type == "cuda":
+            # What fused optimisers look at for gradient scaling: 1 leaves weights and moments as they are.
+            self.optimiser.found_inf = (self.failed >= 0).float()[0]  # type: ignore[attr-defined]
+            self.optimiser.step()
+            self.task.after_update(self.model)
+        elif int(self.failed) < 0:
+            self.optimiser.step()
+            self.task.after_update(self.model)
+        # None, also inside the graph, whose own memory they have: backward then writes them, and adds to nothing.
+        self.optimiser.zero_grad()
+
+    def batch(self) -> Batch:
+        """This process's part of the batch at `position`."""
+        return self.feed.batch(self.position % self.steps)
+
+    def loss(self, batch: Batch, forward: Forward, *, half: bool | None = None) -> Tensor:
+        """half: in half precision; by default as the recipe says."""
+        half = self.recipe.autocasts(self.device.type) if half is None else half
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            return self.task.loss(forward, batch)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that decides the steps to come, as copies on the CPU."""
+        arrays = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for name, parameter in self.named.items():
+            moments = self._moments(parameter)
+            arrays |= {f"{kind}.{name}": moments[kind] for kind in _MOMENTS[self.recipe.optimiser]}
+        arrays |= {f"beside.{name}": value for name, value in self.beside.items()}
+        arrays |= {
+            "position": self.position,
+            "losses": self.losses,
+            "failed": self.failed,
+            # Inside an epoch its order is drawn again; between two of them the next one's comes.
+            "generator.order": self.order_state if self.done % self.steps else self.order_generator.get_state(),
+            "generator.augment": self.generator.get_state(),
+        }
+        return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in arrays.items()}
+
+    @torch.no_grad()
+    def load(self, arrays: dict[str, Tensor]) -> None:
+        """What `state` gave, into the very tensors that the graph reads."""
+        for name, value in self.model.state_dict().items():
+            value.copy_(arrays[f"model.{name}"])
+        for name, parameter in self.named.items():
+            moments = self._moments(parameter)
+            self.optimiser.state[parameter].update(moments)
+            for kind in _MOMENTS[self.recipe.optimiser]:
+                moments[kind].copy_(arrays[f"{kind}.{name}"])
+        for name, value in self.beside.items():
+            value.copy_(arrays[f"beside.{name}"])
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        self.position.copy_(arrays["position"])
+        self.set_strengths()
+        self.losses.copy_(arrays["losses"])
+        self.failed.copy_(arrays["failed"])
+        self.done = int(arrays["position"])
+        self.order_generator.set_state(arrays["generator.order"])
+        if self.done % self.steps:
+            self.begin_epoch()  # the order of the epoch it is in
+            self.seek(self.done % self.steps)
+        else:
+            self.order_state = self.order_generator.get_state()
+        self.generator.set_state(arrays["generator.augment"])
+
+    def begin_again(self, task: Task, fresh: nn.Module) -> None:
+        """From the beginning of another run of the same computation; fresh has the weights it begins with.
+
+        The model has the strengths of that run, to which a ramp will raise them.
+        """
+        self.task, self.recipe, self.attempt = task, task.recipe, 0
+        if self.rising is not None:
+            self.rising.take_ends()
+        arrays = {f"model.{name}": value for name, value in fresh.state_dict().items()}
+        for name, parameter in self.named.items():
+            arrays |= {f"{kind}.{name}": torch.zeros_like(v) for kind, v in self._moments(parameter).items()}
+        order, augment = (torch.Generator(self.device).manual_seed(seed).get_state() for seed in _seeds(self.recipe))
+        arrays |= {
+            "position": torch.zeros_like(self.position),
+            "losses": torch.zeros_like(self.losses),
+            "failed": torch.full_like(self.failed, -1),
+            "generator.order": order,
+            "generator.augment": augment,
+        }
+        self.load(arrays)
+
+    def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """The optimiser's, or those it would begin with."""
+        moments = self.optimiser.state.get(parameter) or {}
+        if self.recipe.optimiser == "sgd":  # which keeps None until its first step
+            buffer = moments.get("momentum_buffer")
+            return {"momentum_buffer": torch.zeros_like(parameter) if buffer is None else buffer}
+        return moments or _no_moments(parameter, self.device if self.device.type == "cuda" else None)
+
+    def draw_anew(self, attempt: int) -> None:
+        """Go on from here with other random numbers: another order of the data and other draws."""
+        self.attempt = attempt
+        for generator, seed in zip((self.order_generator, self.generator), _seeds(self.recipe, attempt), strict=True):
+            generator.manual_seed(seed)
+        self.order_state = self.order_generator.get_state()
+        if self.done % self.steps:
+            self.begin_epoch()
+            self.seek(self.done % self.steps)
+
+
+def _seeds(recipe: BaseRecipe, attempt: int = 0) -> tuple[int, int]:
+    """Of the order of the data and of what a step draws: apart, so that they do not repeat each other's numbers.
+
+    attempt: above 0 for other numbers than a run of this or any likely seed has; a CPU's generator looks at the lowest
+    32 bits alone.
+    """
+    first = 2 * recipe.seed + attempt * 2_654_435_768
+    return first, first + 1
+
+
+def _no_moments(parameter: Tensor, device: torch.device | None = None) -> dict[str, Tensor]:
+    zero = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    return {"exp_avg": zero, "exp_avg_sq": zero.clone(), "step": torch.zeros((), dtype=torch.float32, device=device)}

@@ -1,0 +1,223 @@
+"""A cell of a table of trained models: a recipe and the file that keeps what came of it, named by the recipe's key.
+
+results/table2/<key>.json is a cell, results/work/<key>/ a run on its way, results/models/<key>.safetensors its model in
+the end. Machines that fill different cells of one table need only put their files together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import read_json, whole_file
+from oversmooth.safety.foreign import json_text
+from oversmooth.safety.typed import typed
+from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
+
+Folder = str | Callable[[Any], str]
+"""The folder of the results that keeps cells: one for all, or one that the recipe decides, where tables share cells."""
+Cell = dict[str, Any]
+Kept = dict[Any, Cell]
+"""The cells that are there by their recipe, in the order of their table's recipes."""
+
+
+class _Look(TypedDict):
+    hfc_lfc: list[float]
+    abs_cos: list[float]
+
+
+class _Epoch(TypedDict):
+    loss: float
+
+
+class _Always(TypedDict):
+    title: str
+    hardware: str
+    day: str
+    recipe: dict[str, Any]
+
+
+class _Counts(TypedDict):
+    smooth: int
+    rough: int
+    tie: int
+    undecided: int
+
+
+class _Prediction(TypedDict):
+    agree: int
+    apart: list[int]
+
+
+class _Cell(_Always, total=False):
+    """What is taken from a cell; its file may hold more."""
+
+    table: str
+    accuracy: float
+    valid_perplexity: float
+    valid_perplexity_sliding: float
+    test_perplexity: float
+    test_perplexity_sliding: float
+    pretraining_perplexity: float
+    """Of the model that was fine-tuned."""
+    majority: dict[str, float]
+    """Scores of the most frequent answer."""
+    miou: float
+    miou_multiscale: float
+    pixel_accuracy: float
+    smoothing: list[_Look]
+    epochs: list[_Epoch]
+    mean: list[float]
+    """Of table 3: by intensity of corruption."""
+    rounded: dict[str, float]
+    """Scores of the file that is kept, in bf16."""
+    rules: dict[str, _Counts]
+    notions: dict[str, list[float | None]]
+    prediction: _Prediction
+    remark: str
+    machines: list[dict[str, Any]]
+    seconds: float
+    at_once: int
+    checkpoint_sha256: str
+    data_sha256: str
+
+
+_NEEDED = {"rules": ("rules", "notions", "prediction")}
+"""Keys that a cell must have, by table."""
+
+
+def check_there(results: Path) -> None:
+    """Refuse to show cells of a folder that is not there: a table of nothing says that nothing was run."""
+    if not results.is_dir():
+        kind = "is no folder" if results.exists() else "is not there"
+        raise InputError(f"{results} {kind}, so there are no cells to show; give the folder that keeps them, --results")
+
+
+def cell_path(results: Path, folder: Folder, recipe: BaseRecipe) -> Path:
+    return results / folder_name(folder, recipe) / f"{recipe.key}.json"
+
+
+def folder_name(folder: Folder, recipe: BaseRecipe) -> str:
+    return folder if isinstance(folder, str) else folder(recipe)
+
+
+def model_path(results: Path, recipe: BaseRecipe) -> Path:
+    return results / "models" / f"{recipe.key}.safetensors"
+
+
+def work_folder(results: Path, recipe: BaseRecipe) -> Path:
+    return results / "work" / recipe.key
+
+
+def read(path: Path) -> Cell | None:
+    """A cell, if it is there."""
+    if not path.is_file():
+        return None
+    remedy = "remove it to run it again"
+    content = read_json(path, remedy)
+    try:
+        cell: Cell = typed(_Cell, content)
+        recipe = read_recipe(cell["recipe"], "its recipe")
+        if not 0 <= cell.get("accuracy", 0) <= 1:
+            raise ValueError(f"accuracy is {cell['accuracy']:g}, not a share")
+        if cell.get("at_once", 1) < 1:
+            raise ValueError(f"at_once is {cell['at_once']}, not a number of runs")
+        if lacks := [name for name in _NEEDED.get(cell.get("table", ""), ()) if not cell.get(name)]:
+            raise ValueError(f"it has no {lacks[0]}")
+        try:
+            recipe.describe(cell)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"it has no score {error}") from error
+        if not all(look["hfc_lfc"] and look["abs_cos"] for look in cell.get("smoothing", [])):
+            raise ValueError("smoothing has a look without numbers")
+    except ValueError as error:
+        raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {remedy}") from error
+    if recipe.key != path.stem:
+        raise InputError(f"{path} holds the recipe {recipe.key}, not the one it is named by; name it {recipe.key}.json")
+    return {**cell, "recipe": recipe.to_dict()}
+
+
+def write(path: Path, cell: Cell) -> None:
+    with whole_file(path) as temporary:
+        temporary.write_text(json_text(cell, indent=1) + "\n", encoding="utf-8")
+
+
+def read_folder(folder: Path, damaged: list[str] | None = None) -> list[Cell]:
+    """Every cell of a folder, whatever its recipe. damaged: gets a sentence for each that cannot be read, in place of
+    the first one's error.
+    """
+    cells = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            cell = read(path)
+        except InputError as error:
+            if damaged is None:
+                raise
+            damaged.append(str(error))
+        else:
+            cells += [] if cell is None else [cell]
+    return cells
+
+
+def read_kept(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> Kept:
+    kept = {recipe: read(cell_path(results, folder, recipe)) for recipe in recipes}
+    return {recipe: cell for recipe, cell in kept.items() if cell is not None}
+
+
+def missing(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> list[Any]:
+    return [recipe for recipe in recipes if read(cell_path(results, folder, recipe)) is None]
+
+
+Names = Callable[[Any], Mapping[str, str]]
+"""What a recipe's cell is called, by what the names are of: ``{"variant": "plain", "share": "10%"}``."""
+
+
+def names_of(recipe: Any) -> dict[str, str]:
+    """Of a cell whose model sees images."""
+    depth = {"depth": f"depth{recipe.shape.depth}"}
+    return {"variant": recipe.variant, "share": f"{100 * recipe.share:g}%", **depth}
+
+
+def chosen(recipes: Sequence[Any], words: Sequence[str], names: Names = names_of) -> list[Any]:
+    """Those that the words name: a variant (plain), a share (10%), a depth (depth24), or several of them
+    (plain:10%); all if there are no words.
+    """
+    if not words:
+        return list(recipes)
+    wanted: list[Any] = []
+    for word in (part for text in words for part in text.replace(",", " ").split()):
+        fits = [recipe for recipe in recipes if _fits(names(recipe), word)]
+        if not fits:
+            kinds: dict[str, list[str]] = {}
+            for recipe in recipes:
+                for kind, name in names(recipe).items():
+                    kinds[kind] = list(dict.fromkeys([*kinds.get(kind, []), name]))
+            open_kinds = {kind: each for kind, each in kinds.items() if len(each) > 1 or kind == "variant"}
+            listed = ", ".join(f"{kind}s ({', '.join(each)})" for kind, each in open_kinds.items())
+            several = ":".join(each[-1] for each in open_kinds.values())
+            raise InputError(f"no cell is called {word!r}; name {listed}, or several of them, such as {several}")
+        wanted += [recipe for recipe in fits if recipe not in wanted]
+    return wanted
+
+
+def _fits(names: Mapping[str, str], word: str) -> bool:
+    known = {*names.values(), *(name.removesuffix("%") for name in names.values())}
+    return all(part in known for part in word.split(":"))
+
+
+def fitted_to_kept(recipes: Sequence[Any], results: Path, folder: Folder) -> list[Any]:
+    """Quick recipes fitted to the data set of the cells that are there: without its images, only they know it."""
+    kept = read_folder(results / folder_name(folder, recipes[0]))
+    if not kept:
+        return list(recipes)
+    like = read_recipe(kept[0]["recipe"])
+    return [recipe.fitted_like(like) for recipe in recipes]
+
+
+def with_unknowns(recipes: Sequence[Any], **changes: Any) -> list[Any]:
+    """The same with what the paper leaves open settled: wiring, initialisation; None leaves one as it is."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    return [dataclasses.replace(recipe, **given) for recipe in recipes]

@@ -1,0 +1,128 @@
+"""Dovonon et al.'s depth study, "more layers": ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ with 12, 24 and 48 blocks.
+
+    oversmooth reproduce depth --seeds 1 --at-once 3      10 % of the data
+    oversmooth reproduce depth --quick                    a small version with 2, 4 and 8 blocks, minutes on a CPU
+
+The recipe is table 2's, and nothing but the number of blocks differs: the cells of 12 blocks are table 2's own, taken
+from there and kept there. The paper's figures were not published as numbers, nor was the share of the data behind them;
+10 % is the default here because 48 blocks cost four times 12, and because the three variants are furthest apart there.
+
+Beside accuracy stands how smooth the tokens end, since that is what more layers are about: HFC/LFC and mean |cos| of
+what leaves the last block, from the log that every run keeps (`train.engine.smoothing`, on the first 8 test images).
+
+What it reached: with 12 blocks what table 2 did at 10 % (33.35, 29.49 and 34.61 %; seeds 0, 1 and 2; an H200; 2 to 6
+minutes a run), with HFC/LFC of 1.74 ± 0.05, 0.22 ± 0.02 and 3.65 ± 0.11 at the end for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
+With 24 blocks, seed 0 alone: 33.85, 28.68 and 33.69 %, and 1.83, 0.126 and 6.55. With 48:
+33.88, 29.04 and 34.10 %, and 1.94, 0.0715 and 9.35. Figures of --quick are not kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from oversmooth.safety.options import option
+from oversmooth_papers.tables import table2, table_charts, table_text
+from oversmooth_papers.tables.base import Rows, Table, register
+from oversmooth_papers.tables.cells import Cell, Kept
+from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent
+
+DEPTHS = (12, 24, 48)
+QUICK_DEPTHS = (2, 4, 8)
+QUICK_BASE = replace(QUICK, share=0.02, shape=replace(QUICK.shape, patch=8))
+_QUICK_NOTE = (
+    "quick: a small ViT (patch 8, width 64) with 2, 4 and 8 blocks, 1,000 images, 5 epochs. These figures compare with "
+    "each other and with nothing that is published; accuracies, of 1,000 test images, are uncertain by half a point."
+)
+_NOTE = (
+    "Accuracy in %; HFC/LFC of what enters the first block and of what leaves the last, and mean |cos| there, of the "
+    "first 8 test images when training ended; mean ± standard deviation over seeds (n − 1). The paper's depth study "
+    "was not published as numbers, so nothing stands beside these."
+)
+_HEAD = ("", "blocks", "seeds", "accuracy, %", "HFC/LFC, first", "HFC/LFC, last", "mean |cos|, last", "whose")
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Depth(Table):
+    """Make the depth study of Dovonon et al.: accuracy, and how smooth tokens end, with 12, 24 and 48 blocks.
+
+    The cells of 12 blocks are table 2's: they are taken from there, or run and kept there.
+    """
+
+    name = "depth"
+    cells_help = "Which: a variant (plain), a depth (depth24), or both (plain:depth24)."
+
+    share: float = option(0.1, "Of the training images; the paper's was not published.")
+
+    def recipes(self) -> list[Recipe]:
+        """The shallowest first; quick has a share of its own."""
+        paper = replace(PAPER, share=self.share)  # which refuses a share that is none
+        base = QUICK_BASE if self.quick else paper
+        return [
+            replace(base, variant=variant, seed=seed, shape=replace(base.shape, depth=depth))
+            for depth in self._depths()
+            for seed in range(self.seeds)
+            for variant in VARIANTS
+        ]
+
+    def folder(self, recipe: Recipe) -> str:
+        """Table 2 has the cells of its own depth and shares."""
+        shared = recipe.shape.depth == PAPER.shape.depth and recipe.share in table2.SHARES
+        return table2.Table2.name if shared and not self.quick else super().folder(recipe)
+
+    def rows(self, kept: Kept) -> Rows:
+        whose = "ours, quick" if self.quick else f"ours, {percent(self.share)}"
+        rows = []
+        for variant in VARIANTS:
+            for depth in self._depths():
+                cells = _cells(kept, variant, depth)
+                looks = [look for cell in cells if (look := ends(cell)) is not None]
+                columns = list(zip(*looks, strict=True)) if looks else [()] * 3
+                accuracy = table_text.over_seeds([100 * cell["accuracy"] for cell in cells], ".2f")
+                smoothness = [table_text.over_seeds(column, ".3g") for column in columns]
+                rows.append([self.model_name(variant), str(depth), str(len(cells)), accuracy, *smoothness, whose])
+        return _HEAD, rows
+
+    def chart(self, kept: Kept) -> Any:
+        """Accuracy, and HFC/LFC after the last block, against the number of blocks."""
+        whose = "ours, quick" if self.quick else f"ours, {percent(self.share)} of the data"
+        accuracy: list[table_charts.Point] = []
+        smoothness: list[table_charts.Point] = []
+        for variant in VARIANTS:
+            for depth in self._depths():
+                cells = _cells(kept, variant, depth)
+                lasts = [look[1] for cell in cells if (look := ends(cell)) is not None]
+                for points, numbers in ((accuracy, [100 * cell["accuracy"] for cell in cells]), (smoothness, lasts)):
+                    if numbers:
+                        mean, spread = table_text.mean_and_spread(numbers)
+                        point = table_charts.point(self.model_name(variant), whose, mean, spread, x=depth)
+                        point["low"] = max(point["low"], mean / 10)  # above zero, where the axis is logarithmic
+                        points.append(point)
+        panels = [
+            (f"accuracy; {whose}", accuracy, "test accuracy, %"),
+            (f"after the last block; {whose}", smoothness, "HFC / LFC"),
+        ]
+        return table_charts.lines(panels, "blocks", ratios=("HFC / LFC",))
+
+    def notes(self) -> list[str]:
+        return [_QUICK_NOTE, _NOTE] if self.quick else [f"Ours: {percent(self.share)} of the training images. {_NOTE}"]
+
+    def terminal_note(self) -> str:
+        return _QUICK_NOTE if self.quick else _NOTE
+
+    def _depths(self) -> tuple[int, ...]:
+        return QUICK_DEPTHS if self.quick else DEPTHS
+
+
+def ends(cell: Cell) -> tuple[float, float, float] | None:
+    """HFC/LFC first and last, and mean |cos| last, when smoothing was last looked at; None if it never was."""
+    if not cell.get("smoothing"):
+        return None
+    look = cell["smoothing"][-1]
+    return look["hfc_lfc"][0], look["hfc_lfc"][-1], look["abs_cos"][-1]
+
+
+def _cells(kept: Kept, variant: str, depth: int) -> list[Cell]:
+    """Over seeds."""
+    return [cell for recipe, cell in kept.items() if (recipe.variant, recipe.shape.depth) == (variant, depth)]

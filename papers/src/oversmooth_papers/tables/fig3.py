@@ -1,0 +1,126 @@
+"""Dovonon et al.'s figure 3: the three notions per layer of a model forced to sharpen, forced to smooth, left alone.
+
+    oversmooth reproduce fig3 -o fig3.png                        untrained: a ViT-Ti of ours
+    oversmooth reproduce fig3 MODEL --data IMAGES -o fig3.png    untrained and as it is, steered from its own weights
+    oversmooth reproduce fig3 PLAIN SMOOTH SHARPEN --data IMAGES -o fig3.png    three that `oversmooth train` wrote
+    oversmooth reproduce fig3 --trained --data IMAGES -o fig3.png               those of table 2
+
+The paper trains each of the three, which is what the last two commands show; no numbers were published beside the
+drawing. Untrained models start cold, as the paper initialises them. One trained model is steered from its own weights
+and not trained again: what is drawn is what forcing its spectra does to it. Three are shown as they were trained, and
+beside each its untrained twin of the same seed, which is what it began as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from oversmooth.diagnosis.diagnose import OnProgress, diagnose
+from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.inputs import Inputs, Preprocessing
+from oversmooth.models import Loaded, load
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.randomness import seeded
+from oversmooth.steering import Spectral, steer
+from oversmooth_papers.engine.saved_model import recipe_of
+from oversmooth_papers.tasks.images.recipe import Recipe, percent
+
+FIGURE = "steered"
+"""The figure of `report.figures` that it is."""
+Mode = Literal["sharpen", "smooth"]
+_NAMES: dict[Mode | None, str] = {None: "left alone", "sharpen": "sharpening", "smooth": "smoothing"}
+
+
+@dataclass(frozen=True)
+class SteeredCase:
+    """One line of the figure."""
+
+    state: str
+    """"untrained", "trained", or "trained" with on what."""
+    mode: Mode | None
+    make: Callable[[], Loaded]
+    start: Literal["warm", "cold"] | None = "cold"
+    """From what it is steered; None where it was trained steered."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.state}, {_NAMES[self.mode]}"
+
+
+def cases(models: Sequence[str] = (), seed: int = 0, device: str | None = None) -> list[SteeredCase]:
+    """Untrained, and trained where models are given; each sharpening, smoothing and left alone."""
+    if len(models) > 1:
+        return _trained_so(models, device)
+    model = models[0] if models else None
+
+    def untrained() -> Loaded:
+        return _own(seed, device) if model is None else load(model, random=True, seed=seed, device=device)
+
+    cases = [SteeredCase("untrained", mode, untrained) for mode in _NAMES]
+    if model is not None:
+        cases += [SteeredCase("trained", mode, lambda: load(model, device=device), "warm") for mode in _NAMES]
+    return cases
+
+
+def _trained_so(models: Sequence[str], device: str | None) -> list[SteeredCase]:
+    """Models that were trained sharpening, smoothing and plain, in any order."""
+    by_mode: dict[Mode | None, tuple[str, Recipe]] = {}
+    for model in models:
+        recipe = recipe_of(Path(model))
+        if not isinstance(recipe, Recipe):
+            raise InputError(f"{model} is no ViT that oversmooth train wrote; give one model, or three that are")
+        if recipe.variant not in ("plain", *get_args(Mode)):
+            raise InputError(f"{model} is of the variant {recipe.variant!r}; give one each of plain, smooth, sharpen")
+        mode: Mode | None = None if recipe.variant == "plain" else recipe.variant  # type: ignore[assignment]
+        by_mode[mode] = model, recipe
+    if len(models) != len(_NAMES) or len(by_mode) != len(_NAMES):
+        given = ", ".join(recipe.variant for _, recipe in by_mode.values())
+        raise InputError(f"{len(models)} models were given, of {given}; give one each of plain, smooth and sharpen")
+    plain = by_mode[None][1]
+    for mode, (model, recipe) in by_mode.items():
+        if (differs := replace(recipe, variant="plain", seed=plain.seed).difference(plain)) is not None:
+            raise InputError(
+                f"{model} ({_NAMES[mode]}) is not to be compared with the plain one: {differs}; give its like"
+            )
+
+    def make(mode: Mode | None, untrained: bool) -> Callable[[], Loaded]:
+        model, recipe = by_mode[mode]
+        return lambda: load(model, random=untrained, seed=recipe.seed, device=device)
+
+    states = {"untrained": True, f"trained on {percent(plain.share)} of {plain.data}": False}
+    return [SteeredCase(state, mode, make(mode, so), None) for state, so in states.items() for mode in _NAMES]
+
+
+def run(
+    case: SteeredCase, inputs: Callable[[Loaded], Inputs], seed: int = 0, progress: OnProgress | None = None
+) -> Diagnosis:
+    """A case, steered and diagnosed."""
+    loaded = case.make()
+    if case.mode is not None and case.start is not None:
+        # Bounded, so that what is called sharpening cannot flip back to smoothing.
+        steer(loaded.model, Spectral(case.mode, bounded=True, start=case.start, seed=seed))
+    settings: dict[str, Any] = dict(depth=0, joined=1, seed=seed)
+    about = {"state": case.state, "mode": case.mode or "plain"}
+    return diagnose(loaded.model, inputs(loaded), name=case.name, about=about, progress=progress, **settings)
+
+
+def groups(diagnoses: list[Diagnosis]) -> Iterator[tuple[str, list[Diagnosis]]]:
+    """By state, in order."""
+    for state in dict.fromkeys(str(d.model.get("state", "")) for d in diagnoses):
+        yield state, [d for d in diagnoses if str(d.model.get("state", "")) == state]
+
+
+def _own(seed: int, device: str | None) -> Loaded:
+    """ViT-Ti with patches of 4, which a CPU runs in seconds."""
+    from oversmooth_papers.tasks.images.settings import Shape
+    from oversmooth_papers.tasks.images.vit import ViT
+
+    with seeded(seed):
+        model: nn.Module = ViT(Shape(patch=4))
+    steps = Preprocessing(size=(32, 32))
+    return Loaded(model.eval().to(device or "cpu"), "ViT-Ti", "vision", preprocessing=steps, argument="images")

@@ -1,0 +1,261 @@
+"""Filling a table: the cells that are missing, run one by one or several at once.
+
+A results directory has one writer at a time. What is interrupted goes on from its checkpoint next time.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import whole_file
+from oversmooth.steering import steering_of
+from oversmooth.steering.apply import fold_if_possible
+from oversmooth.steering.methods.base import Part
+from oversmooth_papers.engine import lock, loop
+from oversmooth_papers.engine.parallel_runs import Job, run_many
+from oversmooth_papers.engine.recipe import BaseRecipe
+from oversmooth_papers.engine.result import OnNan, Result, WatchSettings
+from oversmooth_papers.engine.saved_model import load_model, save_model
+from oversmooth_papers.engine.task import Task
+from oversmooth_papers.tables.cells import Cell, Folder, cell_path, folder_name, missing, model_path, work_folder, write
+from oversmooth_papers.tables.provenance import data_hash, file_hash, provenance
+from oversmooth_papers.tables.tolerances import tested_again, weights_rounded
+from oversmooth_papers.tasks.registry import task_of
+
+NO_MODELS = "models are missing"
+"""Why a table that tests trained models is not full."""
+_LOOKS = 20  # times that smoothing was looked at, kept of all
+_STRENGTHS = 64  # numbers of one learned parameter that a cell holds; one per head, not one per channel
+
+
+@dataclass(frozen=True)
+class Running:
+    """How missing cells are run; nothing here changes a figure."""
+
+    data: str = ""
+    """What was loaded, by name or folder, for processes that load it themselves."""
+    at_once: int = 1
+    """So many together, each in a process of its own."""
+    minutes: float | None = None
+    device: str | None = None
+    on_nan: OnNan = "retry"
+    command: str = ""
+    """That a user gave, without where things lie, for cells to record."""
+    keep_models: bool = True
+    """Whether results/models gets what was trained."""
+    watch: WatchSettings = field(default_factory=WatchSettings)
+    """Of runs one by one."""
+    force: bool = False
+    """Even where another process fills cells of this directory."""
+    on_message: Callable[[str], None] = lambda _line: None
+    on_progress: Callable[..., None] | None = None
+    """A training run's `Progress`; of a table that tests models: which, how much is done, of how much, what is next."""
+
+    def told(self, title: str) -> Callable[[int, int, str], None]:
+        """`on_progress` of one model, if it is asked for."""
+
+        def tell(done: int, total: int, what: str) -> None:
+            if self.on_progress is not None:
+                self.on_progress(title, done, total, what)
+
+        return tell
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Whether all cells are there, which is its truth; or why not: out of time, interrupted, preempted, or
+    `NO_MODELS`.
+    """
+
+    why: str
+
+    def __bool__(self) -> bool:
+        return self.why == "finished"
+
+
+def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder, running: Running) -> Filled:
+    """Run the cells that are missing; whether all are there now, or why not."""
+    end = None if running.minutes is None else time.monotonic() + 60 * running.minutes
+    with one_writer(results, running):
+        _tidy(recipes, results, folder)
+        jobs = [Job(recipe, work_folder(results, recipe)) for recipe in missing(recipes, results, folder)]
+        running = replace(running, at_once=max(1, min(running.at_once, len(jobs))))
+        if running.at_once > 1:
+            return _fill_at_once(jobs, data, results, folder, running)
+        reuse = loop.Reuse()
+        for job in jobs:
+            title = job.recipe.title
+            running.on_message(f"{title}: begins")
+            result = loop.train(
+                task_of(job.recipe, data),
+                device=running.device,
+                folder=job.folder,
+                resume=True,
+                minutes=None if end is None else max(0.0, (end - time.monotonic()) / 60),
+                watch=running.watch,
+                progress=running.on_progress,
+                on_nan=running.on_nan,
+                force=running.force,
+                on_message=running.on_message,
+                reuse=reuse,
+            )
+            for retry in result.retries:
+                back = f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}"
+                running.on_message(f"{title}: {back}")
+            if not result.finished:
+                running.on_message(f"{title}: {result.why} after {result.step:,} of {result.steps:,} steps")
+                return Filled(result.why)
+            _keep(job, data, results, folder, running)
+            running.on_message(f"{title}: {job.recipe.describe(result.scores)}")
+    return Filled("finished")
+
+
+def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder, running: Running) -> Filled:
+    outcomes = run_many(
+        jobs,
+        running.data,
+        at_once=running.at_once,
+        minutes=running.minutes,
+        device=running.device,
+        on_nan=running.on_nan,
+        force=running.force,
+        on_message=running.on_message,
+    )
+    for outcome in outcomes:
+        if outcome.job.finished:
+            _keep(outcome.job, data, results, folder, running)
+    if failed := [outcome for outcome in outcomes if outcome.failed]:
+        first = failed[0]
+        raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.said}")
+    stopped = next((outcome.why for outcome in outcomes if outcome.why), "out of time")
+    return Filled(stopped if missing([job.recipe for job in jobs], results, folder) else "finished")
+
+
+@contextmanager
+def one_writer(results: Path, running: Running) -> Iterator[None]:
+    """A results directory, made if it is not there, with this process as its one writer."""
+    with lock.held(results, force=running.force, on_message=running.on_message):
+        yield
+
+
+def _tidy(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> None:
+    """Remove what a killed process left: of the files it was writing, and runs whose cells are there."""
+    for recipe in recipes:
+        cell = cell_path(results, folder, recipe)
+        for final in (cell, model_path(results, recipe)):
+            for left in final.parent.glob(f".{final.stem}*{final.suffix}"):
+                left.unlink(missing_ok=True)
+        if cell.is_file():
+            shutil.rmtree(work_folder(results, recipe), ignore_errors=True)
+
+
+def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) -> None:
+    """The finished run as a cell and a model, and no run any more."""
+    task, device = task_of(job.recipe, data), running.device
+    result = loop.train(task, folder=job.folder, device=device, resume=True)  # over: read from its files
+    model = _keep_model(task, result, job.folder / loop.MODEL, results, device) if running.keep_models else {}
+    per_s = f"{job.recipe.unit}_per_s"
+    speeds = [row[per_s] for row in result.epochs if per_s in row]
+    step = max(1, math.ceil(len(result.smoothing) / _LOOKS))
+    logged = ("epoch", "loss", "lr", "strength_share", *result.scores)
+    cell: Cell = {
+        "table": folder_name(folder, job.recipe),
+        "title": job.recipe.title,
+        **result.scores,
+        "seed": job.recipe.seed,
+        **task.facts(),
+        **model,
+        "data_sha256": data_hash(task.data()),
+        "seconds": round(result.seconds, 1),
+        "minutes": round(result.seconds / 60, 2),
+        **({"at_once": running.at_once} if running.at_once > 1 else {}),
+        per_s: round(statistics.median(speeds), 1) if speeds else None,
+        "recipe": job.recipe.to_dict(),
+        **provenance(device),
+        **({"command": running.command} if running.command else {}),
+        **({"machines": result.machines} if result.machines else {}),
+        **({"retries": result.retries} if result.retries else {}),
+        "epochs": [{k: row[k] for k in logged if k in row} for row in result.epochs],
+        "smoothing": result.smoothing[::-1][::step][::-1],
+    }
+    _check_finite({**result.scores, **cell.get("rounded", {})}, job)
+    apart = _far_apart(cell)
+    if apart:
+        cell["remark"] = ", ".join(f"open: {cell['rounded'][name]:.4g} by its kept file's {name}" for name in apart)
+    write(cell_path(results, folder, job.recipe), cell)
+    shutil.rmtree(job.folder, ignore_errors=True)
+    for name in apart:
+        running.on_message(
+            f"{job.recipe.title}: {name} is {cell[name]:.4g} by the run's own test and {cell['rounded'][name]:.4g} by "
+            "that of its kept file, which is more than rounding explains; rely on neither before oversmooth reproduce "
+            "verify has tested the file elsewhere"
+        )
+
+
+def _check_finite(scores: Mapping[str, float], job: Job) -> None:
+    """Before a cell is written that nothing could read, and its run removed."""
+    for name, value in scores.items():
+        if not math.isfinite(value):
+            raise InputError(
+                f"{job.recipe.title}: {name} is {value} after training, and no cell is made of that; the run stays in "
+                f"{job.folder}: remove it to train again"
+            )
+
+
+def _far_apart(cell: Cell) -> list[str]:
+    """Scores that rounding the weights moved further than it can."""
+    images = cell.get("test_images", 0)
+    return [
+        name
+        for name, rounded in cell.get("rounded", {}).items()
+        if name in cell
+        and abs(cell[name] - rounded) > tested_again(name, rounded, 1.0, 0) + weights_rounded(name, rounded, images)
+    ]
+
+
+def strengths(model: nn.Module) -> dict[str, list[float] | dict[str, float]]:
+    """What a model's steering learned, by the parameter's name: the numbers, of many their mean and their ends.
+
+    Wherever it was steered: a Segmenter's encoder and decoder each are.
+    """
+    found: dict[str, list[float] | dict[str, float]] = {}
+    parts = [(name, module) for name, module in model.named_modules() if isinstance(module, Part)]
+    for where, part in parts:
+        for name, parameter in part.named_parameters():
+            values = parameter.detach().double().flatten().tolist()
+            ends = {"mean": statistics.fmean(values), "least": min(values), "greatest": max(values)}
+            found[f"{where}.{name}"] = values if len(values) <= _STRENGTHS else ends
+    return found
+
+
+def _keep_model(task: Task, result: Result, file: Path, results: Path, device: str | None) -> dict[str, Any]:
+    """The model for results/models, and what the cell says of it: strengths, how good the file is, and its hash.
+
+    Constrained weights are folded before they are rounded to bf16: that moves H by 0.2 %, where rounding Θ moves it by
+    up to 1 %. What no weight can do stays steered, and is copied as it is.
+    """
+    path = model_path(results, task.recipe)
+    model, _ = load_model(file, lambda _recipe: task.plain_model())
+    learned = strengths(model)
+    if steering_of(model) is not None and fold_if_possible(model):
+        save_model(model, task.recipe, path, notes={**result.scores, "seconds": result.seconds}, more=task.metadata())
+        model, _ = load_model(path, lambda _recipe: task.plain_model())
+    else:
+        with whole_file(path) as temporary:
+            shutil.copyfile(file, temporary)
+    where = loop.device_named(device)
+    with loop.float32_products(where):
+        scores = task.evaluation(model.to(where), where).scores(final=False)
+    kept = {"strengths": learned} if learned else {}
+    return {**kept, "rounded": dict(scores), "checkpoint_sha256": file_hash(path)}

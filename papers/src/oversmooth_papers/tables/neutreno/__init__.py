@@ -1,0 +1,1 @@
+"""Nguyen et al., "Mitigating Over-smoothing in Transformers via Regularized Nonlocal Functionals" (NeuTRENO)."""

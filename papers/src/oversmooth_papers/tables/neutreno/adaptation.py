@@ -1,0 +1,146 @@
+"""What the learned strengths of four methods are worth to DeiT-Tiny, whose weights stay as they are.
+
+    oversmooth reproduce neutreno adaptation --data IMAGENET-VALIDATION -o adaptation.md
+
+The paper trains with its method from the start; that takes the whole of ImageNet. This asks the smaller question: does
+a trained model gain by a method that is put on afterwards, if only its strengths are learned? One cell per method,
+results/neutreno/adaptation/<method>-<key>.json, the key of what was measured: weights, images, method and settings.
+Cells that are there are not run again, so the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from torch import nn
+
+from oversmooth.models import Loaded
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import data_folder, read_json
+from oversmooth.safety.typed import typed
+from oversmooth.steering import Method
+from oversmooth_papers.tables import table_text
+from oversmooth_papers.tables.cells import write
+from oversmooth_papers.tables.filling import Running, one_writer
+from oversmooth_papers.tables.provenance import provenance
+from oversmooth_papers.tuning import Answers, Labelled, Outcome, Settings, cross_validate, untouched
+from oversmooth_papers.tuning import report as report
+
+FOLDER = Path("neutreno") / "adaptation"
+DATA, WEIGHTS, HUB = "imagenet-val-1k", "deit-tiny", "facebook/deit-tiny-patch16-224"
+Cell = dict[str, Any]
+
+
+class _Accuracy(TypedDict):
+    before: float
+    after: float
+    difference: float
+    standard_error: float
+    interval: list[float]
+    gained: int
+    lost: int
+    p_value: float
+    smallest_detectable: float
+
+
+class _CrossEntropy(TypedDict):
+    before: float
+    after: float
+    difference: float
+    interval: list[float]
+
+
+class _Cell(TypedDict):
+    """What is taken from a cell; its file may hold more."""
+
+    model: str
+    images: int
+    method: dict[str, Any]
+    settings: dict[str, Any]
+    accuracy: _Accuracy
+    cross_entropy: _CrossEntropy
+
+
+def default_model() -> str:
+    """DeiT-Tiny where OVERSMOOTH_DATA has it, else on the hub."""
+    there = data_folder(WEIGHTS)
+    return HUB if there is None else str(there)
+
+
+def default_data() -> Path:
+    """The validation images where OVERSMOOTH_DATA has them."""
+    there = data_folder(DATA)
+    if there is None:
+        raise InputError(f"no labelled images were named; give --data, or set OVERSMOOTH_DATA to a folder with {DATA}")
+    return there
+
+
+def digest(model: nn.Module, data: Labelled) -> dict[str, str]:
+    """Of all weights, and of all images and labels: what else would be another measurement."""
+    weights = hashlib.sha256()
+    for name, array in sorted(model.state_dict().items()):
+        weights.update(name.encode() + array.detach().cpu().contiguous().numpy().tobytes())
+    images = hashlib.sha256(data.labels.numpy().tobytes())
+    for image in data.images:
+        images.update(image.numpy().tobytes())
+    return {"weights": weights.hexdigest()[:16], "images": images.hexdigest()[:16]}
+
+
+def cell_path(results: Path, digests: dict[str, str], method: Method, settings: Settings) -> Path:
+    """Where a method's cell is kept."""
+    measured = json.dumps([digests, method.settings(), settings.to_dict()], sort_keys=True)
+    key = hashlib.sha256(measured.encode()).hexdigest()[:12]
+    return results / FOLDER / f"{type(method).__name__.lower()}-{key}.json"
+
+
+def read(path: Path) -> Cell | None:
+    """A cell, if it is there."""
+    if not path.is_file():
+        return None
+    remedy = "remove it to run it again"
+    content = read_json(path, remedy)
+    try:
+        cell: Cell = typed(_Cell, content)
+        report.row(cell)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {remedy}") from error
+    return cell
+
+
+def measure(
+    loaded: Loaded, data: Labelled, methods: Sequence[Method], settings: Settings, results: Path, running: Running
+) -> list[Cell]:
+    """The cells of these methods, of which those that are there are not run again."""
+    digests = digest(loaded.model, data)
+    cells: list[Cell] = []
+    before: Answers | None = None
+    with one_writer(results, running):
+        for method in methods:
+            path = cell_path(results, digests, method, settings)
+            cell = read(path)
+            if cell is None:
+                if before is None:
+                    before = untouched(loaded.model, data, settings, running.told(loaded.name))
+                outcome = cross_validate(loaded.model, method, data, before, settings, running.told(str(method)))
+                cell = _cell(loaded, data, outcome, settings, digests, running)
+                write(path, cell)
+                running.on_message(f"{method}: {100 * cell['accuracy']['difference']:+.1f} points")
+            cells.append(cell)
+    return cells
+
+
+def _cell(
+    loaded: Loaded, data: Labelled, outcome: Outcome, settings: Settings, digests: dict[str, str], running: Running
+) -> Cell:
+    where = {"table": FOLDER.as_posix(), "model": loaded.name, "data": data.what.rpartition("/")[2], "digests": digests}
+    return {**where, "settings": settings.to_dict(), **outcome.to_dict(), **provenance(running.device)}
+
+
+def markdown(cells: Sequence[Cell]) -> str:
+    """The table as a file."""
+    notes = report.notes(cells[0]["images"], cells[0]["settings"])
+    return table_text.markdown(report.HEAD, [report.row(cell) for cell in cells], notes)

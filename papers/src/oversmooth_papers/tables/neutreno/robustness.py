@@ -1,0 +1,284 @@
+"""How robust trained models are: FGSM and PGD in the L∞ ball, and the 15 corruptions, on the same test images.
+
+    oversmooth reproduce neutreno robustness --trained MODEL --trained MODEL... --data cifar100
+
+One cell per model, results/neutreno/robustness/<recipe key>.json. A cell that is there is kept: only radii that it
+lacks are run and added to it. One that was measured otherwise (other images, steps or weights) is refused, not
+replaced. Attacks compute in float32; corruptions as table 3 tests them. The paper's own figures, of other models and
+data, are not compared with.
+
+What was reached is in docs/neutreno.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+
+from oversmooth.models.trained_file import trained_file
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.typed import typed
+from oversmooth.steering.apply import fold_if_possible
+from oversmooth_papers.engine.loop import device_named
+from oversmooth_papers.tables.cells import Cell, cell_path, read, write
+from oversmooth_papers.tables.filling import Running, one_writer
+from oversmooth_papers.tables.provenance import file_hash, provenance
+from oversmooth_papers.tasks.images.attacks import ATTACKS, STEPS, shown_radius, under_attack
+from oversmooth_papers.tasks.images.build import augment_of, load_vit
+from oversmooth_papers.tasks.images.corruptions import KINDS, SEVERITIES
+from oversmooth_papers.tasks.images.data import Images
+from oversmooth_papers.tasks.images.evaluate import (
+    OWN_FROST,
+    Corruptions,
+    Evaluator,
+    by_severity,
+    corruptions_made,
+    under_corruption,
+)
+from oversmooth_papers.tasks.images.recipe import Recipe
+from oversmooth_papers.tasks.images.vit import ViT
+
+RADII = (1 / 255, 4 / 255)
+CURVE = (0.5 / 255, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
+_REMEDY = "remove it to run it again"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured, apart from the models. The images are the first of the test set."""
+
+    images: int = 1000
+    steps: int = STEPS
+    """Of PGD, each of 2.5 ε / steps."""
+    restarts: int = 1
+    severities: tuple[int, ...] = SEVERITIES
+    radii: tuple[float, ...] = RADII
+    official: Path | None = None
+    """Folder of CIFAR-100-C's own files, whose frost is that of the photographs; without it they are made."""
+    frost: Path | None = None
+    """Folder of the photographs, for corruptions that are made; without it frost is of textures of our own."""
+    quick: bool = False
+
+    @property
+    def folder(self) -> str:
+        """Of the results."""
+        return "neutreno/robustness-quick" if self.quick else "neutreno/robustness"
+
+    def kept(self, weights: str, images: int) -> dict[str, Any]:
+        """What must be equal for figures to stand in one cell. images: how many there are of those asked for."""
+        return {
+            "images": images,
+            "steps": self.steps,
+            "restarts": self.restarts,
+            "severities": list(self.severities),
+            **corruptions_made(self.official, self.frost),
+            "weights": weights,
+        }
+
+
+QUICK = Settings(images=12, steps=5, severities=(3,), quick=True)
+"""65 s of CPU time for a ViT-Ti on one thread (aarch64); its figures compare with nothing."""
+
+
+class _Measured(TypedDict):
+    """What is taken from a cell beside what every cell has."""
+
+    settings: dict[str, Any]
+    attacks: dict[str, dict[str, float]]
+    mean: list[float]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model file and what is known of it before it is run."""
+
+    path: Path
+    recipe: Any
+    """Images', where nothing else was asked for."""
+    digest: str
+    """Of the file: other weights of the same recipe are another model."""
+
+
+def named(paths: Sequence[Path], load: Callable[[Path], tuple[Any, Any]] = load_vit) -> list[Trained]:
+    """The files, each of a recipe of its own; all are read, so that a damaged one is refused before any is run.
+
+    Args:
+        paths: of files, or of the folders that hold one.
+        load: reads one: the model and its recipe.
+    """
+    models: dict[str, Trained] = {}
+    for path in paths:
+        file = trained_file(path)
+        if file is None and not path.is_file():  # a file that is none of ours is told apart where it is read
+            raise InputError(f"{path} is no trained model; give a file that oversmooth train wrote, or its folder")
+        file = file or path
+        _, recipe = load(file)
+        if recipe.key in models:
+            raise InputError(f"{models[recipe.key].path} and {file} are of one recipe, {recipe.key}; name one of them")
+        models[recipe.key] = Trained(file, recipe, file_hash(file)[:16])
+    if not models:
+        raise InputError("no trained model was named; give --trained with a file that oversmooth train wrote")
+    return list(models.values())
+
+
+def measure(
+    models: Sequence[Trained], test: Images, results: Path, settings: Settings, running: Running
+) -> dict[Recipe, Cell]:
+    """The cells of these models, of which those that are there are not run again."""
+    for model in models:
+        model.recipe.check_fits(test)
+    test = replace(test, images=test.images[: settings.images], labels=test.labels[: settings.images])
+    cells: dict[Recipe, Cell] = {}
+    device = device_named(running.device)
+    with one_writer(results, running):
+        before = [_kept(model, results, settings, len(test)) for model in models]  # refused before any is run
+        corruptions = Corruptions(test, device, official=settings.official, frost=settings.frost)
+        for model, cell in zip(models, before, strict=True):
+            if cell is None or _lacking(cell, settings):
+                cell = _run(model, cell, test, settings, corruptions, device, running)
+                write(cell_path(results, settings.folder, model.recipe), cell)
+            cells[model.recipe] = cell
+    return cells
+
+
+def _kept(model: Trained, results: Path, settings: Settings, images: int) -> Cell | None:
+    path = cell_path(results, settings.folder, model.recipe)
+    cell = read(path)
+    if cell is None:
+        return None
+    try:
+        measured = typed(_Measured, cell)
+        if set(measured["attacks"]) != set(ATTACKS) or len(measured["mean"]) != len(cell["settings"]["severities"]):
+            raise ValueError("it lacks attacks or severities")
+        shares = [*measured["mean"], *(share for row in measured["attacks"].values() for share in row.values())]
+        if not all(0 <= share <= 1 for share in shares):
+            raise ValueError("an accuracy is not between 0 and 1")
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {_REMEDY}") from error
+    made = cell["settings"].get("corruptions")
+    before = {"frost": made if made == "official files" else OWN_FROST}  # of cells that do not say
+    for name, value in settings.kept(model.digest, images).items():
+        if (there := cell["settings"].get(name, before.get(name))) != value:
+            raise InputError(
+                f"{path} was measured with {name} {there!r} and is asked for with {value!r}; name other --results, or "
+                f"{_REMEDY}"
+            )
+    return cell
+
+
+def _lacking(cell: Cell, settings: Settings) -> list[tuple[str, float]]:
+    """Attacks and radii missing from a cell."""
+    pairs = [(attack, radius) for attack in ATTACKS for radius in settings.radii]
+    return [(attack, radius) for attack, radius in pairs if shown_radius(radius) not in cell["attacks"][attack]]
+
+
+def _run(
+    model: Trained,
+    cell: Cell | None,
+    test: Images,
+    settings: Settings,
+    corruptions: Corruptions,
+    device: torch.device,
+    running: Running,
+) -> Cell:
+    """What is missing of a cell, put together with what is there."""
+    recipe = model.recipe
+    network = _folded(model.path).to(device)
+    normalise = _of_pixels(recipe, device)
+
+    def attacked(attack: str, radii: Sequence[float]) -> dict[float, float]:
+        tell = running.told(f"{recipe.title}: {attack.upper()}")
+        tell(0, len(radii) * len(test), f"ε {shown_radius(radii[0])}")  # the first batch may take minutes
+        return under_attack(
+            network,
+            normalise,
+            test.images,
+            test.labels,
+            radii,
+            attack,
+            steps=settings.steps,
+            restarts=settings.restarts,
+            progress=tell,
+        )
+
+    if cell is None:
+        evaluator = Evaluator(recipe, network, device)
+        tell = running.told(f"{recipe.title}: corruptions")
+        by_kind = under_corruption(evaluator, corruptions, kinds=KINDS, severities=settings.severities, on_message=tell)
+        cell = {
+            "table": settings.folder,
+            "title": recipe.title,
+            "accuracy": attacked("fgsm", [0.0])[0.0],
+            "seed": recipe.seed,
+            "settings": settings.kept(model.digest, len(test)),
+            "attacks": {attack: {} for attack in ATTACKS},
+            "mean": by_severity(by_kind),
+            "kinds": by_kind,
+            "recipe": recipe.to_dict(),
+        }
+    missing = _lacking(cell, settings)
+    attacks = {attack: dict(row) for attack, row in cell["attacks"].items()}
+    for attack in ATTACKS:
+        radii = [radius for name, radius in missing if name == attack]
+        accuracies = attacked(attack, radii) if radii else {}
+        attacks[attack] |= {shown_radius(radius): accuracy for radius, accuracy in accuracies.items()}
+    return {**cell, "attacks": attacks, **provenance(running.device)}
+
+
+def _folded(path: Path) -> ViT:
+    """The model, as plain weights where its steering allows: the same function, quicker."""
+    model, _ = load_vit(path)
+    fold_if_possible(model)
+    return model
+
+
+def _of_pixels(recipe: Recipe, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The recipe's normalisation, of pixels in [0, 1]."""
+    augment = augment_of(recipe).to(device)
+    return lambda pixels: augment.normalise(255 * pixels)
+
+
+def standard_error(accuracy: float, images: int) -> float:
+    """Of a share of independent images: binomial.
+
+    >>> round(standard_error(0.5, 1000), 4)
+    0.0158
+    """
+    return math.sqrt(accuracy * (1 - accuracy) / images)
+
+
+def rows(cells: dict[Recipe, Cell], settings: Settings) -> tuple[list[str], list[list[str]]]:
+    """The heading, and a row per model: accuracies in %, ± their standard errors."""
+    columns = [(attack, shown_radius(radius)) for attack in ATTACKS for radius in settings.radii]
+    head = ["model", "clean", *(f"{attack.upper()} {radius}" for attack, radius in columns), "corrupted", "images"]
+    table = []
+    for recipe, cell in cells.items():
+        corrupted = sum(cell["mean"]) / len(cell["mean"])
+        shares = [cell["accuracy"], *(cell["attacks"][attack][radius] for attack, radius in columns), corrupted]
+        images = cell["settings"]["images"]
+        table.append([recipe.title, *(_with_error(share, images) for share in shares), f"{images:,}"])
+    return head, table
+
+
+def _with_error(share: float, images: int) -> str:
+    return f"{100 * share:.1f} ± {100 * standard_error(share, images):.1f}"
+
+
+def notes(settings: Settings) -> list[str]:
+    """Paragraphs under the table."""
+    severities = ", ".join(map(str, settings.severities))
+    made = corruptions_made(settings.official, settings.frost)
+    frost = "official files" if settings.official is not None else f"made on the spot, frost by {made['frost']}"
+    quick = "quick: a few images, to see that it runs; nothing to compare. " if settings.quick else ""
+    return [
+        f"{quick}Accuracy in % on the first images of the test set, ± the binomial standard error; where none is right "
+        "the error reads 0, and up to 3 / images may be (95 %). FGSM and PGD: untargeted, L∞, ε in units of pixels in "
+        f"[0, 1]; PGD with {settings.steps} steps of 2.5 ε / {settings.steps}, random starts, restarts: "
+        f"{settings.restarts}. Corrupted: the mean over 15 kinds at severities {severities}, {frost}; its error is at "
+        "most what is shown, as all are of the same images."
+    ]

@@ -1,0 +1,115 @@
+"""The segmentation table of Nguyen et al.: Segmenter on DeiT-Tiny, NeuTRENO in encoder and decoder, mIoU on CamVid.
+
+    oversmooth reproduce neutreno segmentation --seeds 1
+    oversmooth reproduce neutreno segmentation --quick        painted shapes, minutes on a CPU
+
+Published on ADE20K (150 classes, 512 px), whose images users have (`oversmooth train --task segmentation --data
+ADE20K`); here CamVid's street scenes, 11 classes at 360 × 480, in crops of 352. The encoder was trained without
+NeuTRENO, so what it does from the first step on stands beside a strength that rises over the first half of the steps
+and one that is learned from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from oversmooth_papers.tables import table_charts, table_text
+from oversmooth_papers.tables.base import Rows, Table, register
+from oversmooth_papers.tables.cells import Cell, Kept
+from oversmooth_papers.tasks.segmentation.recipe import PAPER, QUICK, Recipe
+
+CAMVID = replace(
+    PAPER,
+    data="camvid",
+    crop=352,
+    stride=234,
+    shorter=0,
+    shape=replace(PAPER.shape, image=352, classes=11),
+)
+"""What `Recipe.fitted` makes of the published recipe for CamVid and DeiT-Tiny."""
+VARIANTS = {
+    "plain": ("plain", 0.0),
+    "neutreno": ("neutreno:strength=0.6", 0.0),
+    "ramp": ("neutreno:strength=0.6", 0.5),
+    "learned": ("neutreno:strength=0,learned,per=head", 0.0),
+}
+"""A row's variant and its ramp."""
+TITLES = {
+    "plain": "baseline",
+    "neutreno": "NeuTRENO, λ̃ = 0.6 from the start",
+    "ramp": "NeuTRENO, λ̃ from 0 to 0.6 over half of the steps",
+    "learned": "NeuTRENO, λ̃ learned per head, from 0",
+}
+_NOTE = (
+    "mIoU in % over the 11 classes of CamVid's 233 test images, windows of 352 pixels; multi-scale: six scales, each "
+    "with its mirror image; mean ± standard deviation over seeds (their number). Equal budgets: every row has the same "
+    "encoder, recipe, steps and seeds, and none was tuned. Published: ADE20K, 150 classes; only signs compare."
+)
+_QUICK_NOTE = (
+    "quick: a small ViT from scratch on painted shapes. These figures compare with each other and with nothing that is "
+    "published."
+)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Segmentation(Table):
+    """Make the segmentation table of Nguyen et al.: Segmenter on DeiT-Tiny, the baseline and NeuTRENO, on CamVid."""
+
+    name = "segmentation"
+    group = "neutreno"
+    asks_unknowns = False
+    default_data = "camvid"
+    quick_data = "shapes"
+    data_help = "camvid where OVERSMOOTH_DATA has it, or its folder."
+    cells_help = f"Which: {', '.join(VARIANTS)}; by default all."
+    published: ClassVar = {"plain": 35.72, "neutreno": 37.24}
+    """Single-scale mIoU on ADE20K, in %."""
+
+    def recipes(self) -> list[Any]:
+        base = QUICK if self.quick else CAMVID
+        return [
+            replace(base, variant=words, ramp=ramp, seed=seed)
+            for seed in range(self.seeds)
+            for words, ramp in VARIANTS.values()
+        ]
+
+    def names_of(self, recipe: Recipe) -> dict[str, str]:
+        return {"variant": next(name for name, row in VARIANTS.items() if row == (recipe.variant, recipe.ramp))}
+
+    def rows(self, kept: Kept) -> Rows:
+        rows = []
+        for name, title in TITLES.items():
+            cells = _cells(kept, name)
+            scores = [
+                table_text.percent_over_seeds([cell[score] for cell in cells if score in cell])
+                for score in ("miou", "miou_multiscale", "pixel_accuracy")
+            ]
+            rows.append([title, *scores, _last(cells), self.whose()])
+            if not self.quick and name in self.published:
+                rows.append([title, f"{self.published[name]:.2f}", "–", "–", "–", "published, ADE20K"])
+        return ["", "mIoU, %", "multi-scale", "pixels right, %", "HFC/LFC, last", "whose"], rows
+
+    def chart(self, kept: Kept) -> Any:
+        points = []
+        for name, title in TITLES.items():
+            if cells := _cells(kept, name):
+                mean, spread = table_text.mean_and_spread([100 * cell["miou"] for cell in cells])
+                points.append(table_charts.point(title, "ours", mean, spread))
+        return table_charts.bars("CamVid" if not self.quick else "painted shapes", points, "mIoU, %")
+
+    def notes(self) -> list[str]:
+        return [_QUICK_NOTE if self.quick else _NOTE]
+
+
+def _cells(kept: Kept, name: str) -> list[Cell]:
+    """Over seeds."""
+    return [cell for recipe, cell in kept.items() if (recipe.variant, recipe.ramp) == VARIANTS[name]]
+
+
+def _last(cells: Sequence[Cell]) -> str:
+    """HFC/LFC of what leaves the encoder's last block."""
+    looks = [cell["smoothing"][-1]["hfc_lfc"][-1] for cell in cells if cell.get("smoothing")]
+    return table_text.over_seeds(looks, ".3g")

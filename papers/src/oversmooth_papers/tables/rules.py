@@ -1,0 +1,177 @@
+"""Table 1 under every counting rule, and the depth study's three notions: trained models, measured.
+
+    oversmooth reproduce rules --share 1                       table 2's models
+    oversmooth reproduce rules --depths                        those of 12, 24 and 48 blocks, at 10 % of the data
+
+What a case is was not published: `reproduce.counting_rules` has five readings. Beside them how HFC/LFC, cosine and
+effective rank go from the first block to the last, and in how many blocks attention moved HFC/LFC to the side that its
+spectrum favours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.options import option
+from oversmooth_papers.tables import table_charts
+from oversmooth_papers.tables.base import Rows, Table, register
+from oversmooth_papers.tables.cells import Cell, Kept, cell_path, missing, model_path, write
+from oversmooth_papers.tables.depth import Depth
+from oversmooth_papers.tables.table2 import Table2
+from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe, percent
+
+if TYPE_CHECKING:
+    from oversmooth_papers.tables.filling import Filled, Running
+    from oversmooth_papers.tasks.images.data.splits import Splits
+
+TITLES = {
+    "heads": "per head",
+    "joined": "heads joined",
+    "real": "real parts",
+    "folded": "norm folded in",
+    "unnormalised": "un-normalised tokens",
+}
+_NOTE = (
+    "Smoothing eigenvalue, in % of cases; open: ties, and what is undecided; the rest sharpens. The first {images} "
+    "test images, {few} of them for heads joined, effective rank and what is predicted; models as their files have "
+    "them, in bf16. HFC/LFC, cosine and effective rank of what enters the first block and of what leaves the last. As "
+    "predicted: blocks in which one pass of attention moved HFC/LFC to the side that its spectrum, all heads together, "
+    "favours in more images than the other; those where neither leads are left out. What a case is, and on what share "
+    "the published ViT-Ti were trained, was not published."
+)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RulesOfTable1(Table):
+    """Table 1 of trained models under five counting rules, the three notions, and prediction beside measurement."""
+
+    name = "rules"
+    trains = False
+    asks_unknowns = False
+    progress_unit = "rules"
+    published: ClassVar = {"plain": 98.92, "smooth": 100.0, "sharpen": 0.0}
+
+    share: float = option(1.0, "Of which of table 2's models: 1, 0.5 or 0.1.")
+    depths: bool = option(False, "Models of 12, 24 and 48 blocks at 10 % of the data instead.")
+    images: int = option(64, "Test images, the first ones.")
+    joined: int = option(8, "Of them, those whose heads are counted together, which takes long.")
+
+    def recipes(self) -> list[Recipe]:
+        if self.depths:
+            return Depth(seeds=self.seeds, quick=self.quick).recipes()
+        recipes = Table2(seeds=self.seeds, quick=self.quick).recipes()
+        recipes = [recipe for recipe in recipes if self.quick or recipe.share == self.share]
+        if not recipes:
+            raise InputError(f"table 2 has no models of a share of {self.share:g}; choose 1, 0.5 or 0.1")
+        return recipes
+
+    def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> Filled:
+        """Nothing is trained: models that are there and were not measured yet are."""
+        from oversmooth_papers.engine.loop import device_named
+        from oversmooth_papers.engine.saved_model import notes_of
+        from oversmooth_papers.tables.counting_rules import measure
+        from oversmooth_papers.tables.filling import NO_MODELS, Filled, one_writer
+        from oversmooth_papers.tables.provenance import data_hash, file_hash, provenance
+        from oversmooth_papers.tasks.images.build import load_vit
+
+        device = device_named(running.device)
+        images = splits.test.images[: self.images]
+        lacking = False
+        with one_writer(results, running):
+            for recipe in missing(recipes, results, self.folder):
+                path = model_path(results, recipe)
+                if not path.is_file():
+                    running.on_message(f"{recipe.title}: no model; oversmooth reproduce table2 or depth makes it")
+                    lacking = True
+                    continue
+                model, trained = load_vit(path)
+                if (differs := trained.difference(recipe)) is not None:
+                    raise InputError(f"{path} is of another recipe: {differs}; remove it")
+
+                accuracy = notes_of(path).get("accuracy")
+                if accuracy is None:
+                    raise InputError(f"{path} does not say how accurate the model was; train it again")
+                joined, progress = min(self.joined, len(images)), running.told(recipe.title)
+                measured = measure(model.to(device), recipe, images, joined=joined, progress=progress)
+                cell = {
+                    "table": self.folder(recipe),
+                    "title": recipe.title,
+                    "accuracy": accuracy,
+                    "seed": recipe.seed,
+                    **measured,
+                    "data_sha256": data_hash((images,)),
+                    "checkpoint_sha256": file_hash(path),
+                    "recipe": recipe.to_dict(),
+                    **provenance(running.device),
+                    "command": running.command,
+                }
+                write(cell_path(results, self.folder, recipe), cell)
+        return Filled(NO_MODELS if lacking else "finished")
+
+    def rows(self, kept: Kept) -> Rows:
+        head = ["", *TITLES.values(), "HFC/LFC", "cosine", "effective rank", "as predicted", "whose"]
+        rows = []
+        for recipe in self.recipes():
+            cell = kept.get(recipe) or next((c for r, c in kept.items() if r.title == recipe.title), None)
+            if cell is not None:
+                rows.append([_title(cell), *_row(cell), self.whose()])
+        if not self.quick:
+            for variant in VARIANTS:
+                name = self.model_name(variant)
+                rows.append([f"{name}, CIFAR-100", f"{self.published[variant]:.2f}", *["–"] * 8, "published"])
+        return head, rows
+
+    def chart(self, kept: Kept) -> Any:
+        points = []
+        for recipe, cell in kept.items():
+            for rule, title in TITLES.items():
+                value = smoothing(cell, rule)
+                points.append(table_charts.point(f"{recipe.label}, {title}", self.whose(), value, None))
+        return table_charts.bars("smoothing eigenvalue dominates", points, "% of cases")
+
+    def notes(self) -> list[str]:
+        note = _NOTE.format(images=self.images, few=self.joined)
+        return [f"quick: small models, trained for minutes. {note}" if self.quick else note]
+
+    def whose(self) -> str:
+        if self.quick:
+            return "ours, quick"
+        return "ours, 10 %" if self.depths else f"ours, {percent(self.share)}"
+
+
+def smoothing(cell: Cell, rule: str) -> float:
+    """In % of cases."""
+    counts = cell["rules"][rule]
+    return 100 * counts["smooth"] / max(1, sum(counts.values()))
+
+
+def undecided(cell: Cell, rule: str) -> float:
+    """Ties included, in % of cases."""
+    counts = cell["rules"][rule]
+    return 100 * (counts["tie"] + counts["undecided"]) / max(1, sum(counts.values()))
+
+
+def share_text(cell: Cell, rule: str) -> str:
+    """What smooths, and what is open."""
+    left = f"{undecided(cell, rule):.2f}"
+    return f"{smoothing(cell, rule):.2f}" + ("" if left == "0.00" else f" ({left} open)")
+
+
+def _title(cell: Cell) -> str:
+    """With what was remarked of the model, such as that it is not the one of table 2."""
+    return f"{cell['title']}, {cell['remark']}" if cell.get("remark") else str(cell["title"])
+
+
+def _row(cell: Cell) -> list[str]:
+    notions = [f"{_number(curve[0])} → {_number(curve[-1])}" for curve in cell["notions"].values()]
+    agree, apart = cell["prediction"]["agree"], len(cell["prediction"]["apart"])
+    return [*(share_text(cell, rule) for rule in TITLES), *notions, f"{agree} of {agree + apart}"]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"

@@ -1,0 +1,129 @@
+"""What each method and strength does to a trained model, without any training: the curves, the prediction, top-1.
+
+    oversmooth reproduce steering MODEL --data IMAGES --inputs 1000 -o steering.md
+
+Not in either paper, which train with their methods from the start: here a model that never saw them is changed under
+way, and most of what is changed is lost. It says what a method does, not what it is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from oversmooth.diagnosis.diagnose import OnProgress, diagnose
+from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.inputs import Inputs
+from oversmooth.models import Loaded
+from oversmooth.report.terminal import number
+from oversmooth.safety.errors import InputError
+from oversmooth.steering import (
+    AttnScale,
+    Centred,
+    ContraNorm,
+    FeatScale,
+    Laplacian,
+    LayerNormScaling,
+    Method,
+    NeuTRENO,
+    OrthogonalUpdate,
+    Spectral,
+    ValueResidual,
+    steer,
+    steering_of,
+    unsteer,
+)
+from oversmooth_papers.tables import table_text
+from oversmooth_papers.tables.fitting_table import FittingTable
+
+SWEEP: list[tuple[str, Method | None, str]] = [
+    ("left alone", None, "all"),
+    ("Spectral, sharpen", Spectral("sharpen"), "all"),
+    ("Spectral, sharpen, first half", Spectral("sharpen"), "first half"),
+    ("Spectral, sharpen, |λ| < 1", Spectral("sharpen", bounded=True), "all"),
+    ("Spectral, sharpen, general", Spectral("sharpen", form="general"), "all"),
+    ("Spectral, sharpen, wiring of the code", Spectral("sharpen", wiring="code"), "all"),
+    ("Spectral, smooth", Spectral("smooth"), "all"),
+    ("Spectral, smooth, first half", Spectral("smooth"), "first half"),
+    *[(f"NeuTRENO, λ̃ = {s}", NeuTRENO(s), "all") for s in (0.05, 0.2, 0.6)],
+    *[(f"AttnScale, w = {s}", AttnScale(s, learned=False), "all") for s in (-0.1, 0.1, 0.5)],
+    *[(f"FeatScale, t = {s}", FeatScale(0.0, s, learned=False), "all") for s in (0.1, 0.5)],
+    *[(f"FeatScale, s = {s}", FeatScale(s, 0.0, learned=False), "all") for s in (0.1, 0.5)],
+    *[(f"ContraNorm, s = {s}", ContraNorm(s), "all") for s in (0.1, 0.5)],
+    *[(f"value residual, s = {s}", ValueResidual(s), "all") for s in (0.05, 0.5)],
+    *[(f"centred attention, s = {s}", Centred(s), "all") for s in (0.1, 1.0)],
+    *[(f"Laplacian heads, c = {s}", Laplacian(s), "all") for s in (0.1, 1.0)],
+    *[(f"orthogonal update, s = {s}", OrthogonalUpdate(s), "all") for s in (0.1, 1.0)],
+    *[(f"LayerNorm scaling, s = {s}", LayerNormScaling(s), "all") for s in (0.1, 1.0)],
+]
+"""What changes a model without training: Inversion and GatedAttention learn all that they do, from nothing."""
+_COLUMNS = ("method", "moved", "HFC/LFC, first, most, last", "cos, last", "eff. rank, last", "smoothing cases", "top-1")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A method that a model's layers do not take."""
+
+    name: str
+    why: str
+
+
+def sweep(
+    loaded: Loaded, inputs: Inputs, few: Inputs, name: str, method: Method | None, layers: str, progress: OnProgress
+) -> Diagnosis | Refused:
+    """One row: tokens and top-1 of all inputs, spectra of a few."""
+    if method is not None:
+        try:
+            steer(loaded.model, method, layers)
+        except InputError as error:
+            return Refused(name, str(error))
+    try:
+        whole = diagnose(loaded.model, inputs, name=name, spectra=False, progress=progress)
+        spectra = diagnose(loaded.model, few, name=name, depth=0, joined=0, ranks=0)
+        whole.steering, whole.provenance["spectra_inputs"] = spectra.steering, spectra.provenance["inputs"]
+        for layer, other in zip(whole.layers, spectra.layers, strict=True):
+            layer.dominance = other.dominance
+        return whole
+    finally:
+        if steering_of(loaded.model) is not None:
+            unsteer(loaded.model)
+
+
+def rows(diagnoses: Sequence[Diagnosis | Refused]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for d in diagnoses:
+        if isinstance(d, Refused):
+            lines.append((d.name, "refused", "–", "–", "–", "–", "–"))
+            continue
+        curve = [v for v in d.curve("hfc_lfc") if v is not None]
+        moved = [h for m in (d.steering or {}).get("moved", []) for h in m["heads"]]
+        top1: Any = d.provenance.get("top1")
+        lines.append(
+            (
+                d.name,
+                f"{sum(moved) / len(moved):.2f}" if moved else "–",
+                f"{number(curve[0])}, {number(max(curve))}, {number(curve[-1])}",
+                number(d.curve("cos")[-1]),
+                number(d.curve("effective_rank")[-1]),
+                "–" if d.smoothing_share is None else f"{d.smoothing_share:.1%}",
+                "–" if top1 is None else f"{top1:.1%}",
+            )
+        )
+    return lines
+
+
+def table(diagnoses: Sequence[Diagnosis | Refused]) -> Table:
+    out = FittingTable(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for column, heading in enumerate(_COLUMNS):
+        out.add_column(heading.replace(", ", "\n", 1), justify="right" if column else "left")
+    for row in rows(diagnoses):
+        out.add_row(*row)
+    return out
+
+
+def markdown(diagnoses: Sequence[Diagnosis | Refused]) -> str:
+    return table_text.markdown(_COLUMNS, rows(diagnoses))

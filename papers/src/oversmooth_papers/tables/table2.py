@@ -1,0 +1,96 @@
+"""Dovonon et al.'s table 2: CIFAR-100 accuracy of ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻ against the share of training data.
+
+    oversmooth reproduce table2 --cells 10% --seeds 3 --at-once 3      the 10 % column, about 2 minutes a run on an H200
+    oversmooth reproduce table2 --quick                                a small version, minutes on a CPU
+
+The recipe is `train.tasks.images.recipe.PAPER` (recovered from the authors' code), which says what it reached, with
+which seeds, on what and in what time: all blocks constrained, Θ and ψ as in THEORY §5 with the paper's wiring. Accuracy
+is that of the last epoch on the 10,000 test images; ± is the standard deviation over seeds (n − 1). How many seeds are
+behind the published ± was not published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from oversmooth_papers.tables import table_charts, table_text
+from oversmooth_papers.tables.base import Rows, Table, register
+from oversmooth_papers.tables.cells import Kept
+from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent
+
+SHARES = (1.0, 0.5, 0.1)
+_QUICK_NOTE = (
+    "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each other "
+    "and with nothing that is published."
+)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Table2(Table):
+    """Make table 2 of Dovonon et al.: accuracy against the share of training data, for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
+
+    Cells that are not there yet are run, and kept; interrupted ones go on from their checkpoint next time.
+    """
+
+    name = "table2"
+    published: ClassVar = {
+        "plain": {1.0: (66.78, 0.1), 0.5: (56.38, 0.5), 0.1: (32.47, 0.9)},
+        "smooth": {1.0: (64.34, 0.3), 0.5: (55.21, 0.5), 0.1: (28.67, 0.5)},
+        "sharpen": {1.0: (66.62, 0.3), 0.5: (56.58, 0.3), 0.1: (33.99, 0.4)},
+    }
+    """By share."""
+
+    def recipes(self) -> list[Recipe]:
+        """The cheapest column first; quick has one column."""
+        base, shares = (QUICK, (QUICK.share,)) if self.quick else (PAPER, SHARES[::-1])
+        return [
+            replace(base, share=share, variant=variant, seed=seed)
+            for share in shares
+            for seed in range(self.seeds)
+            for variant in VARIANTS
+        ]
+
+    def rows(self, kept: Kept) -> Rows:
+        shares = self._shares()
+        rows = []
+        for variant in VARIANTS:
+            name = self.model_name(variant)
+            ours = [table_text.percent_over_seeds(accuracies(kept, variant, share)) for share in shares]
+            rows.append([name, *ours, self.whose()])
+            if not self.quick:
+                theirs = [f"{mean:.2f} ± {spread}" for mean, spread in map(self.published[variant].get, shares)]
+                rows.append([name, *theirs, "published"])
+        return ["", *(f"{percent(share)} of the data" for share in shares), "whose"], rows
+
+    def chart(self, kept: Kept) -> Any:
+        """A panel a share."""
+        panels = []
+        for share in self._shares():
+            if not self.quick and not any(recipe.share == share for recipe in kept):
+                continue
+            points = []
+            for variant in VARIANTS:
+                name = self.model_name(variant)
+                if ours := accuracies(kept, variant, share):
+                    mean, spread = table_text.mean_and_spread([100 * accuracy for accuracy in ours])
+                    points.append(table_charts.point(name, self.whose(), mean, spread))
+                if not self.quick:
+                    points.append(table_charts.point(name, "published", *self.published[variant][share]))
+            panels.append((f"{percent(share)} of the data{', quick' if self.quick else ''}", points))
+        return table_charts.points(panels, "test accuracy, %")
+
+    def notes(self) -> list[str]:
+        return [_QUICK_NOTE if self.quick else "Accuracy in %, mean ± standard deviation over seeds (their number)."]
+
+    def terminal_note(self) -> str:
+        return _QUICK_NOTE if self.quick else ""
+
+    def _shares(self) -> list[float]:
+        return [QUICK.share] if self.quick else list(SHARES)
+
+
+def accuracies(kept: Kept, variant: str, share: float) -> list[float]:
+    """Over seeds."""
+    return [cell["accuracy"] for recipe, cell in kept.items() if (recipe.variant, recipe.share) == (variant, share)]

@@ -1,0 +1,112 @@
+"""Figures 2, 3 and 5 of Dovonon et al. for trained language models, and how asymmetric H is while they train.
+
+    oversmooth reproduce text figures --table causal -o figures
+
+One diagnosis of each model gives all: figure 2 is its three notions by depth, figure 3 the same beside the forced ones,
+figure 5 the eigenvalues of H. Published, in words: in language models they are about symmetric around 0, where those of
+vision models skew negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oversmooth.diagnosis.diagnose import diagnose
+from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
+from oversmooth.report import figures, terminal
+from oversmooth.safety.errors import InputError
+from oversmooth_papers.tables import fig2, fig3, fig5, table_charts
+from oversmooth_papers.tables.cells import Cell, fitted_to_kept, model_path, read_kept
+from oversmooth_papers.tables.text import variants
+from oversmooth_papers.tables.text.causal import Causal
+from oversmooth_papers.tables.text.masked import Masked
+from oversmooth_papers.tables.text.wikitext import Wikitext
+
+TABLES_OF_MODELS: dict[str, type[variants.TextTable]] = {"causal": Causal, "wikitext": Wikitext, "masked": Masked}
+_MODES = ("plain", "smooth", "sharpen")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model with its cell."""
+
+    name: str
+    """Of the variant."""
+    path: Path
+    cell: Cell
+
+
+def trained(table: str, results: Path, seed: int = 0, *, quick: bool = False) -> list[Trained]:
+    """The plain, smoothing and sharpening models of a text table."""
+    if table not in TABLES_OF_MODELS:
+        raise InputError(f"--table is {table!r}; choose {', '.join(TABLES_OF_MODELS)}")
+    asked = TABLES_OF_MODELS[table](quick=quick, seeds=seed + 1)
+    own = [recipe for recipe in asked.recipes() if recipe.seed == seed]
+    kept = read_kept(own, results, asked.folder)
+    if not kept:  # other text than the table's own
+        kept = read_kept(fitted_to_kept(own, results, asked.folder), results, asked.folder)
+    models = {
+        name: Trained(name, path, cell)
+        for recipe, cell in kept.items()
+        if (name := variants.name_of(recipe)) in _MODES and (path := model_path(results, recipe)).is_file()
+    }
+    if lacking := [name for name in _MODES if name not in models]:
+        remedy = f"oversmooth reproduce text {table}{' --quick' if quick else ''} --cells {','.join(lacking)}"
+        raise InputError(f"{results} has no {lacking[0]} model of text {table}, seed {seed}; make it with {remedy}")
+    return [models[name] for name in _MODES]
+
+
+def diagnoses(
+    models: Sequence[Trained],
+    data: Path | None,
+    inputs: int | None,
+    length: int | None,
+    batch: int,
+    device: str | None,
+    seed: int,
+) -> list[Diagnosis]:
+    """One of each model, for all figures."""
+    measured = []
+    for model in models:
+        loaded = load(str(model.path), device=device)
+        count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
+        given = loaded.inputs(data, count=count, length=length, batch=batch)
+        about = {"state": "trained", "mode": model.name}
+        title = variants.TITLES[model.name]
+        measured.append(diagnose(loaded.model, given, name=title, about=about, depth=0, joined=0, seed=seed))
+    return measured
+
+
+def skew(drawn: Sequence[Diagnosis]) -> Iterator[str]:
+    """Figure 5 in words, with what was published."""
+    for diagnosis in drawn:
+        yield f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero"
+    yield fig5.PUBLISHED
+
+
+def asymmetries(models: Sequence[Trained]) -> list[table_charts.Point]:
+    """Points of the asymmetry of H over training, the mean over blocks."""
+    return [
+        table_charts.point(variants.TITLES[model.name], "ours", sum(own) / len(own), None, x=look["step"])
+        for model in models
+        for look in model.cell.get("smoothing", [])
+        if (own := look.get("asymmetry"))
+    ]
+
+
+def write(drawn: list[Diagnosis], points: list[table_charts.Point], folder: Path, ending: str) -> Iterator[Path]:
+    """The files, one by one."""
+    if ending not in figures.FORMATS:
+        raise InputError(f"--ending is {ending!r}; choose one of {', '.join(figures.FORMATS)}")
+    for name, chart in (("fig2", fig2.FIGURE), ("fig3", fig3.FIGURE), ("fig5", fig5.FIGURE)):
+        path = folder / f"{name}.{ending}"
+        figures.save_one(drawn, chart, path)
+        yield path
+    if points:
+        path = folder / f"asymmetry.{ending}"
+        panel = ("asymmetry of H, mean over blocks", points, "‖H − Hᵀ‖ / ‖H‖")
+        figures.write(table_charts.lines([panel], "step"), path)
+        yield path

@@ -1,0 +1,173 @@
+"""Fine-tuning: examples lie on the device, and runs of a minute are not compiled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oversmooth.safety.randomness import seeded
+from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.steering import steer
+from oversmooth.steering.layer_names import layers_named
+from oversmooth_papers.engine.ranks import Ranks
+from oversmooth_papers.engine.recipe import Scores
+from oversmooth_papers.engine.saved_model import load_model
+from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
+from oversmooth_papers.tasks.glue import metrics
+from oversmooth_papers.tasks.glue.data import Encoded, GlueData
+from oversmooth_papers.tasks.glue.model import GlueModel
+from oversmooth_papers.tasks.glue.recipe import Recipe
+from oversmooth_papers.tasks.glue.settings import LONGEST, TASKS
+from oversmooth_papers.tasks.language.model import LanguageModel
+
+WATCHED = 8
+"""Examples on which smoothing is watched."""
+_AT_ONCE = 256  # examples tested together
+
+
+def plain_model_of(recipe: Recipe) -> GlueModel:
+    """Unsteered, on the CPU, with random weights."""
+    return GlueModel(recipe.shape, TASKS[recipe.data].outputs)
+
+
+class GlueTask(Task):
+    """``loss`` is the cross-entropy, or of a number the squared distance; scores are the published metrics."""
+
+    examples_are: ClassVar[str] = "examples"
+    compiles: ClassVar[bool] = False
+
+    def __init__(self, recipe: Recipe, data: GlueData) -> None:
+        recipe.check_fits(data)
+        self.recipe: Recipe = recipe
+        self.given, self.settings = data, TASKS[recipe.data]
+
+    @property
+    def examples(self) -> int:
+        return len(self.given.train)
+
+    def plain_model(self) -> GlueModel:
+        return plain_model_of(self.recipe)
+
+    def model(self) -> GlueModel:
+        recipe = self.recipe
+        with seeded(recipe.seed):
+            model = plain_model_of(recipe)
+            pretrained, _ = load_model(self.given.pretrained, lambda _own: LanguageModel(recipe.shape))
+            model.encoder.load_state_dict(pretrained.state_dict())
+            if methods := recipe.methods():
+                steer(model.encoder, methods, layers_named(recipe.layers))
+        return model
+
+    def check_memory(self, device: torch.device) -> None:
+        shape, batch = self.recipe.shape, self.recipe.batch
+        activations = 4 * batch * self.given.train.ids[0].numel() * 8 * shape.width * shape.depth
+        shape.check_fits(4, activations if device.type == "cpu" else 0)
+
+    def has_data_of(self, other: Task) -> bool:
+        return isinstance(other, GlueTask) and other.given is self.given
+
+    def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> GlueFeed:  # noqa: ARG002 (no kernels)
+        return GlueFeed(self.recipe, self.given.train, device, ranks)
+
+    def loss(self, forward: Forward, batch: Batch) -> Tensor:
+        ids, lengths, labels = batch
+        answers = forward(ids, lengths).float()
+        if self.settings.kind == "number":
+            return F.mse_loss(answers[:, 0], labels / LONGEST)
+        return F.cross_entropy(answers, labels.long())
+
+    def blank(self, batch: int, device: torch.device) -> Batch:
+        choices, length = self.given.train.ids.shape[1:]
+        ids = torch.zeros(batch, choices, length, dtype=torch.int64, device=device)
+        lengths = torch.full((batch, choices), length, device=device)
+        return ids, lengths, torch.zeros(batch, device=device)
+
+    def evaluation(self, model: nn.Module, device: torch.device) -> GlueEvaluation:
+        return GlueEvaluation(self.recipe, model, self.given.dev, device)
+
+    def probe(self, model: nn.Module, device: torch.device) -> Probe:
+        """Whole examples, padding among their tokens: the same at every look."""
+        dev = self.given.dev
+        inputs = dev.ids[:WATCHED].to(device, torch.int64), dev.lengths[:WATCHED].to(device, torch.int64)
+        return Probe(inputs, list(model.encoder.blocks))  # type: ignore[arg-type, union-attr]
+
+    def data(self) -> Iterable[Tensor | str]:
+        for part in (self.given.train, self.given.dev):
+            yield from (part.ids, part.lengths, part.labels, part.groups)
+
+    def facts(self) -> dict[str, Any]:
+        given = self.given
+        return {
+            "train_examples": len(given.train),
+            "dev_examples": len(given.dev),
+            "majority": majority(self.recipe.data, given.train, given.dev),
+            **({} if given.perplexity is None else {"pretraining_perplexity": given.perplexity}),
+        }
+
+
+class GlueEvaluation:
+    """The task's metrics on its validation examples."""
+
+    def __init__(self, recipe: Recipe, model: nn.Module, dev: Encoded, device: torch.device) -> None:
+        self.recipe, self.model, self.dev, self.device = recipe, model, dev, device
+
+    @torch.no_grad()
+    def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one set, tested alike at all times)
+        answers = []
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type))
+        with in_eval_mode(self.model), autocast:
+            for ids, lengths in zip(self.dev.ids.split(_AT_ONCE), self.dev.lengths.split(_AT_ONCE), strict=True):
+                part = self.model(ids.to(self.device, torch.int64), lengths.to(self.device, torch.int64))
+                answers.append(part.float().cpu())
+        found = torch.cat(answers)
+        numbers = found[:, 0].tolist() if TASKS[self.recipe.data].kind == "number" else found.argmax(1).tolist()
+        return scored(self.recipe.data, numbers, self.dev)
+
+
+def scored(task: str, found: Sequence[float], dev: Encoded) -> dict[str, float]:
+    """The published metrics of these answers."""
+    if TASKS[task].kind == "number":
+        right = dev.labels.tolist()
+        return {"pearson": metrics.pearson(found, right), "spearman": metrics.spearman(found, right)}
+    classes, right = [int(answer) for answer in found], [int(label) for label in dev.labels.tolist()]
+    scores = {}
+    for name in TASKS[task].metrics:
+        if name == "exact_match":
+            scores[name] = metrics.exact_match(classes, right, dev.groups.tolist())
+        else:
+            scores[name] = getattr(metrics, name)(classes, right)
+    return scores
+
+
+def majority(task: str, train: Encoded, dev: Encoded) -> dict[str, float]:
+    """What the most frequent training label scores; of a number any constant, which correlates with nothing."""
+    often = 0.0 if TASKS[task].kind == "number" else Counter(train.labels.tolist()).most_common(1)[0][0]
+    return scored(task, [often] * len(dev), dev)
+
+
+class GlueFeed:
+    """Examples on the device, in an order of the epoch's."""
+
+    def __init__(self, recipe: Recipe, train: Encoded, device: torch.device, ranks: Ranks) -> None:
+        self.recipe, self.device = recipe, device
+        self.ids, self.lengths = train.ids.to(device, torch.int64), train.lengths.to(device, torch.int64)
+        self.labels = train.labels.to(device)
+        self.examples, self.units_per_step = len(train), recipe.batch
+        self.places = ranks.places(recipe.batch).to(device)
+        self.order = torch.zeros(len(train), dtype=torch.int64, device=device)
+
+    def reorder(self, generator: torch.Generator) -> None:
+        self.order.copy_(torch.randperm(len(self.order), generator=generator, device=self.device))
+
+    def draw(self, generator: torch.Generator) -> None:
+        """Nothing is drawn but in the model."""
+
+    def batch(self, step: Tensor) -> Batch:
+        """ids ``(b, choices, n)``, lengths ``(b, choices)``, labels ``(b,)``."""
+        rows = self.order.index_select(0, step * self.recipe.batch + self.places)
+        return self.ids[rows], self.lengths[rows], self.labels[rows]

@@ -1,0 +1,66 @@
+"""From a recipe to its parts: the model, steered as the variant says, and the augmentation; and from a file to both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.randomness import seeded
+from oversmooth.steering import fold, steer
+from oversmooth.steering.layer_names import layers_named
+from oversmooth_papers.engine.recipe import BaseRecipe
+from oversmooth_papers.engine.saved_model import load_model
+from oversmooth_papers.tasks.images.augment import Augment
+from oversmooth_papers.tasks.images.recipe import Recipe
+from oversmooth_papers.tasks.images.vit import Attention, ViT
+
+
+def model_of(recipe: Recipe) -> ViT:
+    """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone."""
+    with seeded(recipe.seed):
+        model = ViT(recipe.shape)
+        if recipe.initialisation == "torch":
+            for module in model.modules():
+                if isinstance(module, nn.Linear):
+                    module.reset_parameters()
+        methods = recipe.methods()
+        if methods:
+            steer(model, methods, layers_named(recipe.layers))
+            if recipe.freed:
+                fold(model)
+        if not recipe.output_bias and recipe.variant in ("smooth", "sharpen"):
+            for module in model.modules():
+                if isinstance(module, Attention):  # zero, and never learned: the files keep their layout
+                    nn.init.zeros_(module.proj.bias).requires_grad_(False)
+    return model
+
+
+def augment_of(recipe: Recipe) -> Augment:
+    return Augment(
+        classes=recipe.shape.classes,
+        size=recipe.shape.image,
+        padding=recipe.padding,
+        flip=recipe.flip,
+        rand_augment=recipe.rand_augment,
+        mixup=recipe.mixup,
+        cutmix=recipe.cutmix,
+        smoothing=recipe.smoothing,
+        mean=recipe.mean,
+        std=recipe.std,
+    )
+
+
+def load_vit(path: str | Path) -> tuple[ViT, Recipe]:
+    """A trained model, steered as it was, in float32 on the CPU and ready to evaluate; and its recipe."""
+
+    def build(recipe: BaseRecipe) -> ViT:
+        if not isinstance(recipe, Recipe):
+            raise InputError(f"{path} was trained for {recipe.task_name}; give a model of images")
+        return ViT(recipe.shape)
+
+    model, recipe = load_model(path, build)
+    assert isinstance(model, ViT)  # it was built so
+    assert isinstance(recipe, Recipe)
+    return model, recipe

@@ -1,0 +1,136 @@
+"""Classifying images: the training set lies on the device in bytes, and every step augments its batch there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oversmooth_papers import compiling
+from oversmooth_papers.engine.ranks import Ranks
+from oversmooth_papers.engine.recipe import Scores
+from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
+from oversmooth_papers.tasks.images import data, mixing
+from oversmooth_papers.tasks.images.augment import AugmentDraws
+from oversmooth_papers.tasks.images.build import augment_of, model_of
+from oversmooth_papers.tasks.images.data import Images
+from oversmooth_papers.tasks.images.data.splits import Splits
+from oversmooth_papers.tasks.images.evaluate import Evaluator
+from oversmooth_papers.tasks.images.recipe import Recipe
+from oversmooth_papers.tasks.images.vit import ViT
+
+WATCHED = 8
+"""Test images on which smoothing is watched."""
+
+
+class ImagesTask(Task):
+    """``loss`` is the cross-entropy with soft targets, the score the accuracy on the test images."""
+
+    examples_are: ClassVar[str] = "images"
+
+    def __init__(self, recipe: Recipe, splits: Splits) -> None:
+        for images in (splits.train, splits.test):
+            recipe.check_fits(images)
+        self.recipe: Recipe = recipe
+        self.splits = splits
+        self.train = data.share(splits.train, recipe.share, recipe.share_seed)
+        self.test = splits.test
+
+    @property
+    def examples(self) -> int:
+        return len(self.train)
+
+    def plain_model(self) -> ViT:
+        return ViT(self.recipe.shape)
+
+    def model(self) -> ViT:
+        return model_of(self.recipe)
+
+    def check_memory(self, device: torch.device) -> None:
+        # Weights, gradients and two moments; on a CPU what a step leaves for its way back too, by a low estimate.
+        shape, batch = self.recipe.shape, min(self.recipe.batch, len(self.train))
+        activations = 8 * 4 * batch * shape.tokens * shape.width * shape.depth
+        shape.check_fits(4, activations if device.type == "cpu" else 0)
+
+    def has_data_of(self, other: Task) -> bool:
+        return isinstance(other, ImagesTask) and other.splits is self.splits
+
+    def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> ImagesFeed:
+        return ImagesFeed(self.recipe, self.train, device, ranks, compiled=compiled)
+
+    def loss(self, forward: Forward, batch: Batch) -> Tensor:
+        x, targets = batch
+        return F.cross_entropy(forward(x), targets)
+
+    def blank(self, batch: int, device: torch.device) -> Batch:
+        shape = self.recipe.shape
+        x = torch.zeros(batch, shape.channels, shape.image, shape.image, device=device)
+        return x, torch.zeros(batch, dtype=torch.int64, device=device)
+
+    def evaluation(self, model: nn.Module, device: torch.device) -> _Accuracy:
+        return _Accuracy(Evaluator(self.recipe, model, device), self.test.to(device))
+
+    def probe(self, model: nn.Module, device: torch.device) -> Probe:
+        images = self.test.images[:WATCHED].to(device).float()
+        return Probe((augment_of(self.recipe).to(device).normalise(images),), list(model.blocks))  # type: ignore[arg-type]
+
+    def data(self) -> Iterable[Tensor | str]:
+        return self.train.images, self.train.labels, self.test.images, self.test.labels
+
+    def facts(self) -> dict[str, Any]:
+        return {"test_images": len(self.test)}
+
+
+class _Accuracy:
+    def __init__(self, evaluator: Evaluator, test: Images) -> None:
+        self.evaluator, self.test = evaluator, test
+
+    def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
+        return {"accuracy": self.evaluator.accuracy(self.test.images, self.test.labels)}
+
+
+class ImagesFeed:
+    """Bytes on the device, in an order of the epoch's, augmented with random numbers of the step's."""
+
+    def __init__(
+        self, recipe: Recipe, images: Images, device: torch.device, ranks: Ranks, *, compiled: bool = False
+    ) -> None:
+        here = images.to(device)
+        self.recipe, self.ranks, self.device = recipe, ranks, device
+        self.images, self.labels = here.images, here.labels
+        self.units_per_step = recipe.batch
+        self.places = ranks.places(recipe.batch).to(device)
+        self.augment = augment_of(recipe).to(device)
+        self.draws = self.augment.draw(recipe.batch, torch.Generator(device).manual_seed(0))
+        self.order = torch.zeros(len(images), dtype=torch.int64, device=device)
+        self._transform: Callable[..., tuple[Tensor, Tensor]] = self._transformed
+        self.remark: str | None = None
+        """What a user should know of it."""
+        if compiled:
+            self.reorder(torch.Generator(device).manual_seed(0))
+            first = self._given(torch.zeros(1, dtype=torch.int64, device=device))
+            self._transform, self.remark = compiling.checked_augmentation(self._transformed, *first)
+
+    def reorder(self, generator: torch.Generator) -> None:
+        self.order.copy_(torch.randperm(len(self.order), generator=generator, device=self.device))
+
+    def draw(self, generator: torch.Generator) -> None:
+        self.draws.refill(generator)
+
+    def batch(self, step: Tensor) -> Batch:
+        """Images ``(b, c, h, w)`` and soft targets ``(b, classes)``."""
+        return self._transform(*self._given(step))
+
+    def _given(self, step: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        rows = self.order.index_select(0, step * self.recipe.batch + self.places)
+        uniform, normal = self.draws.uniform, self.draws.normal
+        if self.ranks.world > 1:
+            own = uniform[: -mixing.UNIFORMS].view(self.recipe.batch, -1)[self.places]
+            uniform, normal = torch.cat([own.flatten(), uniform[-mixing.UNIFORMS :]]), normal[self.places]
+        return self.images.index_select(0, rows), self.labels.index_select(0, rows), uniform, normal
+
+    def _transformed(self, images: Tensor, labels: Tensor, uniform: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
+        return self.augment.transform(images, labels, AugmentDraws(uniform, normal))

@@ -1,0 +1,154 @@
+"""Text to train on: WikiText in its published layouts, folders with a split per file, one file, or the package's prose.
+
+What is read: ``wiki.train.tokens`` and its like (WikiText as published), ``train.txt``, ``valid.txt`` and ``test.txt``,
+or several texts, each as ``NAME.train.txt`` and ``NAME.valid.txt``; all of them plain or compressed by bzip2. A file
+alone gives its last twentieth to the test and the one before that to validation. Tokens are kept in the user's cache
+directory.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from oversmooth.inputs.text import PROSE
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import cache_folder, data_folder, data_place, whole_file
+from oversmooth.safety.machine import check_fits
+from oversmooth.safety.signals import held_back
+from oversmooth_papers.tasks.language.tokens import Kind, Tokenizer, tokenizer_of
+
+SPLITS = ("train", "valid", "test")
+NAMED = {
+    "wikitext-2": ("wikitext-2", "wikitext-2-v1"),
+    "wikitext-103": ("wikitext-103", "wikitext-103-v1"),
+    "text": ("text",),
+}
+"""What is looked for in OVERSMOOTH_DATA by name, and the folders it comes in."""
+_VERSION = 2  # of what the cache holds
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """Tokens ``(n,) int32`` of each split, and what made them."""
+
+    train: Tensor
+    valid: Tensor
+    test: Tensor | None
+    """None: it has none, and nothing stands for it."""
+    tokenizer: Tokenizer
+    name: str
+
+
+def load_text(what: str | Path, kind: Kind = "word", size: int = 0, *, masked: bool = False) -> Text:
+    """By name, from a folder or from a file.
+
+    kind: of tokens. size: how many of bpe. masked: whether one of them stands for a hidden one.
+    """
+    name, files = _files(what)
+    facts = [(split, str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for split in files for f in files[split]]
+    question = [_VERSION, kind, size if kind == "bpe" else 0, masked, facts]
+    key = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:24]
+    path = cache_folder() / f"text-{key}.safetensors"
+    # Any of these means a file that is not there, not whole, or not ours.
+    with contextlib.suppress(OSError, SafetensorError, KeyError, ValueError, TypeError, RecursionError):
+        return _kept(path, name)
+    needed = 20 * sum(size for _, _, size, _ in facts)  # the text, its words and its tokens
+    check_fits(needed, f"the text of {what}", "give less of it")
+    texts = _texts(files)
+    tokenizer = tokenizer_of(texts["train"], kind, size, masked=masked)
+    splits = {split: tokenizer.encode(text) for split, text in texts.items()}
+    text = Text(splits["train"], splits["valid"], splits.get("test"), tokenizer, name)
+    with contextlib.suppress(OSError, InputError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as temporary:
+            save_file(splits, temporary, {"tokenizer": tokenizer.to_text()})
+    return text
+
+
+def _kept(path: Path, name: str) -> Text:
+    with held_back(), safe_open(path, "pt") as opened:
+        tokenizer = Tokenizer.from_text(opened.metadata()["tokenizer"])
+        splits = {split: opened.get_tensor(split) for split in opened.keys()}  # noqa: SIM118 (it is no dict)
+    return Text(splits["train"], splits["valid"], splits.get("test"), tokenizer, name)
+
+
+def name_of(what: str | Path) -> str:
+    """What a text is called that a folder holds, or that is known by this name; nothing is read."""
+    folder = Path(os.path.realpath(what)).name
+    return next((name for name, folders in NAMED.items() if folder in folders), folder)
+
+
+def _files(what: str | Path) -> tuple[str, dict[str, list[Path]]]:
+    """The name of a text, and the files of each split; one for a file that is yet to be split."""
+    if str(what) == "prose":
+        return "prose", {"whole": [PROSE]}
+    home = _home(str(what)) or Path(what)
+    if home.is_file():
+        return home.name, {"whole": [home]}
+    if not home.is_dir():
+        names = ", ".join(NAMED)
+        raise InputError(f"{what} is no file, no folder and no known text; give one, or prose, or one of {names}")
+    name = name_of(home)
+    splits = {split: _of_split(home, split) for split in SPLITS}
+    if not splits["train"] or not splits["valid"]:
+        missing = "train" if not splits["train"] else "valid"
+        raise InputError(
+            f"{home} has no text to {'train on' if missing == 'train' else 'validate with'}; "
+            f"looked for wiki.{missing}.tokens, {missing}.txt and *.{missing}.txt, plain or .bz2"
+        )
+    return name, splits
+
+
+def _of_split(home: Path, split: str) -> list[Path]:
+    for pattern in (f"wiki.{split}.tokens", f"{split}.txt", f"*.{split}.txt"):
+        files = sorted([*home.glob(pattern), *home.glob(f"{pattern}.bz2")])
+        if files:
+            return files
+    return []
+
+
+def _home(name: str) -> Path | None:
+    """Where a text that is known by name lies."""
+    if name not in NAMED:
+        return None
+    there = data_folder(*NAMED[name])
+    if there is None and not Path(name).is_dir():
+        raise InputError(f"{name} is not in {data_place()}; set it to a folder that holds {name}, or name its folder")
+    return there
+
+
+def _texts(files: dict[str, list[Path]]) -> dict[str, str]:
+    if "whole" in files:
+        lines = _read(files["whole"]).splitlines(keepends=True)
+        part = max(1, len(lines) // 20)
+        parts = (lines[: -2 * part], lines[-2 * part : -part], lines[-part:])
+        texts = {split: "".join(own) for split, own in zip(SPLITS, parts, strict=True)}
+    else:
+        texts = {split: _read(own) for split, own in files.items() if own}
+    for split, text in texts.items():
+        if not text.strip():
+            where = ", ".join(map(str, files.get(split) or files.get("whole", [])))
+            raise InputError(f"{where}: there is no text for {split}; give a longer one")
+    return texts
+
+
+def _read(files: list[Path]) -> str:
+    texts = []
+    for file in files:
+        try:
+            data = bz2.decompress(file.read_bytes()) if file.suffix == ".bz2" else file.read_bytes()
+            texts.append(data.decode())
+        except (OSError, ValueError, EOFError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{file} cannot be read as text ({reason}); give UTF-8, plain or .bz2") from error
+    return "\n".join(texts)

@@ -1,0 +1,117 @@
+"""Perplexity: of windows side by side, or of windows that slide, where every token but the first sees a full context.
+
+Nguyen et al.'s windows slide by one token, and only the last prediction of each counts (all of the first window's):
+``stride=1``. Side by side, ``stride=length``, is what is looked at on the way.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oversmooth.safety.untouched import in_eval_mode
+from oversmooth_papers.engine.recipe import Scores
+from oversmooth_papers.tasks.language.masking import hide
+from oversmooth_papers.tasks.language.model import IGNORED
+from oversmooth_papers.tasks.language.recipe import Recipe
+
+_TOKENS_AT_ONCE = {"cuda": 2**17, "cpu": 2**11}  # read
+_LOGITS_AT_ONCE = {"cuda": 2**29, "cpu": 2**23}  # in float32, and some more of them on the way
+_MASKS = 20_250  # the seed of the tokens that are hidden in a test, the same for every model
+
+
+class Perplexity:
+    """``perplexity(tokens, stride)``: exp of the mean cross-entropy of all predictions, each counted once."""
+
+    def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device) -> None:
+        self.recipe, self.model, self.device = recipe, model, device
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor, stride: int) -> float:
+        """tokens ``(n,)``; stride: by how much windows slide, at most their length."""
+        length, predictions = self.recipe.shape.length, len(tokens) - 1
+        tokens = tokens.to(self.device, torch.int64)
+        first = min(length, predictions)
+        ends = torch.tensor(range(first + stride, predictions + 1, stride), dtype=torch.int64, device=self.device)
+        with in_eval_mode(self.model):
+            total = self._losses(tokens[None, : first + 1], first).sum()
+            for some in ends.split(windows_at_once(self.recipe, self.device, stride)):
+                rows = some[:, None] + torch.arange(-length, 1, device=self.device)
+                total += self._losses(tokens[rows], stride).sum()
+            done = first + stride * len(ends)
+            if left := predictions - done:  # less than a stride
+                total += self._losses(tokens[None, -length - 1 :], left).sum()
+        return math.exp(min(float(total) / predictions, 700.0))
+
+    def _losses(self, rows: Tensor, last: int) -> Tensor:
+        """``(b, last)`` float64: of the last predictions of each row of tokens."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
+            logits = self.model(rows[:, :-1], last=last)
+        return F.cross_entropy(logits.float().mT, rows[:, -last:], reduction="none").double()
+
+
+def windows_at_once(recipe: Recipe, device: torch.device, last: int) -> int:
+    """As many as fit, where each is asked for its last predictions."""
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    by_tokens = _TOKENS_AT_ONCE[kind] // recipe.shape.length
+    return max(1, min(by_tokens, _LOGITS_AT_ONCE[kind] // (last * recipe.shape.vocabulary)))
+
+
+class CausalEvaluation:
+    """Validation on the way; at the end test too, if any, and windows that slide on a GPU or where they are few."""
+
+    def __init__(self, perplexity: Perplexity, valid: Tensor, test: Tensor | None) -> None:
+        self.perplexity, self.valid, self.test = perplexity, valid, test
+
+    def scores(self, *, final: bool) -> Scores:
+        length = self.perplexity.recipe.shape.length
+        if not final:
+            return {"valid_perplexity": self.perplexity(self.valid, length)}
+        splits = {"valid": self.valid} if self.test is None else {"valid": self.valid, "test": self.test}
+        scores = {f"{name}_perplexity": self.perplexity(split, length) for name, split in splits.items()}
+        few = sum(map(len, splits.values())) < 4096
+        if self.perplexity.recipe.sliding and (few or self.perplexity.device.type == "cuda"):
+            scores |= {f"{name}_perplexity_sliding": self.perplexity(split, 1) for name, split in splits.items()}
+        return scores
+
+
+class MaskedEvaluation:
+    """exp of the mean cross-entropy of the tokens that training asks for too: hidden, replaced or left as they are.
+
+    They are the same for every model.
+    """
+
+    def __init__(
+        self, recipe: Recipe, model: nn.Module, device: torch.device, mask: int, valid: Tensor, test: Tensor | None
+    ) -> None:
+        self.recipe, self.model, self.device, self.mask = recipe, model, device, mask
+        self.valid, self.test = valid, test
+        self.batch = windows_at_once(recipe, device, recipe.shape.length)
+
+    def scores(self, *, final: bool) -> Scores:
+        scores = {"valid_perplexity": self._perplexity(self.valid)}
+        if final and self.test is not None:
+            scores["test_perplexity"] = self._perplexity(self.test)
+        return scores
+
+    @torch.no_grad()
+    def _perplexity(self, tokens: Tensor) -> float:
+        shape = self.recipe.shape
+        length = min(shape.length, len(tokens))
+        rows = tokens[: len(tokens) // length * length].view(-1, length).to(torch.int64)
+        generator = torch.Generator().manual_seed(_MASKS)
+        kinds, fillers = torch.rand((2, *rows.shape), generator=generator)
+        ids, targets = hide(rows, kinds, fillers, self.recipe.masked, self.mask, shape.vocabulary)
+        total, count = 0.0, int((targets != IGNORED).sum())
+        with in_eval_mode(self.model):
+            for some, wanted in zip(ids.split(self.batch), targets.split(self.batch), strict=True):
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
+                    logits = self.model(some.to(self.device))
+                losses = F.cross_entropy(
+                    logits.float().mT, wanted.to(self.device), ignore_index=IGNORED, reduction="none"
+                )
+                total += float(losses.double().sum())
+        return math.exp(min(total / max(1, count), 700.0))

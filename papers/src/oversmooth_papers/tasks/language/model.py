@@ -1,0 +1,184 @@
+"""A transformer for text, causal or masked, Post-LN as published or Pre-LN.
+
+``model(input_ids)`` gives logits, ``model(input_ids, targets)`` the mean cross-entropy, so that both can be compiled as
+one. Embedding and output share their weight; the output has a bias. `generate` keeps keys and values, and steering acts
+on each new token as it does on a whole window.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode
+from oversmooth_papers.tasks.language.settings import Shape
+
+IGNORED = -100
+"""A target that does not count."""
+Cache = dict[int, tuple[Tensor, Tensor]]
+"""Keys and values of the tokens so far, by block."""
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: Shape, number: int) -> None:
+        super().__init__()
+        self.num_heads, self.causal, self.number = shape.heads, shape.causal, number
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.proj = nn.Linear(shape.width, shape.width)
+
+    def forward(self, x: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
+        """``(b, n, d) -> (b, n, d)``; with a cache, x is what follows the tokens in it. mask: who sees whom."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        causal = self.causal
+        if cache is not None:
+            if self.number in cache:
+                before = cache[self.number]
+                k, v = torch.cat([before[0], k], dim=2), torch.cat([before[1], v], dim=2)
+                causal = False  # one new token, which sees all before it
+            cache[self.number] = k, v
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal and mask is None)
+        return self.proj(mixed.transpose(1, 2).flatten(2))
+
+
+class Mlp(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(shape.width, shape.hidden)
+        self.fc2 = nn.Linear(shape.hidden, shape.width)
+        self.activation = F.relu if shape.activation == "relu" else F.gelu
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.activation(self.fc1(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, shape: Shape, number: int) -> None:
+        super().__init__()
+        self.norm_first = shape.norm == "pre"  # by this name anatomy knows it, as in torch's own layers
+        self.norm1 = nn.LayerNorm(shape.width, eps=shape.eps)
+        self.attn = Attention(shape, number)
+        self.norm2 = nn.LayerNorm(shape.width, eps=shape.eps)
+        self.mlp = Mlp(shape)
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def forward(self, x: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
+        if self.norm_first:
+            x = x + self.dropout(self.attn(self.norm1(x), cache, mask))
+            return x + self.dropout(self.mlp(self.norm2(x)))
+        x = self.norm1(x + self.dropout(self.attn(x, cache, mask)))
+        return self.norm2(x + self.dropout(self.mlp(x)))
+
+
+class LanguageModel(nn.Module):
+    """``(b, n) int64 -> (b, n, vocabulary)``."""
+
+    positions: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        if not shape.vocabulary:
+            raise InputError("vocabulary is 0; fit the recipe to its text with recipe.fitted(data)")
+        shape.check_fits()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
+        if shape.positions == "learned":
+            self.positions = nn.Parameter(torch.zeros(shape.length, shape.width))
+        else:
+            self.register_buffer("positions", sinusoids(shape.length, shape.width), persistent=False)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.blocks = nn.ModuleList(Block(shape, number) for number in range(shape.depth))
+        self.norm = nn.LayerNorm(shape.width, eps=shape.eps) if shape.norm == "pre" else nn.Identity()
+        self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
+        self._start()
+
+    def _start(self) -> None:
+        """Normal weights of 0.02, zero biases; not published for this model, and customary. Beside sinusoids the
+        embedding begins as large as they are.
+        """
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        if self.shape.positions == "learned":
+            nn.init.normal_(self.positions, std=0.02)
+        else:
+            nn.init.normal_(self.embedding.weight, std=self.shape.width**-0.5)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        targets: Tensor | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        last: int | None = None,
+        cache: Cache | None = None,
+        seen: Tensor | None = None,
+        features: bool = False,
+    ) -> Tensor:
+        """attention_mask ``(b, n)``: 0 where there is padding. last: logits of so many last tokens alone.
+
+        cache: of what was read before; filled on the way. seen: a mask as the method of this name makes it, in place
+        of attention_mask. features: give what the output reads, ``(b, n, d)``.
+        """
+        x = self.tokens(input_ids, cache, attention_mask) if seen is None else self.stream(input_ids, cache, seen)
+        if features:
+            return x
+        if last is not None:
+            x = x[:, -last:]
+        logits = F.linear(x, self.embedding.weight, self.bias)
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
+
+    def tokens(self, ids: Tensor, cache: Cache | None = None, attention_mask: Tensor | None = None) -> Tensor:
+        """``(b, n, d)``: what the output reads."""
+        mask = None if attention_mask is None or attention_mask.all() else self.seen(attention_mask)
+        return self.stream(ids, cache, mask)
+
+    def stream(self, ids: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
+        """The same with a mask as `seen` makes it, which nobody looks into: a CUDA graph cannot."""
+        read = cache[0][0].shape[2] if cache else 0
+        x = self.embedding(ids)
+        if self.shape.positions == "sinusoidal":
+            x = x * math.sqrt(self.shape.width)  # as large as the waves that are added
+        x = self.dropout(x + self.positions[read : read + ids.shape[1]])
+        for block in self.blocks:
+            x = block(x, cache, mask)
+        return self.norm(x)
+
+    def seen(self, attention_mask: Tensor) -> Tensor:
+        """``(b, 1, n, n)``: tokens see those that are no padding, and where it is causal none after them."""
+        seen = attention_mask.bool()[:, None, None, :].expand(-1, 1, attention_mask.shape[1], -1)
+        return seen.tril() if self.shape.causal else seen
+
+    @torch.no_grad()
+    def generate(self, ids: Tensor, count: int, *, temperature: float = 1.0, seed: int = 0) -> Tensor:
+        """``(b, n) -> (b, n + count)``: so many tokens more, drawn one by one; temperature 0 takes the likeliest."""
+        if not self.shape.causal:
+            raise InputError("a masked model does not generate; give one that was trained with --causal")
+        if ids.shape[1] + count > self.shape.length:
+            raise InputError(
+                f"{ids.shape[1]} tokens and {count} more are over the {self.shape.length} of a window; give fewer"
+            )
+        generator = torch.Generator(ids.device).manual_seed(seed)
+        cache, read = Cache(), ids
+        with in_eval_mode(self):
+            for _ in range(count):
+                logits = self(read, last=1, cache=cache)[:, 0].float()
+                if temperature:
+                    read = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+                else:
+                    read = logits.argmax(-1, keepdim=True)
+                ids = torch.cat([ids, read], dim=1)
+        return ids
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """``(length, width)``: sines in even columns, cosines in odd ones, wavelengths from 2π to 20,000π."""
+    angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)

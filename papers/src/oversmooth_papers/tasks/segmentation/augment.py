@@ -1,0 +1,80 @@
+"""From bytes to a training batch, on the device: image and mask scaled, cropped and mirrored alike, and normalised.
+
+The random numbers of a step are drawn up front; the rest is a pure function of them, fit for CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from oversmooth_papers.tasks.segmentation.settings import IGNORE
+
+UNIFORMS = 4
+"""Random numbers per image: scale, place down and across, mirrored or not."""
+
+
+def crops(
+    images: Tensor,
+    masks: Tensor,
+    uniform: Tensor,
+    *,
+    side: int,
+    scales: tuple[float, float],
+    flip: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Square parts of images that were scaled, and mirrored with probability ``flip``.
+
+    Where a scaled image is smaller than the crop, it begins at the crop's first row or column, and what lies beyond is
+    no part of it. Pixels are squares: those of the image are interpolated bilinearly, those of the mask are the one
+    that the new pixel's middle lies in.
+
+    Args:
+        images: ``(b, 3, h, w)`` uint8.
+        masks: ``(b, h, w)`` uint8.
+        uniform: ``(b, 4)``, from 0 to 1.
+        side: of a crop.
+        scales: the smallest and the largest.
+        flip: a probability.
+
+    Returns:
+        ``(b, 3, side, side)`` floats from 0 to 255; ``(b, side, side)`` int64, IGNORE beyond the image; and
+        ``(b, side, side)``, whether a pixel lies in the image.
+    """
+    height, width = images.shape[2:]
+    scale, down, across, mirrored = uniform.unbind(1)
+    scale = scales[0] + (scales[1] - scales[0]) * scale
+    rows = _shares(scale * height, down, side)  # (b, side), of the image's height
+    columns = _shares(scale * width, across, side)
+    inside = (rows < 1)[:, :, None] & (columns < 1)[:, None, :]
+    columns = torch.where((mirrored < flip)[:, None] & (columns < 1), 1 - columns, columns)
+    x, y = torch.broadcast_tensors(columns[:, None, :], rows[:, :, None])
+    grid = 2 * torch.stack([x, y], dim=-1) - 1
+    pixels = F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
+    row = (rows * height).long().clamp(0, height - 1)
+    column = (columns * width).long().clamp(0, width - 1)
+    index = (row[:, :, None] * width + column[:, None, :]).flatten(1)
+    labels = masks.flatten(1).gather(1, index).view_as(inside).long()
+    return pixels, torch.where(inside, labels, IGNORE), inside
+
+
+def _shares(size: Tensor, place: Tensor, side: int) -> Tensor:
+    """Where the middles of a crop's pixels lie in an image of this size, as shares of it: ``(b,) -> (b, side)``."""
+    first = place * (size - side).clamp(min=0)
+    middles = torch.arange(side, device=size.device) + 0.5
+    return (first[:, None] + middles) / size[:, None]
+
+
+class Normalise:
+    """``normalise(images)``: ``(..., 3, h, w)`` from 0 to 255, less the mean, over the spread."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], device: torch.device) -> None:
+        centre, spread = torch.tensor(mean, device=device), torch.tensor(std, device=device)
+        self.scale = (1 / (255 * spread))[:, None, None]
+        self.shift = -(centre / spread)[:, None, None]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return images * self.scale + self.shift

@@ -1,0 +1,300 @@
+"""What learned strengths are worth: every image is tested once, by strengths that never saw it.
+
+The images are cut into K parts at random. For each part the strengths are learned from 0 on the others, so K sets of
+strengths are tested and none is chosen; the comparison with the untouched model is paired.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.observe.feed import class_count
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.steering import Method
+from oversmooth_papers.tuning.labelled import Labelled
+from oversmooth_papers.tuning.learning import check_learning, frozen, learn, scores, steered, tune
+from oversmooth_papers.tuning.paired import (
+    Comparison,
+    MeanDifference,
+    compare_right,
+    mean_difference,
+    smallest_detectable,
+)
+
+OnProgress = Callable[[int, int, str], None]
+"""Told how many images have gone through the model, of how many, and what is being done."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How strengths are learned and tested."""
+
+    folds: int = 5
+    epochs: int = 1
+    steps: int | None = None
+    """Of AdamW in each fold; None: as many as the epochs have."""
+    lr: float = 0.01
+    batch: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        arguments.whole(self.folds, "folds", least=2)
+        arguments.whole(self.epochs, "epochs", least=1)
+        arguments.seed(self.seed)
+        check_learning(steps=1 if self.steps is None else self.steps, lr=self.lr, batch=self.batch)
+
+    def steps_on(self, images: int) -> int:
+        """Of AdamW, for so many images to learn from."""
+        return self.steps if self.steps is not None else self.epochs * max(1, images // self.batch)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON stores it."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Of one classifier on every image: whether it is right, and its cross-entropy."""
+
+    right: list[bool]
+    losses: list[float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A method's cross-validation beside the untouched model."""
+
+    method: Method
+    before: Answers
+    after: Answers
+    strengths: dict[str, list[float]]
+    """By name: the mean strength of each fold."""
+
+    @property
+    def accuracy(self) -> Comparison:
+        return compare_right(self.before.right, self.after.right)
+
+    @property
+    def cross_entropy(self) -> MeanDifference:
+        return mean_difference(self.before.losses, self.after.losses)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON stores it; ``right`` has a 1 for every image that is right, in the order of the data."""
+        accuracy, entropy = self.accuracy, self.cross_entropy
+        return {
+            "method": self.method.settings(),
+            "images": accuracy.images,
+            "accuracy": {
+                "before": accuracy.right_before / accuracy.images,
+                "after": accuracy.right_after / accuracy.images,
+                "difference": accuracy.difference,
+                "standard_error": accuracy.standard_error,
+                "interval": list(accuracy.interval),
+                "gained": accuracy.gained,
+                "lost": accuracy.lost,
+                "p_value": accuracy.p_value,
+                "smallest_detectable": smallest_detectable(accuracy.images, accuracy.discordance),
+            },
+            "cross_entropy": {
+                "before": entropy.before,
+                "after": entropy.after,
+                "difference": entropy.difference,
+                "interval": list(entropy.interval),
+            },
+            "right": {"before": _as_text(self.before.right), "after": _as_text(self.after.right)},
+            "strengths": self.strengths,
+        }
+
+
+def _as_text(right: list[bool]) -> str:
+    return "".join("1" if one else "0" for one in right)
+
+
+def folds_of(images: int, folds: int, seed: int) -> list[Tensor]:
+    """The rows of each fold, sorted: a seeded permutation cut into parts whose sizes differ by one at most.
+
+    Args:
+        images: how many.
+        folds: how many parts.
+        seed: of the permutation.
+
+    Raises:
+        InputError: there are more folds than images.
+    """
+    if folds > images:
+        raise InputError(
+            f"{images:,} images cannot be cut into {folds:,} folds; give as many images as folds, or fewer folds"
+        )
+    order = torch.randperm(images, generator=torch.Generator().manual_seed(seed))
+    return [part.sort().values for part in order.tensor_split(folds)]
+
+
+def check_classifier(model: nn.Module, data: Labelled, name: str) -> None:
+    """Refuse a model that does not give one score per class for an image."""
+    classes = class_count(model)
+    with torch.no_grad(), in_eval_mode(model):
+        made = scores(model, data, torch.arange(1))
+    shape = tuple(made.shape) if isinstance(made, Tensor) else None
+    if shape is None or len(shape) != 2 or shape[1] != classes:
+        given = "no array" if shape is None else f"an array of shape {shape}"
+        raise InputError(
+            f"{name} is no classifier: it gives {given} for one image, not a score per class; give one that is"
+        )
+
+
+def answers_of(
+    model: nn.Module,
+    data: Labelled,
+    rows: Tensor | None = None,
+    *,
+    batch: int = 32,
+    on_images: Callable[[int], None] | None = None,
+) -> Answers:
+    """What a model, in eval mode, makes of some images, or of all.
+
+    Args:
+        model: a classifier.
+        data: labelled images.
+        rows: ``(m,)``: which; None: all.
+        batch: images at once.
+        on_images: told how many were done in each batch.
+    """
+    right: list[bool] = []
+    losses: list[float] = []
+    rows = torch.arange(len(data)) if rows is None else rows
+    with torch.no_grad():
+        for part in rows.split(batch):
+            out, labels = scores(model, data, part).float().cpu(), data.labels[part]
+            right += (out.argmax(1) == labels).tolist()
+            losses += nn.functional.cross_entropy(out, labels, reduction="none").tolist()
+            if on_images is not None:
+                on_images(len(part))
+    return Answers(right, losses)
+
+
+def untouched(model: nn.Module, data: Labelled, settings: Settings, progress: OnProgress | None = None) -> Answers:
+    """What the model makes of all images as it is.
+
+    Args:
+        model: a classifier.
+        data: labelled images.
+        settings: of which the batch is used.
+        progress: told how far it is.
+    """
+    done = 0
+
+    def tell(images: int) -> None:
+        nonlocal done
+        done += images
+        if progress is not None:
+            progress(done, len(data), "as it is")
+
+    tell(0)
+    with frozen(model):
+        return answers_of(model, data, batch=settings.batch, on_images=tell)
+
+
+def tune_on_all(
+    model: nn.Module, method: Method, data: Labelled, settings: Settings, progress: OnProgress | None = None
+) -> None:
+    """Put a method on the model and learn its strengths on all images; it stays on.
+
+    Args:
+        model: a classifier.
+        method: with strengths that are learned from 0.
+        data: labelled images.
+        settings: how.
+        progress: told how far it is.
+    """
+    steps, at_once = settings.steps_on(len(data)), min(settings.batch, len(data))
+    done = 0
+
+    def tell(_loss: float) -> None:
+        nonlocal done
+        done += at_once
+        if progress is not None:
+            progress(done, steps * at_once, "learning")
+
+    tune(model, method, data, steps=steps, lr=settings.lr, batch=settings.batch, seed=settings.seed, on_step=tell)
+
+
+def work(images: int, settings: Settings) -> int:
+    """Images that go through the model for one method, those with a gradient counted three times."""
+    learned = sum(
+        3 * settings.steps_on(images - len(rows)) * min(settings.batch, images - len(rows))
+        for rows in folds_of(images, settings.folds, 0)
+    )
+    return learned + images
+
+
+def cross_validate(
+    model: nn.Module,
+    method: Method,
+    data: Labelled,
+    before: Answers,
+    settings: Settings,
+    progress: OnProgress | None = None,
+) -> Outcome:
+    """Test a method on every image, by strengths that were learned on the other folds.
+
+    Args:
+        model: a classifier, left as it was.
+        method: with strengths that are learned from 0.
+        data: labelled images, two or more.
+        before: what the untouched model makes of all of them.
+        settings: how.
+        progress: told how far it is.
+
+    Raises:
+        InputError: too few images, or the method does not fit the model.
+    """
+    parts = folds_of(len(data), settings.folds, settings.seed)
+    right, losses = [False] * len(data), [math.nan] * len(data)
+    strengths: dict[str, list[float]] = {}
+    done, total = 0, work(len(data), settings)
+
+    def tell(images: int, what: str) -> None:
+        nonlocal done
+        done += images
+        if progress is not None:
+            progress(done, total, what)
+
+    for fold, tested in enumerate(parts):
+        seen = torch.cat([rows for other, rows in enumerate(parts) if other != fold])
+        named = f"fold {fold + 1} of {settings.folds}"
+        a_step = 3 * min(settings.batch, len(seen))
+        tell(0, f"{named}, learning")
+        with steered(model, method) as learned:
+            learn(
+                model,
+                learned,
+                data,
+                seen,
+                steps=settings.steps_on(len(seen)),
+                lr=settings.lr,
+                batch=settings.batch,
+                seed=settings.seed + 1 + fold,
+                on_step=lambda _loss, named=named, a_step=a_step: tell(a_step, f"{named}, learning"),  # type: ignore[misc]
+            )
+            answers = answers_of(
+                model,
+                data,
+                tested,
+                batch=settings.batch,
+                on_images=lambda n, named=named: tell(n, f"{named}, testing"),  # type: ignore[misc]
+            )
+            for name, parameter in learned.items():
+                strengths.setdefault(name, []).append(statistics.fmean(parameter.detach().flatten().tolist()))
+        for row, is_right, loss in zip(tested.tolist(), answers.right, answers.losses, strict=True):
+            right[row], losses[row] = is_right, loss
+    return Outcome(method, before, Answers(right, losses), strengths)

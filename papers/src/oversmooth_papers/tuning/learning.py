@@ -1,0 +1,210 @@
+"""Strengths learned with everything else frozen, from 0, where the model is what it was.
+
+AdamW without decay, in eval mode: no dropout, and no statistics of batches are moved. What the last step leaves is the
+result: nothing is chosen by how well it did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError
+from oversmooth.steering import Method, method_named, steer, unsteer
+from oversmooth_papers.tuning.labelled import Labelled
+
+DEFAULT_METHODS = ("neutreno", "featscale", "attnscale", "valueresidual")
+_AS_LEARNED = {"neutreno": "strength=0,learned,per=head", "featscale": "low=0,high=0,learned"}
+_OTHERS = "strength=0,learned"
+
+
+def tuning_method(text: str) -> Method:
+    """A method by its name, with strengths that are learned from 0; or with settings of its own after a colon.
+
+    Args:
+        text: ``NAME`` or ``NAME:setting=value,...``.
+
+    Raises:
+        InputError: there is no such method, or it has no strength to learn.
+
+    >>> print(tuning_method("neutreno"))
+    NeuTRENO(strength=0.0, learned=True, per='head')
+    """
+    name, colon, _ = text.partition(":")
+    method = method_named(text)  # a name that is none is refused before its settings are
+    if method.place == "weights":
+        raise InputError(f"{name} changes weights, and tuning leaves them as they are; choose a method with a strength")
+    if not colon:
+        method = method_named(f"{name}:{_AS_LEARNED.get(name.lower(), _OTHERS)}")
+    if not getattr(method, "learned", False):
+        raise InputError(f"{text} learns nothing; add learned, as in {name}:{_AS_LEARNED.get(name.lower(), _OTHERS)}")
+    return method
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """No parameter that is there now learns within the block; flags, gradients and modes are as before after it."""
+    before = [(parameter, parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        for parameter, _, _ in before:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for parameter, learns, gradient in before:
+            parameter.requires_grad_(learns)
+            parameter.grad = gradient
+
+
+@contextmanager
+def steered(model: nn.Module, method: Method) -> Iterator[dict[str, nn.Parameter]]:
+    """The frozen model with the method on it, and the strengths by name; taken off after the block."""
+    with frozen(model):
+        steer(model, method)
+        try:
+            yield strengths_of(model, method)
+        finally:
+            unsteer(model)
+
+
+def strengths_of(model: nn.Module, method: Method) -> dict[str, nn.Parameter]:
+    """The parameters of a frozen, steered model that learn, which must start at 0.
+
+    Args:
+        model: frozen and then steered.
+        method: by which.
+
+    Raises:
+        InputError: there are none, or they start elsewhere.
+    """
+    strengths = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not strengths:
+        raise InputError(f"{method} has no strength to learn in this model; choose another method")
+    if any(bool(parameter.detach().any()) for parameter in strengths.values()):
+        raise InputError(f"{method} does not start from the model as it is; give it strengths of 0")
+    return strengths
+
+
+def scores(model: nn.Module, data: Labelled, rows: Tensor) -> Tensor:
+    """What the classifier says of some images, ``(rows, classes)``."""
+    parameter = next(model.parameters())
+    images = data.images[rows].to(parameter.device, parameter.dtype)
+    made = model(**{data.argument: images})
+    return getattr(made, "logits", made)
+
+
+def learn(
+    model: nn.Module,
+    strengths: dict[str, nn.Parameter],
+    data: Labelled,
+    rows: Tensor,
+    *,
+    steps: int,
+    lr: float,
+    batch: int,
+    seed: int,
+    on_step: Callable[[float], None] | None = None,
+) -> float:
+    """Learn the strengths on some of the images; the mean cross-entropy of the last batch.
+
+    Args:
+        model: steered and frozen but for the strengths.
+        strengths: what is learned.
+        data: labelled images.
+        rows: ``(m,)``: which of them may be seen.
+        steps: of AdamW.
+        lr: its learning rate, the same at every step.
+        batch: images a step; fewer where there are fewer.
+        seed: of their order.
+        on_step: told the loss of each step.
+
+    Raises:
+        InputError: the loss is no number.
+    """
+    check_learning(steps=steps, lr=lr, batch=batch)
+    optimiser = torch.optim.AdamW(strengths.values(), lr=lr, weight_decay=0.0)
+    loss = math.nan
+    for step, part in enumerate(_batches(rows, batch, steps, seed), 1):
+        optimiser.zero_grad(set_to_none=True)
+        out = scores(model, data, part)
+        error = nn.functional.cross_entropy(out.float(), data.labels[part].to(out.device))
+        loss = float(error.detach())
+        if not math.isfinite(loss):
+            raise InputError(f"the loss is {loss} at step {step} with a learning rate of {lr:g}; give a lower --lr")
+        error.backward()
+        optimiser.step()
+        if on_step is not None:
+            on_step(loss)
+    optimiser.zero_grad(set_to_none=True)
+    if not all(bool(parameter.isfinite().all()) for parameter in strengths.values()):
+        raise InputError(
+            f"strengths are not finite after {steps} steps with a learning rate of {lr:g}; give a lower --lr"
+        )
+    return loss
+
+
+def tune(
+    model: nn.Module,
+    method: Method,
+    data: Labelled,
+    *,
+    steps: int,
+    lr: float,
+    batch: int,
+    seed: int,
+    on_step: Callable[[float], None] | None = None,
+) -> None:
+    """Put a method on a classifier and learn its strengths on all of the images; it stays on.
+
+    Args:
+        model: a classifier, whose weights stay as they are; unsteered again where it fails.
+        method: with strengths that are learned from 0.
+        data: labelled images.
+        steps, lr, batch, seed, on_step: as `learn` has them.
+    """
+    with frozen(model):
+        steer(model, method)
+        try:
+            learn(
+                model,
+                strengths_of(model, method),
+                data,
+                torch.arange(len(data)),
+                steps=steps,
+                lr=lr,
+                batch=batch,
+                seed=seed,
+                on_step=on_step,
+            )
+        except BaseException:
+            unsteer(model)
+            raise
+
+
+def check_learning(*, steps: int, lr: float, batch: int) -> None:
+    arguments.whole(steps, "steps", least=1)
+    arguments.whole(batch, "batch", least=1)
+    if arguments.number(lr, "lr", "give a finite number above 0") <= 0:
+        raise InputError(f"lr is {lr}; give a finite number above 0")
+
+
+def _batches(rows: Tensor, batch: int, steps: int, seed: int) -> Iterator[Tensor]:
+    """Every image once, in a random order, before any comes again; short batches are left out, unless all are."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = min(batch, len(rows))
+    done = 0
+    while done < steps:
+        order = rows[torch.randperm(len(rows), generator=generator)]
+        for first in range(0, len(rows) - batch + 1, batch):
+            yield order[first : first + batch]
+            done += 1
+            if done == steps:
+                return

@@ -1,0 +1,271 @@
+"""Killed at random moments by every signal, and started again: the result is that of a run nobody touched."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.nightly import NIGHTLY
+from support.places import TEST_FOLDERS
+from support.train_example import RECIPE
+
+from oversmooth_papers.engine import parallel_runs as many
+from oversmooth_papers.engine import parent as parent_module
+
+_COMMON = """
+import hashlib, os, random, signal, sys, time
+from dataclasses import replace
+from pathlib import Path
+sys.path[:0] = {tests!r}
+import torch._dynamo  # what the first step would import, in every child
+from support.train_example import RECIPE, splits, train
+from oversmooth_papers.tables.filling import Running, fill
+from oversmooth_papers.engine.loop import WatchSettings
+
+home = Path({folder!r})
+RECIPES = [RECIPE, replace(RECIPE, variant="sharpen")]
+
+def one(folder):
+    return train(RECIPE, splits(), device="cpu", folder=folder, resume=True, watch=WatchSettings(monitor=5, save=0)).why
+
+def table(folder):
+    return fill(RECIPES[:2], splits(), folder, "table2", Running(device="cpu")).why
+
+def child(work, folder):
+    process = os.fork()  # what was imported need not be again
+    if process:
+        return process
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the suite runs in the background
+    try:
+        code = {{"finished": 0, "interrupted": 130, "preempted": 75}}[work(folder)]
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException as error:
+        print(type(error).__name__, error)
+        code = 1
+    sys.stdout.flush()
+    os._exit(code)
+
+def left(folder):
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if not file.name.endswith(".jsonl"))
+
+def models(folder):
+    files = sorted(folder.rglob("*.safetensors"))
+    return [hashlib.sha256(saved_arrays(file)).hexdigest() for file in files]
+
+def seconds_of(process):
+    # Of processor time: on a busy machine a clock runs ahead of the work. 0 where the system does not say.
+    try:
+        fields = Path(f"/proc/{{process}}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False, 0.0
+    return fields[0] == "Z", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+def wait_for_work(process, seconds):
+    # Until it has worked so long, or has ended.
+    begin, ended, worked = time.monotonic(), False, 0.0
+    while not ended and (worked < seconds if worked else time.monotonic() - begin < seconds):
+        time.sleep(0.001)
+        ended, worked = seconds_of(process)
+
+def saved_arrays(file):
+    # Without the header, whose notes say how long it took.
+    data = file.read_bytes()
+    return data[8 + int.from_bytes(data[:8], "little"):]
+
+draw = random.Random(0)
+for work in {works}:
+    whole = home / work.__name__
+    _, status, used = os.wait4(child(work, whole), 0)
+    assert status == 0
+    span = used.ru_utime + used.ru_stime
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        folder = home / f"{{work.__name__}}-{{number.name}}"
+        codes = []
+        for attempt in range(50):
+            process = child(work, folder)
+            if attempt < 3:
+                wait_for_work(process, draw.uniform(0, span))
+                os.kill(process, number)  # it has not been waited for, so it is there
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+            if codes[-1] == 0:
+                break
+        same = models(folder) == models(whole) and left(folder) == left(whole)
+        print(work.__name__, number.name, "same" if same else f"{{left(folder)}} {{left(whole)}}", codes)
+"""
+
+
+def test_killed_at_random_moments_it_comes_to_the_same(tmp_path):
+    works = ["table", "one"] if NIGHTLY else ["table"]  # a table is runs, and more
+    code = _COMMON.format(tests=TEST_FOLDERS, folder=str(tmp_path), works=f"({', '.join(works)},)")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 * len(works), done.stdout
+    allowed = {"SIGINT": {130}, "SIGTERM": {75, -signal.SIGTERM}, "SIGKILL": {-signal.SIGKILL}}
+    killed = 0
+    for line in lines:
+        _, name, said, codes = line.split(" ", 3)
+        assert said == "same", line
+        *before, last = json.loads(codes)
+        assert last == 0
+        assert set(before) <= allowed[name], line
+        killed += len(before)
+    assert killed >= 3, done.stdout
+
+
+_PARENT = """
+import sys
+sys.path[:0] = {tests!r}
+from dataclasses import replace
+from pathlib import Path
+from oversmooth_papers.tables.filling import Running, fill
+from oversmooth_papers.tasks.images.recipe import QUICK
+from oversmooth_papers.tasks.images.data.splits import load_splits
+from oversmooth_papers.tasks.images.settings import Shape
+from support.commands import make_cifar
+
+data, results = Path({folder!r}) / "cifar-100-binary", Path({folder!r}) / "results"
+if not data.is_dir():
+    make_cifar(data)
+both = load_splits(data)
+base = replace(QUICK, share=1.0, epochs=100000, batch=20, shape=Shape(patch=8, width=16, depth=1, heads=2))
+wanted = [replace(base, seed=seed).fitted(both.train) for seed in (0, 1)]
+fill(wanted, both, results, "table2", Running(data=str(data), at_once=2, device="cpu"))
+"""
+
+
+def lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def epochs_in(log):
+    return log.read_text().count("\n") if log.exists() else 0
+
+
+def until(condition, what):
+    end = time.monotonic() + 600
+    while not (found := condition()):
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux lists them")
+def test_children_end_with_a_parent_that_was_killed(tmp_path):
+    """Two runs at once: each saves and leaves, though nobody could tell them to."""
+    work = tmp_path / "results" / "work"
+
+    def writers():
+        """Processes that have a checkpoint."""
+        found = [json.loads(path.read_text() or "{}") for path in work.glob("*/.oversmooth-lock")]
+        ready = list(work.glob("*/checkpoint/000001"))
+        return [one["pid"] for one in found if one] if len(ready) == 2 else []
+
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    code = _PARENT.format(tests=TEST_FOLDERS, folder=str(tmp_path))
+    parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    try:
+        children = until(lambda: len(found := writers()) == 2 and found, "the runs did not begin")
+        saves = {path.parent.parent.name: int(path.name) for path in sorted(work.glob("*/checkpoint/0*"))}
+        logs = {folder / "log.jsonl": epochs_in(folder / "log.jsonl") for folder in work.iterdir()}
+        # Some steps, so that there is something to save.
+        until(lambda: all(epochs_in(path) > before for path, before in logs.items()), "the runs do not go on")
+        parent.kill()
+        until(lambda: not any(map(lives, children)), "a child lives on")
+        for folder in work.iterdir():
+            assert not (folder / ".oversmooth-lock").exists()
+            assert max(int(path.name) for path in folder.glob("checkpoint/0*")) > saves[folder.name]  # it saved
+    finally:
+        parent.kill()
+        parent.wait()
+
+
+_CHILD = """
+import importlib.util, os, signal, sys, time
+spec = importlib.util.spec_from_file_location("parent", {module!r})
+parent = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(parent)
+if {watched}:
+    parent.sys = type("other", (), dict(platform="other"))
+    parent._SECONDS = 0.01
+
+def left(number, frame):
+    open({marker!r}, "w").close()
+    sys.exit(75)
+
+signal.signal(signal.SIGTERM, left)
+parent.end_with_parent()
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["as the system tells", "as a watchdog sees"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGSEGV])
+def test_a_child_hears_of_its_parents_death(tmp_path, number, watched):
+    marker = tmp_path / "marker"
+    code = _CHILD.format(module=str(Path(parent_module.__file__)), watched=watched, marker=str(marker))
+    middle = (
+        f"import os, signal, subprocess, sys; os.environ[{parent_module.VARIABLE!r}] = str(os.getpid());"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL);"  # nohup has it ignored
+        f"subprocess.run([sys.executable, '-c', {code!r}])"
+    )
+    between = subprocess.Popen([sys.executable, "-c", middle], stdout=subprocess.PIPE, text=True)
+    child = int(between.stdout.readline())
+    between.send_signal(number)
+    between.wait()
+    between.stdout.close()
+    until(marker.exists, "the child lives on")
+    until(lambda: not lives(child), "the child lives on")
+
+
+def test_a_signal_to_the_parent_stops_all_children_at_checkpoints(tmp_path, monkeypatch):
+    """Children that take no time to start stand for runs."""
+    code = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75));"
+        "open(sys.argv[1], 'w').close(); time.sleep(600)"
+    )
+    jobs = [many.Job(replace(RECIPE, seed=seed), tmp_path / str(seed)) for seed in range(3)]
+
+    def start(job, *_):
+        job.folder.mkdir()
+        return subprocess.Popen([sys.executable, "-c", code, str(job.folder / "begun")])
+
+    def slept(_seconds, sleep=time.sleep):
+        sleep(0.01)
+        if len(list(tmp_path.glob("*/begun"))) == 2 and not sent:
+            sent.append(os.kill(os.getpid(), signal.SIGUSR2))
+
+    sent = []
+    monkeypatch.setattr(many, "_start", start)
+    monkeypatch.setattr(many.time, "sleep", slept)
+    before = signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    try:
+        outcomes = many.run_many(jobs, "", at_once=2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert sorted(outcome.said for outcome in outcomes) == [
+        "not begun, as preempted", "preempted, at a checkpoint", "preempted, at a checkpoint",
+    ]  # fmt: skip
+    assert all(outcome.why == "preempted" and not outcome.failed for outcome in outcomes)
+
+
+def test_a_child_that_does_not_listen_is_ended(monkeypatch):
+    code = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    monkeypatch.setattr(many, "_GRACE", 0.05)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, process_group=0)
+    process.stdout.readline()
+    many._end([process])
+    process.stdout.close()
+    assert process.returncode == -signal.SIGKILL

@@ -1,0 +1,395 @@
+"""Whole runs: what they write, how they stop and go on, and what stops them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from support.nightly import nightly
+from support.places import TEST_FOLDERS
+from support.train_example import LEFT, RECIPE, plain, splits, train
+
+from oversmooth.safety.errors import InputError
+from oversmooth.steering import steering_of
+from oversmooth.steering.saving import read_file
+from oversmooth_papers.engine import checkpoint, failure, loop, parts
+from oversmooth_papers.engine import saved_model as saved
+from oversmooth_papers.engine.loop import WatchSettings
+from oversmooth_papers.tables.provenance import provenance
+from oversmooth_papers.tasks.images import task
+from oversmooth_papers.tasks.images.data.splits import load_splits
+from oversmooth_papers.tasks.registry import load_trained
+
+EVERY_EPOCH = WatchSettings(evaluate=1, monitor=3, save=0)
+
+
+def arrays_of(folder):
+    return read_file(folder / loop.MODEL)[0]
+
+
+def lines(path):
+    """Of a log, without what a clock says."""
+    return [
+        {name: value for name, value in json.loads(line).items() if name not in ("seconds", "images_per_s")}
+        for line in path.read_text().split("\n")[:-1]
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    return train(RECIPE, splits(), device="cpu", folder=folder, watch=EVERY_EPOCH)
+
+
+def test_a_run_leaves_a_log_a_model_and_no_checkpoint(whole):
+    assert whole.finished
+    assert whole.step == whole.steps == 20
+    assert [row["epoch"] for row in whole.epochs] == [1, 2, 3, 4]
+    assert all({"loss", "lr", "accuracy", "images_per_s"} <= row.keys() for row in whole.epochs)
+    assert whole.accuracy == whole.epochs[-1]["accuracy"]
+    assert sorted(path.name for path in whole.folder.iterdir()) == LEFT
+    (machine,) = whole.machines
+    assert machine == {"from_step": 0, "hardware": provenance("cpu")["hardware"], "torch": torch.__version__}
+    looks = [json.loads(line) for line in (whole.folder / "smoothing.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in looks] == [1, 3, 6, 9, 12, 15, 18, 20]  # the last, always
+    assert all(len(row[name]) == 3 for row in looks for name in ("hfc_lfc", "cos", "abs_cos"))
+
+
+def test_it_learns():
+    recipe = plain(epochs=20, lr=3e-3)
+    result = train(recipe, splits(160), device="cpu", watch=WatchSettings(monitor=0))
+    assert result.accuracy > 0.6  # chance is 0.25; 0.83 to 1 over seeds
+    assert result.epochs[-1]["loss"] < result.epochs[0]["loss"]
+
+
+def test_the_caller_keeps_its_random_numbers():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train(plain(epochs=1), splits(), device="cpu")
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("variant", ["plain", "sharpen"])
+def test_a_run_out_of_time_goes_on_bit_for_bit(tmp_path, variant):
+    """It stops after every single step, inside epochs too."""
+    recipe = replace(RECIPE, variant=variant)
+    expected = train(recipe, splits(), device="cpu", folder=tmp_path / "whole", watch=EVERY_EPOCH)
+    pieces = 0
+    while True:
+        result = train(
+            recipe, splits(), device="cpu", folder=tmp_path / "cut", resume=True, minutes=0, watch=EVERY_EPOCH
+        )
+        pieces += 1
+        if result.finished:
+            break
+        assert result.why == "out of time"
+        assert (result.step, result.accuracy) == (pieces, None)
+    assert pieces == 20
+    assert [machine["from_step"] for machine in result.machines] == list(range(20))
+    for name, value in arrays_of(tmp_path / "whole").items():
+        assert torch.equal(value, arrays_of(tmp_path / "cut")[name]), name
+    for name in ("log.jsonl", "smoothing.jsonl"):
+        assert lines(tmp_path / "whole" / name) == lines(tmp_path / "cut" / name)
+    assert result.accuracy == expected.accuracy
+
+
+_RUN = """
+import sys
+sys.path[:0] = {tests!r}
+import torch._dynamo  # what the first step would import, in every child
+from oversmooth_papers.engine.loop import WatchSettings
+from support.train_example import RECIPE, splits, train
+
+def run():
+    watch = WatchSettings(evaluate=1, monitor=3, save=0)
+    train(RECIPE, splits(), device="cpu", folder={folder!r}, resume=True, watch=watch)
+"""
+
+_KILL = """
+import os, signal
+from pathlib import Path
+from oversmooth_papers.engine import checkpoint, step
+folder = Path({folder!r})
+
+def logged():
+    return (folder / "log.jsonl").read_text().count("\\n") if (folder / "log.jsonl").exists() else 0
+
+def killed_at(place, name, epochs, after):
+    # Whatever watched from outside could miss the moment: the process is killed by its own hand.
+    before = getattr(place, name)
+    def killed(*given):
+        if after:
+            before(*given)
+        if logged() >= epochs:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return None if after else before(*given)
+    setattr(place, name, killed)
+
+moments = [
+    ("a half-written checkpoint", (checkpoint, "_write", 1, True)),
+    ("a log that is ahead", (checkpoint, "save", 2, False)),
+    ("a step done since", (step.Step, "run", 3, True)),
+]
+while not (folder / "model.safetensors").exists():
+    said, moment = moments.pop(0) if moments else ("", None)
+    process = os.fork()  # what was imported need not be again
+    if not process:
+        try:
+            if moment:
+                killed_at(*moment)
+            run()
+        finally:
+            os._exit(0)
+    if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL:
+        half = bool(list(folder.glob("checkpoint/.*")))
+        assert half == (said == "a half-written checkpoint"), (half, said)
+        assert list(folder.glob("checkpoint/0*"))
+        print("killed with " + said)
+"""
+
+
+def script(folder, then):
+    return _RUN.format(tests=TEST_FOLDERS, folder=str(folder)) + then.format(folder=str(folder))
+
+
+@nightly
+def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path):
+    """SIGKILL of a real process: while a checkpoint is being written, between log and save, and between saves.
+
+    Beside a run in another fresh process: what a process did before can decide which kernels a CPU uses.
+    """
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    killed.mkdir()
+    whole.mkdir()
+    done = started(script(killed, _KILL))
+    assert done.stdout.splitlines() == [
+        "killed with a half-written checkpoint", "killed with a log that is ahead", "killed with a step done since",
+    ]  # fmt: skip
+    started(script(whole, "\nrun()\n"))
+    assert not list(killed.glob(".*"))
+    for name, value in arrays_of(whole).items():
+        assert torch.equal(value, arrays_of(killed)[name]), name
+    for name in ("log.jsonl", "smoothing.jsonl"):
+        assert lines(whole / name) == lines(killed / name)
+
+
+def started(code):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "preempted"), (signal.SIGUSR2, "preempted")],
+)
+def test_a_signal_leaves_a_checkpoint(tmp_path, whole, monkeypatch, number, why):
+    """Within an epoch: Ctrl-C, SIGTERM, and the warning that batch systems can be told to send."""
+    folder = tmp_path / "run"
+    pressed = []
+
+    def press(progress):
+        if progress.step == 7 and not pressed:
+            pressed.append(progress)
+            for _ in range(1 if number == signal.SIGINT else 3):  # a parent's death may be told several times
+                os.kill(os.getpid(), number)
+
+    watch = replace(EVERY_EPOCH, save=1e9)
+    tell = loop.Run._tell
+    monkeypatch.setattr(loop.Run, "_tell", lambda self, loss=None, **_: tell(self, loss, True))
+
+    def handler(_number, _frame):
+        raise AssertionError("nobody heard")
+
+    before = signal.signal(number, handler)  # where the suite runs in the background of a shell, SIGINT is ignored
+    try:
+        result = train(RECIPE, splits(), device="cpu", folder=folder, watch=watch, progress=press)
+        assert signal.getsignal(number) is handler
+    finally:
+        signal.signal(number, before)
+    assert (result.why, result.step) == (why, 7)
+    result = train(RECIPE, splits(), device="cpu", folder=folder, resume=True, watch=watch)
+    assert result.finished
+    for name, value in arrays_of(whole.folder).items():
+        assert torch.equal(value, arrays_of(folder)[name]), name
+
+
+def test_a_directory_with_a_run_is_not_overwritten(tmp_path, whole):
+    folder = tmp_path / "run"
+    train(RECIPE, splits(), device="cpu", folder=folder, minutes=0)
+    with pytest.raises(InputError, match="not finished; go on with --resume"):
+        train(RECIPE, splits(), device="cpu", folder=folder)
+    with pytest.raises(InputError, match="finished run"):
+        train(RECIPE, splits(), device="cpu", folder=whole.folder)
+    again = train(RECIPE, splits(), device="cpu", folder=whole.folder, resume=True)
+    assert (again.accuracy, again.epochs) == (whole.accuracy, whole.epochs)
+
+
+def test_a_checkpoint_of_another_recipe_is_refused_by_the_field_that_differs(tmp_path, whole):
+    train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
+    with pytest.raises(InputError, match=r"another recipe: weight_decay is 0\.05 there and 0\.1 here"):
+        train(replace(RECIPE, weight_decay=0.1), splits(), device="cpu", folder=tmp_path, resume=True)
+    with pytest.raises(InputError, match="steps per epoch"):
+        train(RECIPE, splits(80), device="cpu", folder=tmp_path, resume=True)
+    with pytest.raises(InputError, match="another recipe: seed is 0 there and 1 here"):
+        train(replace(RECIPE, seed=1), splits(), device="cpu", folder=whole.folder, resume=True)
+
+
+def test_a_checkpoint_of_another_kind_of_device_is_refused(tmp_path):
+    train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
+    found = checkpoint.load(tmp_path, RECIPE)
+    short = {name: found.arrays[name][:16].clone() for name in ("generator.order", "generator.augment")}  # as a GPU's
+    checkpoint.save(tmp_path, RECIPE, {**found.arrays, **short}, found.facts)
+    with pytest.raises(InputError, match="was trained on a GPU, whose random numbers a CPU cannot go on with"):
+        train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True)
+
+
+_FULL = """
+import resource, signal
+from oversmooth.safety.errors import InputError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+try:
+    run()
+except InputError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
+    """A limit on the size of files stands for the disk: the system refuses bytes half-way."""
+    train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
+
+    def there():
+        return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file() and file.suffix != ".jsonl"}
+
+    before = there()
+    code = script(tmp_path, _FULL)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "cannot be written" in done.stdout
+    assert "make room" in done.stdout
+    assert "000001 is untouched" in done.stdout
+    assert there() == before
+    assert not list(tmp_path.rglob(".*"))
+
+
+@pytest.mark.parametrize("layer", ["blocks.1.mlp.fc1.weight", "blocks.0.norm1.bias"])
+def test_a_loss_that_is_not_finite_stops_with_step_and_layer(tmp_path, layer, monkeypatch):
+    body = parts.Step._body
+
+    def sabotaged(self):
+        if self.done == 7:
+            with torch.no_grad():
+                dict(self.model.named_parameters())[layer].view(-1)[0] = torch.nan
+        body(self)
+
+    monkeypatch.setattr(parts.Step, "_body", sabotaged)
+    with pytest.raises(failure.Diverged, match=r"step 8 \(epoch 2\): the loss is nan; " + layer.replace(".", r"\.")):
+        train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=EVERY_EPOCH)
+    monkeypatch.undo()
+    # The epoch before was saved, and is good.
+    assert train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True).finished
+
+
+def test_an_overflow_is_found_in_the_layer_that_makes_it(monkeypatch):
+    """Every weight is finite, but a product is not."""
+    recipe = plain(warmup=0)
+    made = task.model_of
+
+    def huge(recipe):
+        model = made(recipe)
+        with torch.no_grad():
+            model.blocks[1].mlp.fc1.weight.fill_(1e38)
+        return model
+
+    monkeypatch.setattr(task, "model_of", huge)
+    with pytest.raises(failure.Diverged, match=r"step 1 .*blocks\.1\.mlp\.fc1 is the first layer whose output"):
+        train(recipe, splits(), device="cpu")
+
+
+def test_a_batch_that_does_not_fit_says_which_would(monkeypatch):
+    def full(_self):
+        raise torch.OutOfMemoryError("no memory")
+
+    tried = []
+
+    def fits(_recipe, batch, _device):
+        tried.append(batch)
+        if batch > 2:
+            raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(parts.Step, "run", full)
+    monkeypatch.setattr(failure, "_try", fits)
+    with pytest.raises(InputError, match="a batch of 8 does not fit into the memory of cpu; one of 2 would"):
+        train(RECIPE, splits(), device="cpu")
+    assert tried == [4, 2]
+    monkeypatch.undo()
+    assert failure._fits(task.ImagesTask(RECIPE, splits()), 2, torch.device("cpu"))
+
+
+def test_bad_devices_and_folders_are_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        train(RECIPE, splits(), device="cpu", folder=tmp_path / "file")
+    with pytest.raises(InputError, match="no device 'abacus'"):
+        train(RECIPE, splits(), device="abacus")
+    with pytest.raises(InputError, match="a share"):
+        train(replace(RECIPE, share=1e-9), splits(), device="cpu")
+    with pytest.raises(InputError):
+        load_splits(tmp_path)
+
+
+@pytest.mark.parametrize("variant", ["plain", "smooth", "neutreno:strength=0.5"])
+def test_a_saved_model_comes_back(tmp_path, variant):
+    recipe = replace(RECIPE, variant=variant, epochs=1)
+    result = train(recipe, splits(), device="cpu", folder=tmp_path)
+    model, found = load_trained(tmp_path / loop.MODEL)
+    assert found == recipe
+    assert (steering_of(model) is None) == (variant == "plain")
+    x = torch.randn(3, 3, 8, 8)
+    result.model.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), result.model(x), rtol=0.05, atol=0.05)  # bf16 weights
+    assert saved.notes_of(tmp_path / loop.MODEL)["accuracy"] == result.accuracy
+    if variant != "plain":
+        from oversmooth import load_steered
+        from oversmooth_papers.tasks.images.vit import ViT
+
+        again = load_steered(tmp_path / loop.MODEL, ViT(recipe.shape))
+        with torch.no_grad():
+            torch.testing.assert_close(again(x), model(x))
+
+
+def test_tensorboard_is_written_or_asked_for(tmp_path):
+    import importlib.util
+
+    given = dict(device="cpu", folder=tmp_path, watch=replace(EVERY_EPOCH, tensorboard=True))
+    if importlib.util.find_spec("tensorboard") is None:
+        with pytest.raises(InputError, match="pip install tensorboard"):
+            train(RECIPE, splits(), **given)
+        assert not list(tmp_path.iterdir())
+    else:
+        train(RECIPE, splits(), **given)
+        assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+def test_scores_are_told_with_the_epoch_that_they_are_of(tmp_path, monkeypatch):
+    told, tell = [], loop.Run._tell
+    monkeypatch.setattr(loop.Run, "_tell", lambda self, loss=None, **_: tell(self, loss, True))
+    folder = tmp_path / "run"
+    train(RECIPE, splits(), device="cpu", folder=folder, progress=told.append, watch=EVERY_EPOCH)
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert told[-1].epoch == RECIPE.total_epochs == rows[-1]["epoch"]
+    steps = told[-1].steps // RECIPE.total_epochs
+    ends = [one for one in told if one.step and one.step % steps == 0]
+    assert {one.epoch for one in ends} == {row["epoch"] for row in rows}
+    for row in rows:
+        (*_, last) = [one for one in ends if one.step == steps * row["epoch"]]
+        assert (last.epoch, last.scores) == (row["epoch"], RECIPE.describe(row))

@@ -1,0 +1,260 @@
+"""Strengths that rise while a model trains: which acts when, whatever stops the run, and beside a loop by hand."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import language_example, segmentation_example
+from support.commands import run
+from support.train_example import RECIPE, blobs, plain, splits, step_of, train
+
+from oversmooth.safety.errors import InputError
+from oversmooth.steering import NeuTRENO, ramp, steer, steering_of
+from oversmooth.steering.saving import read_file
+from oversmooth_papers import compiling
+from oversmooth_papers.engine import failure
+from oversmooth_papers.engine.loop import MODEL, Reuse, WatchSettings
+from oversmooth_papers.tasks.glue import recipe as glue
+from oversmooth_papers.tasks.imagenet import recipe as imagenet
+from oversmooth_papers.tasks.images import recipe as images
+from oversmooth_papers.tasks.images.build import augment_of, load_vit, model_of
+from oversmooth_papers.tasks.images.task import ImagesTask
+from oversmooth_papers.tasks.language import recipe as language
+from oversmooth_papers.tasks.segmentation import recipe as segmentation
+from oversmooth_papers.tasks.segmentation.build import model_of as segmenter_of
+
+CPU = torch.device("cpu")
+NEUTRENO = replace(RECIPE, variant="neutreno:strength=0.6")
+RISING = replace(NEUTRENO, ramp=0.5)
+"""20 steps, of which 10 rise."""
+WATCH = WatchSettings(evaluate=1, monitor=3, save=0)
+
+
+def acting(model):
+    """Read from the model itself, every part's."""
+    return [float(value) for name, value in model.named_buffers() if name.endswith(".strength")]
+
+
+def weights(result):
+    return {name: value.clone() for name, value in result.model.state_dict().items()}
+
+
+def same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), name
+
+
+STEPS = {
+    "images": lambda **c: step_of(r := replace(NEUTRENO, **c), model_of(r), blobs(40, 0), CPU),
+    "language": lambda **c: language_example.step_of(replace(language_example.RECIPE, **c)),
+    "segmentation": lambda **c: segmentation_example.step_of(
+        r := replace(segmentation_example.RECIPE, **c), segmenter_of(r), segmentation_example.splits(), CPU
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("task", "share"), [("images", 0.5), ("images", 1.0), ("language", 0.3), ("segmentation", 0.7)]
+)
+def test_the_strength_of_every_step_is_on_a_line(task, share):
+    step = STEPS[task](variant="neutreno:strength=0.6", ramp=share)
+    over = round(share * step.total)
+    parts = 3 if task == "segmentation" else 1  # of 3 and 2 blocks there, of 2 else; the first of each has V⁰ itself
+    for done in range(step.total + 1):
+        assert acting(step.model) == [0.6 * min(1.0, done / over)] * parts, done
+        if done < step.total:
+            if done % step.steps == 0:
+                step.begin_epoch()
+            step.run()
+    assert acting(step.model) == [0.6] * parts
+
+
+def test_each_fixed_strength_has_its_own_end_and_what_is_learned_is_left_alone():
+    step = STEPS["images"](variant="centred:strength=0.8 + valueresidual:strength=0.2 + featscale:low=0.1", ramp=0.5)
+    step.begin_epoch()
+    step.run()
+    assert sorted(acting(step.model)) == [0.2 * (1 / 10), 0.8 * (1 / 10), 0.8 * (1 / 10)]
+    beside = STEPS["images"](variant="neutreno:strength=0.6 + featscale:low=0.1", ramp=0.5)
+    assert acting(beside.model) == [0.0]
+    learned = [p for name, p in beside.model.named_parameters() if name.endswith(".s")]
+    assert learned
+    assert all(torch.equal(p, torch.full_like(p, 0.1)) for p in learned)
+
+
+def test_a_ramp_shorter_than_a_step_is_one_step():
+    step = STEPS["images"](ramp=1e-9)
+    assert acting(step.model) == [0.0]
+    step.begin_epoch()
+    step.run()
+    assert acting(step.model) == [0.6]
+
+
+def by_hand(recipe, images, over):
+    """Plain torch for one epoch; over: steps of a ramp of `steering.ramp`, or None for 0.6 from the start."""
+    model = steer(model_of(replace(recipe, variant="plain", ramp=0.0)), NeuTRENO(0.0 if over else 0.6))
+    rising = ramp(model, to=0.6, steps=over) if over else None
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=recipe.weight_decay)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(2 * recipe.seed))
+    augment, generator = augment_of(recipe), torch.Generator().manual_seed(2 * recipe.seed + 1)
+    steps = len(images) // recipe.batch
+    for step in range(steps):
+        rows = order[step * recipe.batch : (step + 1) * recipe.batch]
+        x, targets = augment(images.images[rows], images.labels[rows], generator)
+        optimiser.zero_grad()
+        F.cross_entropy(model(x), targets).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        optimiser.param_groups[0]["lr"] = float(recipe.learning_rates(steps)[step])
+        optimiser.step()
+        if rising is not None:
+            rising.step()
+    return model
+
+
+@pytest.mark.parametrize(("share", "over"), [(0.0, None), (0.7, 7), (0.3, 3)])
+def test_a_run_is_a_loop_with_a_ramp_written_by_hand(share, over):
+    """Bit for bit; without a ramp it is the fixed strength, as it always was."""
+    recipe = plain(variant="neutreno:strength=0.6", ramp=share, epochs=1, warmup=0, seed=3)
+    result = train(recipe, splits(80), device="cpu")
+    same(result.model.state_dict(), by_hand(recipe, blobs(80, 0), over).state_dict())
+
+
+def test_a_run_that_stops_after_every_step_goes_on_bit_for_bit(tmp_path):
+    whole = train(RISING, splits(), device="cpu", folder=tmp_path / "whole", watch=WATCH)
+    pieces = 0
+    while not (tmp_path / "cut" / MODEL).exists():
+        result = train(RISING, splits(), device="cpu", folder=tmp_path / "cut", resume=True, minutes=0, watch=WATCH)
+        pieces += 1
+    assert pieces == 20
+    same(read_file(tmp_path / "whole" / MODEL)[0], read_file(tmp_path / "cut" / MODEL)[0])
+    assert whole.smoothing == result.smoothing
+    assert [(row["loss"], row["accuracy"]) for row in whole.epochs] == [
+        (row["loss"], row["accuracy"]) for row in result.epochs
+    ]
+    train(RISING, splits(), device="cpu", folder=tmp_path / "other", minutes=0)
+    with pytest.raises(InputError, match=r"ramp is 0\.5 there and 0\.25 here"):
+        train(replace(RISING, ramp=0.25), splits(), device="cpu", folder=tmp_path / "other", resume=True)
+
+
+def test_tests_within_a_run_the_log_and_the_file_say_the_strength_that_acts(tmp_path, monkeypatch):
+    tested = []
+    evaluation = ImagesTask.evaluation
+
+    def watched(self, model, *given, **more):
+        one = evaluation(self, model, *given, **more)
+        scores = one.scores
+        one.scores = lambda **kind: tested.append(acting(model)) or scores(**kind)
+        return one
+
+    monkeypatch.setattr(ImagesTask, "evaluation", watched)
+    result = train(RISING, splits(), device="cpu", folder=tmp_path / "run", watch=WATCH)
+    assert tested == [[0.3], [0.6], [0.6], [0.6]]
+    assert [row["strength_share"] for row in result.epochs] == [0.5, 1.0, 1.0, 1.0]
+    model, own = load_vit(tmp_path / "run" / MODEL)
+    assert (steering_of(model).methods, own.ramp) == ([NeuTRENO(0.6)], 0.5)
+    assert not any("strength_share" in row for row in train(NEUTRENO, splits(), device="cpu").epochs)
+
+
+def test_other_strengths_and_seeds_take_a_step_over(tmp_path):
+    """After a run that stopped on its way up too."""
+    data, reuse = splits(), Reuse()
+    cut = replace(RISING, variant="neutreno:strength=0.9")
+    train(cut, data, device="cpu", folder=tmp_path / "cut", minutes=0, reuse=reuse)
+    for seed, strength in ((0, 0.9), (1, 0.2), (2, 1.5)):
+        recipe = replace(RISING, variant=f"neutreno:strength={strength}", seed=seed)
+        same(weights(train(recipe, data, device="cpu", reuse=reuse)), weights(train(recipe, data, device="cpu")))
+    assert reuse.reused == 3
+    for other in (replace(RISING, ramp=0.25), NEUTRENO, RECIPE, RISING):
+        train(other, data, device="cpu", reuse=reuse)
+    assert reuse.reused == 3
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about gradients it looks for itself
+def test_compiled_code_follows_without_compiling_again(monkeypatch):
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(compiling, "compiled", lambda run: torch.compile(run, backend="eager", dynamic=False))
+    both = [step_of(RISING, model_of(RISING), blobs(40, 0), CPU, compiled=compiled) for compiled in (False, True)]
+    for step in both:
+        step.begin_epoch()
+        step.run()
+    before = counters["stats"]["unique_graphs"]
+    assert before > 0
+    for _ in range(1, both[0].steps):
+        for step in both:
+            step.run()
+    assert counters["stats"]["unique_graphs"] == before
+    assert acting(both[1].model) == [0.3]
+    eager, compiled = (step.model.state_dict() for step in both)
+    torch.testing.assert_close(compiled, eager, rtol=0, atol=1e-5)
+
+
+def test_a_failed_step_is_looked_at_with_the_strength_that_it_met():
+    step = STEPS["images"](ramp=1.0)
+    step.begin_epoch()
+    mark = (0, step.generator.get_state())
+    for done in range(3):
+        if done == 2:
+            with torch.no_grad():
+                step.model.head.bias[0] = torch.nan
+        step.run()
+    assert acting(step.model) == [0.6 * (3 / 20)]
+    said = failure.not_finite(step, mark, "the beginning")
+    assert "step 3 " in str(said)
+    assert acting(step.model) == [0.6 * (2 / 20)]
+
+
+KEYS = {
+    "884b48d23fc0": glue.Recipe(),
+    "053e5975ab1b": imagenet.PAPER,
+    "44136fa355b3": images.PAPER,
+    "5e63af44486c": images.QUICK,
+    "acac6e576845": language.WIKITEXT2,
+    "b5bc23bf5594": segmentation.QUICK,
+}
+"""Of the recipes as they were before there was a ramp."""
+
+
+def test_a_ramp_of_0_renames_no_cell():
+    for key, recipe in KEYS.items():
+        assert recipe.key == replace(recipe, ramp=0.0).key == key
+        steered = replace(recipe, variant="neutreno:strength=0.6")
+        rising = replace(steered, ramp=0.5)
+        assert rising.key not in (key, steered.key)
+        assert "ramp 0.5" in rising.label
+        assert type(rising).from_json(rising.to_json()) == rising
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("recipe", [glue.Recipe, imagenet.Recipe, images.Recipe, language.Recipe, segmentation.Recipe])
+def test_a_share_that_is_none_is_refused(recipe, value):
+    with pytest.raises(InputError, match=rf"^ramp is {value:g}; give a share of the steps, from 0 to 1$"):
+        recipe(variant="neutreno:strength=0.6", ramp=value)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    ["plain", "smooth", "sharpen", "featscale", "layernormscaling", "neutreno:strength=0", "neutreno:learned"],
+)
+def test_a_variant_without_a_strength_to_raise_is_refused(variant):
+    with pytest.raises(
+        InputError, match=rf"ramp is 0\.3 and the variant '{variant}' has no strength to raise"
+    ) as error:
+        replace(RECIPE, variant=variant, ramp=0.3)
+    assert "give one that has, such as 'neutreno:strength=0.6', or leave the ramp out" in str(error.value)
+
+
+def test_as_an_option(monkeypatch, capsys, tmp_path):
+    for task in ("images", "language", "segmentation", "imagenet"):
+        given = ("train", "--task", task, "--quick", "--device", "cpu", "-o", tmp_path / "run")
+        assert run(monkeypatch, *given, "--ramp", 0.3) == 2
+        assert "ramp is 0.3 and the variant 'plain'" in re.sub(r"\s+", " ", capsys.readouterr().err)
+        assert run(monkeypatch, *given, "--variant", "neutreno:strength=0.6", "--ramp", 1.5) == 2
+        assert "ramp is 1.5; give a share of the steps" in re.sub(r"\s+", " ", capsys.readouterr().err)
+        assert not (tmp_path / "run").exists()
+    short = ("--epochs", 1, "--batch", 64, "--depth", 2, "--variant", "neutreno:strength=0.4", "--ramp", 0.3)
+    given = ("train", "--task", "language", "--quick", *short, "-o", tmp_path / "run", "--device", "cpu")
+    assert run(monkeypatch, *given) == 0
+    assert "neutreno:strength=0.4 (ramp 0.3)" in re.sub(r"\s+", " ", capsys.readouterr().out)

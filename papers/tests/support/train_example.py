@@ -1,0 +1,49 @@
+"""Small data and a small recipe for the tests of training: what a thread trains in a second."""
+
+from dataclasses import replace
+
+import torch
+
+from oversmooth_papers.engine import loop
+from oversmooth_papers.engine.step import Step
+from oversmooth_papers.tasks.images.data import Images
+from oversmooth_papers.tasks.images.data.splits import Splits
+from oversmooth_papers.tasks.images.recipe import Recipe
+from oversmooth_papers.tasks.images.settings import RandAugment, Shape
+from oversmooth_papers.tasks.images.task import ImagesTask
+
+SHAPE = Shape(image=8, patch=4, classes=4, width=16, depth=2, heads=2)
+RECIPE = Recipe(data="blobs", shape=SHAPE, epochs=3, warmup=1, lr=3e-3, batch=8, padding=1, rand_augment=RandAugment())
+LEFT = ["log.jsonl", "machines.jsonl", "model.safetensors", "smoothing.jsonl"]
+"""What a finished run leaves in its folder."""
+
+
+def blobs(count: int, seed: int) -> Images:
+    """Noisy images whose class is the brightest quarter."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(4, (count,), generator=generator)
+    images = torch.randint(90, (count, 3, 8, 8), generator=generator)
+    for image, label in zip(images, labels.tolist(), strict=True):
+        top, left = 4 * (label // 2), 4 * (label % 2)
+        image[:, top : top + 4, left : left + 4] += 120
+    return Images(images.to(torch.uint8), labels, list("abcd"), "blobs")
+
+
+def splits(count: int = 40) -> Splits:
+    return Splits(blobs(count, 0), blobs(24, 1))
+
+
+def train(recipe, data, **settings):
+    """`loop.train` on images."""
+    return loop.train(ImagesTask(recipe, data), **settings)
+
+
+def step_of(recipe, model, images, device, ranks=None, **settings):
+    """The engine's step on these images."""
+    return Step(ImagesTask(recipe, Splits(images, images)), model, device, ranks, **settings)
+
+
+def plain(**changes: object) -> Recipe:
+    """Without augmentation, which needs care to be repeated by hand."""
+    quiet = dict(rand_augment=None, mixup=0.0, cutmix=0.0, flip=0.0, padding=0, smoothing=0.1)
+    return replace(RECIPE, **{**quiet, **changes})  # type: ignore[arg-type]

@@ -1,0 +1,131 @@
+"""The mean cosine of tokens per layer: against the hidden states of the model itself, and as table and figure."""
+
+import itertools
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from support.commands import run
+from support.places import ROOT
+from support.tuning_example import classifier
+
+from oversmooth.diagnosis.diagnose import diagnose
+from oversmooth.models import load
+from oversmooth_papers.engine.saved_model import save_model
+from oversmooth_papers.tables.neutreno import cosine
+
+
+def by_hand(model, batches):
+    """Mean cosine per layer, pair by pair."""
+    means = []
+    with torch.no_grad():
+        states = [model(**batch.inputs, output_hidden_states=True).hidden_states for batch in batches]
+    for layer in zip(*states, strict=True):
+        inputs = []
+        for tokens in (one for batch in layer for one in batch):
+            pairs = itertools.combinations(tokens.double(), 2)
+            inputs.append(torch.stack([a @ b / a.norm() / b.norm() for a, b in pairs]).mean())
+        means.append(float(torch.stack(inputs).mean()))
+    return means
+
+
+def test_the_table_has_the_cosines_of_the_hidden_states(vit):
+    loaded = load(str(vit))
+    inputs = loaded.inputs(count=3, batch=2).kept()
+    head, rows = cosine.rows([diagnose(loaded, inputs, spectra=False)])
+    assert head == ["after block", "tiny-vit"]
+    theirs = by_hand(loaded.model, inputs)
+    assert len(rows) == len(theirs) == 3
+    for (_, ours), value in zip(rows, theirs, strict=True):
+        assert float(ours.replace("−", "-")) == pytest.approx(value, abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("names", "short", "common"),
+    [
+        (["A with x, 10 %, seed 0", "A, 10 %, seed 0"], ["A with x", "A"], "10 %, seed 0"),
+        (["A, 10 %, seed 0", "A, 10 %, seed 1"], ["A, 10 %, seed 0", "A, 10 %, seed 1"], ""),
+        (["A, s", "s"], ["A, s", "s"], ""),
+        (["A, s", "A, s"], ["A", "A"], "s"),
+        (["A, s"], ["A, s"], ""),
+    ],
+)
+def test_names_leave_out_how_all_of_them_end(vit, names, short, common):
+    loaded = load(str(vit))
+    one = diagnose(loaded, loaded.inputs(count=1).kept(), spectra=False)
+    given = [replace(one, model={**one.model, "name": name}) for name in names]
+    renamed, end = cosine.shortened(given)
+    assert ([diagnosis.name for diagnosis in renamed], end) == (short, common)
+    assert [diagnosis.name for diagnosis in given] == names
+    assert (f"All models: {common}." in cosine.notes(renamed, end)[0]) == bool(common)
+
+
+def test_models_of_other_depths_and_kinds_stand_side_by_side(vit, tmp_path, monkeypatch, capsys):
+    model, recipe = classifier()
+    save_model(model, recipe, tmp_path / "model.safetensors")
+    files = [tmp_path / name for name in ("c.md", "c.svg", "c.png", "c.pdf")]
+    outputs = [word for file in files for word in ("-o", file)]
+    given = ("reproduce", "neutreno", "cosine", vit, tmp_path / "model.safetensors", vit, "--inputs", 2, *outputs)
+    assert run(monkeypatch, *given) == 0
+    assert "after block" in capsys.readouterr().out
+    lines = files[0].read_text().splitlines()
+    names = [name.strip() for name in lines[0].strip("|").split("|")]
+    assert names[0] == "after block"
+    assert len(set(names)) == 4  # the same model twice is told apart
+    assert len([line for line in lines if re.match(r"\| \d", line)]) == 3
+    drawing = files[1].read_text()
+    assert "mean cos" in drawing
+    assert all(name in drawing for name in names[1:])
+    assert files[2].read_bytes().startswith(b"\x89PNG")
+    assert files[3].read_bytes().startswith(b"%PDF")
+
+
+def test_a_shallower_model_has_dashes():
+    class Shown:
+        def __init__(self, name, curve):
+            self.name, self.values = name, curve
+
+        def curve(self, _name):
+            return self.values
+
+    _, rows = cosine.rows([Shown("a", [0.5, 0.25]), Shown("b", [0.125])])
+    assert rows == [["0", "0.500", "0.125"], ["1", "0.250", "–"]]
+
+
+def test_cells_have_the_curve_of_their_last_look(vit, monkeypatch, capsys, tmp_path):
+    folder = ROOT / "results" / "neutreno" / "segmentation"
+    paths = sorted(folder.glob("*.json"))
+    written = tmp_path / "c.md"
+    assert run(monkeypatch, "reproduce", "neutreno", "cosine", *paths, "-o", written) == 0
+    assert "All models: camvid, seed 0." in re.sub(r"\s+", " ", capsys.readouterr().out)
+    lines = [[word.strip() for word in line.strip("|").split("|")] for line in written.read_text().splitlines()]
+    curves = [json.loads(path.read_text())["smoothing"][-1]["cos"] for path in paths]
+    for depth, values in enumerate(zip(*curves, strict=True)):
+        assert lines[2 + depth] == [str(depth), *(f"{value:.3f}" for value in values)]
+    shown = ROOT / "results" / "neutreno" / "cosine" / "segmentation-camvid.md"
+    assert written.read_text() == shown.read_text()
+    assert run(monkeypatch, "reproduce", "neutreno", "cosine", paths[0], vit) == 2
+    assert "is no cell and others are" in re.sub(r"\s+", " ", capsys.readouterr().err)
+    assert run(monkeypatch, "reproduce", "neutreno", "cosine", paths[0], "-o", tmp_path / "c.png") == 2
+    assert ".md" in capsys.readouterr().err
+    blind = tmp_path / paths[0].name
+    blind.write_text(json.dumps({**json.loads(paths[0].read_text()), "smoothing": []}))
+    assert run(monkeypatch, "reproduce", "neutreno", "cosine", blind) == 2
+    assert "has no cosines" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("nowhere",), "nowhere"),
+        (("VIT", "-o", "x.txt"), "choose one of .md"),
+        (("VIT", "-o", "x.md", "-o", "x.md"), "named twice"),
+    ],
+)
+def test_bad_options_are_one_sentence(vit, tmp_path, monkeypatch, capsys, options, sentence):
+    monkeypatch.chdir(tmp_path)
+    given = [vit if word == "VIT" else word for word in options]
+    assert run(monkeypatch, "reproduce", "neutreno", "cosine", *given) == 2
+    assert sentence in re.sub(r"\s+", " ", capsys.readouterr().err)

@@ -1,0 +1,407 @@
+"""Models for others: one archive with checksums, a figure tested again, what cells record, what missing ones cost."""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import zipfile
+from dataclasses import replace
+
+import pytest
+import torch
+from support import segmentation_example
+from support.commands import run
+from support.places import ROOT
+from support.train_example import RECIPE, splits
+
+from oversmooth.safety.errors import InputError
+from oversmooth_papers.engine import training_run
+from oversmooth_papers.engine.recipe import read_recipe
+from oversmooth_papers.tables import cells, costs, filling, model_archive, provenance, status, variants, verify
+from oversmooth_papers.tables.filling import Running, fill
+from oversmooth_papers.tables.table_registry import all_tables
+from oversmooth_papers.tasks.images.evaluate import Evaluator
+from oversmooth_papers.tasks.images.recipe import PAPER
+from oversmooth_papers.tasks.registry import load_trained
+
+SHORT = replace(RECIPE, epochs=1, warmup=0)
+SHARP = replace(SHORT, variant="sharpen")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A results directory with two cells and their models."""
+    results = tmp_path_factory.mktemp("results")
+    running = Running(device="cpu", command="oversmooth reproduce table2")
+    assert fill([SHORT, SHARP], splits(), results, "table2", running)
+    return results
+
+
+def test_a_cell_keeps_what_steering_learned(kept, tmp_path):
+    words = "neutreno:strength=0,learned,per=head + featscale"
+    recipe = replace(
+        segmentation_example.RECIPE, variant=words, epochs=1, shape=replace(segmentation_example.SHAPE, width=80)
+    )
+    assert fill([recipe], segmentation_example.splits(), tmp_path, "segmentation", Running(device="cpu"))
+    learned = cells.read(cells.cell_path(tmp_path, "segmentation", recipe))["strengths"]
+    model, _ = load_trained(cells.model_path(tmp_path, recipe))
+    for stack, first in (("encoder", 1), ("decoder", 1)):
+        name = f"{stack}.blocks.{first}.attn.oversmooth.neutreno.strength"
+        assert learned[name] == model.get_parameter(name).tolist()
+        assert len(learned[name]) == 2
+        assert any(learned[name])
+        scale = model.get_parameter(f"{stack}.blocks.0.attn.oversmooth.featscale.t").detach()  # one per channel
+        ends = learned[f"{stack}.blocks.0.attn.oversmooth.featscale.t"]
+        assert ends["least"] == float(scale.min()) < ends["mean"] < ends["greatest"] == float(scale.max())
+    assert "strengths" not in cells.read(cells.cell_path(kept, "table2", SHORT))
+
+
+# Archives
+
+
+def test_an_archive_there_and_back(kept, tmp_path):
+    titles = model_archive.pack(kept, tmp_path / "models.zip")
+    assert sorted(titles) == sorted([SHORT.title, SHARP.title])
+    assert sorted(model_archive.unpack(tmp_path / "models.zip", tmp_path / "new")) == sorted(titles)
+    for recipe in (SHORT, SHARP):
+        one, other = (cells.model_path(where, recipe).read_bytes() for where in (kept, tmp_path / "new"))
+        assert one == other
+    assert model_archive.unpack(tmp_path / "models.zip", tmp_path / "new") == []  # they are there
+    cells.model_path(tmp_path / "new", SHORT).write_bytes(b"mine")
+    with pytest.raises(InputError, match="is there already and differs"):
+        model_archive.unpack(tmp_path / "models.zip", tmp_path / "new")
+
+
+def evil(path, files, sums=None, kind=zipfile.ZIP_STORED):
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} if sums is None else sums
+    with zipfile.ZipFile(path, "w", kind) as archive:
+        archive.writestr(model_archive.MANIFEST, json.dumps(sums))
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize("when", [0, 2**33])
+def test_models_of_any_day_are_packed(kept, tmp_path, when):
+    shutil.copytree(kept / "models", tmp_path / "models")
+    for model in (tmp_path / "models").iterdir():
+        os.utime(model, (when, when))
+    model_archive.pack(tmp_path, tmp_path / "old.zip")
+    model_archive.pack(kept, tmp_path / "now.zip")
+    assert (tmp_path / "old.zip").read_bytes() == (tmp_path / "now.zip").read_bytes()
+
+
+def test_archives_that_are_refused_leave_nothing(kept, tmp_path):
+    good = cells.model_path(kept, SHORT)
+    name, data = good.name, good.read_bytes()
+    other = cells.model_path(kept, SHARP).name
+    cases = [
+        (evil(tmp_path / "a.zip", {"../" + name: data}), "no name of a model"),
+        (evil(tmp_path / "b.zip", {"/tmp/" + name: data}), "no name of a model"),
+        (evil(tmp_path / "c.zip", {name: data}, {name: "0" * 64}), "does not have its checksum"),
+        (evil(tmp_path / "d.zip", {other: data}), "not the model it is named by"),
+        (evil(tmp_path / "e.zip", {name: data}, kind=zipfile.ZIP_DEFLATED), "is compressed"),
+        (evil(tmp_path / "f.zip", {name: data, "more.txt": b"x"}, {name: ""}), "not both in it"),
+        (evil(tmp_path / "g.zip", {name: b"no model"}), "not the model it is named by"),
+        (evil(tmp_path / "h.zip", {}, []), "names no checksums"),
+    ]
+    (tmp_path / "i.zip").write_bytes(b"PK\3\4 and no more")
+    cut = tmp_path / "j.zip"
+    model_archive.pack(kept, cut)
+    cut.write_bytes(cut.read_bytes()[:-2000])
+    packed = evil(tmp_path / "l.zip", {}, dict.fromkeys(map(str, range(99)), "0" * 64), kind=zipfile.ZIP_DEFLATED)
+    damaged = bytearray(packed.read_bytes())
+    damaged[60:90] = bytes(30)
+    packed.write_bytes(damaged)
+    cases.append((packed, "cannot be read"))
+    for path, words in [*cases, (tmp_path / "i.zip", "cannot be read"), (cut, "cannot be read")]:
+        with pytest.raises(InputError, match=words):
+            model_archive.unpack(path, tmp_path / "out")
+        assert not [left for left in tmp_path.rglob("*") if left.suffix == ".safetensors"], path
+    with pytest.raises(InputError, match="has no models"):
+        model_archive.pack(tmp_path, tmp_path / "k.zip")
+
+
+# A figure again
+
+
+def test_a_cell_is_verified_and_a_wrong_one_is_not(kept, monkeypatch, capsys):
+    _, cell = verify.find_cell(SHARP.key, kept)
+    file = verify.model_of(cell, kept)
+    model, recipe = load_trained(file)
+    test = splits().test
+    again = Evaluator(recipe, model, torch.device("cpu")).accuracy(test.images, test.labels)
+    checked = verify.verify(cell, file, splits(), device="cpu")
+    assert [(f.score, f.recorded, f.again) for f in checked.figures] == [
+        ("accuracy", again, again),
+        ("accuracy before rounding", cell["accuracy"], again),
+    ]
+    assert checked.agrees
+    assert any("data are those" in note for note in checked.notes)
+    assert any("is the file" in note for note in checked.notes)
+    wrong = {**cell, "rounded": {"accuracy": again - 0.2}}
+    assert not verify.verify(wrong, file, splits(), device="cpu").agrees
+    boasts = {**cell, "accuracy": min(1.0, again + 0.3)}  # what tables show, where the rounded file has its own figure
+    assert not verify.verify(boasts, file, splits(), device="cpu").agrees
+    early = {name: value for name, value in cell.items() if name not in ("rounded", "data_sha256", "checkpoint_sha256")}
+    notes = verify.verify(early, file, splits(), device="cpu").notes
+    assert any("before they were rounded" in note for note in notes)
+    assert sum("records no hash" in note for note in notes) == 2
+    other = verify.verify(cell, file, splits(32), device="cpu")
+    assert any("not those of the cell" in note for note in other.notes)
+    few = verify.verify(cell, file, splits(), device="cpu", images=12)
+    tolerance = 0.003 + 3 * math.sqrt(max(again * (1 - again), 1e-4) * 0.5 / 12)
+    assert few.figures[0].allowed == pytest.approx(tolerance)
+    monkeypatch.setattr("oversmooth_papers.cli.kept_models.load", lambda *_: splits())
+    assert run(monkeypatch, "reproduce", "verify", SHARP.key, "--results", kept, "--device", "cpu") == 0
+    assert "agrees" in capsys.readouterr().out
+    spoilt = kept / "table2" / f"{SHORT.key}.json"
+    before = spoilt.read_text()
+    spoilt.write_text(json.dumps({**json.loads(before), "rounded": {"accuracy": 5.0}}))
+    assert run(monkeypatch, "reproduce", "verify", spoilt, "--results", kept, "--device", "cpu") == 1
+    assert "DIFFERS" in capsys.readouterr().out
+    spoilt.write_text(before)
+
+
+def test_a_segmenter_is_verified_by_its_validation_whatever_its_cell_calls_it(tmp_path):
+    recipe, data = replace(segmentation_example.RECIPE, epochs=1), segmentation_example.splits()
+    assert fill([recipe], data, tmp_path, "segmentation", Running(device="cpu"))
+    cell = cells.read(cells.cell_path(tmp_path, "segmentation", recipe))
+    assert cell["rounded"].keys() == {"miou_val", "pixel_accuracy_val"}
+    before = {**cell, "rounded": {name.removesuffix("_val"): value for name, value in cell["rounded"].items()}}
+    file = verify.model_of(cell, tmp_path)
+    for one in (cell, before):
+        checked = verify.verify(one, file, data, device="cpu")
+        exact = {f"{name} before rounding": cell[name] for name in cell["rounded"]}
+        assert {f.score: f.recorded for f in checked.figures} == {**cell["rounded"], **exact}
+        assert checked.agrees
+
+
+def test_what_cannot_be_verified_says_why(kept, tmp_path):
+    with pytest.raises(InputError, match="there is no cell 'abc'"):
+        verify.find_cell("abc", kept)
+    with pytest.raises(InputError, match=r"safetensors is no cell, which a \.json holds; give the twelve digits"):
+        verify.find_cell(str(cells.model_path(kept, SHORT)), kept)
+    _, cell = verify.find_cell(SHORT.key, kept)
+    with pytest.raises(InputError, match=r"is not there; take it .* or run oversmooth reproduce .* --results again"):
+        verify.model_of(cell, tmp_path)
+    of_glue = cells.read(next((ROOT / "results/text/glue").glob("*.json")))
+    with pytest.raises(InputError, match=r"text/glue keeps none; run oversmooth reproduce text glue --cells \S+:"):
+        verify.model_of(of_glue, ROOT / "results")
+    with pytest.raises(InputError, match="nowhere is no file; name that of the model of"):
+        verify.model_of(cell, kept, tmp_path / "nowhere")
+    with pytest.raises(InputError, match="not the model of this cell: variant"):
+        verify.model_of(cell, kept, cells.model_path(kept, SHARP))
+    with pytest.raises(InputError, match="its hash differs"):
+        verify.model_of({**cell, "checkpoint_sha256": "0"}, kept)
+
+
+def test_commands_without_models_stop(monkeypatch, capsys, tmp_path):
+    for words in (("table1", "--trained"), ("fig2", "--trained"), ("fig3", "--trained"), ("fig5", "--trained")):
+        assert run(monkeypatch, "reproduce", *words, "--results", tmp_path) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "there is no model ViT-Ti" in said
+        assert "models --from FILE" in said
+    assert run(monkeypatch, "reproduce", "models") == 2
+
+
+# What a cell records
+
+
+def test_a_cell_that_was_interrupted_says_what_it_ran_on(kept, tmp_path):
+    assert not fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", minutes=0))
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
+    machines = cells.read(cells.cell_path(tmp_path, "table2", SHORT))["machines"]
+    assert [machine["from_step"] for machine in machines] == [0, 1]
+    (machine,) = cells.read(cells.cell_path(kept, "table2", SHORT))["machines"]
+    assert machine["from_step"] == 0
+
+
+@pytest.mark.parametrize("moved", [-0.2, 0.0, 0.2])
+def test_a_file_that_tests_unlike_its_run_is_told_of(tmp_path, monkeypatch, moved):
+    """24 test images: two of them may fall on the other side."""
+    keep = filling._keep_model
+
+    def moved_away(*given):
+        kept = keep(*given)
+        return {**kept, "rounded": {"accuracy": kept["rounded"]["accuracy"] + moved}}
+
+    monkeypatch.setattr(filling, "_keep_model", moved_away)
+    told = []
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", on_message=told.append))
+    assert any("more than rounding explains" in line for line in told) == (moved != 0)
+    cell = cells.read(cells.cell_path(tmp_path, "table2", SHORT))
+    assert ("by its kept file's accuracy" in cell.get("remark", "")) == (moved != 0)
+
+
+def test_a_score_that_is_not_finite_makes_no_cell_and_loses_no_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(filling, "_keep_model", lambda *_: {"rounded": {"accuracy": math.nan}})
+    with pytest.raises(InputError, match="accuracy is nan after training"):
+        fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
+    assert not cells.cell_path(tmp_path, "table2", SHORT).exists()
+    monkeypatch.undo()
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", minutes=0))  # nothing is left to train
+
+
+def test_a_cell_says_what_its_run_ran_on_wherever_it_was_kept(tmp_path, monkeypatch):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(training_run, "hardware_name", lambda _device: "a GPU")
+        elsewhere.setattr(filling, "_keep", lambda *_: None)
+        assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu"))
+    (machine,) = cells.read(cells.cell_path(tmp_path, "table2", SHORT))["machines"]
+    assert machine["hardware"] == "a GPU"
+
+
+def test_cells_record_where_they_come_from(kept):
+    cell = cells.read(cells.cell_path(kept, "table2", SHARP))
+    assert cell["command"] == "oversmooth reproduce table2"
+    assert cell["minutes"] == round(cell["seconds"] / 60, 2)
+    data = splits()
+    digest = hashlib.sha256()
+    for images in (data.train, data.test):  # the bytes as numpy has them
+        for array in (images.images.numpy(), images.labels.numpy()):
+            kind = {"uint8": "torch.uint8", "int64": "torch.int64"}[str(array.dtype)]
+            digest.update(f"{kind} {array.shape} ".encode() + array.tobytes())
+    assert cell["data_sha256"] == digest.hexdigest()
+
+
+def test_the_commit_is_that_of_the_code(monkeypatch, tmp_path):
+    monkeypatch.delenv(provenance.COMMIT, raising=False)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    assert provenance.commit_of(tmp_path) == ""
+    subprocess.run([*git, "init", "-q"], check=True)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "code.py").write_text("1")
+    (tmp_path / "guest").mkdir()
+    (tmp_path / "guest" / "code.py").write_text("1")
+    subprocess.run([*git, "add", "own"], check=True)
+    subprocess.run([*git, "commit", "-qm", "x"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    assert provenance.commit_of(tmp_path / "own") == head
+    assert provenance.commit_of(tmp_path / "guest") == ""  # installed into another's repository
+    (tmp_path / "own" / "code.py").write_text("2")
+    assert provenance.commit_of(tmp_path / "own") == head + "+"
+    monkeypatch.setenv(provenance.COMMIT, "abc")
+    assert provenance.commit_of() == "abc"
+
+
+# What is missing
+
+
+def test_costs_are_those_of_the_likest_run():
+    runs = [
+        costs.Measured(replace(PAPER, share=0.1), 2.0, "GPU"),
+        costs.Measured(replace(PAPER, share=0.1, seed=1), 5.0, "GPU"),
+        costs.Measured(replace(PAPER, share=0.1, variant="sharpen"), 3.0, "GPU"),
+    ]
+    assert costs.cost(replace(PAPER, share=1.0), runs) == pytest.approx(20.0)
+    assert costs.cost(replace(PAPER, share=0.1, variant="sharpen", seed=4), runs) == pytest.approx(3.0)
+    deep = replace(PAPER, share=0.1, variant="sharpen", shape=replace(PAPER.shape, depth=48))
+    assert costs.cost(deep, runs) == pytest.approx(12.0)
+    assert costs.total([deep, deep], runs) == pytest.approx(24.0)
+    assert costs.cost(PAPER, []) is None
+    assert costs.cost(replace(PAPER, data="cifar10"), runs) is None  # of which there may be more or less
+    assert costs.total([PAPER], []) is None
+
+
+def test_runs_that_shared_a_device_count_where_none_had_it_alone(tmp_path):
+    some = replace(PAPER, share=0.1)
+    deep, elsewhere = replace(some, shape=replace(PAPER.shape, depth=24)), replace(PAPER, data="cifar10")
+    for recipe, times in (
+        (some, {"seconds": 120}),
+        (deep, {"seconds": 840, "at_once": 4}),
+        (elsewhere, {"seconds": 720, "at_once": 4}),
+    ):
+        named = {"table": "table2", "title": recipe.title, "accuracy": 0.5, "hardware": "GPU", "day": "2026-01-01"}
+        cells.write(tmp_path / "table2" / f"{recipe.key}.json", {**named, **times, "recipe": recipe.to_dict()})
+    runs = costs.measured(tmp_path, "GPU")
+    assert costs.cost(deep, runs) == pytest.approx(4.0)
+    assert costs.cost(elsewhere, runs) == pytest.approx(3.0)
+    slow = {"table": "old", "title": "", "accuracy": 0.5, "hardware": "slow", "day": "2026-01-01", "seconds": 6000}
+    cells.write(tmp_path / "old" / f"{elsewhere.key}.json", {**slow, "recipe": elsewhere.to_dict()})
+    assert costs.cost(elsewhere, costs.measured(tmp_path, "GPU")) == pytest.approx(3.0)  # of this machine first
+
+
+def test_a_last_cell_that_runs_alone_says_nothing_of_others(tmp_path):
+    assert fill([SHORT], splits(), tmp_path, "table2", Running(device="cpu", at_once=4, keep_models=False))
+    assert "at_once" not in json.loads(cells.cell_path(tmp_path, "table2", SHORT).read_text())
+
+
+def test_minutes_of_runs_that_had_the_device_for_themselves_come_first():
+    alone, shared = {"seconds": 120.0}, {"seconds": 420.0, "at_once": 4}
+    assert variants.minutes([]) == "–"
+    assert variants.minutes([alone, shared]) == "2.0"
+    assert variants.minutes([shared]) == "7.0, 4 at once"
+    assert variants.minutes([alone, {"seconds": 180.0}]) == "2.0 to 3.0"
+
+
+def test_status_lists_what_is_missing_with_its_minutes():
+    rows = status.missing_rows(ROOT / "results")
+    assert len(rows) == len(set(rows))
+    kept = {cell["title"] for folder in (ROOT / "results").glob("table2") for cell in cells.read_folder(folder)}
+    assert not kept & {title for table, title, _ in rows if table == "table2"}
+    depth = [row for row in rows if row[0] == "depth"]
+    assert all(minutes > 0 for _, _, minutes in depth)
+
+
+def test_status_lists_a_dozen_and_says_how_many_more(tmp_path, monkeypatch, capsys):
+    shutil.copytree(ROOT / "results" / "neutreno" / "language", tmp_path / "neutreno" / "language")
+    assert run(monkeypatch, "reproduce", "status", "--results", tmp_path) == 0
+    shown = capsys.readouterr().out
+    glue = shown.split("missing from text/glue")[1].split("missing from")[0]
+    assert glue.count("masked language model") == 12
+    assert "and 23 more, which --all lists" in glue
+    assert run(monkeypatch, "reproduce", "status", "--all", "--results", tmp_path) == 0
+    glue = capsys.readouterr().out.split("missing from text/glue")[1].split("missing from")[0]
+    assert glue.count("masked language model") == 35
+
+
+def test_every_kept_cell_has_a_recipe_that_its_table_names():
+    """Whatever tables are added: what was run is found."""
+    homes = {table.home() for table in all_tables()}
+    for path in (ROOT / "results").glob("**/*.json"):
+        home = path.parent.relative_to(ROOT / "results").as_posix()
+        if home in homes and (cell := cells.read(path)) is not None:
+            assert read_recipe(cell["recipe"]).key == path.stem
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "said"),
+    [
+        ("table2", {"seconds": "x"}, "seconds is 'x', not a finite number"),
+        ("table2", {"seconds": None}, "seconds is None, not a finite number"),
+        ("table2", {"at_once": 0}, "at_once is 0, not a number of runs"),
+        ("table2", {"at_once": []}, r"at_once is \[\], not a whole number"),
+        ("table2", {"rounded": 5}, "rounded is 5, not an object"),
+        ("table2", {"rounded": {"accuracy": None}}, r"rounded.accuracy is None, not a finite number"),
+        ("table2", {"pixel_accuracy": "x"}, "pixel_accuracy is 'x'"),
+        ("table2", {"valid_perplexity_sliding": {}}, "valid_perplexity_sliding is {}"),
+        ("table2", {"epochs": [{"loss": None}]}, "epochs.0.loss is None, not a finite number"),
+        ("table2", {"epochs": [{"lr": 1.0}]}, "epochs.0 has no 'loss'"),
+        ("table2", {"pretraining_perplexity": "x"}, "pretraining_perplexity is 'x'"),
+        ("rules", {"table": "rules"}, "it has no rules"),
+        ("rules", {"table": "rules", "rules": {"heads": {"smooth": 1}}}, "rules.heads has no 'rough'|rules.heads"),
+    ],
+)
+def test_a_cell_with_a_wrong_value_is_named(kept, tmp_path, table, change, said):
+    cell = json.loads(cells.cell_path(kept, "table2", SHORT).read_text())
+    path = cells.cell_path(tmp_path, table, SHORT)
+    path.parent.mkdir()
+    path.write_text(json.dumps({**cell, **change}))
+    with pytest.raises(
+        InputError, match=rf"is no cell of ours or is damaged \(.*({said}).*; remove it to run it again"
+    ):
+        cells.read(path)
+
+
+def test_cells_of_a_folder_that_is_not_there_are_not_shown(monkeypatch, capsys, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a page of before")
+    monkeypatch.chdir(tmp_path)
+    for given in (("table2", "--show"), ("first-paper", "-o", page), ("table2", "--show", "--results", page)):
+        assert run(monkeypatch, "reproduce", *given) == 2
+        assert "so there are no cells to show" in " ".join(capsys.readouterr().err.split())
+    assert page.read_text() == "a page of before"

@@ -1,0 +1,200 @@
+"""Tables of trained models as objects: the cells that were kept are theirs, and a new table is one file."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+import rich.console
+from support.nightly import nightly
+from support.places import ROOT
+
+from oversmooth.safety.options import option_fields
+from oversmooth_papers.cli import train as train_command
+from oversmooth_papers.tables import cells, table_charts, table_text
+from oversmooth_papers.tables.rules import RulesOfTable1
+from oversmooth_papers.tables.table2 import SHARES, Table2
+from oversmooth_papers.tables.table3 import Table3
+from oversmooth_papers.tables.table_registry import TABLES, all_tables
+
+RESULTS = ROOT / "results"
+WIDTHS = '''
+"""Accuracy against the width of a model."""
+
+from dataclasses import dataclass, replace
+
+from oversmooth_papers.tables import table_charts, table_text
+from oversmooth_papers.tables.base import Table, register
+from oversmooth.safety.options import option
+from oversmooth_papers.tasks.images.recipe import QUICK
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Widths(Table):
+    """Accuracy of narrow models."""
+
+    name = "widths"
+    quick_test_images = 50
+
+    heads: int = option(2, "Attention heads of each model.")
+
+    def recipes(self):
+        base = replace(QUICK, share=1.0, epochs=1, batch=20)
+        shapes = [replace(base.shape, patch=8, depth=1, width=width, heads=self.heads) for width in (8, 16)]
+        return [replace(base, shape=shape, seed=seed) for shape in shapes for seed in range(self.seeds)]
+
+    def _accuracies(self, kept, width):
+        return [cell["accuracy"] for recipe, cell in kept.items() if recipe.shape.width == width]
+
+    def rows(self, kept):
+        rows = [[str(width), table_text.percent_over_seeds(self._accuracies(kept, width)), "ours"] for width in (8, 16)]
+        return ["width", "accuracy", "whose"], rows
+
+    def chart(self, kept):
+        points = [table_charts.point("ViT", "ours", 100 * cell["accuracy"], None, x=recipe.shape.width)
+                  for recipe, cell in kept.items()]
+        return table_charts.lines([("widths", points, "accuracy, %")], "width")
+
+    def notes(self):
+        return ["Made up."]
+'''
+
+
+@pytest.mark.parametrize("table", [Table2(), *(Table3(share=share) for share in SHARES)], ids=str)
+def test_recipes_are_each_a_cell_of_their_own(table):
+    recipes = table.recipes()
+    assert len({cells.cell_path(RESULTS, table.folder, recipe) for recipe in recipes}) == len(recipes)
+
+
+@pytest.mark.parametrize("name", [home for home in TABLES if (RESULTS / home).is_dir()])
+def test_every_cell_that_was_kept_is_found_by_its_recipe(name):
+    """Keys are hashes of recipes: a field renamed, or a default changed, would lose cells that took GPU hours."""
+    by_share = {"table3": Table3, "rules": RulesOfTable1}
+    tables = [by_share[name](share=share) for share in SHARES] if name in by_share else [TABLES[name]()]
+    tables += [RulesOfTable1(depths=True)] if name == "rules" else []
+    found = {
+        cells.cell_path(RESULTS, table.folder, recipe)
+        for table in tables
+        for recipe in cells.read_kept(table.recipes(), RESULTS, table.folder)
+    }
+    kept = set((RESULTS / name).glob("*.json"))
+    assert kept
+    assert {path for path in found if path.parent == RESULTS / name} == kept  # other tables' cells may be among them
+
+
+def test_tables_are_listed_by_number_and_then_by_name():
+    assert [table.home() for table in all_tables()] == [
+        "table2",
+        "table3",
+        *("controls", "depth", "forms", "mixtures", "rules"),
+        *(f"neutreno/{name}" for name in ("ablation", "classification", "language", "language-ablation")),
+        *(f"neutreno/{name}" for name in ("methods", "segmentation")),
+        *(f"text/{name}" for name in ("causal", "glue", "masked", "wikitext")),
+    ]
+    assert set(TABLES) == {table.home() for table in all_tables()}
+
+
+@nightly
+def test_a_new_table_is_one_file(monkeypatch, tmp_path, cifar):
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "widths.py").write_text(WIDTHS)
+
+    kept_in = ("--results", tmp_path / "results")
+    given = ("widths", "--quick", "--heads", 1, "--data", cifar, "--device", "cpu", *kept_in)
+    commands = [
+        ("--help",),
+        ("widths", "--help"),
+        ("widths", "--quick", "--show", *kept_in),
+        (*given, "-o", tmp_path / "widths.md", "-o", tmp_path / "widths.svg"),
+        ("status", *kept_in),
+    ]
+    # In a process of its own, since which tables there are is found out once.
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path / "tables")!r})
+import widths
+from oversmooth.cli import main
+for arguments in {[list(map(str, command)) for command in commands]!r}:
+    sys.argv = ["oversmooth", "reproduce", *arguments]
+    try:
+        main()
+    except SystemExit as left:
+        assert not left.code, arguments
+    print("NEXT")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    listed, offered, empty, shown, status, _ = (" ".join(said.split()) for said in done.stdout.split("NEXT"))
+    assert "widths Accuracy of narrow models." in listed
+    for word in ("--heads", "Attention heads of each model. [default: 2]", "--at-once", "--quick", "--output"):
+        assert word in offered
+    assert "8 – ours" in empty
+    kept = list((tmp_path / "results" / "widths-quick").iterdir())
+    assert len(kept) == 2
+    assert {f"{100 * cells.read(path)['accuracy']:.2f} (1)" in shown for path in kept} == {True}
+    assert {cells.read(path)["recipe"]["shape"]["heads"] for path in kept} == {1}
+    assert "Made up." in (tmp_path / "widths.md").read_text()
+    assert (tmp_path / "widths.svg").is_file()
+    assert all(path.stem in status for path in kept)
+
+
+def test_options_of_train_are_those_of_the_recipes():
+    offered = [name for _, _, names in train_command._SETTINGS for name in names]
+    assert len(offered) == len(set(offered))
+    recipes = [recipe for both in train_command.TASKS.values() for recipe in both]
+    kinds = {kind for recipe in recipes for kind in (type(recipe), type(recipe.shape))}
+    assert set(offered) == {field.name for kind in kinds for field in option_fields(kind)}
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_a_table_loses_nothing_where_it_is_narrow(width):
+    """Every heading and every figure stands there whole; too narrow for columns, rows are stacked."""
+    head = ["", *(f"heading{column}" for column in range(9)), "whose"]
+    rows = [[f"model {row}", *(f"{row}{column}.25→7" for column in range(9)), "ours"] for row in range(3)]
+    console = rich.console.Console(width=width, file=io.StringIO())
+    console.print(table_text.terminal(head, rows))
+    text = console.file.getvalue()
+    for word in [cell for row in rows for cell in row] + head:
+        assert word in text
+    assert max(map(len, text.splitlines())) <= width
+    assert ("heading3  03.25→7" in text) == (width < 200)
+
+
+@pytest.mark.parametrize("width", [66, 72, 80, 90, 120])
+def test_no_word_of_a_table_is_broken(width):
+    """Nor is the last column cut, where names are of several words and figures break over lines."""
+    head = ["", "accuracy, %", "HFC/LFC, last", "parameters", "decays", "minutes", "whose"]
+    rows = [
+        [
+            "symmetric, QR, cold (ViT-Ti)",
+            "34.61 ± 0.61 (3)",
+            "3.65",
+            "4,963,108",
+            "Θ (scale without effect), ψ",
+            "2 to 6",
+            "ours",
+        ],
+        ["plain", "66.78 ± 0.1", "1.74 ± 0.046", "5,403,172", "W_V, W_O", "2.1", "published, 100 %"],
+    ]
+    console = rich.console.Console(width=width, file=io.StringIO())
+    console.print(table_text.terminal(head, rows))
+    text = console.file.getvalue()
+    assert "…" not in text
+    for word in [word for row in (head, *rows) for cell in row for word in cell.split()]:
+        assert word in text.split()
+    assert "published, 100 %" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_model_keeps_its_colour_where_another_is_missing():
+    def colours(names):
+        points = [table_charts.point(name, "ours", 1.0, None, x=x) for name in names for x in (0, 1)]
+        drawn = table_charts.lines([("title", points, "accuracy, %")], "width").to_dict()
+        scale = drawn["hconcat"][0]["layer"][0]["encoding"]["color"]["scale"]
+        return dict(zip(scale["domain"], scale["range"], strict=False))
+
+    every = colours(["ViT-Ti", "ViT-Ti⁺", "ViT-Ti⁻"])
+    assert len(set(every.values())) == 3
+    assert colours(["ViT-Ti", "ViT-Ti⁻"]) == {name: every[name] for name in ("ViT-Ti", "ViT-Ti−")}

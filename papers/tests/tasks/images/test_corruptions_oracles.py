@@ -1,0 +1,413 @@
+"""Each corruption against another implementation: PIL, scipy, colorsys, or the published steps done one by one."""
+
+import colorsys
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, features
+from scipy import ndimage, stats
+
+from oversmooth.inputs import picture
+from oversmooth_papers.tasks.images.corruptions import CONSTANTS, SEVERITIES, corrupt
+from oversmooth_papers.tasks.images.corruptions.draws import CorruptionDraws
+from oversmooth_papers.tasks.images.corruptions.jpeg import jpeg_compression
+from oversmooth_papers.tasks.images.corruptions.pixels import blurred, magnified, mirror, reflect, truncated, zoom_map
+from oversmooth_papers.tasks.images.corruptions.spatter import _embossed, distances, edges
+from oversmooth_papers.tasks.images.corruptions.textures import frost_textures
+from oversmooth_papers.tasks.images.corruptions.weather import plasma
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """(8, 3, 32, 32), uint8: six made pictures, noise, and noise in grey."""
+    random = np.random.default_rng(0)
+    noise = random.integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
+    noise[1] = noise[1, ..., :1]
+    made = np.stack([picture(i, 32) for i in range(6)])
+    return torch.from_numpy(np.concatenate((made, noise))).permute(0, 3, 1, 2).contiguous()
+
+
+def draws(kind, severity, count=8):
+    """The random numbers that corrupt() gives to images 0 to count - 1."""
+    return CorruptionDraws(f"0/{kind}/{severity}", 0, count, CPU)
+
+
+def as_bytes(values):
+    """The published cast, but for rounding error: levels (any shape) to bytes, towards zero."""
+    return np.clip(np.asarray(values) + 1e-6, 0, 255).astype(np.uint8)
+
+
+def assert_equal(ours, theirs, *, share=0.0):
+    """All bytes equal but for a ``share`` that may be one off, where a value lies on a step."""
+    apart = np.abs(ours.numpy().astype(int) - np.asarray(theirs).astype(int))
+    assert apart.max() <= (1 if share else 0)
+    assert (apart > 0).mean() <= share
+
+
+# --- noise: mean, variance, distribution -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("kind", ["gaussian_noise", "speckle_noise"])
+def test_normal_noise_has_its_mean_and_variance(kind, severity):
+    grey = torch.full((40, 3, 32, 32), 120, dtype=torch.uint8)
+    sigma = CONSTANTS[kind][severity - 1][0] * (255 if kind == "gaussian_noise" else 120)
+    noisy = corrupt(grey, kind, severity).double()
+    assert noisy.mean().item() == pytest.approx(
+        119.5, abs=4 * sigma / math.sqrt(grey.numel())
+    )  # cut, so half a level less
+    assert noisy.var().item() == pytest.approx(sigma**2 + 1 / 12, rel=0.03)
+    levels = np.bincount(noisy.int().flatten(), minlength=256)
+    expected = np.diff(stats.norm.cdf(np.arange(257), 120, sigma)) * grey.numel()
+    expected[0], expected[255] = expected[0] + 1e-9, expected[255] + 1e-9
+    common = expected > 20
+    assert (
+        stats.chisquare(levels[common], expected[common] * levels[common].sum() / expected[common].sum()).pvalue > 1e-4
+    )
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("level", [0, 3, 100, 255])
+def test_shot_noise_counts_photons_as_poisson_does(severity, level):
+    grey = torch.full((40, 3, 32, 32), level, dtype=torch.uint8)
+    photons = CONSTANTS["shot_noise"][severity - 1][0]
+    levels = np.bincount(corrupt(grey, "shot_noise", severity).flatten(), minlength=256)
+    counts = np.arange(2 * photons + 60)
+    shown = as_bytes(counts / photons * 255)
+    expected = np.bincount(shown, stats.poisson.pmf(counts, level / 255 * photons), minlength=256) * grey.numel()
+    assert levels[expected < 1e-6].sum() == 0
+    common = expected > 20
+    if common.sum() == 1:
+        assert levels[common].sum() == pytest.approx(grey.numel(), rel=0.01)
+    else:
+        wanted = expected[common] * levels[common].sum() / expected[common].sum()
+        assert stats.chisquare(levels[common], wanted).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_impulse_noise_is_half_salt_half_pepper_and_spares_the_rest(severity):
+    grey = torch.full((60, 3, 32, 32), 99, dtype=torch.uint8)
+    share = CONSTANTS["impulse_noise"][severity - 1][0]
+    levels, counts = corrupt(grey, "impulse_noise", severity).unique(return_counts=True)
+    assert levels.tolist() == [0, 99, 255]
+    for count in (counts[0], counts[2]):
+        assert count.item() / grey.numel() == pytest.approx(share / 2, rel=0.12)
+
+
+# --- blur ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_gaussian_blur_is_scipys(severity, pictures):
+    sigma = CONSTANTS["gaussian_blur"][severity - 1][0]
+    theirs = ndimage.gaussian_filter(pictures.numpy().astype(float), (0, 0, sigma, sigma), mode="nearest", truncate=4)
+    assert_equal(corrupt(pictures, "gaussian_blur", severity), as_bytes(theirs))
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_defocus_is_a_soft_disk(severity, pictures):
+    radius, softness = CONSTANTS["defocus_blur"][severity - 1]
+    line = np.arange(-8, 9)
+    disk = (line[:, None] ** 2 + line**2 <= radius**2).astype(float)
+    soft = np.exp(-(np.arange(-1, 2) ** 2) / (2 * softness**2))
+    kernel = ndimage.convolve(disk / disk.sum(), np.outer(soft, soft) / soft.sum() ** 2, mode="constant")
+    theirs = ndimage.correlate(pictures.numpy().astype(float), kernel[None, None], mode="mirror")
+    assert_equal(corrupt(pictures, "defocus_blur", severity), as_bytes(theirs))
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_glass_blur_is_the_published_loop_with_its_aliased_swap(severity, pictures):
+    sigma, _, rounds = CONSTANTS["glass_blur"][severity - 1]
+    draw = draws("glass_blur", severity)
+    steps = [draw.below(4, 32, 32).numpy() for _ in range(rounds)]
+
+    def blur(x):
+        return as_bytes(ndimage.gaussian_filter(x.astype(float), (sigma, sigma, 0), mode="nearest", truncate=4))
+
+    theirs = []
+    for number, image in enumerate(pictures.permute(0, 2, 3, 1).numpy()):
+        x = blur(image)
+        for step in steps:
+            for h in range(31, 1, -1):
+                for w in range(31, 1, -1):
+                    up, left = divmod(int(step[number, h, w]), 2)
+                    # Both sides are views: what is stored first is what is read second.
+                    x[h, w], x[h - up, w - left] = x[h - up, w - left], x[h, w]
+        theirs.append(blur(x).transpose(2, 0, 1))
+    assert_equal(corrupt(pictures, "glass_blur", severity), np.stack(theirs))
+
+
+def streak(image, radius, sigma, degrees):
+    """ImageMagick's motion blur, tap by tap: (h, w, ...) levels."""
+    width = 2 * math.ceil(radius) + 1
+    taps = np.exp(-(np.arange(width) ** 2) / (2 * sigma**2))
+    out = np.zeros(image.shape)
+    for i, tap in enumerate(taps / taps.sum()):
+        down = math.ceil(i * math.sin(math.radians(degrees)) - 0.5)
+        right = math.ceil(i * math.cos(math.radians(degrees)) - 0.5)
+        rows = np.clip(np.arange(image.shape[0]) + down, 0, image.shape[0] - 1)
+        columns = np.clip(np.arange(image.shape[1]) + right, 0, image.shape[1] - 1)
+        out += tap * image[rows][:, columns]
+    return np.floor(out + 0.5)
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_motion_blur_is_imagemagicks(severity, pictures):
+    degrees = draws("motion_blur", severity).between(-45, 45)
+    assert -45 < degrees.min() < degrees.max() < 45
+    pairs = zip(pictures.permute(0, 2, 3, 1).numpy(), degrees.tolist(), strict=True)
+    theirs = [streak(image, *CONSTANTS["motion_blur"][severity - 1], turn) for image, turn in pairs]
+    assert_equal(corrupt(pictures, "motion_blur", severity), np.stack(theirs).transpose(0, 3, 1, 2), share=1e-4)
+
+
+def clipped_zoom(planes, factor):
+    """(k, 32, 32): the middle of each enlarged by scipy and cut to size."""
+    crop = math.ceil(32 / factor)
+    top = (32 - crop) // 2
+    middle = planes[:, top : top + crop, top : top + crop]
+    large = np.stack([ndimage.zoom(plane, factor, order=1, mode="nearest") for plane in middle])
+    trim = (large.shape[1] - 32) // 2
+    return large[:, trim : trim + 32, trim : trim + 32]
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_zoom_blur_is_a_mean_of_scipys_zooms(severity, pictures):
+    planes = pictures.flatten(0, 1)[:9].numpy().astype(float)
+    factors = np.arange(1, CONSTANTS["zoom_blur"][severity - 1][0], 0.01)
+    theirs = (planes + sum(clipped_zoom(planes, factor) for factor in factors)) / (len(factors) + 1)
+    assert_equal(corrupt(pictures[:3], "zoom_blur", severity).flatten(0, 1), as_bytes(theirs), share=1e-4)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.25, 1.75, 2.25])
+def test_zoom_maps_are_scipys_at_the_factors_of_snow(factor):
+    planes = np.random.default_rng(1).normal(size=(4, 32, 32))
+    zoom = zoom_map(32, *magnified(32, factor)).numpy()
+    np.testing.assert_allclose(zoom @ planes @ zoom.T, clipped_zoom(planes, factor), atol=1e-12)
+
+
+# --- weather ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_snow_is_the_published_composition(severity, pictures):
+    mean, sigma, zoom, threshold, radius, long, kept = CONSTANTS["snow"][severity - 1]
+    draw = draws("snow", severity)
+    flakes = clipped_zoom(draw.normal(32, 32).numpy() * sigma + mean, zoom)
+    flakes = as_bytes(np.where(flakes < threshold, 0, np.clip(flakes, 0, 1)) * 255)
+    degrees = draw.between(-135, -45).tolist()
+    fallen = np.stack([streak(one, radius, long, turn) for one, turn in zip(flakes, degrees, strict=True)])[:, None]
+    x = pictures.numpy() / 255
+    grey = np.einsum("nchw,c->nhw", x, [0.299, 0.587, 0.114])[:, None]
+    white = kept * x + (1 - kept) * np.maximum(x, grey * 1.5 + 0.5)
+    theirs = as_bytes((white + fallen / 255 + np.rot90(fallen, 2, axes=(2, 3)) / 255) * 255)
+    assert_equal(corrupt(pictures, "snow", severity), theirs, share=1e-4)
+
+
+def test_plasma_is_the_diamond_square_rule_point_by_point():
+    side, decay, number = 16, 1.75, 2
+    draw, again = CorruptionDraws("fog", 0, 4, CPU), CorruptionDraws("fog", 0, 4, CPU)
+    ours = plasma(draw, side, decay)
+    again.uniform(1, 1)
+    heights, step, wobble = np.zeros((side, side)), side, 100.0
+    while step >= 2:
+        half, cells = step // 2, side // step
+        # Middles of squares, then of their upper sides, then of their left sides; all four neighbours on a torus.
+        for row, column, near in (
+            (half, half, ((-half, -half), (-half, half), (half, -half), (half, half))),
+            (0, half, ((-half, 0), (half, 0), (0, -half), (0, half))),
+            (half, 0, ((-half, 0), (half, 0), (0, -half), (0, half))),
+        ):
+            noise = again.between(-wobble, wobble, cells, cells)[number].numpy() * wobble
+            for i in range(cells):
+                for j in range(cells):
+                    y, x = row + i * step, column + j * step
+                    four = [heights[(y + down) % side, (x + right) % side] for down, right in near]
+                    heights[y, x] = sum(four) / 4 + noise[i, j]
+        step, wobble = half, wobble / decay
+    heights -= heights.min()
+    np.testing.assert_allclose(ours[number].numpy(), heights / heights.max(), atol=1e-12)
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_fog_is_the_published_mixture(severity, pictures):
+    thickness, decay = CONSTANTS["fog"][severity - 1]
+    mist = plasma(draws("fog", severity), 32, decay).numpy()[:, None]
+    x = pictures.numpy() / 255
+    peak = x.max(axis=(1, 2, 3), keepdims=True)
+    theirs = (x + thickness * mist) * peak / (peak + thickness) * 255
+    assert_equal(corrupt(pictures, "fog", severity), as_bytes(theirs), share=1e-4)
+
+
+def test_frost_shows_windows_of_five_made_textures():
+    textures = frost_textures()
+    assert textures.shape == (5, 3, 128, 128)
+    black = torch.zeros(60, 3, 32, 32, dtype=torch.uint8)
+    shown = corrupt(black, "frost", 5)  # 0.45 of the texture alone
+    tiled = torch.cat((textures, textures[..., :32]), dim=-1)
+    tiled = torch.cat((tiled, tiled[..., :32, :]), dim=-2)
+    windows = truncated(tiled * 0.45).unfold(2, 32, 1).unfold(3, 32, 1)  # 5, 3, places, places, 32, 32
+    used = set()
+    for image in shown[:20]:
+        corner = (windows[..., 0, :3] == image[None, :, None, None, 0, :3]).all(dim=(1, 4))
+        places = [
+            place for place in corner.nonzero().tolist() if torch.equal(windows[place[0], :, place[1], place[2]], image)
+        ]
+        assert places
+        used.add(places[0][0])
+    assert len(used) >= 4
+    assert shown.flatten(1).double().mean(dim=1).std() > 5
+
+
+# --- digital ---------------------------------------------------------------------------------------------------------
+
+
+def through_hsv(images, change):
+    """(n, 3, h, w): each colour through colorsys, 0 to 1."""
+    flat = images.movedim(1, -1).reshape(-1, 3).numpy() / 255
+    table = {}
+    for colour in map(tuple, flat.tolist()):
+        if colour not in table:
+            table[colour] = colorsys.hsv_to_rgb(*change(*colorsys.rgb_to_hsv(*colour)))
+    out = np.array([table[colour] for colour in map(tuple, flat.tolist())]) * 255
+    return out.reshape(*images.movedim(1, -1).shape).transpose(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_brightness_raises_the_value_of_hsv(severity, pictures):
+    added = CONSTANTS["brightness"][severity - 1][0]
+    pictures = pictures[3:].clone()
+    pictures[0, :, :4] = 0
+    theirs = through_hsv(pictures, lambda h, s, v: (h, s, min(v + added, 1)))
+    assert_equal(corrupt(pictures, "brightness", severity), as_bytes(theirs))
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_saturate_moves_the_saturation_of_hsv(severity, pictures):
+    factor, added = CONSTANTS["saturate"][severity - 1]
+    pictures = pictures[3:].clone()
+    pictures[0, :, :4] = 0
+    theirs = through_hsv(pictures, lambda h, s, v: (h, min(max(s * factor + added, 0), 1), v))
+    assert_equal(corrupt(pictures, "saturate", severity), as_bytes(theirs))
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_contrast_shrinks_towards_the_mean_of_each_channel(severity, pictures):
+    x = pictures.numpy() / 255
+    mean = x.mean(axis=(2, 3), keepdims=True)
+    theirs = ((x - mean) * CONSTANTS["contrast"][severity - 1][0] + mean) * 255
+    assert_equal(corrupt(pictures, "contrast", severity), as_bytes(theirs))
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_elastic_transform_is_scipys_resampling_twice(severity, pictures):
+    length, smooth, reach = (32 * share for share in CONSTANTS["elastic_transform"][severity - 1])
+    draw = draws("elastic_transform", severity)
+    corners = np.array([[26, 26], [26, 6], [6, 6]])  # (x, y)
+    moved = corners + draw.between(-reach, reach, 3, 2).numpy()
+    fields = draw.between(-1, 1, 2, 32, 32).numpy()
+    rows, columns = np.mgrid[:32, :32].astype(float)
+    theirs = []
+    for number, image in enumerate(pictures.numpy().astype(float)):
+        back = np.linalg.solve(np.column_stack((moved[number], np.ones(3))), corners)  # (x, y, 1) -> where from
+        x, y = np.moveaxis(np.stack((columns, rows, np.ones_like(rows)), axis=-1) @ back, -1, 0)
+        image = np.stack([ndimage.map_coordinates(plane, (y, x), order=1, mode="mirror") for plane in image])
+        if length:
+            dx, dy = (length * ndimage.gaussian_filter(f, smooth, mode="reflect", truncate=3) for f in fields[number])
+            places = (rows + dy, columns + dx)
+            image = np.stack([ndimage.map_coordinates(plane, places, order=1, mode="reflect") for plane in image])
+        theirs.append(image)
+    assert_equal(corrupt(pictures, "elastic_transform", severity), as_bytes(np.stack(theirs)), share=1e-3)
+
+
+@pytest.mark.parametrize("size", [32, 31, 48])
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_pixelate_is_pils_box_filter(severity, size, pictures):
+    images = torch.nn.functional.interpolate(pictures.float(), size=size).to(torch.uint8)
+    small = int(size * CONSTANTS["pixelate"][severity - 1][0])
+    theirs = []
+    for image in images.permute(0, 2, 3, 1).contiguous().numpy():
+        shrunk = Image.fromarray(image).resize((small, small), Image.Resampling.BOX)
+        theirs.append(np.asarray(shrunk.resize((size, size), Image.Resampling.BOX)).transpose(2, 0, 1))
+    assert_equal(corrupt(images, "pixelate", severity), np.stack(theirs))
+
+
+@pytest.mark.parametrize("size", [(32, 32), (33, 47), (24, 40)])
+@pytest.mark.parametrize("quality", [80, 65, 58, 50, 40, 5, 97])
+def test_jpeg_gives_the_bytes_of_pil(quality, size, pictures):
+    images = torch.nn.functional.interpolate(pictures.float(), size=size).to(torch.uint8)
+    theirs = []
+    for image in images.permute(0, 2, 3, 1).contiguous().numpy():
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, "JPEG", quality=quality)
+        theirs.append(np.asarray(Image.open(file)).transpose(2, 0, 1))
+    ours = jpeg_compression(images, draws("jpeg_compression", 1), quality).numpy()
+    if features.check_feature("libjpeg_turbo"):
+        assert np.array_equal(ours, np.stack(theirs))
+    else:  # another libjpeg enlarges chroma otherwise
+        assert np.abs(ours.astype(int) - np.stack(theirs)).mean() < 1
+
+
+# --- spatter ---------------------------------------------------------------------------------------------------------
+
+
+def test_borders_are_numpys():
+    index = torch.arange(-20, 27)
+    for border, mode in ((mirror, "reflect"), (reflect, "symmetric")):
+        assert np.array_equal(border(index, 7).numpy(), np.pad(np.arange(7), 20, mode=mode)), mode
+
+
+def test_distances_are_the_shortest_walks_of_steps_knights_moves_and_diagonals():
+    zeros = torch.rand(6, 32, 32) < torch.tensor([0.002, 0.005, 0.01, 0.05, 0.2, 0.0])[:, None, None]
+    zeros[0, 31, 0] = True
+    rows, columns = np.mgrid[:32, :32]
+    for mask, ours in zip(zeros.numpy()[:5], distances(zeros).numpy()[:5] / 65536, strict=True):
+        away = [np.stack((abs(rows - y), abs(columns - x))) for y, x in np.argwhere(mask)]
+        long, short = np.max(away, axis=1), np.min(away, axis=1)
+        flat = (long - 2 * short) + short * 2.1969
+        steep = (2 * short - long) * 1.4 + (long - short) * 2.1969
+        theirs = np.where(long >= 2 * short, flat, steep).min(axis=0)
+        np.testing.assert_allclose(ours, theirs, atol=1e-3)
+    assert distances(zeros)[5].min() > 20 * 65536
+
+
+def test_edges_are_thin_and_go_on_only_from_strong_ones():
+    grey = torch.zeros(1, 32, 32, dtype=torch.int64)
+    grey[0, :, 16:] = 30  # a step of 4 · 30 = 120: between the thresholds
+    assert not edges(grey, 50, 150).any()
+    grey[0, 10:12, 16:] = 60  # strong in two rows
+    found = edges(grey, 50, 150)
+    assert found[0, 10:12].any()
+    assert found[0, 0].sum() == 1  # so the weak ones above count, one pixel wide
+    assert not found[0, :, :14].any()
+
+
+@pytest.mark.parametrize(
+    ("severity", "edge_pixels", "relief"), [(1, 6327, 8861600), (2, 10090, 8323919), (3, 16808, 6248381)]
+)
+def test_the_relief_of_water_is_opencvs(severity, edge_pixels, relief):
+    # Sums over 64 layers, of Canny's edges and of the embossed distances, as OpenCV 5.0.0 makes them.
+    mean, sigma, smooth, threshold, *_ = CONSTANTS["spatter"][severity - 1]
+    liquid = blurred(CorruptionDraws("relief", 0, 64, CPU).normal(32, 32) * sigma + mean, smooth)
+    depth = truncated(liquid.where(liquid >= threshold, 0) * 255).long()
+    assert edges(depth, 50, 150).sum().item() == edge_pixels
+    assert _embossed(depth).sum().item() == pytest.approx(relief, abs=5)
+
+
+def test_water_adds_its_colour_and_mud_covers_with_its_own():
+    black = torch.zeros(30, 3, 32, 32, dtype=torch.uint8)
+    water = corrupt(black, "spatter", 2).double()
+    assert water.amax(dim=(1, 2, 3)).unique().tolist() == [119]  # half of 238 where the relief is highest
+    wet = water[:, 1] > 40
+    assert (water[:, 0][wet] / water[:, 1][wet]).mean().item() == pytest.approx(175 / 238, abs=0.02)
+    assert torch.equal(water[:, 1], water[:, 2])
+    white = torch.full_like(black, 255)
+    mud = corrupt(white, "spatter", 5).permute(0, 2, 3, 1).reshape(-1, 3)
+    covered = mud[mud[:, 0] < 255]
+    assert 0.005 < len(covered) / len(mud) < 0.4
+    assert covered[:, 0].max() <= 63 + 0.2 * (255 - 63) + 1  # at least 0.8 of a pixel is covered where any is
+    assert ((mud[:, 0] >= mud[:, 1]) & (mud[:, 1] >= mud[:, 2])).all()

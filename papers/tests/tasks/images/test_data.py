@@ -1,0 +1,440 @@
+"""Data sets from every layout they are published in, made small here; what will not do is refused in one sentence."""
+
+import gzip
+import io
+import json
+import os
+import sys
+import tracemalloc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from support.nightly import nightly
+from support.places import DATA
+
+from oversmooth.safety.errors import InputError
+from oversmooth_papers.tasks.images.data import Images, load, normalisation, share
+
+Image = pytest.importorskip("PIL.Image")
+arrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+SHARED = DATA
+RANDOM = np.random.default_rng(0)
+COLOUR = RANDOM.integers(0, 256, (12, 32, 32, 3), np.uint8)
+GREY = RANDOM.integers(0, 256, (6, 28, 28), np.uint8)
+FINE, COARSE = [3, 99, 0, 7] * 3, [1, 19, 0, 2] * 3
+
+
+@pytest.fixture(autouse=True)
+def _apart(monkeypatch, tmp_path):
+    """No data and no cache but the test's own, and no network."""
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("OVERSMOOTH_DATA", raising=False)
+    monkeypatch.setattr("oversmooth_papers.tasks.images.data.loading.SYSTEM", tmp_path / "system")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+
+
+def encoded(pixels, form="PNG"):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, form, **({"lossless": True} if form == "WEBP" else {}))
+    return file.getvalue()
+
+
+def table(path, columns, names=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = arrow.table(columns)
+    if names:
+        features = {key: {"names": value, "_type": "ClassLabel"} for key, value in names.items()}
+        made = made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    parquet.write_table(made, path, row_group_size=2)
+
+
+def cells(images, form="PNG"):
+    return [{"bytes": encoded(image, form), "path": None} for image in images]
+
+
+def cifar100(home, form="WEBP", split="train", images=COLOUR):
+    labels = dict(fine_label=FINE[: len(images)], coarse_label=COARSE[: len(images)])
+    half = len(images) // 2
+    for part, rows in enumerate((slice(0, half), slice(half, None))):
+        columns = {key: value[rows] for key, value in labels.items()}
+        table(home / f"{split}-0000{part}-of-00002.parquet", {"img": cells(images[rows], form), **columns})
+    return home
+
+
+def same(found, pixels, labels, name, classes):
+    expected = torch.from_numpy((pixels if pixels.ndim == 4 else pixels[..., None]).copy()).permute(0, 3, 1, 2)
+    assert torch.equal(found.images, expected)
+    assert found.images.is_contiguous()
+    assert found.labels.tolist() == labels
+    assert (found.name, len(found.classes)) == (name, classes)
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP"])
+@pytest.mark.parametrize("cache", [True, False])
+def test_parquet_in_several_files_of_either_format(form, cache, tmp_path):
+    home = cifar100(tmp_path / "some", form)
+    on_message = []
+    for _ in range(2):
+        found = load(home, "train", cache=cache, progress=lambda done, total: on_message.append((done, total)))
+        same(found, COLOUR, FINE, "cifar100", 100)
+    assert on_message == [(12, 12)] * (1 if cache else 2)  # what was kept is not decoded again
+    same(load(home, "train", coarse=True, cache=cache), COLOUR, COARSE, "cifar100", 20)
+    assert len(list((tmp_path / "cache").glob("*"))) == (2 if cache else 0)
+
+
+def test_what_was_kept_is_forgotten_when_the_files_change_or_it_is_broken(tmp_path):
+    home = cifar100(tmp_path / "some")
+    load(home)
+    (kept,) = (tmp_path / "cache").iterdir()
+    kept.write_bytes(kept.read_bytes()[:1000])
+    same(load(home), COLOUR, FINE, "cifar100", 100)
+    cifar100(home, images=COLOUR[::-1])
+    os.utime(home / "train-00000-of-00002.parquet", ns=(1, 1))
+    same(load(home), COLOUR[::-1], FINE, "cifar100", 100)
+
+
+def test_a_cache_that_cannot_be_written_is_no_matter(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "file"))
+    same(load(cifar100(tmp_path / "some")), COLOUR, FINE, "cifar100", 100)
+
+
+def test_class_names_from_the_hubs_note_or_a_file_beside(tmp_path):
+    home = tmp_path / "cifar10"
+    names = [f"kind {number}" for number in range(10)]
+    columns = {"img": cells(COLOUR[:4]), "label": [0, 9, 3, 3]}
+    table(home / "plain_text" / "train-0.parquet", columns, {"label": names})  # as the hub's repository is laid out
+    found = load(home)
+    same(found, COLOUR[:4], [0, 9, 3, 3], "cifar10", 10)
+    assert found.classes == names
+    beside = cifar100(tmp_path / "b")
+    (beside / "fine_labels.txt").write_text("\n".join(f"n{number}" for number in range(100)))
+    assert load(beside).classes[99] == "n99"
+
+
+def test_grey_images_and_sets_of_another_name(tmp_path):
+    table(tmp_path / "mine" / "test-0.parquet", {"image": cells(GREY), "label": [0, 1, 2, 0, 1, 2]})
+    found = load(tmp_path / "mine", "test")
+    same(found, GREY, [0, 1, 2, 0, 1, 2], "mine", 3)
+    mean, std = normalisation(found)
+    assert mean[0] == pytest.approx(GREY.mean() / 255)
+    assert std[0] == pytest.approx(GREY.std() / 255)
+    table(tmp_path / "fashion_mnist" / "test-0.parquet", {"image": cells(GREY), "label": [0, 1, 2, 0, 1, 9]})
+    found = load(tmp_path / "fashion_mnist", "test")
+    assert (found.name, found.classes[9]) == ("fashion-mnist", "Ankle boot")
+    assert normalisation(found) == ((0.2860,), (0.3530,))
+
+
+def binary(home, fine=True):
+    home.mkdir(parents=True)
+    pixels = COLOUR.transpose(0, 3, 1, 2).reshape(12, -1)
+    if fine:
+        (home / "train.bin").write_bytes(np.column_stack([COARSE, FINE, pixels]).astype(np.uint8).tobytes())
+        (home / "fine_label_names.txt").write_text("\n".join(f"n{number}" for number in range(100)))
+    else:
+        rows = np.column_stack([np.arange(12) % 10, pixels]).astype(np.uint8)
+        for number in range(1, 6):
+            rows[number - 1 : number].tofile(home / f"data_batch_{number}.bin")
+        rows.tofile(home / "test_batch.bin")
+    return home
+
+
+def test_the_binary_version(tmp_path):
+    home = binary(tmp_path / "a")
+    same(load(home), COLOUR, FINE, "cifar100", 100)
+    same(load(home, coarse=True), COLOUR, COARSE, "cifar100", 20)
+    home = binary(tmp_path / "b", fine=False)
+    same(load(home), COLOUR[:5], [0, 1, 2, 3, 4], "cifar10", 10)
+    assert load(home, "test").classes[2] == "bird"
+    refused("holds cifar10, which has no coarse labels", home, "test", coarse=True)
+    (home / "test_batch.bin").write_bytes(b"123")
+    refused("test_batch.bin has 3 bytes, not a whole number of rows of 3,073", home, "test")
+
+
+def idx(home, ending="", split="train"):
+    home.mkdir(parents=True, exist_ok=True)
+    images = bytes([0, 0, 8, 3]) + np.array(GREY.shape, ">u4").tobytes() + GREY.tobytes()
+    labels = bytes([0, 0, 8, 1]) + np.array([6], ">u4").tobytes() + bytes([9, 0, 1, 2, 3, 4])
+    prefix = "t10k" if split == "test" else split
+    for name, data in ((f"{prefix}-images-idx3-ubyte", images), (f"{prefix}-labels-idx1-ubyte", labels)):
+        (home / (name + ending)).write_bytes(gzip.compress(data) if ending else data)
+    return home
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_idx_files_plain_and_packed(ending, tmp_path):
+    home = idx(tmp_path / "fashion-mnist", ending, "test")
+    found = load(home, "test")
+    same(found, GREY, [9, 0, 1, 2, 3, 4], "fashion-mnist", 10)
+    assert found.classes[0] == "T-shirt/top"
+    assert load(idx(tmp_path / "mnist", ending)).classes[9] == "9"
+    found.images[0] = 0  # the memory is theirs: torch warns of tensors that cannot be written
+    refused("has no coarse labels", home, "test", coarse=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda data: gzip.compress(data)[:-40], "is not a readable gzip file"),
+        (lambda _data: b"no gzip", "is not a readable gzip file"),
+        (lambda data: gzip.compress(data[:-5]), r"says it has 4,704 bytes (6, 28, 28) and has 4,699"),
+        (lambda data: gzip.compress(b"\0\0\x0d\x03" + data[4:]), "does not begin as an idx file of bytes in 3"),
+        (lambda data: gzip.compress(data[:6]), "does not begin as an idx file"),
+    ],
+)
+def test_broken_idx_files_are_named(damage, words, tmp_path):
+    home = idx(tmp_path / "mnist", ".gz")
+    file = home / "train-images-idx3-ubyte.gz"
+    file.write_bytes(damage(gzip.decompress(file.read_bytes())))
+    assert str(file) in refused(words, home)
+
+
+def refused(words, what, split="train", **settings):
+    with pytest.raises(InputError) as caught:
+        load(what, split, **settings)
+    message = str(caught.value)
+    assert words in message
+    assert "\n" not in message
+    return message
+
+
+def test_a_name_is_found_in_data_under_its_folder_name_or_the_folder_itself(tmp_path, monkeypatch):
+    home = cifar100(tmp_path / "root" / "data" / "cifar-100")
+    for folder in (tmp_path / "root", tmp_path / "root" / "data", home):
+        assert load("CIFAR-100", folder=folder).name == "cifar100"
+    monkeypatch.setenv("OVERSMOOTH_DATA", str(tmp_path / "root"))
+    same(load("cifar_100"), COLOUR, FINE, "cifar100", 100)
+    idx(tmp_path / "system" / "fashion-mnist", ".gz")
+    assert load("fashion-mnist").name == "fashion-mnist"
+
+
+def test_another_set_in_the_place_of_the_one_named_is_refused(tmp_path):
+    home = cifar100(tmp_path / "x")
+    words = "has images (3, 32, 32) in 100 classes; cifar10 has (3, 32, 32) in 10"
+    refused(words, "cifar10", folder=home)
+    small = cifar100(tmp_path / "small", images=np.ascontiguousarray(COLOUR[:, :16, :16]))
+    refused("has images (3, 16, 16) in 100 classes", small)
+
+
+def test_places_without_data_are_named(tmp_path):
+    refused("is no folder and no known data set; give a folder, or one of cifar100", tmp_path / "gone")
+    refused("there is no split 'valid'", tmp_path, "valid")
+    refused("there is no folder", "cifar100", folder=tmp_path / "gone")
+    refused("is no known data set to look for", "imagenet", folder=tmp_path)
+    refused("holds no data set in a known layout; looked for train-*.parquet", tmp_path)
+    (tmp_path / "cifar-100-python.tar.gz").write_bytes(b"")
+    refused("unpack cifar-100-python.tar.gz first", tmp_path)
+    home = cifar100(tmp_path / "one")
+    refused("has the train split and not the test split", home, "test")
+    cifar100(tmp_path / "two")
+    refused("holds several data sets: one, two; name one of them", tmp_path)
+
+
+def test_parquet_that_will_not_do_is_named(tmp_path):
+    home = tmp_path / "some"
+    file = home / "train-0.parquet"
+    images = cells(COLOUR[:3])
+
+    def with_(words, **columns):
+        table(file, columns)
+        return refused(words, home)
+
+    message = with_("has the columns img, text; it needs one named fine_label or label", img=images, text=["a"] * 3)
+    assert str(file) in message
+    with_("has the columns label; it needs one named img or image", label=[1, 2, 3])
+    with_("labels must be whole numbers", img=images, label=[1, None, 2])
+    with_("labels must be whole numbers", img=images, label=["a", "b", "c"])
+    with_("has labels from 1 to 100 and 100 classes", img=images, fine_label=[1, 2, 100])
+    with_("has labels from -1 to 3", img=images, fine_label=[1, 3, -1])
+    with_("row 1 of", img=[images[0], {"bytes": None, "path": "x"}, images[2]], label=[0, 1, 2])
+    with_("has no image bytes", img=[images[0], {"bytes": None, "path": "x"}, images[2]], label=[0, 1, 2])
+    with_("does not decode (no known image format)", img=[images[0], {"bytes": b"no", "path": "x"}], label=[0, 1])
+    cut = {"bytes": images[1]["bytes"][:900], "path": None}
+    with_("row 1 of", img=[images[0], cut], label=[0, 1])
+    other = cells([np.zeros((20, 32, 3), np.uint8)])
+    with_("is 32 by 20 and the first is 32 by 32; images must all have one size", img=images + other, label=[0] * 4)
+    with_("has no rows", img=arrow.array([], arrow.struct({"bytes": "binary"})), label=arrow.array([], "int64"))
+    table(file, {"img": images, "label": [0, 1, 2]})
+    file.write_bytes(file.read_bytes()[:-50])
+    refused("is not a readable parquet file", home)
+    table(file, {"img": images, "label": [0, 1, 2]})
+    table(home / "train-1.parquet", {"img": images, "fine_label": [0, 1, 2]})
+    refused("train-1.parquet has other columns than", home)
+
+
+def test_columns_of_one_name_are_refused(tmp_path):
+    images = arrow.array(cells(COLOUR[:2]))
+    labels = arrow.array([0, 1])
+    for names in (["img", "img", "label"], ["img", "label", "label"]):
+        columns = [images if name == "img" else labels for name in names]
+        (tmp_path / "x").mkdir(exist_ok=True)
+        parquet.write_table(arrow.Table.from_arrays(columns, names), tmp_path / "x" / "train-0.parquet")
+        refused(f"has 2 columns named {names[1]}; leave one of that name", tmp_path / "x")
+    twice = arrow.StructArray.from_arrays([arrow.array([b"a", b"b"])] * 2, ["bytes", "bytes"])
+    parquet.write_table(arrow.table({"img": twice, "label": labels}), tmp_path / "x" / "train-0.parquet")
+    refused("train-0.parquet", tmp_path / "x")
+
+
+def test_labels_that_are_no_classes_are_refused(tmp_path):
+    home = tmp_path / "x"
+    images = cells(COLOUR[:2])
+    for labels, words in (
+        ([0, 2**60], "has a label of 1,152,921,504,606,846,976; labels count classes from 0"),
+        ([0, 1_000_000], "has a label of 1,000,000"),
+        (arrow.array([0, 2**64 - 1], "uint64"), "has labels from -1 to 0"),
+        ([[0], [1]], "labels must be whole numbers"),
+        (arrow.array([0, 1], "float32"), "labels must be whole numbers"),
+    ):
+        table(home / "train-0.parquet", {"img": images, "label": labels})
+        refused(words, home)
+
+
+def test_pipes_and_folders_are_no_data(tmp_path):
+    home = tmp_path / "x"
+    home.mkdir()
+    os.mkfifo(home / "train-0.parquet")
+    (home / "train-1.parquet").mkdir()
+    for name in ("train.bin", "train", "meta"):
+        os.mkfifo(home / name)
+    (home / "train-images-idx3-ubyte").symlink_to("/dev/zero")
+    (home / "train-labels-idx1-ubyte").symlink_to("/dev/zero")
+    refused("holds no data set in a known layout", home)
+    refused("is no folder and no known data set", "/dev/zero")
+
+
+def test_what_exceeds_the_memory_is_refused_with_the_number(tmp_path, monkeypatch):
+    monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 10_000)
+    refused("of memory, and 10 kB are free", cifar100(tmp_path / "a"))
+    refused("reading", binary(tmp_path / "b"))
+    message = refused("of memory, and 10 kB are free", idx(tmp_path / "c"))
+    assert "train-images-idx3-ubyte says it has 4,704 bytes (6, 28, 28), which needs 14.1 kB" in message
+
+
+def test_more_than_a_file_says_is_not_unpacked(tmp_path):
+    """A gigabyte of zeros in a megabyte: read as far as the header says, and no further."""
+    home = idx(tmp_path / "mnist", ".gz")
+    file = home / "train-images-idx3-ubyte.gz"
+    whole = gzip.decompress(file.read_bytes())
+    file.write_bytes(gzip.compress(whole + bytes(50_000_000)))
+    tracemalloc.start()
+    refused("says it has 4,704 bytes (6, 28, 28) and has more", home)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+    file.write_bytes(gzip.compress(whole[:4] + np.array([2**32 - 1] * 3, ">u4").tobytes()))
+    refused("79,228,162", home)
+
+
+def test_names_of_classes_that_are_no_text_are_refused(tmp_path):
+    home = binary(tmp_path / "a")
+    (home / "fine_label_names.txt").write_bytes(b"\xff\xfe a")
+    refused("fine_label_names.txt is not UTF-8 text (byte 0)", home)
+    home = cifar100(tmp_path / "b")
+    (home / "fine_labels.txt").write_bytes(b"ok \xff")
+    refused("fine_labels.txt is not UTF-8 text (byte 3)", home)
+
+
+def test_formats_may_be_mixed_and_grey_ones_among_colours(tmp_path):
+    grey = Image.fromarray(COLOUR[1]).convert("L")
+    file = io.BytesIO()
+    grey.save(file, "PNG")
+    column = [*cells(COLOUR[:1], "WEBP"), {"bytes": file.getvalue(), "path": None}]
+    table(tmp_path / "x" / "train-0.parquet", {"img": column, "label": [0, 1]})
+    found = load(tmp_path / "x")
+    assert torch.equal(found.images[1, 0], torch.from_numpy(np.array(grey)))
+    assert torch.equal(found.images[1, 0], found.images[1, 2])
+
+
+def test_a_missing_library_is_asked_for(tmp_path, monkeypatch):
+    home = cifar100(tmp_path / "x")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    refused("needs pyarrow, which is not installed; install oversmooth[models]", home)
+
+
+def test_a_name_is_fetched_from_the_hub_where_there_is_one(tmp_path, monkeypatch):
+    refused("needs huggingface_hub, which is not installed", "cifar100")
+    asked = []
+
+    def snapshot_download(repo, *, repo_type, allow_patterns):
+        asked.append((repo, repo_type, allow_patterns))
+        cifar100(tmp_path / "hub" / "cifar100", split="test")
+        return str(tmp_path / "hub")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download))
+    same(load("cifar100", "test"), COLOUR, FINE, "cifar100", 100)
+    assert asked == [("uoft-cs/cifar100", "dataset", ["*test-*.parquet"])]
+    refused("the hub's uoft-cs/cifar100 has no train parquet files", "cifar100")
+
+    def unreachable(*_, **__):
+        raise ConnectionError("no route to host.\nmore")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=unreachable))
+    refused("cannot be fetched from the hub (no route to host); set OVERSMOOTH_DATA", "cifar10")
+
+
+def some():
+    return Images(torch.zeros(200, 3, 2, 2, dtype=torch.uint8), torch.arange(200) % 10, list("abcdefghij"), "some")
+
+
+def test_a_share_is_the_same_for_the_same_seed_and_within_larger_ones():
+    images = torch.arange(200 * 12).view(200, 3, 2, 2).to(torch.uint8)
+    whole = Images(images, torch.arange(200), [str(number) for number in range(200)], "some")
+    tenth, half = share(whole, 0.1, 7), share(whole, 0.5, 7)
+    assert (len(tenth), len(half)) == (20, 100)
+    assert set(tenth.labels.tolist()) < set(half.labels.tolist())
+    assert torch.equal(tenth.images, whole.images[tenth.labels])
+    assert torch.equal(tenth.labels, share(whole, 0.1, 7).labels)
+    assert not torch.equal(tenth.labels, share(whole, 0.1, 8).labels)
+    assert tenth.labels.tolist() == sorted(set(tenth.labels.tolist()))
+    assert share(whole, 1, 7) is whole
+
+
+@pytest.mark.parametrize("fraction", [0, -0.1, 1.01, 5, float("nan")])
+def test_shares_that_are_none_are_refused(fraction):
+    with pytest.raises(InputError, match="give a fraction above 0 and at most 1"):
+        share(some(), fraction, 0)
+
+
+def test_less_than_one_image_is_refused_and_so_is_no_seed():
+    with pytest.raises(InputError, match="the seed of a share is -1"):
+        share(some(), 0.5, -1)
+    with pytest.raises(InputError, match="of the 200 images of some is less than one"):
+        share(some(), 0.001, 0)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "words"),
+    [
+        (torch.zeros(2, 3, 4, 4), torch.zeros(2, dtype=torch.int64), "of torch.float32; give"),
+        (torch.zeros(2, 4, 4, 3, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), r"images \(2, 4, 4, 3\)"),
+        (torch.zeros(0, 3, 4, 4, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64), "has no images"),
+        (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), r"labels \(3,\)"),
+        (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, 2]), "labels from 0 to 2 and 2 classes"),
+    ],
+)
+def test_images_are_checked_when_made(images, labels, words):
+    with pytest.raises(InputError, match=words):
+        Images(images, labels, ["a", "b"], "x")
+
+
+def test_images_of_one_level_cannot_be_normalised():
+    flat = Images(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]), ["a", "b"], "x")
+    with pytest.raises(InputError, match="cannot be normalised"):
+        normalisation(flat)
+
+
+@nightly
+@pytest.mark.realdata
+def test_cifar_100_is_whole():
+    if not (SHARED / "data" / "cifar-100").is_dir():
+        pytest.skip("OVERSMOOTH_DATA does not name a folder with data/cifar-100")
+    test = load("cifar100", "test", folder=SHARED)
+    assert test.images.shape == (10_000, 3, 32, 32)
+    assert test.labels.bincount().tolist() == [100] * 100
+    assert (test.classes[0], test.classes[99], test.labels[0].item()) == ("apple", "worm", 49)
+    assert test.images.sum(dtype=torch.int64).item() == 3_755_249_331
+    coarse = load("cifar100", "test", folder=SHARED, coarse=True)
+    assert coarse.labels.bincount().tolist() == [500] * 20

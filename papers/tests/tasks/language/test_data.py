@@ -1,0 +1,165 @@
+"""Text in its layouts, tokens against plain Python, and what cannot be read."""
+
+import bz2
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.places import DATA
+
+from oversmooth.safety import files
+from oversmooth.safety.errors import InputError
+from oversmooth_papers.tasks.language import data, tokens
+from oversmooth_papers.tasks.language.data import load_text
+from oversmooth_papers.tasks.language.tokens import Tokenizer, tokenizer_of
+
+TRAIN = "the cat sat on the mat\nthe dog <unk> sat\n\nthe end\n"
+VALID = "a cat sat\n"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "cache_folder", lambda: tmp_path / "cache")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    home = tmp_path / "text"
+    home.mkdir()
+    return home
+
+
+def written(home, pattern, packed=False):
+    for split, text in (("train", TRAIN), ("valid", VALID), ("test", "the dog\n")):
+        name = pattern.format(split)
+        if packed:
+            (home / f"{name}.bz2").write_bytes(bz2.compress(text.encode()))
+        else:
+            (home / name).write_text(text)
+    return home
+
+
+@pytest.mark.parametrize("pattern", ["wiki.{}.tokens", "{}.txt", "novels.{}.txt"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_words_in_each_layout(folder, pattern, packed):
+    text = load_text(written(folder, pattern, packed))
+    words = [word for line in TRAIN.splitlines() for word in [*line.split(), "<eos>"]]
+    assert [list(text.tokenizer.vocabulary)[i] for i in text.train] == words
+    assert text.tokenizer.size == len(set(words))
+    unknown = text.tokenizer.vocabulary["<unk>"]
+    known = text.tokenizer.vocabulary
+    assert text.valid.tolist() == [unknown, known["cat"], known["sat"], known["<eos>"]]
+    assert text.name == "text"
+
+
+def test_what_is_kept_is_what_was_read(folder, tmp_path, monkeypatch):
+    home = written(folder, "{}.txt")
+    for kind in ("word", "bytes", "bpe"):
+        fresh = load_text(home, kind, 300, masked=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(data, "_read", lambda _files: pytest.fail("it was read again"))
+            kept = load_text(home, kind, 300, masked=True)
+        assert kept.tokenizer == fresh.tokenizer
+        assert kept.tokenizer.mask == fresh.tokenizer.mask
+        for split in data.SPLITS:
+            assert torch.equal(getattr(kept, split), getattr(fresh, split))
+    for path in (tmp_path / "cache").iterdir():  # a damaged file is made again
+        path.write_bytes(path.read_bytes()[:50])
+    assert torch.equal(load_text(home).train, load_text(home).train)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1))
+def test_bytes_go_and_come_back(text):
+    tokenizer = Tokenizer("bytes")
+    ids = tokenizer.encode(text)
+    assert ids.tolist() == list(text.encode())
+    assert tokenizer.decode(ids) == text
+
+
+def test_bpe_is_that_of_tokenizers(monkeypatch):
+    pytest.importorskip("tokenizers")
+    text = TRAIN * 30
+    tokenizer = tokenizer_of(text, "bpe", 300, masked=True)
+    ids = tokenizer.encode(TRAIN)
+    assert tokenizer.decode(ids) == TRAIN.replace("\n\n", "\n")  # a line without a word is left out
+    assert len(ids) < len(TRAIN.encode())
+    assert tokenizer.size <= 300
+    assert tokenizer.mask == json.loads(tokenizer.json)["model"]["vocab"]["<mask>"]
+    monkeypatch.setattr(tokens, "_LINES", 2)  # however many lines are encoded at once
+    assert torch.equal(tokenizer.encode(TRAIN), ids)
+    assert tokenizer.encode("\n \n").shape == (0,)
+
+
+def test_words_are_what_transformers_makes_of_the_same_file():
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    tokenizer = tokenizer_of(TRAIN, "word", 0, masked=False)
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer.from_str(tokenizer.json), unk_token="<unk>", eos_token="<eos>"
+    )
+    assert theirs(TRAIN + "an unknown word\n")["input_ids"] == tokenizer.encode(TRAIN + "an unknown word\n").tolist()
+
+
+def test_one_file_is_split(folder):
+    lines = [f"line {number}\n" for number in range(60)]
+    (folder / "book.txt").write_text("".join(lines))
+    text = load_text(folder / "book.txt", "bytes")
+    decoded = [text.tokenizer.decode(getattr(text, split)) for split in data.SPLITS]
+    assert "".join(decoded) == "".join(lines)
+    assert decoded[1] == "".join(lines[54:57])
+    assert load_text("prose", "bytes").name == "prose"
+
+
+def test_texts_of_several_files_follow_each_other(folder):
+    for name in ("b", "a"):
+        (folder / f"{name}.train.txt").write_text(f"{name} train\n")
+        (folder / f"{name}.valid.txt").write_text(f"{name} valid\n")
+    text = load_text(folder, "bytes")
+    assert text.tokenizer.decode(text.train) == "a train\n\nb train\n"
+    for again in (text, load_text(folder, "bytes")):  # as it is read, and as it is kept
+        assert again.test is None
+    (folder / "test.txt").write_text("\n")
+    with pytest.raises(InputError, match="there is no text for test"):
+        load_text(folder, "bytes")
+
+
+def test_bad_text_is_refused(folder, monkeypatch):
+    monkeypatch.delenv("OVERSMOOTH_DATA", raising=False)
+    with pytest.raises(InputError, match="no file, no folder and no known text"):
+        load_text(folder / "nowhere")
+    with pytest.raises(InputError, match="wikitext-2 is not in OVERSMOOTH_DATA, which is not set"):
+        load_text("wikitext-2")
+    with pytest.raises(InputError, match="has no text to train on"):
+        load_text(folder)
+    (folder / "train.txt").write_text("a")
+    with pytest.raises(InputError, match="has no text to validate with"):
+        load_text(folder)
+    (folder / "valid.txt").write_text(" \n")
+    with pytest.raises(InputError, match="there is no text for valid"):
+        load_text(folder)
+    (folder / "valid.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read as text"):
+        load_text(folder)
+    (folder / "valid.txt").unlink()
+    (folder / "valid.txt.bz2").write_bytes(b"no such thing")
+    with pytest.raises(InputError, match="cannot be read as text"):
+        load_text(folder)
+
+
+def test_a_named_text_is_found_where_data_lies(folder, monkeypatch):
+    (folder / "data" / "wikitext-2").mkdir(parents=True)
+    written(folder / "data" / "wikitext-2", "wiki.{}.tokens")
+    monkeypatch.setenv("OVERSMOOTH_DATA", str(folder))
+    assert load_text("wikitext-2").name == "wikitext-2"
+    assert files.cache_folder  # the real one is not written to
+
+
+@pytest.mark.realdata
+def test_wikitext_has_its_published_counts():
+    folder = DATA / "data" / "wikitext-2"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    text = load_text(folder)
+    assert (len(text.train), len(text.valid), len(text.test)) == (2_088_628, 217_646, 245_569)
+    assert text.tokenizer.size == 33_278

@@ -1,0 +1,102 @@
+"""Crops of images and masks against plain loops, and that both are moved alike."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oversmooth_papers.tasks.segmentation.augment import Normalise, crops
+from oversmooth_papers.tasks.segmentation.settings import IGNORE
+
+unit = st.floats(0, 1 - 2**-10, width=32)
+
+
+def run(images, masks, uniform, **given):
+    uniform = torch.tensor([uniform], dtype=torch.float32)
+    return crops(images, masks, uniform, **{"side": 16, "scales": (0.5, 2.0), "flip": 0.5, **given})
+
+
+def test_all_of_an_image_at_its_own_size_is_the_image():
+    images = torch.randint(256, (1, 3, 16, 16), dtype=torch.uint8)
+    masks = torch.randint(5, (1, 16, 16), dtype=torch.uint8)
+    pixels, labels, inside = run(images, masks, [0.3, 0.2, 0.9, 0.9], scales=(1.0, 1.0))
+    torch.testing.assert_close(pixels, images.float(), rtol=0, atol=1e-3)
+    assert torch.equal(labels, masks.long())
+    assert inside.all()
+    pixels, labels, _ = run(images, masks, [0.3, 0.2, 0.9, 0.1], scales=(1.0, 1.0))
+    torch.testing.assert_close(pixels, images.float().flip(-1), rtol=0, atol=1e-3)
+    assert torch.equal(labels, masks.long().flip(-1))
+
+
+@given(unit, unit, unit, unit)
+@settings(max_examples=60, deadline=None)
+def test_they_are_those_of_plain_loops(scale, down, across, mirrored):
+    height, width, side = 12, 20, 16
+    random = np.random.default_rng(3)
+    image = random.integers(0, 256, (3, height, width), dtype=np.uint8)
+    mask = random.integers(0, 5, (height, width), dtype=np.uint8)
+    pixels, labels, inside = run(
+        torch.from_numpy(image)[None], torch.from_numpy(mask)[None], [scale, down, across, mirrored]
+    )
+    s = np.float64(0.5 + 1.5 * np.float32(scale))
+    size = (s * height, s * width)
+    top, left = down * max(size[0] - side, 0), across * max(size[1] - side, 0)
+    for i in range(side):
+        for j in range(side):
+            y, x = (top + i + 0.5) / s, (left + j + 0.5) / s  # in the image's pixels
+            if min(abs(y - height), abs(x - width)) < 1e-3:
+                continue  # float32 may have it on either side
+            within = y < height and x < width
+            assert bool(inside[0, i, j]) == within
+            if not within:
+                assert int(labels[0, i, j]) == IGNORE
+                continue
+            if mirrored < 0.5:
+                x = width - x
+            if min(abs(y - round(y)), abs(x - round(x))) > 1e-3:
+                assert int(labels[0, i, j]) == mask[int(y), int(x)]
+            v, u = min(max(y - 0.5, 0), height - 1), min(max(x - 0.5, 0), width - 1)
+            a, b = int(v), int(u)
+            c, d = min(a + 1, height - 1), min(b + 1, width - 1)
+            f, g = v - a, u - b
+            expected = (1 - f) * ((1 - g) * image[:, a, b] + g * image[:, a, d]) + f * (
+                (1 - g) * image[:, c, b] + g * image[:, c, d]
+            )
+            np.testing.assert_allclose(pixels[0, :, i, j].numpy(), expected, atol=0.05)
+
+
+@given(unit, unit, unit, unit)
+@settings(max_examples=60, deadline=None)
+def test_image_and_mask_are_moved_alike(scale, down, across, mirrored):
+    """Every pixel of the image says where it came from, and the mask says in which square of 8 pixels that is."""
+    rows, columns = torch.meshgrid(torch.arange(64), torch.arange(96), indexing="ij")
+    images = torch.stack([rows, columns, columns]).to(torch.uint8)[None]
+    masks = (rows // 8 * 12 + columns // 8).to(torch.uint8)[None]
+    pixels, labels, inside = run(images, masks, [scale, down, across, mirrored], side=48)
+    row, column = pixels[0, 0] + 0.5, pixels[0, 1] + 0.5  # continuous, in the image
+    clear = ((row / 8 - (row / 8).round()).abs() > 1e-2) & ((column / 8 - (column / 8).round()).abs() > 1e-2)
+    expected = (row // 8 * 12 + column // 8).long()
+    counts = inside[0] & clear
+    assert counts.float().mean() > 0.15  # at the smallest scale 32 by 48 of 48 by 48
+    assert torch.equal(labels[0][counts], expected[counts])
+    assert bool((labels[0][~inside[0]] == IGNORE).all())
+
+
+def test_images_have_draws_of_their_own():
+    images = torch.randint(256, (2, 3, 20, 20), dtype=torch.uint8)
+    masks = torch.randint(5, (2, 20, 20), dtype=torch.uint8)
+    uniform = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.9, 0.8, 0.7, 0.6]])
+    given = dict(side=16, scales=(0.5, 2.0), flip=0.5)
+    both = crops(images, masks, uniform, **given)
+    for number in range(2):
+        part = slice(number, number + 1)
+        one = crops(images[part], masks[part], uniform[part], **given)
+        for ours, theirs in zip(both, one, strict=True):
+            torch.testing.assert_close(ours[part], theirs)
+
+
+def test_normalised_is_less_the_mean_over_the_spread():
+    images = torch.randint(256, (2, 3, 4, 4)).float()
+    out = Normalise((0.1, 0.5, 0.2), (0.3, 0.2, 0.5), torch.device("cpu"))(images)
+    for channel, (mean, std) in enumerate([(0.1, 0.3), (0.5, 0.2), (0.2, 0.5)]):
+        torch.testing.assert_close(out[:, channel], (images[:, channel] / 255 - mean) / std, rtol=1e-4, atol=1e-5)

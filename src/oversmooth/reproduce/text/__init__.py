@@ -1,3 +1,0 @@
-"""Dovonon et al.'s text experiments: do language models that are forced to smooth or to sharpen generalise worse?"""
-
-NO_TABLES = ("figures", "variants")
