@@ -342,7 +342,8 @@ def adaptation(
 
     A cell per method is kept in results/neutreno/adaptation; what is there is not run again.
     """
-    from oversmooth import models, tuning
+    from oversmooth import models
+    from oversmooth_papers import tuning
     from oversmooth.inputs.sources import check_readable
     from oversmooth.safety import files
     from oversmooth_papers.tables.filling import Running

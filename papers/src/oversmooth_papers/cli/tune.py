@@ -69,7 +69,8 @@ def tune(
     All weights stay as they are. Every image is tested once, by strengths that never saw it, beside the model as it
     was. Needs oversmooth[models].
     """
-    from oversmooth import models, tuning
+    from oversmooth import models
+    from oversmooth_papers import tuning
     from oversmooth.inputs.sources import check_readable
     from oversmooth.safety import files
     from oversmooth.safety.errors import InputError
