@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Importing a table registers it. Files that hold none import torch, which the help of the commands does without.
-from oversmooth_papers.tables import controls, depth, forms, mixtures, rules, table2, table3
+from oversmooth_papers.tables import controls, depth, forms, mixtures, rules, sharpening, table2, table3
 from oversmooth_papers.tables.base import TABLES, Table, register
 from oversmooth_papers.tables.neutreno import (
     ablation,
@@ -17,8 +17,8 @@ from oversmooth_papers.tables.text import causal, glue, masked, wikitext
 
 __all__ = [
     "TABLES", "ablation", "all_tables", "causal", "classification", "controls", "depth", "forms", "glue", "language",
-    "language_ablation", "masked", "methods", "mixtures", "register", "rules", "segmentation", "table2", "table3",
-    "wikitext",
+    "language_ablation", "masked", "methods", "mixtures", "register", "rules", "segmentation", "sharpening",
+    "table2", "table3", "wikitext",
 ]  # fmt: skip
 
 
