@@ -83,8 +83,10 @@ def _test(session: nox.Session, *arguments: str) -> None:
 @nox.parametrize("transformers", VERSIONS)
 @nox.parametrize("torch", VERSIONS)
 def tests(session: nox.Session, torch: str, transformers: str) -> None:
-    """The tests with every extra but timm; words after -- go to pytest."""
-    session.install(".[test,check]", *constraints(session, torch=torch, transformers=transformers))
+    """The tests of both distributions with every extra but timm; words after -- go to pytest."""
+    session.install(
+        ".[test,check]", "./papers[models,glue]", *constraints(session, torch=torch, transformers=transformers)
+    )
     session.run("oversmooth", "--version")
     _test(session, *session.posargs)
 
@@ -106,7 +108,7 @@ def core(session: nox.Session, torch: str) -> None:
 @nox.session(python="3.11")
 def lint(session: nox.Session) -> None:
     """What `make check` does; mypy reads the types of pillow."""
-    session.install("-e", ".[check,models]", *constraints(session))
+    session.install("-e", ".[check,models]", "-e", "papers[models,glue]", *constraints(session))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")

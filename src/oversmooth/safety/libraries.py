@@ -13,7 +13,7 @@ from oversmooth.safety.errors import InputError
 _PACKAGES = {"PIL": "pillow", "vl_convert": "vl-convert-python"}
 _EXTRAS = {
     "timm": "oversmooth[timm]",
-    "torchvision": "oversmooth[imagenet]",
+    "torchvision": "oversmooth-papers[imagenet]",
     "altair": "altair",
     "vl_convert": "vl-convert-python",
     "jinja2": "jinja2",
