@@ -128,9 +128,7 @@ def diagnose(
     anatomy = locate(inside, stack=stack, heads=heads, norm=norm)
     remarks += anatomy.remarks
     check_finite(inside)
-    if inside.training:
-        drops = ": dropout is active and part of what was measured" if _has_dropout(inside) else ", without dropout"
-        remarks.append(f"the model is in train mode{drops}")
+    mode = _mode(inside, remarks)
     if inputs is None:
         from oversmooth import models
 
@@ -185,9 +183,8 @@ def diagnose(
         "norm_kind": first_layer.norm.kind if first_layer.norm is not None else None,
         "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
         "parameters": sum(p.numel() for p in parameters.values()),
-        "training": inside.training,
     }
-    facts |= {"class": type(inside).__name__, **known, **(about or {})}  # type: ignore[typeddict-item]
+    facts |= {**mode, "class": type(inside).__name__, **known, **(about or {})}  # type: ignore[typeddict-item]
     provenance: Provenance = {
         "oversmooth": __version__,
         "platform": platform.platform(),
@@ -238,9 +235,7 @@ def _of_blocks(
     check_finite(model)
     if inputs is None:
         raise InputError("there are no inputs, and none are known for a model of one's own; give a tensor or a dict")
-    if model.training:
-        drops = ": dropout is active and part of what was measured" if _has_dropout(model) else ", without dropout"
-        remarks.append(f"the model is in train mode{drops}")
+    mode = _mode(model, remarks)
     with ONE_AT_A_TIME, in_its_own_mode(model):
         layers, tokens, width = layers_of_blocks(model, inputs, blocks, ranks)
     remarks += _too_short(sum(length < 2 for length in tokens), len(tokens))
@@ -254,9 +249,8 @@ def _of_blocks(
         "width": width,
         "heads": 0,
         "parameters": sum(p.numel() for p in parameters),
-        "training": model.training,
     }
-    facts |= {"class": type(model).__name__, **(about or {})}  # type: ignore[typeddict-item]
+    facts |= {**mode, "class": type(model).__name__, **(about or {})}  # type: ignore[typeddict-item]
     provenance: Provenance = {
         "oversmooth": __version__,
         "platform": platform.platform(),
@@ -372,11 +366,21 @@ def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
     return doubts
 
 
-def _has_dropout(model: nn.Module) -> bool:
-    """Whether training drops anything: by a module, or by a function to which a module passes its share."""
+def _mode(model: nn.Module, remarks: list[str]) -> dict[str, bool]:
+    """Whether the model trains, and drops anything: by a module, or by a function to which a module passes its share.
+
+    Args:
+        model: as it is run.
+        remarks: what is said of train mode is added to them.
+    """
+    if not model.training:
+        return {"training": False}
     shares = [m.p for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
     shares += [v for m in model.modules() for k, v in vars(m).items() if "drop" in k and isinstance(v, float)]
-    return any(share > 0 for share in shares)
+    dropout = any(share > 0 for share in shares)
+    how = ": dropout is active and part of what was measured" if dropout else ", without dropout"
+    remarks.append(f"the model is in train mode{how}")
+    return {"training": True, "dropout": dropout}
 
 
 def _name(model: nn.Module) -> str:

@@ -35,6 +35,7 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
     """The verdict: what was measured, by part, what spectra predict, and what more depth would do."""
     blocks = diagnosis.layers[1:]
     candidates = [
+        _mode(diagnosis),
         _measured(diagnosis),
         _parts(blocks),
         _massive(diagnosis),
@@ -46,6 +47,14 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
     return [sentence for sentence in candidates if sentence] + [
         _further(entry, diagnosis) for entry in diagnosis.extrapolation
     ]
+
+
+def _mode(diagnosis: Diagnosis) -> str:
+    if not diagnosis.model.get("dropout"):
+        return ""
+    return (
+        "Train mode: dropout was active and is in every number; call model.eval() and diagnose again to leave it out."
+    )
 
 
 def disagreement(diagnosis: Diagnosis) -> str:

@@ -148,8 +148,7 @@ class Runner:
 
     def mask(self, batch: Batch | Tensor) -> Tensor | None:
         """The tokens that are not padding, by the name of an argument."""
-        mask = None if isinstance(batch, Tensor) else self._padding.of((), batch.inputs)
-        return None if mask is None else mask != 0
+        return None if isinstance(batch, Tensor) else self._padding.of((), batch.inputs)
 
     def _lacks_targets(self, batch: Batch | Tensor) -> bool:
         config = getattr(self.model, "config", None)
