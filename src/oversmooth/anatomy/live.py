@@ -82,6 +82,9 @@ class LiveModel:
     def kind(self, module: str) -> str:
         return type(self.modules[module]).__name__
 
+    def first_name(self, module: str) -> str:
+        return next(name for name, one in self.modules.items() if one is self.modules[module])
+
     def window(self, module: str) -> int | None:
         for name in layouts.WINDOW:
             size = getattr(self.modules[module], name, None)

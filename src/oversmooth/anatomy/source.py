@@ -34,6 +34,10 @@ class Source(Weights, Protocol):
         """The name of a module's class; empty where only its weights are known."""
         ...
 
+    def first_name(self, module: str) -> str:
+        """The first name of a module that has several, as shared blocks have."""
+        ...
+
     def window(self, module: str) -> int | None:
         """The size of attention's sliding window; None where there is none, or it is not known."""
         ...
