@@ -268,7 +268,7 @@ class InTurn(nn.Module):
 @pytest.mark.parametrize("listed", [1, 4])
 @pytest.mark.parametrize("how", [{}, {"blocks": "layers.*"}])
 def test_a_shared_block_is_as_many_depths_as_it_runs(listed, how):
-    """Whether it is listed once or each time: as copies are, by a probe; of the training batch one sentence says why."""
+    """Listed once or each time: like copies, by a probe; of the training batch it is said that runs are not known."""
     torch.manual_seed(0)
     one, x = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True), torch.randn(3, 5, 16)
     shared, copies = InTurn([one] * listed).eval(), InTurn([copy.deepcopy(one) for _ in range(4)]).eval()
@@ -344,8 +344,8 @@ def test_compiled_code_counts_the_same_tokens(sides, causal, form):
     pairs = pairs | ~pairs.any(-1, keepdim=True) if form == "opened" else pairs
     mask = pairs if form == "allowed" else torch.where(pairs, 0.0, -torch.inf)
     torch.compiler.reset()
-    compiled = torch.compile(padding._counted, backend="eager", fullgraph=True)(mask)
-    assert torch.equal(compiled, padding._counted(mask))
+    compiled = torch.compile(padding.valid_tokens, backend="eager", fullgraph=True)(mask)
+    assert torch.equal(compiled, padding.valid_tokens(mask))
     assert torch.equal(compiled, tokens)
 
 

@@ -52,9 +52,7 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
 def _mode(diagnosis: Diagnosis) -> str:
     if not diagnosis.model.get("dropout"):
         return ""
-    return (
-        "Train mode: dropout was active and is in every number; call model.eval() and diagnose again to leave it out."
-    )
+    return "Train mode: dropout was active and is in every number; diagnose after model.eval() to leave it out."
 
 
 def disagreement(diagnosis: Diagnosis) -> str:

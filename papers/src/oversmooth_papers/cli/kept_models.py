@@ -46,8 +46,7 @@ def verify(
     data: Annotated[str | None, typer.Option(help="What it was tested on.", show_default="the recipe's")] = None,
     model: Annotated[Path | None, typer.Option(help="Its model.", show_default="the one in results/models")] = None,
     images: Annotated[
-        int | None,
-        typer.Option(help="Only so many test images, the first; below 1,000 they show gross errors alone.", min=10),
+        int | None, typer.Option(help="Only so many test images, the first; fewer than 1,000 cannot agree.", min=10)
     ] = None,
     results: Results = Path("results"),
     device: Device = None,

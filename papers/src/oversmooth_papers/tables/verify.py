@@ -41,7 +41,7 @@ class Checked:
     allowed: float
     """Difference."""
     enough: bool = True
-    """Whether it was tested on all images, or on at least `ENOUGH`: on fewer, a wrong figure can be within `allowed`."""
+    """Whether it was tested on all images, or on `ENOUGH`: on fewer, a wrong figure may be within what is allowed."""
 
     @property
     def verdict(self) -> str:
@@ -155,9 +155,8 @@ def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, imag
     for figure in list(figures) if recorded is not cell else ():
         if figure.score in cell:
             allowed = figure.allowed + weights_rounded(figure.score, figure.recorded, tested)
-            figures.append(
-                Checked(f"{figure.score} before rounding", cell[figure.score], figure.again, allowed, enough)
-            )
+            name = f"{figure.score} before rounding"
+            figures.append(Checked(name, cell[figure.score], figure.again, allowed, enough))
     if not figures:
         raise InputError(f"{cell['title']} has none of the scores {', '.join(scores)}; give another cell")
     return Verification(cell["title"], path, figures, notes, time.monotonic() - begin)
