@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ from oversmooth.diagnosis.one_input import one_input
 from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Batch, Inputs
-from oversmooth.models.loaded import Loaded
 from oversmooth.observe import MASSIVE_RATIO, ONE_AT_A_TIME, Observations, Observer, SeenBlock, Settings, study
 from oversmooth.observe.feed import Given, Runner
 from oversmooth.observe.stages import BY_INPUT
@@ -36,6 +35,9 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
 from oversmooth.safety.untouched import in_its_own_mode
+
+if TYPE_CHECKING:
+    from oversmooth.models import Loaded
 
 OnProgress = Callable[[int, int | None, str], None]
 """Called with (inputs done, inputs in all if known, the current step)."""
@@ -106,18 +108,18 @@ def diagnose(
         raise InputError(f"name is {arguments.shown(name)}; give what the model is to be called, as text")
     if about is not None and not (isinstance(about, dict) and all(isinstance(key, str) for key in about)):
         raise InputError(f"about is {arguments.shown(about)}; give a dict of what is to be kept of the model")
-    if isinstance(model, (str, Path)):
-        from oversmooth import models  # imports transformers or timm
-
-        model = models.load(str(model))
     known: dict[str, Any] = {}
-    if isinstance(model, Loaded):
-        tokenizer = tokenizer or model.tokenizer
-        name = name or model.name
-        inputs = model.inputs() if inputs is None else inputs
-        remarks += model.remarks
-        known |= model.about
-        model = model.model
+    if not isinstance(model, nn.Module):
+        from oversmooth import models  # a module needs nothing of it
+
+        loaded = models.load(str(model)) if isinstance(model, (str, Path)) else model
+        if isinstance(loaded, models.Loaded):
+            tokenizer = tokenizer or loaded.tokenizer
+            name = name or loaded.name
+            inputs = loaded.inputs() if inputs is None else inputs
+            remarks += loaded.remarks
+            known |= loaded.about
+            model = loaded.model
     inside = unwrapped(check_is_module(model))
     if inside is not model:
         remarks.append(f"{type(model).__name__}: observed the module inside, whose outputs these are")
