@@ -7,9 +7,9 @@ import importlib.metadata
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +28,8 @@ from oversmooth.diagnosis.one_input import one_input
 from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Batch, Inputs
-from oversmooth.observe import MASSIVE_RATIO, ONE_AT_A_TIME, Observations, Observer, SeenBlock, Settings, study
-from oversmooth.observe.feed import Given, Runner
+from oversmooth.observe import MASSIVE_RATIO, ONE_AT_A_TIME, Observer, SeenBlock, Settings, study
+from oversmooth.observe.feed import Given, OnProgress, Runner
 from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
@@ -39,8 +39,6 @@ from oversmooth.safety.untouched import in_its_own_mode
 if TYPE_CHECKING:
     from oversmooth.models import Loaded
 
-OnProgress = Callable[[int, int | None, str], None]
-"""Called with (inputs done, inputs in all if known, the current step)."""
 MOST_BLOCKS = 10_000
 """Limit of blocks to extrapolate over: each of them is run."""
 
@@ -154,7 +152,10 @@ def diagnose(
         looked_at = one_input(seen, first, one, run.mask(one), tokenizer) if look else None
         for block in seen:
             block.forget()
-        observed, accuracy = _observe(inside, seen, settings, run, first, batches, inputs, progress)
+        observer = Observer(inside, seen, settings)
+        with observer:
+            accuracy = _observe(observer, run, first, batches, inputs, progress)
+        observed = observer.observations
         for call in observed.varies:
             seen[call].undecided = BY_INPUT
     remarks += _too_short(observed.short, observed.inputs)
@@ -187,17 +188,9 @@ def diagnose(
         "parameters": sum(p.numel() for p in parameters.values()),
     }
     facts |= {**mode, "class": type(inside).__name__, **known, **(about or {})}  # type: ignore[typeddict-item]
-    provenance: Provenance = {
-        "oversmooth": __version__,
-        "platform": platform.platform(),
-        "device": str(device),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.perf_counter() - started, 2),
+    provenance = _provenance(started, device, inputs, observed.tokens_seen, observed.inputs, ranks)
+    provenance |= {
         "seed": seed,
-        "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
-        "inputs": observed.inputs,
-        "tokens": [min(observed.tokens_seen), max(observed.tokens_seen)],
-        "rank_inputs": min(ranks, observed.inputs),
         "joined_inputs": min(joined, observed.inputs) if spectra else 0,
         "variant": variant,
         "counting_rule": "one maximum over all pairs of eigenvalues of A and of a head's H, per input, layer and "
@@ -207,7 +200,6 @@ def diagnose(
         "massive_rule": f"norm over {MASSIVE_RATIO:g} times the median norm of the input's tokens, layer by layer",
         "top1": None if accuracy is None else plain(accuracy),
     }
-    provenance |= _versions()  # type: ignore[typeddict-item]
     diagnosis = Diagnosis(
         model=facts,
         provenance=provenance,
@@ -253,19 +245,9 @@ def _of_blocks(
         "parameters": sum(p.numel() for p in parameters),
     }
     facts |= {**mode, "class": type(model).__name__, **(about or {})}  # type: ignore[typeddict-item]
-    provenance: Provenance = {
-        "oversmooth": __version__,
-        "platform": platform.platform(),
-        "device": str(parameters[0].device) if parameters else "cpu",
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.perf_counter() - started, 2),
-        "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
-        "inputs": len(tokens),
-        "tokens": [min(tokens), max(tokens)],
-        "rank_inputs": min(ranks, len(tokens)),
-        "joined_inputs": 0,
-    }
-    provenance |= _versions()  # type: ignore[typeddict-item]
+    device = parameters[0].device if parameters else "cpu"
+    provenance = _provenance(started, device, inputs, tokens, len(tokens), ranks)
+    provenance["joined_inputs"] = 0
     remarks.append("blocks were named: their attention is not known, and tokens alone were measured")
     diagnosis = Diagnosis(model=facts, provenance=provenance, layers=layers, remarks=remarks)
     diagnosis.verdict = verdict.sentences(diagnosis)
@@ -279,40 +261,22 @@ def _too_short(short: int, inputs: int) -> list[str]:
 
 
 def _observe(
-    model: nn.Module,
-    blocks: list[SeenBlock],
-    settings: Settings,
+    observer: Observer,
     run: Runner,
     first: Batch | Tensor,
     rest: Iterator[Batch | Tensor],
     inputs: Any,
     progress: OnProgress | None,
-) -> tuple[Observations, float | None]:
-    total = inputs.count if isinstance(inputs, Inputs) else None
+) -> float | None:
+    """Send all batches through the model; its accuracy on those that have labels, None where none has."""
     right = labelled = 0
-    observer = Observer(model, blocks, settings)
-    with observer:
-        batch: Batch | Tensor | None = first
-        while batch is not None:
-            special = batch.special if isinstance(batch, Batch) else None
-            mask = run.mask(batch)
-            special = special.to(mask.device) if special is not None and mask is not None else special
-            observer.begin(mask=mask, special=special)
-            out = run(batch)
-            labels = batch.labels if isinstance(batch, Batch) else None
-            logits = getattr(out, "logits", out)
-            if (
-                labels is not None
-                and isinstance(logits, Tensor)
-                and logits.ndim == 2
-                and logits.shape[1] == run.classes
-            ):
-                right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
-                labelled += len(labels)
-            if progress is not None:
-                progress(observer.observations.inputs, total, "observing")
-            batch = next(rest, None)
-    return observer.observations, right / labelled if labelled else None
+    for batch, out in run.through(observer, first, rest, inputs, progress):
+        labels, logits = batch.labels if isinstance(batch, Batch) else None, getattr(out, "logits", out)
+        scores = isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] == run.classes
+        if labels is not None and scores:
+            right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
+            labelled += len(labels)
+    return right / labelled if labelled else None
 
 
 def _extrapolate(
@@ -390,12 +354,27 @@ def _name(model: nn.Module) -> str:
     return Path(path).name or type(model).__name__
 
 
-def _versions() -> dict[str, str]:
-    out = {"python": platform.python_version(), "torch": str(torch.__version__)}
+def _provenance(
+    started: float, device: torch.device | str, inputs: Any, tokens: Iterable[int], count: int, ranks: int
+) -> Provenance:
+    tokens = list(tokens)
+    made: dict[str, Any] = {
+        "oversmooth": __version__,
+        "platform": platform.platform(),
+        "device": str(device),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.perf_counter() - started, 2),
+        "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
+        "inputs": count,
+        "tokens": [min(tokens), max(tokens)],
+        "rank_inputs": min(ranks, count),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
     for library in ("transformers", "timm"):
         if library in sys.modules:
             try:
-                out[library] = importlib.metadata.version(library)
+                made[library] = importlib.metadata.version(library)
             except importlib.metadata.PackageNotFoundError:
-                out[library] = str(getattr(sys.modules[library], "__version__", "unknown"))
-    return out
+                made[library] = str(getattr(sys.modules[library], "__version__", "unknown"))
+    return cast("Provenance", made)
