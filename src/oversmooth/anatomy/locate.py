@@ -14,7 +14,7 @@ from oversmooth.anatomy import layouts
 from oversmooth.anatomy.assemble import layer_of
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
-from oversmooth.anatomy.source import Source, joined_name, model_type
+from oversmooth.anatomy.live import Source, joined_name, model_type
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened

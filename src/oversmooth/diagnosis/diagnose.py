@@ -29,7 +29,8 @@ from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Batch, Inputs
 from oversmooth.observe import MASSIVE_RATIO, ONE_AT_A_TIME, Observer, SeenBlock, Settings, study
-from oversmooth.observe.feed import Given, OnProgress, Runner
+from oversmooth.observe.feed import Given, Runner
+from oversmooth.observe.feed import OnProgress as OnProgress
 from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError

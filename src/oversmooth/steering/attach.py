@@ -22,8 +22,7 @@ from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.mixing import MixingCheck
 from oversmooth.steering.passes import Passes
 from oversmooth.steering.record import Moved, Steering
-from oversmooth.steering.reparametrized import ReparametrizedLayer
-from oversmooth.steering.scaled_norms import ScaledNorm
+from oversmooth.steering.reparametrized import ReparametrizedLayer, ScaledNorm
 from oversmooth.steering.sites import Site
 from oversmooth.steering.warm_start import placeholder, starts
 from oversmooth.theory.small_matrices import one_core_each
