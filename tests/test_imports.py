@@ -65,3 +65,11 @@ def test_what_is_loaded_when_asked_for_is_listed_before():
 
     for name in oversmooth.__all__:
         assert getattr(oversmooth, name) is not None
+
+
+def test_diagnosing_a_module_loads_no_more_than_it_needs():
+    """Neither steering nor what loads models, of which a module has no need, and nothing of the papers."""
+    code = "import oversmooth, sys; oversmooth.diagnose; print(*[m for m in sys.modules if m.startswith('oversmooth')])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert len(loaded) <= 110
+    assert not [name for name in loaded if name.startswith(("oversmooth_papers", "oversmooth.steering"))]

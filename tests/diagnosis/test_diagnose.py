@@ -12,7 +12,7 @@ from support.nightly import some
 from support.oracles import centred_basis, dense_radii
 from torch import nn
 
-from oversmooth import InputError, diagnose, metrics
+from oversmooth import Diagnosis, InputError, diagnose, metrics
 from oversmooth.anatomy import locate
 from oversmooth.inputs import Batch
 
@@ -432,6 +432,9 @@ def test_train_mode_is_said_and_kept():
     found = diagnose(model, text(), **QUICK)
     assert "the model is in train mode: dropout is active and part of what was measured" in found.remarks
     assert found.model["training"]
+    assert found.verdict[0].startswith("Train mode: dropout was active")
+    named = diagnose(model, text(), blocks="layers.*", spectra=False)
+    assert named.verdict[0] == found.verdict[0] == Diagnosis.from_json(found.to_json()).verdict[0]
     assert [model.training, model.layers[0].training, model.layers[1].training] == [True, False, True]
     checks.check_untouched(model)
 
@@ -446,6 +449,7 @@ def test_train_mode_without_dropout_is_not_said_to_drop(family):
             module.dropout = 0.0
     found = diagnose(model, FAMILIES[family].inputs(), **QUICK)
     assert "the model is in train mode, without dropout" in found.remarks
+    assert found.verdict[0].startswith("Measured: ")
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")

@@ -8,7 +8,8 @@ import torch
 from support import frozen_stack
 
 from oversmooth import diagnose, steer
-from oversmooth.steering import NeuTRENO
+from oversmooth.anatomy import locate
+from oversmooth.steering import FeatScale, NeuTRENO
 
 transformers = pytest.importorskip("transformers")
 
@@ -72,3 +73,20 @@ def test_a_source_keeps_tokens_apart_at_a_rate_of_one():
         X = X + w * (A @ X - strength * X + strength * first)
         course.append(frozen_stack.log_ratio(X))
     assert np.exp(course[-1] - course[-2]) == pytest.approx(last.predicted_rate, rel=1e-3)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.3])
+def test_featscale_before_a_norm_on_the_stream(strength):
+    """The norm takes the mean of scaled features away: H is raw, and with gains of 1 that of the plain model."""
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
+    model = transformers.BertModel(transformers.BertConfig(**sizes)).eval()
+    ids = torch.arange(6)[None]
+    W = [(layer.W_V.double(), layer.W_O.double()) for layer in locate(model).layers]
+    found = diagnose(steer(model, FeatScale(strength, strength)), ids, ranks=0, joined=0, depth=2)
+    (last,) = found.extrapolation
+    assert last.variant == "raw"
+    assert "FeatScale" in last.note
+    H = (1 + strength) * (W[-1][0] @ W[-1][1]).sum(0)
+    assert last.rho_smooth == pytest.approx(float((1 + torch.linalg.eigvals(H)).abs().max()), rel=1e-4)
+    assert len(last.real.log_hfc_lfc) == 3

@@ -1,5 +1,6 @@
 """What a look says, against plain loops in numpy that share no code with it."""
 
+import copy
 import math
 
 import numpy as np
@@ -252,20 +253,34 @@ def test_promises_are_looked_at_every_so_often_and_strengths_always():
     assert all("strength" in rare.look(step) for step in range(1, 5))
 
 
-def test_blocks_that_share_their_weights_are_as_many_depths_as_they_run():
-    class Shared(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList([watched.Block()])
+class InTurn(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
 
-        def forward(self, x):
-            for _ in range(4):
-                x = self.layers[0](x)
-            return x
+    def forward(self, x):
+        for run in range(4):
+            x = self.layers[run % len(self.layers)](x)
+        return x
 
-    model = Shared().eval()
-    row = oversmooth.Monitor(model, probe=watched.probe(), blocks="layers.*").look(1)
-    assert len(row["cos"]) == 5
+
+@pytest.mark.filterwarnings("ignore::oversmooth.monitor.warning.MonitorWarning")
+@pytest.mark.parametrize("listed", [1, 4])
+@pytest.mark.parametrize("how", [{}, {"blocks": "layers.*"}])
+def test_a_shared_block_is_as_many_depths_as_it_runs(listed, how):
+    """Listed once or each time: like copies, by a probe; of the training batch it is said that runs are not known."""
+    torch.manual_seed(0)
+    one, x = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True), torch.randn(3, 5, 16)
+    shared, copies = InTurn([one] * listed).eval(), InTurn([copy.deepcopy(one) for _ in range(4)]).eval()
+    expected = oversmooth.Monitor(copies, probe=x, **how).look(1)["cos"]
+    assert oversmooth.Monitor(shared, probe=x, **how).look(1)["cos"] == pytest.approx(expected, abs=1e-6)
+    found = oversmooth.diagnose(shared, x, spectra=not how, **how)
+    assert found.curve("cos") == pytest.approx(expected, abs=1e-6)
+    assert found.model["shared"]
+    monitor = oversmooth.Monitor(shared, passing=True, every=1, **how)
+    shared.train()(x)
+    monitor.step()
+    assert "layers.0 runs several times in a pass" in monitor.failures[0]
 
 
 def test_a_language_models_padding_is_left_out_of_a_probe():
@@ -329,8 +344,8 @@ def test_compiled_code_counts_the_same_tokens(sides, causal, form):
     pairs = pairs | ~pairs.any(-1, keepdim=True) if form == "opened" else pairs
     mask = pairs if form == "allowed" else torch.where(pairs, 0.0, -torch.inf)
     torch.compiler.reset()
-    compiled = torch.compile(padding._counted, backend="eager", fullgraph=True)(mask)
-    assert torch.equal(compiled, padding._counted(mask))
+    compiled = torch.compile(padding.valid_tokens, backend="eager", fullgraph=True)(mask)
+    assert torch.equal(compiled, padding.valid_tokens(mask))
     assert torch.equal(compiled, tokens)
 
 

@@ -9,6 +9,7 @@ from torch.nn.functional import cosine_similarity, scaled_dot_product_attention
 
 import oversmooth
 from oversmooth.observe.padding import UnknownPaddingError, mask_of
+from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale
 
 WIDTH, LENGTHS = 16, (6, 3, 4)
 MASK = torch.arange(6) < torch.tensor(LENGTHS)[:, None]
@@ -331,3 +332,64 @@ def test_a_mask_of_all_tokens_under_another_name():
     model.train()(**GIVEN)
     monitor.step()
     assert "blocks get (3, 7)" in monitor.failures[0]
+
+
+class Masked(Stack):
+    """Takes padding in any form: 0 or 1 by token, what is added to scores, or either by pairs of tokens."""
+
+    def forward(self, x, attention_mask=None, src_key_padding_mask=None):
+        mask = src_key_padding_mask
+        if mask is not None:
+            mask = mask[:, None, None] if mask.is_floating_point() else ~mask[:, None, None]
+        elif attention_mask is not None:
+            added = attention_mask.is_floating_point() and not bool((attention_mask == 1).any())
+            mask = attention_mask if added else attention_mask != 0
+            mask = mask[:, None, None] if mask.ndim == 2 else mask
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+def added(hidden, mask=MASK):
+    return torch.zeros(mask.shape).masked_fill(~mask, hidden)
+
+
+ALL, LOW = torch.ones_like(MASK), torch.finfo(torch.float32).min
+KEYS = MASK[:, None, None]
+PAIRS = KEYS & MASK[:, None, :, None]
+FORMS = {
+    **{f"{dtype}": {"attention_mask": MASK.to(dtype)} for dtype in (torch.bool, torch.int64, torch.float32)},
+    **{f"{dtype}, all valid": {"attention_mask": ALL.to(dtype)} for dtype in (torch.bool, torch.int64, torch.float32)},
+    "added, all valid": {"attention_mask": added(LOW, ALL)},
+    **{f"added, {low:.2g}": {"attention_mask": added(low)} for low in (-torch.inf, LOW, -1e9, -1e4)},
+    "keys, all valid": {"attention_mask": added(LOW, torch.ones_like(KEYS))},
+    **{f"keys, {low:.2g}": {"attention_mask": added(low, KEYS)} for low in (-torch.inf, LOW, -1e9, -1e4)},
+    **{f"keys, {dtype}": {"attention_mask": KEYS.to(dtype)} for dtype in (torch.bool, torch.int64)},
+    "pairs, all valid": {"attention_mask": added(LOW, torch.ones_like(PAIRS))},
+    "pairs, one for all inputs": {"attention_mask": torch.ones(1, 1, 6, 6, dtype=torch.bool)},
+    "pairs, rows alike": {"attention_mask": KEYS.expand(3, 1, 6, 6).clone()},
+    **{f"pairs, rows hidden by {low:.2g}": {"attention_mask": added(low, PAIRS)} for low in (LOW, -1e9, -1e4)},
+    "hidden, bool": {"src_key_padding_mask": ~MASK},
+    "hidden, added": {"src_key_padding_mask": added(-torch.inf)},
+    "hidden, none": {"src_key_padding_mask": ~ALL},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_observation_and_steering_leave_out_the_same_tokens(form):
+    """Every valid token is measured, and steered, as where its input comes alone and without a mask."""
+    torch.manual_seed(0)
+    model, x = Masked().eval(), torch.randn(3, 6, WIDTH)
+    lengths = (6, 6, 6) if "all" in form or "none" in form else LENGTHS
+    given = {"x": x, **FORMS[form]}
+    expected = cosines(model, model.layers, given, lengths)
+    for how in ({"blocks": "layers.*", "spectra": False}, {"depth": 0}):
+        assert oversmooth.diagnose(model, given, **how).curve("cos") == pytest.approx(expected, abs=1e-4)
+    for method in (Centred(0.5), AttnScale(0.5), FeatScale(0.5, 0.3), ContraNorm(0.5)):
+        oversmooth.steer(model, method)
+        with torch.no_grad():
+            steered = model(**given)
+            for one, length, found in zip(x, lengths, steered, strict=True):
+                alone = model(one[None, :length])[0]
+                torch.testing.assert_close(found[:length], alone, rtol=1e-4, atol=1e-5, msg=f"{method}")
+        oversmooth.unsteer(model)

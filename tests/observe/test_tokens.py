@@ -188,3 +188,20 @@ def test_without_spectra_the_mask_counts_too():
     shown = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     full, tokens = (diagnose(model, {"x": x, "shown": shown}, depth=0, spectra=s) for s in (True, False))
     assert [layer.tokens for layer in full.layers] == [layer.tokens for layer in tokens.layers]
+
+
+@pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo(torch.float32).min, -1e9, -1e4])
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_is_causal_by_whatever_number_it_hides(hidden, padded):
+    """A is exactly triangular, and the repeated stack is predicted as with a mask of truth values."""
+    torch.manual_seed(0)
+    model, x = _Net().eval(), torch.randn(1, N, 32)
+    allowed = pairs(lambda i, j: causal(i, j) and (j < 5 or not padded))
+    found, expected = (
+        diagnose(model, {"x": x, "visible": mask[None, None]}, depth=2)
+        for mask in (torch.where(allowed, 0.0, hidden), allowed)
+    )
+    assert found.model["causal"] is expected.model["causal"] is True
+    assert [entry.what for entry in found.extrapolation] == ["last block", "stack"]
+    assert found.extrapolation[1].rho_rough == pytest.approx(expected.extrapolation[1].rho_rough, rel=1e-4)
+    close(found, expected)

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from oversmooth import InputError
-from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale, NeuTRENO, passes, steer
+from oversmooth.observe.padding import valid_tokens
+from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale, NeuTRENO, steer
 from oversmooth.steering import guard as guards
 from oversmooth_papers.tasks.images.settings import Shape
 from oversmooth_papers.tasks.images.vit import ViT
@@ -168,8 +169,8 @@ def test_masks_that_are_added_hide_by_any_number(low):
     keep = KEEP[:, None, None].expand(2, 1, 8, 8)
     for rows in (keep, keep & KEEP[:, None, :, None]):
         added = torch.where(rows, 0.0, low)
-        assert torch.equal(passes._token_mask({"attention_mask": added}), KEEP)
-        assert torch.equal(passes._token_mask({"attention_mask": rows}), KEEP)
+        assert torch.equal(valid_tokens(added), KEEP)
+        assert torch.equal(valid_tokens(rows), KEEP)
 
 
 @pytest.mark.parametrize("method", AVERAGING, ids=str)

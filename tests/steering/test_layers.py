@@ -1,5 +1,7 @@
 """Which layers, which methods together, and everything that is refused: the model is left as it was."""
 
+import copy
+
 import pytest
 import torch
 from support import conformance
@@ -420,10 +422,20 @@ def test_saving_what_is_not_steered(untouched, tmp_path):
         load_steered(tmp_path / "b.safetensors", untouched)
 
 
-def test_one_block_under_two_names_is_refused_and_left_as_it_is():
+@pytest.mark.parametrize("method", [NeuTRENO(0.5), AttnScale(0.5), FeatScale(0.3, 0.2)], ids=str)
+def test_one_block_under_two_names_is_steered_as_its_copy_is(method):
+    shared, copied = make("BERT"), make("BERT")
+    for model, layer in ((shared, shared.encoder.layer[0]), (copied, copy.deepcopy(copied.encoder.layer[0]))):
+        model.encoder.layer[1] = layer
+        steer(model, method)
+    ids = torch.arange(5)[None]
+    torch.testing.assert_close(shared(ids).last_hidden_state, copied(ids).last_hidden_state)
+
+
+def test_one_attention_in_two_blocks_is_refused_and_left_as_it_is():
     for method in (Spectral(), NeuTRENO(0.5)):
         model = make("BERT")
-        model.encoder.layer[1] = model.encoder.layer[0]
+        model.encoder.layer[1].attention = model.encoder.layer[0].attention
         before = conformance.snapshot(model)
         with pytest.raises(InputError, match="layers 0 and 1 are one module under two names"):
             steer(model, method)

@@ -154,9 +154,16 @@ def test_a_cell_is_verified_and_a_wrong_one_is_not(kept, monkeypatch, capsys):
     few = verify.verify(cell, file, splits(), device="cpu", images=12)
     tolerance = 0.003 + 3 * math.sqrt(max(again * (1 - again), 1e-4) * 0.5 / 12)
     assert few.figures[0].allowed == pytest.approx(tolerance)
+    assert {figure.verdict for figure in few.figures} == {"cannot tell"}  # what so few images cannot tell apart
+    assert not few.agrees
+    far = verify.verify({**cell, "rounded": {"accuracy": 5.0}}, file, splits(), device="cpu", images=12)
+    assert far.figures[0].verdict == "DIFFERS"
     monkeypatch.setattr("oversmooth_papers.cli.kept_models.load", lambda *_: splits())
     assert run(monkeypatch, "reproduce", "verify", SHARP.key, "--results", kept, "--device", "cpu") == 0
     assert "agrees" in capsys.readouterr().out
+    few = ("--images", "12", "--results", kept, "--device", "cpu")
+    assert run(monkeypatch, "reproduce", "verify", SHARP.key, *few) == 1
+    assert "cannot tell" in capsys.readouterr().out
     spoilt = kept / "table2" / f"{SHORT.key}.json"
     before = spoilt.read_text()
     spoilt.write_text(json.dumps({**json.loads(before), "rounded": {"accuracy": 5.0}}))

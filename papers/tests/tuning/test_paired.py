@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.typed import typed
+from oversmooth.steering import AttnScale
+from oversmooth_papers.tables.neutreno import adaptation
+from oversmooth_papers.tuning import Answers, Outcome, report
 from oversmooth_papers.tuning.paired import (
     Comparison,
     compare_right,
@@ -92,3 +96,12 @@ def test_the_smallest_detectable_difference_is_detected_in_four_of_five_simulate
 def test_what_cannot_be_compared_is_refused(call, sentence):
     with pytest.raises(InputError, match=sentence):
         call()
+
+
+def test_where_no_answer_changed_nothing_is_known_of_what_would_show():
+    assert smallest_detectable(1000, 0.0) is None
+    same = Answers([True, False, True], [0.1, 2.0, 0.3])
+    outcome = Outcome(AttnScale(), same, same, {}).to_dict()
+    assert outcome["accuracy"]["smallest_detectable"] is None
+    assert report.row(outcome)[3] == "0.0 (no answer changed)"
+    typed(adaptation._Accuracy, outcome["accuracy"])

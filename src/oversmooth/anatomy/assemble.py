@@ -10,7 +10,7 @@ from torch import Tensor
 from oversmooth.anatomy import layouts
 from oversmooth.anatomy.layer import GATE, SINKS, AttentionLayer, Norm, NormPosition
 from oversmooth.anatomy.layouts import Layout
-from oversmooth.anatomy.source import Source, joined_name, model_type
+from oversmooth.anatomy.live import Source, joined_name, model_type
 from oversmooth.safety.errors import InputError
 
 

@@ -151,6 +151,9 @@ class Checkpoint:
     def kind(self, _module: str) -> str:
         return ""
 
+    def first_name(self, module: str) -> str:
+        return module
+
     def window(self, _module: str) -> int | None:
         return None  # a configuration gives one for the whole model, whose layers differ
 

@@ -1,13 +1,14 @@
-"""A live torch module as a source of weights."""
+"""Where weights live, as `locate` and `assemble` ask for them; and a live torch module as such a source."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy import layouts
+from oversmooth.anatomy.layer import Weights
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import caches_of_their_own, in_eval_mode, put_back, random_states
@@ -15,6 +16,53 @@ from oversmooth.theory.weights import all_finite
 
 NormForm = tuple[Literal["layer", "rms"], float]
 """The kind of a norm, and the offset that it adds to its stored weight."""
+
+
+class Source(Weights, Protocol):
+    """Where the weights live, and what is known besides them."""
+
+    what: str
+    """Its name in messages."""
+    config: dict[str, Any]
+    """As in config.json; empty where there is none."""
+    runs: bool
+    """Whether it is a live module: where its norms stand is observed when it runs, and a first guess will do."""
+
+    def attribute(self, module: str, names: tuple[str, ...]) -> Any:
+        """The first of these attributes that the module or a module near it has, or None."""
+        ...
+
+    def setting(self, module: str, name: str) -> Any:
+        """A setting of the module's configuration, or of its tower's; None where there is none."""
+        ...
+
+    def norm_form(self, module: str) -> NormForm | None:
+        """What a norm does, as observed; None where only its weights are known."""
+        ...
+
+    def kind(self, module: str) -> str:
+        """The name of a module's class; empty where only its weights are known."""
+        ...
+
+    def first_name(self, module: str) -> str:
+        """The first name of a module that has several, as shared blocks have."""
+        ...
+
+    def window(self, module: str) -> int | None:
+        """The size of attention's sliding window; None where there is none, or it is not known."""
+        ...
+
+
+def model_type(source: Source, prefix: str) -> str | None:
+    """As the configuration has it; None where it does not say."""
+    name = source.setting(prefix, "model_type")
+    return name if isinstance(name, str) else None
+
+
+def joined_name(*parts: str) -> str:
+    """With dots, leaving out empty parts."""
+    return ".".join(part for part in parts if part)
+
 
 # Where a wrapper keeps the module it wraps: torch.compile, DistributedDataParallel and DataParallel.
 _WRAPPED = ("_orig_mod", "module")
@@ -81,6 +129,9 @@ class LiveModel:
 
     def kind(self, module: str) -> str:
         return type(self.modules[module]).__name__
+
+    def first_name(self, module: str) -> str:
+        return next(name for name, one in self.modules.items() if one is self.modules[module])
 
     def window(self, module: str) -> int | None:
         for name in layouts.WINDOW:

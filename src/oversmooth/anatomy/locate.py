@@ -14,7 +14,7 @@ from oversmooth.anatomy import layouts
 from oversmooth.anatomy.assemble import layer_of
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition
 from oversmooth.anatomy.layouts import LAYOUTS, Layout
-from oversmooth.anatomy.source import Source, joined_name, model_type
+from oversmooth.anatomy.live import Source, joined_name, model_type
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened
@@ -253,7 +253,11 @@ def _check_depth(source: Source, depth: int) -> None:
 
 
 def _as_run(source: Source, layers: list[AttentionLayer]) -> list[AttentionLayer]:
-    """Shared layers as often as they run (in ALBERT groups of layers, each repeated over its share of the depth)."""
+    """Shared layers as often as they run, each by its first name (in ALBERT groups of layers, each repeated over its
+    share of the depth).
+    """
+    firsts: dict[str, AttentionLayer] = {}
+    layers = [firsts.setdefault(source.first_name(layer.block), layer) for layer in layers]
     depth, groups = source.config.get("num_hidden_layers"), source.config.get("num_hidden_groups")
     if not isinstance(depth, int) or not isinstance(groups, int) or min(depth, groups) < 1 or len(layers) % groups:
         return layers

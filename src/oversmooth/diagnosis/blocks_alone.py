@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
-from oversmooth.diagnosis.facts import Numbers, plain
+from oversmooth.diagnosis.layers import means, spreads
 from oversmooth.diagnosis.parts import Layer
-from oversmooth.inputs import Batch
 from oversmooth.observe.axes import axes_checked
 from oversmooth.observe.blocks import named_blocks
 from oversmooth.observe.depths import Depths, every_depth
-from oversmooth.observe.feed import Given
+from oversmooth.observe.feed import Given, batches_for, called
 from oversmooth.observe.padding import HeardPadding, mask_of
-from oversmooth.safety import arguments
-from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.errors import InputError
 
 
 def layers_of_blocks(
@@ -37,7 +34,7 @@ def layers_of_blocks(
     modules = dict(model.named_modules(remove_duplicate=False))
     blocks = [(name, modules[name]) for name in named_blocks(model, pattern)]
     depths, width, way = Depths(ranks=ranks), 0, None
-    for batch in _batches(inputs):
+    for batch in batches_for(model, inputs):
         heard, mask = HeardPadding(model, [name for name, _ in blocks]), None
 
         def seen(depth: int, x: Tensor, heard: HeardPadding = heard) -> None:
@@ -47,7 +44,7 @@ def layers_of_blocks(
             depths.add(depth, x, mask_of(x, mask))
 
         with torch.no_grad(), heard, axes_checked(model, blocks), every_depth(blocks, seen) as ran:
-            _run(model, batch)
+            called(model, batch, {})
         if not ran:
             raise InputError(f"the model ran without running {blocks[0][0]}; give inputs that pass through its blocks")
         if way is not None and ran != way:
@@ -57,43 +54,9 @@ def layers_of_blocks(
         raise InputError("there are no inputs; give at least one")
     if max(depths.tokens) < 2:
         raise InputError("no input has two tokens that count; give longer ones")
-    layers = [Layer(name, *_numbers(depths.by_input(depth))) for depth, name in enumerate(["embedding", *way])]
+    layers = []
+    for depth, name in enumerate(["embedding", *way]):
+        columns = depths.by_input(depth)
+        columns["hfc_lfc"] = columns["log_hfc_lfc"].exp()
+        layers.append(Layer(name, means(columns), spreads(columns)))
     return layers, depths.tokens, width
-
-
-def _numbers(columns: dict[str, Tensor]) -> tuple[Numbers, Numbers]:
-    columns = {**columns, "hfc_lfc": columns["log_hfc_lfc"].exp()}
-    means = {name: plain(values.mean()) for name, values in sorted(columns.items())}
-    return means, {name: plain(v.std()) if len(v) > 1 else None for name, v in sorted(columns.items())}
-
-
-def _batches(inputs: Any) -> Iterable[Any]:
-    given = [inputs] if isinstance(inputs, (Tensor, Mapping, Batch)) else inputs
-    try:
-        items = iter(given)
-    except TypeError:
-        kind = arguments.kind(inputs)
-        raise InputError(f"inputs are {kind}; give a tensor, a dict, or an iterable of them") from None
-    for item in items:
-        yield item.inputs if isinstance(item, Batch) else item[0] if isinstance(item, (list, tuple)) else item
-
-
-def _run(model: nn.Module, batch: Any) -> None:
-    parameter = next(model.parameters(), None)
-
-    def moved(value: Any) -> Any:
-        if not isinstance(value, Tensor) or parameter is None:
-            return value
-        return value.to(parameter.device, parameter.dtype if value.is_floating_point() else value.dtype)
-
-    if not isinstance(batch, (Tensor, Mapping)):
-        raise InputError(f"an input is {arguments.kind(batch)}; give a tensor, or a dict of the model's arguments")
-    try:
-        if isinstance(batch, Mapping):
-            model(**{str(name): moved(value) for name, value in batch.items()})
-        else:
-            model(moved(batch))
-    except InputError:
-        raise
-    except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"the model does not run on this input ({reason(error)}); give inputs it takes") from error

@@ -7,9 +7,9 @@ import importlib.metadata
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,17 +28,18 @@ from oversmooth.diagnosis.one_input import one_input
 from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Batch, Inputs
-from oversmooth.models.loaded import Loaded
-from oversmooth.observe import MASSIVE_RATIO, ONE_AT_A_TIME, Observations, Observer, SeenBlock, Settings, study
+from oversmooth.observe import MASSIVE_RATIO, ONE_AT_A_TIME, Observer, SeenBlock, Settings, study
 from oversmooth.observe.feed import Given, Runner
+from oversmooth.observe.feed import OnProgress as OnProgress
 from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
 from oversmooth.safety.untouched import in_its_own_mode
 
-OnProgress = Callable[[int, int | None, str], None]
-"""Called with (inputs done, inputs in all if known, the current step)."""
+if TYPE_CHECKING:
+    from oversmooth.models import Loaded
+
 MOST_BLOCKS = 10_000
 """Limit of blocks to extrapolate over: each of them is run."""
 
@@ -106,18 +107,18 @@ def diagnose(
         raise InputError(f"name is {arguments.shown(name)}; give what the model is to be called, as text")
     if about is not None and not (isinstance(about, dict) and all(isinstance(key, str) for key in about)):
         raise InputError(f"about is {arguments.shown(about)}; give a dict of what is to be kept of the model")
-    if isinstance(model, (str, Path)):
-        from oversmooth import models  # imports transformers or timm
-
-        model = models.load(str(model))
     known: dict[str, Any] = {}
-    if isinstance(model, Loaded):
-        tokenizer = tokenizer or model.tokenizer
-        name = name or model.name
-        inputs = model.inputs() if inputs is None else inputs
-        remarks += model.remarks
-        known |= model.about
-        model = model.model
+    if not isinstance(model, nn.Module):
+        from oversmooth import models  # a module needs nothing of it
+
+        loaded = models.load(str(model)) if isinstance(model, (str, Path)) else model
+        if isinstance(loaded, models.Loaded):
+            tokenizer = tokenizer or loaded.tokenizer
+            name = name or loaded.name
+            inputs = loaded.inputs() if inputs is None else inputs
+            remarks += loaded.remarks
+            known |= loaded.about
+            model = loaded.model
     inside = unwrapped(check_is_module(model))
     if inside is not model:
         remarks.append(f"{type(model).__name__}: observed the module inside, whose outputs these are")
@@ -128,9 +129,7 @@ def diagnose(
     anatomy = locate(inside, stack=stack, heads=heads, norm=norm)
     remarks += anatomy.remarks
     check_finite(inside)
-    if inside.training:
-        drops = ": dropout is active and part of what was measured" if _has_dropout(inside) else ", without dropout"
-        remarks.append(f"the model is in train mode{drops}")
+    mode = _mode(inside, remarks)
     if inputs is None:
         from oversmooth import models
 
@@ -154,7 +153,10 @@ def diagnose(
         looked_at = one_input(seen, first, one, run.mask(one), tokenizer) if look else None
         for block in seen:
             block.forget()
-        observed, accuracy = _observe(inside, seen, settings, run, first, batches, inputs, progress)
+        observer = Observer(inside, seen, settings)
+        with observer:
+            accuracy = _observe(observer, run, first, batches, inputs, progress)
+        observed = observer.observations
         for call in observed.varies:
             seen[call].undecided = BY_INPUT
     remarks += _too_short(observed.short, observed.inputs)
@@ -185,20 +187,11 @@ def diagnose(
         "norm_kind": first_layer.norm.kind if first_layer.norm is not None else None,
         "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
         "parameters": sum(p.numel() for p in parameters.values()),
-        "training": inside.training,
     }
-    facts |= {"class": type(inside).__name__, **known, **(about or {})}  # type: ignore[typeddict-item]
-    provenance: Provenance = {
-        "oversmooth": __version__,
-        "platform": platform.platform(),
-        "device": str(device),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.perf_counter() - started, 2),
+    facts |= {**mode, "class": type(inside).__name__, **known, **(about or {})}  # type: ignore[typeddict-item]
+    provenance = _provenance(started, device, inputs, observed.tokens_seen, observed.inputs, ranks)
+    provenance |= {
         "seed": seed,
-        "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
-        "inputs": observed.inputs,
-        "tokens": [min(observed.tokens_seen), max(observed.tokens_seen)],
-        "rank_inputs": min(ranks, observed.inputs),
         "joined_inputs": min(joined, observed.inputs) if spectra else 0,
         "variant": variant,
         "counting_rule": "one maximum over all pairs of eigenvalues of A and of a head's H, per input, layer and "
@@ -208,7 +201,6 @@ def diagnose(
         "massive_rule": f"norm over {MASSIVE_RATIO:g} times the median norm of the input's tokens, layer by layer",
         "top1": None if accuracy is None else plain(accuracy),
     }
-    provenance |= _versions()  # type: ignore[typeddict-item]
     diagnosis = Diagnosis(
         model=facts,
         provenance=provenance,
@@ -238,9 +230,7 @@ def _of_blocks(
     check_finite(model)
     if inputs is None:
         raise InputError("there are no inputs, and none are known for a model of one's own; give a tensor or a dict")
-    if model.training:
-        drops = ": dropout is active and part of what was measured" if _has_dropout(model) else ", without dropout"
-        remarks.append(f"the model is in train mode{drops}")
+    mode = _mode(model, remarks)
     with ONE_AT_A_TIME, in_its_own_mode(model):
         layers, tokens, width = layers_of_blocks(model, inputs, blocks, ranks)
     remarks += _too_short(sum(length < 2 for length in tokens), len(tokens))
@@ -254,22 +244,11 @@ def _of_blocks(
         "width": width,
         "heads": 0,
         "parameters": sum(p.numel() for p in parameters),
-        "training": model.training,
     }
-    facts |= {"class": type(model).__name__, **(about or {})}  # type: ignore[typeddict-item]
-    provenance: Provenance = {
-        "oversmooth": __version__,
-        "platform": platform.platform(),
-        "device": str(parameters[0].device) if parameters else "cpu",
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.perf_counter() - started, 2),
-        "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
-        "inputs": len(tokens),
-        "tokens": [min(tokens), max(tokens)],
-        "rank_inputs": min(ranks, len(tokens)),
-        "joined_inputs": 0,
-    }
-    provenance |= _versions()  # type: ignore[typeddict-item]
+    facts |= {**mode, "class": type(model).__name__, **(about or {})}  # type: ignore[typeddict-item]
+    device = parameters[0].device if parameters else "cpu"
+    provenance = _provenance(started, device, inputs, tokens, len(tokens), ranks)
+    provenance["joined_inputs"] = 0
     remarks.append("blocks were named: their attention is not known, and tokens alone were measured")
     diagnosis = Diagnosis(model=facts, provenance=provenance, layers=layers, remarks=remarks)
     diagnosis.verdict = verdict.sentences(diagnosis)
@@ -283,40 +262,22 @@ def _too_short(short: int, inputs: int) -> list[str]:
 
 
 def _observe(
-    model: nn.Module,
-    blocks: list[SeenBlock],
-    settings: Settings,
+    observer: Observer,
     run: Runner,
     first: Batch | Tensor,
     rest: Iterator[Batch | Tensor],
     inputs: Any,
     progress: OnProgress | None,
-) -> tuple[Observations, float | None]:
-    total = inputs.count if isinstance(inputs, Inputs) else None
+) -> float | None:
+    """Send all batches through the model; its accuracy on those that have labels, None where none has."""
     right = labelled = 0
-    observer = Observer(model, blocks, settings)
-    with observer:
-        batch: Batch | Tensor | None = first
-        while batch is not None:
-            special = batch.special if isinstance(batch, Batch) else None
-            mask = run.mask(batch)
-            special = special.to(mask.device) if special is not None and mask is not None else special
-            observer.begin(mask=mask, special=special)
-            out = run(batch)
-            labels = batch.labels if isinstance(batch, Batch) else None
-            logits = getattr(out, "logits", out)
-            if (
-                labels is not None
-                and isinstance(logits, Tensor)
-                and logits.ndim == 2
-                and logits.shape[1] == run.classes
-            ):
-                right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
-                labelled += len(labels)
-            if progress is not None:
-                progress(observer.observations.inputs, total, "observing")
-            batch = next(rest, None)
-    return observer.observations, right / labelled if labelled else None
+    for batch, out in run.through(observer, first, rest, inputs, progress):
+        labels, logits = batch.labels if isinstance(batch, Batch) else None, getattr(out, "logits", out)
+        scores = isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] == run.classes
+        if labels is not None and scores:
+            right += int((logits.argmax(-1).cpu() == labels.cpu()).sum())
+            labelled += len(labels)
+    return right / labelled if labelled else None
 
 
 def _extrapolate(
@@ -372,11 +333,21 @@ def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
     return doubts
 
 
-def _has_dropout(model: nn.Module) -> bool:
-    """Whether training drops anything: by a module, or by a function to which a module passes its share."""
+def _mode(model: nn.Module, remarks: list[str]) -> dict[str, bool]:
+    """Whether the model trains, and drops anything: by a module, or by a function to which a module passes its share.
+
+    Args:
+        model: as it is run.
+        remarks: what is said of train mode is added to them.
+    """
+    if not model.training:
+        return {"training": False}
     shares = [m.p for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
     shares += [v for m in model.modules() for k, v in vars(m).items() if "drop" in k and isinstance(v, float)]
-    return any(share > 0 for share in shares)
+    dropout = any(share > 0 for share in shares)
+    how = ": dropout is active and part of what was measured" if dropout else ", without dropout"
+    remarks.append(f"the model is in train mode{how}")
+    return {"training": True, "dropout": dropout}
 
 
 def _name(model: nn.Module) -> str:
@@ -384,12 +355,27 @@ def _name(model: nn.Module) -> str:
     return Path(path).name or type(model).__name__
 
 
-def _versions() -> dict[str, str]:
-    out = {"python": platform.python_version(), "torch": str(torch.__version__)}
+def _provenance(
+    started: float, device: torch.device | str, inputs: Any, tokens: Iterable[int], count: int, ranks: int
+) -> Provenance:
+    tokens = list(tokens)
+    made: dict[str, Any] = {
+        "oversmooth": __version__,
+        "platform": platform.platform(),
+        "device": str(device),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.perf_counter() - started, 2),
+        "data": inputs.what if isinstance(inputs, Inputs) else "given by the caller",
+        "inputs": count,
+        "tokens": [min(tokens), max(tokens)],
+        "rank_inputs": min(ranks, count),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
     for library in ("transformers", "timm"):
         if library in sys.modules:
             try:
-                out[library] = importlib.metadata.version(library)
+                made[library] = importlib.metadata.version(library)
             except importlib.metadata.PackageNotFoundError:
-                out[library] = str(getattr(sys.modules[library], "__version__", "unknown"))
-    return out
+                made[library] = str(getattr(sys.modules[library], "__version__", "unknown"))
+    return cast("Provenance", made)

@@ -55,7 +55,8 @@ def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: in
     course, seen, note = None, "open", ""
     change = _change(modules, block, len(blocks))
     with torch.autocast(A.device.type, enabled=False):
-        W_V, W_O, offset, variant = _effective(block)
+        gains = change is not None and change.constant_gain is not None
+        W_V, W_O, offset, variant = _effective(block, centre=not gains)
         with about(block.layer.name):
             prediction = dominance(A, W_V, W_O, residual=keep, bias=offset, change=change, limit=False, seed=seed)
         try:
@@ -64,6 +65,8 @@ def last_block(blocks: list[SeenBlock], modules: dict[str, nn.Module], depth: in
             course, seen = _simulated([block], [A], [(W_V, W_O)], [offset])
         except InputError as error:
             note = f"not simulated: {error}"
+    if gains and block.norm_position == "post":
+        note = f"{note}; FeatScale acts before the norm takes the mean of features away, so H is raw"
     (word,), (why,) = prediction.verdict, prediction.reason
     smooth = prediction.rho_smooth.clamp(min=prediction.smooth_floor)
     rough = prediction.rho_rough.clamp(min=prediction.rough_floor)
@@ -101,7 +104,7 @@ def whole_stack(blocks: list[SeenBlock], modules: dict[str, nn.Module], passes: 
     if not all(block.layer.keep for block in blocks):
         raise InputError("attention replaces the stream in some of its layers")
     if not all(isinstance(block.A, SoftmaxAttention) and block.A.bias is None for block in blocks):
-        raise InputError("it needs attention of all layers at once, as q and k; matrices are not kept")
+        raise InputError("attention has a bias, or is no fused call, and its n × n matrices are kept of one layer only")
     if any(_change(modules, block, run) is not None for run, block in enumerate(blocks)):
         raise InputError("its layers' attention is steered; the last block alone is predicted")
     operators = [_first(block) for block in blocks]
@@ -157,12 +160,16 @@ def _first(block: SeenBlock) -> AttentionOperator:
     return block.A.select(torch.tensor([0], device=block.A.device))
 
 
-def _effective(block: SeenBlock) -> tuple[Tensor, Tensor, Tensor | None, str]:
+def _effective(block: SeenBlock, *, centre: bool = True) -> tuple[Tensor, Tensor, Tensor | None, str]:
     """(W_V, W_O, what is added to every token or None, variant): the layer as the stream meets it.
 
     Pre-LN: with the norm folded in and the mean 1/σ of this input. Post-LN: on tokens whose features have zero mean.
     Attention's rows sum to one, so what every value has in common, their bias and the β of a folded norm, passes
     through it: ``(b_V + β W_V) W_O + b_O`` is added to every token, under the layer scale like all else.
+
+    Args:
+        block: the layer as it was seen.
+        centre: False leaves Post-LN weights as they are: features are scaled before the norm takes their mean away.
     """
     layer = block.layer
     W_V, W_O = layer.W_V.float(), layer.W_O.float()
@@ -182,7 +189,7 @@ def _effective(block: SeenBlock) -> tuple[Tensor, Tensor, Tensor | None, str]:
         scale = layer.scale
         offset = offset + (bias.float() if scale is None else bias.float() * scale.to(bias).float())
     # An RMSNorm on the stream leaves features' mean alone.
-    if block.norm_position == "post" and (layer.norm is None or layer.norm.kind == "layer"):
+    if centre and block.norm_position == "post" and (layer.norm is None or layer.norm.kind == "layer"):
         (W_V, W_O), offset, variant = centre_features(W_V, W_O), _without_mean(offset), "post"
     return W_V, W_O, offset if bool(offset.any()) else None, variant
 

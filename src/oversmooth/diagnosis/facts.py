@@ -38,6 +38,8 @@ class ModelFacts(_ModelAlways, total=False):
     dtype: str
     parameters: int
     training: bool
+    dropout: bool
+    """In train mode: whether dropout was active."""
     recipe: dict[str, Any]
     """Of a model that `oversmooth train` made."""
     state: str

@@ -25,8 +25,8 @@ def layers_observed(blocks: list[SeenBlock], observed: Observations, *, spectra:
     layers = [
         Layer(
             "embedding",
-            _means(entering),
-            _spreads(entering),
+            means(entering),
+            spreads(entering),
             without_massive=_without(observed, (0, -1)),
             massive=_massive(observed, (0, -1)),
         )
@@ -49,10 +49,10 @@ def layers_observed(blocks: list[SeenBlock], observed: Observations, *, spectra:
         layers.append(
             Layer(
                 name=block.layer.block,
-                tokens=_means(tokens),
-                spread=_spreads(tokens),
-                attention_out=None if attention_out is None else _means(attention_out),
-                attention_out_spread=None if attention_out is None else _spreads(attention_out),
+                tokens=means(tokens),
+                spread=spreads(tokens),
+                attention_out=None if attention_out is None else means(attention_out),
+                attention_out_spread=None if attention_out is None else spreads(attention_out),
                 without_massive=_without(observed, end),
                 massive=_massive(observed, end),
                 changes=changes(blocks, observed, call),
@@ -108,11 +108,13 @@ def _dominance(observed: Observations, call: int) -> LayerDominance | None:
     )
 
 
-def _means(columns: dict[str, Tensor]) -> Numbers:
+def means(columns: dict[str, Tensor]) -> Numbers:
+    """By metric, of ``(inputs,)`` numbers each."""
     return {name: plain(values.mean()) for name, values in sorted(columns.items())}
 
 
-def _spreads(columns: dict[str, Tensor]) -> Numbers:
+def spreads(columns: dict[str, Tensor]) -> Numbers:
+    """Standard deviations over inputs; None for a single one."""
     return {name: _spread(values) for name, values in sorted(columns.items())}
 
 
@@ -121,7 +123,7 @@ def _spread(values: Tensor) -> float | None:
 
 
 def _without(observed: Observations, site: tuple[int, int]) -> Numbers | None:
-    return _means(observed.without_massive[site]) if site in observed.massive else None
+    return means(observed.without_massive[site]) if site in observed.massive else None
 
 
 def _massive(observed: Observations, site: tuple[int, int]) -> dict[str, Any] | None:

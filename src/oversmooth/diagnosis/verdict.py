@@ -35,6 +35,7 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
     """The verdict: what was measured, by part, what spectra predict, and what more depth would do."""
     blocks = diagnosis.layers[1:]
     candidates = [
+        _mode(diagnosis),
         _measured(diagnosis),
         _parts(blocks),
         _massive(diagnosis),
@@ -48,42 +49,46 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
     ]
 
 
+def _mode(diagnosis: Diagnosis) -> str:
+    if not diagnosis.model.get("dropout"):
+        return ""
+    return "Train mode: dropout was active and is in every number; diagnose after model.eval() to leave it out."
+
+
 def disagreement(diagnosis: Diagnosis) -> str:
     """By which notions tokens end more alike and by which less; empty where none contradicts another."""
-    first, last = diagnosis.layers[0].tokens, diagnosis.layers[-1].tokens
-    sides = {}
-    for metric, (name, falls, _) in _NOTIONS.items():
-        before, after = first.get(metric), last.get(metric)
-        if before is not None and after is not None:
-            sides[name] = _moved(metric, before, after) * (-1 if falls else 1)
+    sides = {_NOTIONS[metric].name: side for metric, (_, _, side) in _ends(diagnosis).items()}
     return _in_all(sides).partition("tokens end ")[2] if {1, -1} <= set(sides.values()) else ""
 
 
-def _measured(diagnosis: Diagnosis) -> str:
+def _ends(diagnosis: Diagnosis) -> dict[str, tuple[float, float, int]]:
+    """By metric: its value before the first block and after the last, and whether tokens end more alike (1), less (−1)
+    or about as alike (0) by it.
+    """
     first, last = diagnosis.layers[0].tokens, diagnosis.layers[-1].tokens
-    clauses, sides = [], {}
-    for metric, (name, falls, _) in _NOTIONS.items():
+    ends = {}
+    for metric, (_, falls, least) in _NOTIONS.items():
         before, after = first.get(metric), last.get(metric)
-        if before is None or after is None:
-            continue
+        if before is not None and after is not None:
+            moved = abs(after - before) > (least if metric == "cos" else least * abs(before))
+            ends[metric] = before, after, moved * (1 if (after > before) != falls else -1)
+    return ends
+
+
+def _measured(diagnosis: Diagnosis) -> str:
+    clauses, sides = [], {}
+    for metric, (before, after, side) in _ends(diagnosis).items():
+        name = _NOTIONS[metric].name
         if metric == "cos":
             clauses.append(f"{name} from {round(before, 2) + 0.0:.2f} to {round(after, 2) + 0.0:.2f}")
         else:
-            factor = (
-                f" (× {after / before:.3g})" if metric == "hfc_lfc" and before and _moved(metric, before, after) else ""
-            )
+            factor = f" (× {after / before:.3g})" if metric == "hfc_lfc" and before and side else ""
             clauses.append(f"{name} from {before:.3g} to {after:.3g}{factor}")
-        sides[name] = _moved(metric, before, after) * (-1 if falls else 1)
+        sides[name] = side
     if not clauses:
         return ""
     clauses[0] = clauses[0].replace(" from ", " goes from ", 1)
     return f"Measured: from the first block to the last, {', '.join(clauses)}; {_in_all(sides)}."
-
-
-def _moved(metric: str, before: float, after: float) -> int:
-    """Whether a metric rose (1), fell (−1), or stayed where it was (0)."""
-    least = _NOTIONS[metric].least if metric == "cos" else _NOTIONS[metric].least * abs(before)
-    return 0 if abs(after - before) <= least else 1 if after > before else -1
 
 
 def _in_all(sides: dict[str, int]) -> str:

@@ -50,35 +50,24 @@ def layer_spectrum(
     W_V, W_O = layer.W_V, layer.W_O
     # torch has no eigenvalues in half precision; what is stored in it is exact in float32.
     W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (W_V, W_O))
+    variants, keep = {"raw": W_V}, layer.keep
+    decides = verdicts and keep and not why_undecided(layer)
     with about(layer.name):
-        return _spectra(layer, W_V, W_O, inverse_sigma, joined, verdicts)
-
-
-def _spectra(
-    layer: AttentionLayer,
-    W_V: Tensor,
-    W_O: Tensor,
-    inverse_sigma: float | None,
-    joined: bool,
-    verdicts: bool,
-) -> Spectrum:
-    variants = {"raw": W_V}
-    if layer.norm is not None and layer.norm_position == "pre":
-        variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
-    keep = layer.keep
-    per_head = {name: head_spectrum(V, W_O) for name, V in variants.items()}
-    by_head = {name: [_eigenvalues(row, keep) for row in rows] for name, rows in per_head.items()}
-    together = {
-        name: _eigenvalues(_all(V, W_O, layer, centred=name == "folded"), keep, layer.width) if joined else _nothing()
-        for name, V in variants.items()
-    }
+        if layer.norm is not None and layer.norm_position == "pre":
+            variants["folded"] = fold_norm(W_V, layer.norm.gamma.to(W_V), kind=layer.norm.kind)
+        per_head = {name: head_spectrum(V, W_O) for name, V in variants.items()}
+        by_head = {name: [_eigenvalues(row, keep) for row in rows] for name, rows in per_head.items()}
+        together = {name: Eigenvalues(None, None, None) for name in variants}
+        for name, V in variants.items() if joined else ():
+            together[name] = _eigenvalues(_all(V, W_O, layer, centred=name == "folded"), keep, layer.width)
+        # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
+        decided = head_verdicts(W_V, W_O / keep, bool(layer.causal), per_head["raw"] / keep) if decides else []
     if inverse_sigma is not None and "folded" in variants:
         # A factor on W_V is a factor on every eigenvalue.
         by_head["observed"] = [_scaled(e, inverse_sigma, keep) for e in by_head["folded"]]
         zeros = layer.kv_heads * layer.head_dim < layer.width
         together["observed"] = _scaled(together["folded"], inverse_sigma, keep, floor=abs(keep) if zeros else 0.0)
     raw = together["raw"]
-    decides = verdicts and keep and not why_undecided(layer)
     spectrum = Spectrum(
         negative_share=raw.negative_share,
         mean_real=raw.mean_real,
@@ -86,8 +75,7 @@ def _spectra(
         joined=together,
         heads=by_head,
         inverse_sigma=None if inverse_sigma is None else plain(inverse_sigma),
-        # Per head the zeros of H do not count, so only the ratio to what is kept matters; nothing kept is another rule.
-        verdicts=head_verdicts(W_V, W_O / keep, bool(layer.causal), per_head["raw"] / keep) if decides else [],
+        verdicts=decided,
     )
     return without_radii(spectrum) if why_undecided(layer) else spectrum
 
@@ -154,10 +142,6 @@ def _scaled(spectrum: Eigenvalues, factor: float, keep: float, floor: float = 0.
     )
 
 
-def _nothing() -> Eigenvalues:
-    return Eigenvalues(None, None, None)
-
-
 def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
@@ -194,6 +178,7 @@ def diagnose_weights(
         if progress is not None:
             progress(index + 1, len(anatomy))
     first = anatomy.layers[0]
+    reasons = [reason for layer in anatomy if (reason := why_undecided(layer)) is not None]
     diagnosis = Diagnosis(
         model={
             "name": name,
@@ -219,19 +204,14 @@ def diagnose_weights(
             "joined": joined,
         },
         layers=[Layer("embedding", {}), *blocks],
-        remarks=[*anatomy.remarks, *_remarks(anatomy)],
+        remarks=[
+            *anatomy.remarks,
+            *(f"{reasons.count(why)} of {len(anatomy)} layers are undecided: {why}" for why in dict.fromkeys(reasons)),
+        ],
     )
     if memory is not None:
         memory.forget()
     return diagnosis
-
-
-def _remarks(anatomy: Anatomy) -> list[str]:
-    """Why layers are undecided, with the number of layers per reason."""
-    reasons = [reason for layer in anatomy if (reason := why_undecided(layer)) is not None]
-    return [
-        f"{reasons.count(reason)} of {len(anatomy)} layers are undecided: {reason}" for reason in dict.fromkeys(reasons)
-    ]
 
 
 @dataclass

@@ -65,8 +65,6 @@ class Gauge:
         scaler: Any = None,
     ) -> None:
         check_not_compiled(model)
-        if len({id(block) for _, block in blocks}) < len(blocks):
-            raise InputError("blocks of this model share their weights; give a probe, which tells their runs apart")
         self.model, self.names, self.ranks, self.gradients = model, [name for name, _ in blocks], ranks, gradients
         self.scaler = scaler
         self.other_scalers = OtherScalers()

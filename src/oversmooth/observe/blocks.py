@@ -12,7 +12,8 @@ from oversmooth.safety.errors import InputError
 
 
 def named_blocks(model: nn.Module, pattern: str) -> list[str]:
-    """The names of the modules that a pattern such as ``"layers.*"`` means, in the order in which they stand.
+    """The names of the modules that a pattern such as ``"layers.*"`` means, in the order in which they stand; of a
+    module that has several, the first.
 
     Args:
         model: whose modules are meant.
@@ -24,13 +25,17 @@ def named_blocks(model: nn.Module, pattern: str) -> list[str]:
     if not isinstance(pattern, str):
         raise InputError(f"blocks is {arguments.shown(pattern)}; give the names of modules, such as 'layers.*'")
     wanted = re.compile("[^.]*".join(re.escape(part) for part in pattern.split("*")))
-    every = [name for name, _ in model.named_modules(remove_duplicate=False)]
-    names = [name for name in every if wanted.fullmatch(name) and bool(name) == bool(pattern)]
-    if not names:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    found: dict[nn.Module, str] = {}
+    for name, module in modules.items():
+        if wanted.fullmatch(name) and bool(name) == bool(pattern):
+            found.setdefault(module, name)
+    if not found:
+        every = list(modules)
         lists = dict.fromkeys(re.sub(r"\.\d+(\..*)?$", ".*", name) for name in every if re.search(r"\.\d+", name))
         remedy = f"choose such as {', '.join(map(repr, list(lists)[:3]))}" if lists else "name a module of the model"
         raise InputError(f"no module of this {type(model).__name__} is called {pattern!r}; {remedy}")
-    return names
+    return list(found.values())
 
 
 def repeated_blocks(model: nn.Module) -> list[str]:

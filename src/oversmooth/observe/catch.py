@@ -159,21 +159,24 @@ class CatchAttention(TorchFunctionMode):
         mask = bias = seen = None
         if visible is not None:
             n = q.shape[-2]
-            allowed, extra = _visible(visible)
-            seen = allowed if visible.dtype == torch.bool else may_see(visible.reshape(allowed.shape))
-            seen = seen.expand(*seen.shape[:-2], n, n)
+            visible = visible.reshape((1,) * (4 - visible.ndim) + tuple(visible.shape))
+            allowed = visible if visible.dtype == torch.bool else may_see(visible)
+            seen = allowed.expand(*allowed.shape[:-2], n, n)
             mask = self._tokens(seen.to(q.device), q)
             tokens = mask if mask is not None else torch.ones(q.shape[0], n, dtype=torch.bool, device=q.device)
+            queries = tokens[:, None, :, None]
+            extra = None if visible.dtype == torch.bool else torch.where(allowed & queries, visible, 0.0)
+            extra = None if extra is None or not bool(extra.any()) else extra
             plain = _explains(allowed, tokens, causal=False)
             if extra is None and (plain or _explains(allowed, tokens, causal=True)):
                 causal, mask = not plain, None if bool(tokens.all()) else tokens
             else:
                 zero = torch.zeros((), device=q.device)
                 bias = torch.where(allowed, zero if extra is None else extra.float(), -torch.inf)
-                bias = bias.masked_fill(~tokens[:, None, :, None], 0.0)  # a hidden query may look anywhere
+                bias = bias.masked_fill(~queries, 0.0)  # a hidden query may look anywhere
                 bias = bias.expand(q.shape[0], q.shape[1], n, n)
                 mask = None if bool(tokens.all()) else tokens
-                causal = causal or not bool(torch.triu(allowed, diagonal=1).any())
+                causal = causal or not bool(torch.triu(seen & queries, diagonal=1).any())
         A = None
         if self.operators:
             A = SoftmaxAttention(q.detach(), k.detach(), scale=scale, mask=mask, bias=bias, causal=causal)
@@ -188,17 +191,6 @@ def _both(one: Tensor | None, other: Tensor) -> Tensor:
         return one & other
     added = [torch.where(m, 0.0, -torch.inf) if m.dtype == torch.bool else m for m in (one, other)]
     return added[0] + added[1]
-
-
-def _visible(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A mask of a fused call, as ``(b, h, n, n)``: who may see whom; and what it adds to scores, if not zero."""
-    mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
-    if mask.dtype == torch.bool:
-        return mask, None
-    # Libraries hide with -inf or with the most negative number of some type.
-    allowed = mask > torch.finfo(mask.dtype).min / 2
-    extra = torch.where(allowed, mask, 0.0)
-    return allowed, extra if bool(extra.any()) else None
 
 
 def _explains(allowed: Tensor, tokens: Tensor, causal: bool) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy.calls import PAIRS, USE_CACHE
 from oversmooth.anatomy.layer import Anatomy
-from oversmooth.inputs import Batch
+from oversmooth.inputs import Batch, Inputs
 from oversmooth.observe.layout import own_word
 from oversmooth.observe.padding import Padding, decodes
 from oversmooth.observe.watch import first_tensor
@@ -19,7 +20,12 @@ from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import untouched
 
+if TYPE_CHECKING:
+    from oversmooth.observe import Observer
+
 Given = Tensor | Mapping[str, Tensor] | Batch
+OnProgress = Callable[[int, int | None, str], None]
+"""Called with (inputs done, inputs in all if known, the current step)."""
 
 
 def class_count(model: nn.Module) -> int | None:
@@ -50,39 +56,37 @@ class Runner:
         # A key cache would be filled and never used.
         self.settings = {USE_CACHE: False} if USE_CACHE in takes else {}
         self.classes = class_count(model)  # features of another size are not scores of classes
-        parameter = next(model.parameters())
-        self.device, self.dtype = parameter.device, parameter.dtype
-        if self.device.type == "meta":
+        if next(model.parameters()).device.type == "meta":
             raise InputError("the model's weights are not in memory (meta device or offloaded); load them first")
 
     def batches(self, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
-        # Tokenizers give mappings that are no dict.
-        given = [inputs] if isinstance(inputs, (Tensor, Mapping, Batch)) else inputs
-        if isinstance(given, tuple) and len(given) == 2:
-            _check_no_mask_beside(given)
-        try:
-            items = iter(given)
-        except TypeError:
-            raise InputError(
-                f"inputs are {arguments.kind(inputs)}; give a tensor, a dict, or an iterable of them"
-            ) from None
-        for item in items:
-            if isinstance(item, (list, tuple)) and item and isinstance(item[0], Tensor):
-                _check_no_mask_beside(item)
-                item = item[0]  # (images, labels), as data loaders give
-            if isinstance(item, Tensor):
-                yield self._moved(_tensor("the input", item))
-            elif isinstance(item, Batch):
-                yield Batch({k: self._moved(v) for k, v in item.inputs.items()}, item.special, item.labels, item.names)
-            elif isinstance(item, Mapping):
-                yield Batch({str(k): self._moved(_tensor(str(k), v)) for k, v in item.items() if v is not None})
-            else:
-                raise InputError(
-                    f"an input is {arguments.kind(item)}; give a tensor, or a dict of the model's arguments"
-                )
+        return batches_for(self.model, inputs)
 
-    def _moved(self, x: Tensor) -> Tensor:
-        return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
+    def through(
+        self,
+        observer: Observer,
+        first: Batch | Tensor,
+        rest: Iterable[Batch | Tensor],
+        inputs: Any,
+        progress: OnProgress | None,
+    ) -> Iterator[tuple[Batch | Tensor, Any]]:
+        """Every batch and what the model gives for it, observed.
+
+        Args:
+            observer: of the model, entered.
+            first: the first batch.
+            rest: the others.
+            inputs: what they come from, which may know how many there are.
+            progress: called after each batch.
+        """
+        total = inputs.count if isinstance(inputs, Inputs) else None
+        for batch in itertools.chain([first], rest):
+            special, mask = batch.special if isinstance(batch, Batch) else None, self.mask(batch)
+            special = special.to(mask.device) if special is not None and mask is not None else special
+            observer.begin(mask=mask, special=special)
+            yield batch, self(batch)
+            if progress is not None:
+                progress(observer.observations.inputs, total, "observing")
 
     def first_input(self, batch: Batch | Tensor) -> Batch | Tensor:
         """The first input of a batch, or all of it where it is unclear which axis is the batch."""
@@ -148,8 +152,7 @@ class Runner:
 
     def mask(self, batch: Batch | Tensor) -> Tensor | None:
         """The tokens that are not padding, by the name of an argument."""
-        mask = None if isinstance(batch, Tensor) else self._padding.of((), batch.inputs)
-        return None if mask is None else mask != 0
+        return None if isinstance(batch, Tensor) else self._padding.of((), batch.inputs)
 
     def _lacks_targets(self, batch: Batch | Tensor) -> bool:
         config = getattr(self.model, "config", None)
@@ -161,19 +164,57 @@ class Runner:
 
     def __call__(self, batch: Batch | Tensor) -> Any:
         try:
-            if isinstance(batch, Tensor):
-                return self.call(batch, **self.settings)
-            return self.call(**{**self.settings, **batch.inputs})
-        except InputError:
-            raise
-        except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            if self._lacks_targets(batch):
-                raise InputError(
-                    f"the decoder of this {type(self.model).__name__} needs tokens of its own; give them in Python: "
-                    "diagnose(model, {'input_ids': ids, 'decoder_input_ids': targets}, stack='decoder')"
-                ) from error
-            message = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-            raise InputError(f"the model does not run on this input ({message}); give inputs that it takes") from error
+            return called(self.call, batch, self.settings)
+        except InputError as error:
+            if error.__cause__ is None or not self._lacks_targets(batch):
+                raise
+            raise InputError(
+                f"the decoder of this {type(self.model).__name__} needs tokens of its own; give them in Python: "
+                "diagnose(model, {'input_ids': ids, 'decoder_input_ids': targets}, stack='decoder')"
+            ) from error
+
+
+def batches_for(model: nn.Module, inputs: Given | Iterable[Given]) -> Iterator[Batch | Tensor]:
+    """Inputs of any supported form, one batch at a time, on the model's device and in its precision."""
+    parameter = next(model.parameters(), None)
+
+    def moved(x: Tensor) -> Tensor:
+        if parameter is None:
+            return x
+        return x.to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
+
+    # Tokenizers give mappings that are no dict.
+    given = [inputs] if isinstance(inputs, (Tensor, Mapping, Batch)) else inputs
+    if isinstance(given, tuple) and len(given) == 2:
+        _check_no_mask_beside(given)
+    try:
+        items = iter(given)
+    except TypeError:
+        kind = arguments.kind(inputs)
+        raise InputError(f"inputs are {kind}; give a tensor, a dict, or an iterable of them") from None
+    for item in items:
+        if isinstance(item, (list, tuple)) and item and isinstance(item[0], Tensor):
+            _check_no_mask_beside(item)
+            item = item[0]  # (images, labels), as data loaders give
+        if isinstance(item, Tensor):
+            yield moved(_tensor("the input", item))
+        elif isinstance(item, Batch):
+            yield Batch({k: moved(v) for k, v in item.inputs.items()}, item.special, item.labels, item.names)
+        elif isinstance(item, Mapping):
+            yield Batch({str(k): moved(_tensor(str(k), v)) for k, v in item.items() if v is not None})
+        else:
+            raise InputError(f"an input is {arguments.kind(item)}; give a tensor, or a dict of the model's arguments")
+
+
+def called(model: Any, batch: Batch | Tensor, settings: Mapping[str, Any]) -> Any:
+    """What a model gives for a batch; InputError, caused by the model's own error, where it does not run."""
+    try:
+        return model(batch, **settings) if isinstance(batch, Tensor) else model(**{**settings, **batch.inputs})
+    except InputError:
+        raise
+    except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        message = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        raise InputError(f"the model does not run on this input ({message}); give inputs that it takes") from error
 
 
 def _check_no_mask_beside(arrays: Sequence[Any]) -> None:

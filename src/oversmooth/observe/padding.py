@@ -33,37 +33,55 @@ class Padding:
     """
 
     def __init__(self, module: nn.Module, decodes: bool) -> None:
-        names = positions(module)
+        self.names = names = positions(module)
+        """Of all that the module takes, in order."""
         pairs = ((DECODER_PADDING_SHOWN, PADDING_SHOWN), (_DECODER_PADDING_HIDDEN, PADDING_HIDDEN))
         # Where a module takes the masks of both, each stack has its own. Wrappers take whatever comes.
         both = bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False)) and _takes_anything(module)
         self.shown, self.hidden = (
             decoder if decodes and (decoder in names or both) else encoder for decoder, encoder in pairs
         )  # fmt: skip
-        self.places = {name: names.index(name) for name in (self.shown, self.hidden) if name in names}
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """All that the module is given, by name."""
+        return {**dict(zip(self.names, args, strict=False)), **kwargs}
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
-        """``(batch, n)``: not 0 for tokens that count; None where it is not said.
+        """``(batch, n)``: the valid tokens; None where no mask says.
 
         Args:
             args: what the module is given by position.
             kwargs: what it is given by name.
         """
-        shown = self._value(self.shown, args, kwargs)
-        if isinstance(shown, Tensor) and shown.ndim == 2:
-            return _not_added(shown) if shown.is_floating_point() else shown
-        if isinstance(shown, Tensor) and shown.ndim == 4:
-            return _counted(shown)
-        hidden = self._value(self.hidden, args, kwargs)
-        if isinstance(hidden, Tensor) and hidden.ndim == 2:
-            return hidden == 0  # -inf where it is no boolean
-        return None
+        given = self.named(args, kwargs)
+        return valid_tokens(given.get(self.shown), given.get(self.hidden), given.get("attn_mask"))
 
-    def _value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if name in kwargs:
-            return kwargs[name]
-        at = self.places.get(name, -1)
-        return args[at] if 0 <= at < len(args) else None
+
+def valid_tokens(shown: Any = None, hidden: Any = None, pairs: Any = None) -> Tensor | None:
+    """``(batch, n)``: the tokens that the first mask with an answer shows; None where none has one.
+
+    Nothing here waits for the device, so compiled code and CUDA graphs can run it.
+
+    Args:
+        shown: ``(batch, n)``: not 0 where a token is valid, or what is added to its scores; or as ``pairs``.
+        hidden: ``(batch, n)`` or ``(n,)``: True, or −inf, where a token is padding.
+        pairs: ``(batch, heads or 1, queries or 1, n)``: who may see whom, or what is added to scores.
+    """
+    if isinstance(shown, Tensor) and shown.ndim == 2:
+        if not shown.is_floating_point():
+            return shown != 0
+        # 1 for valid tokens and 0 for others, or added to scores: 0 for valid tokens and negative for others.
+        added = (shown < 0).any() | (shown == 0).all()
+        return torch.where(added, shown >= 0, shown != 0)
+    if isinstance(hidden, Tensor) and hidden.ndim in (1, 2):
+        return (hidden[None] if hidden.ndim == 1 else hidden) == 0
+    for mask in (shown, pairs):
+        if isinstance(mask, Tensor) and mask.ndim == 4:
+            allowed = may_see(mask, alone=True) if mask.is_floating_point() else mask != 0
+            if mask.shape[-2] not in (1, mask.shape[-1]):  # queries that follow on a cache
+                return allowed.any((1, 2))
+            return counted(allowed, rounds=2)  # texts and their padding are settled in the first
+    return None
 
 
 class HeardPadding:
@@ -110,7 +128,7 @@ class HeardPadding:
         for padding, args, kwargs in heard:
             innermost = padding.of(args, kwargs)
             if innermost is not None and innermost.shape == x.shape[:2]:
-                return innermost.to(x.device) != 0
+                return innermost.to(x.device)
             told = told if innermost is None else innermost
             reaches = self.strict or innermost is not None or x.shape[1] in sizes_of_masks(args, kwargs)
         # A mask of another shape that does not reach the innermost is of other tokens: a text's, beside pictures.
@@ -143,29 +161,12 @@ def sizes_of_masks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
     return {value.shape[-1] for value in given if not value.is_floating_point()}
 
 
-def _not_added(mask: Tensor) -> Tensor:
-    """Not 0 for tokens that count, of a mask that is so or that is added to scores, where tokens that count have 0."""
-    added = (mask < 0).any() | (mask == 0).all()
-    return torch.where(added, mask >= 0, mask != 0)
-
-
 def _takes_anything(module: nn.Module) -> bool:
     try:
         kinds = [one.kind for one in inspect.signature(module.forward).parameters.values()]
     except (TypeError, ValueError):
         return False
     return inspect.Parameter.VAR_KEYWORD in kinds
-
-
-def _counted(mask: Tensor) -> Tensor:
-    """``(batch, n)``: the tokens that some query sees.
-
-    Args:
-        mask: ``(batch, heads or 1, n or 1, n)``: who may see whom, or what is added to the scores.
-    """
-    allowed = may_see(mask) if mask.is_floating_point() else mask != 0
-    # Compiled code cannot ask whether a round changed anything; texts and their padding are settled in the first.
-    return counted(allowed, rounds=2 if torch.compiler.is_compiling() else None)
 
 
 def positions(module: nn.Module) -> list[str]:

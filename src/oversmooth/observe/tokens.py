@@ -15,7 +15,7 @@ from oversmooth.theory.operators import AttentionOperator, DenseAttention, Softm
 _HIDDEN, _BELOW = -5e3, 1e3
 
 
-def may_see(scores: Tensor) -> Tensor:
+def may_see(scores: Tensor, *, alone: bool = False) -> Tensor:
     """Which pairs a mask that was added to the scores leaves.
 
     Libraries hide with −inf, with the most negative number of some type, or with −1e9 or −1e4 by hand. A row that is
@@ -23,9 +23,10 @@ def may_see(scores: Tensor) -> Tensor:
 
     Args:
         scores: ``(..., n, n)``: masked scores, or the mask itself.
+        alone: whether it is the mask itself, in which a row that is hidden whole is far below the others.
     """
     low = torch.finfo(scores.dtype).min / 2
-    top = scores.amax(-1, keepdim=True)
+    top = scores.amax((-2, -1) if alone else -1, keepdim=True)
     return (scores > low) & ((scores > _HIDDEN) | (scores >= top - _BELOW))
 
 

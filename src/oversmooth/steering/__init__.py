@@ -10,7 +10,7 @@ ramp(model, to=0.6, steps=1000)        let the strength rise while a trained mod
 
 from typing import Any
 
-from oversmooth.steering.apply import fold, steer, unsteer
+from oversmooth.steering.apply import fold, steer, unsteer, verify
 from oversmooth.steering.methods.attnscale import AttnScale
 from oversmooth.steering.methods.base import Method
 from oversmooth.steering.methods.centred import Centred
@@ -30,7 +30,6 @@ from oversmooth.steering.ramps import Ramp, ramp
 from oversmooth.steering.record import Steering, steering_of
 from oversmooth.steering.saving import save_steered
 from oversmooth.steering.suggestion import Suggestion, suggest
-from oversmooth.steering.verify import verify
 
 __all__ = [
     "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "GatedAttention", "Inversion", "Laplacian",

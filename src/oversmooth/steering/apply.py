@@ -1,4 +1,4 @@
-"""steer, unsteer and fold: methods put on a live model, in place, and taken off again."""
+"""steer, unsteer, fold and verify: methods put on a live model, in place, checked and taken off again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
@@ -15,10 +15,12 @@ from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import STEERED, steered_module
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.precision import float32_products
 from oversmooth.safety.signals import held_back
 from oversmooth.steering.attach import detach, put_on, recompile
 from oversmooth.steering.methods.base import Method
 from oversmooth.steering.mixing import applies_its_weight
+from oversmooth.steering.promises import Verification, kept
 from oversmooth.steering.record import Steering, steering_of
 from oversmooth.steering.reparametrized import check_parameters, check_reparametrized, compute
 
@@ -233,6 +235,27 @@ def fold_if_possible(model: nn.Module) -> bool:
     if steering is not None and not any(method.why_no_fold for method in steering.methods):
         fold(model)
     return steering_of(model) is None
+
+
+@float32_products("highest")
+def verify(model: nn.Module, attention: dict[str, Tensor] | None = None) -> Verification:
+    """Compute the spectra that steering promised, and report what does not hold.
+
+    Args:
+        model: steered.
+        attention: ``(..., heads, n, n)`` by the name of the layer: A of some inputs. It decides how near the flip to
+            smoothing is (−2/(1 + a) for a real spectrum, of the mixture of query heads that share a value head);
+            without it −1 is the bound that is safe for any attention.
+
+    Returns:
+        The spectra and problems of each layer; true where every promise holds.
+
+    Raises:
+        InputError: the model is not steered.
+    """
+    _, steering = _steered(model)
+    steering.check_projections()
+    return kept(steering.reparametrized, list(steering.sites.values()), attention or {})
 
 
 def _steered(model: nn.Module) -> tuple[nn.Module, Steering]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from torch import nn
 
 from oversmooth.anatomy.layer import Anatomy
 from oversmooth.anatomy.steered import STEERING_PARTS
+from oversmooth.observe.padding import Padding, decodes
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.signals import held_back
 from oversmooth.steering import open_attention as opened
@@ -22,8 +22,7 @@ from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.mixing import MixingCheck
 from oversmooth.steering.passes import Passes
 from oversmooth.steering.record import Moved, Steering
-from oversmooth.steering.reparametrized import ReparametrizedLayer
-from oversmooth.steering.scaled_norms import ScaledNorm
+from oversmooth.steering.reparametrized import ReparametrizedLayer, ScaledNorm
 from oversmooth.steering.sites import Site
 from oversmooth.steering.warm_start import placeholder, starts
 from oversmooth.theory.small_matrices import one_core_each
@@ -41,7 +40,8 @@ def put_on(model: nn.Module, steering: Steering, methods: list[Method]) -> None:
     inner = [method for method in methods if method.place not in ("weights", "norms")]
     averages, streams = (any(getattr(m, name) for m in inner) for name in ("averages", "uses_stream"))
     owner = modules[_owner(steering.anatomy)]
-    steering.passes = passes = Passes(steering.begin, _arguments(owner), averages, streams)
+    padding = Padding(owner, decodes([layer.block for layer in steering.anatomy]))
+    steering.passes = passes = Passes(steering.begin, padding, averages, streams)
     # Opened first: parametrizations go on top of the class that a module has then.
     with held_back():
         _open(modules, steering, inner)
@@ -231,13 +231,6 @@ def _place(modules: dict[str, nn.Module], where: tuple[str, str]) -> tuple[nn.Mo
 def _owner(anatomy: Anatomy) -> str:
     """The module whose forward pass runs the blocks: what holds the list of them."""
     return anatomy.stack.split("*")[0].rstrip(".").rpartition(".")[0] if "*" in anatomy.stack else ""
-
-
-def _arguments(owner: nn.Module) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(owner.forward).parameters)
-    except (TypeError, ValueError):
-        return ()
 
 
 _never_run: ContextVar[bool] = ContextVar("never run", default=False)

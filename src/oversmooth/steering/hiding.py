@@ -25,8 +25,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.steering.methods.base import repeat_heads
 from oversmooth.steering.open_attention import VALUES, OpenedAttention
-from oversmooth.steering.passes import HIDDEN
 
+# So far below the largest, what is added to a score hides: e⁻⁵⁰ is nothing beside 1 in float32.
+_HIDDEN = 50.0
 # Small, so that rotary positions do not spread the scores; not zero, which some modules take for padding.
 _CONTENT = 2.0**-6
 # Large, so that a small weight times it is no zero in half precision.
@@ -293,7 +294,7 @@ def may_hide(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor, n: int) -
         if v.shape[-1] != n:
             continue
         if v.is_floating_point():
-            if bool((v < v.amax(-1, keepdim=True) - HIDDEN).any()):
+            if bool((v < v.amax(-1, keepdim=True) - _HIDDEN).any()):
                 return True
         elif bool(((v == 0) | (v == 1)).all() & (v != 0).any() & (v == 0).any()):
             return True
@@ -304,7 +305,7 @@ def may_hide(args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor, n: int) -
 def tells_apart(mask: Tensor) -> bool:
     """Whether a mask of pairs hides from some tokens what it shows to others, whichever way it is meant."""
     if mask.is_floating_point():
-        low = mask < mask.amax(-1, keepdim=True) - HIDDEN
+        low = mask < mask.amax(-1, keepdim=True) - _HIDDEN
         low = low.all(-3, keepdim=True) if mask.ndim == 4 else low  # of every head
     elif mask.dtype == torch.bool:
         low = mask

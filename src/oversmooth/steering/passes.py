@@ -17,12 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from oversmooth.anatomy.calls import PADDING_HIDDEN, PADDING_SHOWN, PAIRS
+from oversmooth.anatomy.calls import PADDING_SHOWN, PAIRS
+from oversmooth.observe.padding import Padding, valid_tokens
 from oversmooth.safety.errors import InputError
 
 _KEY = "oversmooth"
-HIDDEN = 50.0
-"""So far below the largest, what is added to a score hides: e⁻⁵⁰ is nothing beside 1 in float32."""
 
 
 class Pass:
@@ -30,7 +29,7 @@ class Pass:
 
     def __init__(self, mask: Tensor | None, hides: bool) -> None:
         self.mask = mask
-        """The tokens that count, ``(batch, n)``; None for all."""
+        """The valid tokens, ``(batch, n)``; None for all, or where no method asks."""
         self.told = mask is not None
         """Whether the stack was given the mask, and not attention alone."""
         self.hides = hides
@@ -105,15 +104,15 @@ class Passes:
 
     Args:
         prepare: called as a pass begins.
-        arguments: names of what the module that runs the stack takes, in order.
-        averages: whether a method averages over all tokens, so that masks between tokens must be checked.
+        padding: reads the masks that the module that runs the stack is given.
+        averages: whether a method averages over all tokens, so that masks must be known.
         streams: whether a method needs what enters a block.
     """
 
     def __init__(
-        self, prepare: Callable[[Pass], None], arguments: tuple[str, ...], averages: bool, streams: bool = False
+        self, prepare: Callable[[Pass], None], padding: Padding, averages: bool, streams: bool = False
     ) -> None:
-        self.prepare, self.arguments, self.averages, self.streams = prepare, arguments, averages, streams
+        self.prepare, self.padding, self.averages, self.streams = prepare, padding, averages, streams
         self._forget()
 
     def _forget(self) -> None:
@@ -131,9 +130,11 @@ class Passes:
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the module that runs the stack."""
-        named = {**dict(zip(self.arguments, args, strict=False)), **kwargs}
         compiling = torch.compiler.is_compiling()
-        new = Pass(_token_mask(named), self.averages and compiling and _masks_pairs(named))
+        new = Pass(
+            self.padding.of(args, kwargs) if self.averages else None,
+            self.averages and compiling and _masks_pairs(self.padding.named(args, kwargs)),
+        )
         self.prepare(new)
         if self.streams:
             new.stream = _tokens(args, kwargs)  # where this module is the only block
@@ -249,42 +250,11 @@ def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     return next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()), None)
 
 
-def _token_mask(kwargs: dict[str, Any]) -> Tensor | None:
-    """Which tokens are not padding, from whatever mask the stack was given."""
-    hidden = kwargs.get(PADDING_HIDDEN)
-    if isinstance(hidden, Tensor):
-        hidden = hidden[None] if hidden.ndim == 1 else hidden
-        return ~hidden if hidden.dtype == torch.bool else hidden == 0
-    for name in (PADDING_SHOWN, "attn_mask"):
-        mask = kwargs.get(name)
-        if not isinstance(mask, Tensor):
-            continue
-        if mask.ndim == 2:
-            return mask.bool()
-        if mask.ndim == 4:  # (batch, 1, queries, keys): a token counts if anyone may look at it
-            return _seen(mask)
-    return None
-
-
 def mask_of_attention(module: nn.Module, kwargs: dict[str, Any]) -> Tensor | None:
-    """Which tokens are not padding, from what attention itself was given; None where it is not said in a known way."""
+    """The valid tokens, from what attention itself was given; None where it is not said in a known way."""
     if isinstance(module, nn.MultiheadAttention):
-        return _token_mask({PADDING_HIDDEN: kwargs.get("key_padding_mask")})
-    mask = kwargs.get(PADDING_SHOWN)
-    return _seen(mask) if isinstance(mask, Tensor) and mask.ndim == 4 else None
-
-
-def _seen(mask: Tensor) -> Tensor:
-    """``(batch, n)``: the tokens that some query sees.
-
-    Args:
-        mask: ``(batch, heads or 1, queries, keys)``: who may see whom, or what is added to scores.
-    """
-    if not mask.is_floating_point():
-        return (mask != 0).any(2)[:, 0]
-    # Below the largest of all: rows of padding may hide everything, by whatever number. One input may hide all.
-    shown = (mask > mask.amax((-2, -1), keepdim=True) - HIDDEN) & (mask > torch.finfo(mask.dtype).min / 2)
-    return shown.any(2)[:, 0]
+        return valid_tokens(hidden=kwargs.get("key_padding_mask"))
+    return valid_tokens(pairs=kwargs.get(PADDING_SHOWN))
 
 
 def _masks_pairs(kwargs: dict[str, Any]) -> bool:

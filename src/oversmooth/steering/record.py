@@ -15,8 +15,7 @@ from oversmooth.steering.methods.base import Method
 from oversmooth.steering.mixing import MixingCheck, applies_its_weight
 from oversmooth.steering.passes import Pass, Passes
 from oversmooth.steering.promises import kept
-from oversmooth.steering.reparametrized import ReparametrizedLayer, prepare
-from oversmooth.steering.scaled_norms import ScaledNorm
+from oversmooth.steering.reparametrized import ReparametrizedLayer, ScaledNorm, prepare
 from oversmooth.steering.sites import Site
 
 

@@ -176,7 +176,7 @@ class Site:
         V0 = self._first_values(running, V) if part.needs_first_values else None
         if self.guard is not None:
             self.guard.check(U.shape[-3])
-        mask = running.mask if self.guard is None else running.counted(U.shape[:-2])
+        mask = None if self.guard is None else running.counted(U.shape[:-2])
         if not part.needs_input:
             return (part(U, V, V0, mask).flatten(-2), *args[1:])
         if x is None or x.shape[:-1] != U.shape[:-2] or x.shape[-1] != self.layer.width:
@@ -194,9 +194,8 @@ class Site:
         if self.guard is not None:
             self.guard.check(Y.shape[-2])
         if not self.parts["output"].needs_stream:
-            if running is None:
-                return self.projected(Y, None, Y)
-            return self.projected(Y, running.mask if self.guard is None else running.counted(Y.shape[:-1]), Y)
+            mask = None if running is None or self.guard is None else running.counted(Y.shape[:-1])
+            return self.projected(Y, mask, Y)
         stream = self.passes.needed(self.layer.name).stream
         if stream is not None and self.tokens_first:
             stream = stream.transpose(0, 1)

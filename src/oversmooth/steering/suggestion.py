@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.inputs import Batch, Inputs
 from oversmooth.observe import ONE_AT_A_TIME, Observer, SeenBlock, Settings, study
-from oversmooth.observe.feed import Given, Runner
+from oversmooth.observe.feed import Given, OnProgress, Runner
 from oversmooth.observe.stages import BY_INPUT
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, about
@@ -115,7 +114,7 @@ def suggest(
     stack: str | None = None,
     heads: int | None = None,
     seed: int = 0,
-    progress: Callable[[int, int | None, str], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> Suggestion:
     """The least strength of NeuTRENO at which the spectra of a trained model say that nothing smooths.
 
@@ -150,7 +149,6 @@ def suggest(
     first = next(batches, None)
     if first is None:
         raise InputError("there are no inputs; give at least one")
-    total = inputs.count if isinstance(inputs, Inputs) else None
     with ONE_AT_A_TIME, torch.no_grad():
         one = run.first_input(first)
         blocks = study(inside, anatomy, lambda: run(one), run.mask(one))
@@ -159,13 +157,8 @@ def suggest(
         along = _Along(anatomy.layers[0].name, tried, seed)
         observer = Observer(inside, blocks, Settings(ranks=0, joined=0, seed=seed), along.look)
         with observer:
-            batch: Batch | Tensor | None = first
-            while batch is not None:
-                observer.begin(mask=run.mask(batch), special=_special(batch, run))
-                run(batch)
-                if progress is not None:
-                    progress(observer.observations.inputs, total, "observing")
-                batch = next(batches, None)
+            for _ in run.through(observer, first, batches, inputs, progress):
+                pass
         for call in observer.observations.varies:
             blocks[call].undecided = BY_INPUT
     return along.suggestion(blocks)
@@ -277,12 +270,6 @@ def _checked(strengths: Sequence[float]) -> tuple[float, ...]:
     if len(tried) < 2 or tried[0] != 0 or any(a >= b for a, b in itertools.pairwise(tried)):
         raise InputError(f"strengths are {arguments.shown(list(tried))}; {remedy}")
     return tried
-
-
-def _special(batch: Batch | Tensor, run: Runner) -> Tensor | None:
-    special = batch.special if isinstance(batch, Batch) else None
-    mask = run.mask(batch)
-    return special.to(mask.device) if special is not None and mask is not None else special
 
 
 def _least(curve: list[StrengthPoint]) -> float | None:

@@ -10,19 +10,22 @@ many points are enough (THEORY §3, what is certain). Also here: verdicts from w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory.components import components
 from oversmooth.theory.operators import AttentionOperator, DenseAttention
+from oversmooth.theory.reducible import components
 from oversmooth.theory.small_matrices import eigenvalues, finite, inverse, lapack, one_core_each
 from oversmooth.theory.weights import check_weights, head_spectrum, smaller_product
-from oversmooth.theory.words import Words, nested
 
+Words: TypeAlias = Any
+"""A str for one case, nested lists of them for a batch; which of the two depends on the shape of the arguments."""
 SAFETY = 4.0
 """An estimated error must be this many times smaller than the margin: first-order estimates are not bounds."""
 SUSPICIOUS = 1e3
@@ -206,6 +209,18 @@ def head_verdicts(W_V: Tensor, W_O: Tensor, causal: bool = False, values: Tensor
     flat = (x.reshape(-1, *x.shape[-n:]).cpu() for x, n in ((W_V, 2), (W_O, 2), (about, 1)))
     words = [_weights_alone(V, output, lam, causal) for V, output, lam in zip(*flat, strict=True)]
     return nested(words, W_V.shape[:-2])
+
+
+def nested(words: Sequence[str], shape: Sequence[int]) -> Words:
+    """The words of a batch, in the order of its flattened entries, nested as a tensor's `tolist` would nest them.
+
+    >>> nested(["rough", "smooth"], (2, 1)), nested(["tie"], ())
+    ([['rough'], ['smooth']], 'tie')
+    """
+    if not shape:
+        return words[0]
+    inner = math.prod(shape[1:])
+    return [nested(words[i * inner : (i + 1) * inner], shape[1:]) for i in range(shape[0])]
 
 
 def _known(values: Tensor, heads: torch.Size) -> Tensor:

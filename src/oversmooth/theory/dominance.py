@@ -17,13 +17,12 @@ from torch import Tensor
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import one_head, several_heads
-from oversmooth.theory.bounds import DEFECTIVE, SAFETY
+from oversmooth.theory.bounds import DEFECTIVE, SAFETY, Words, nested
 from oversmooth.theory.limit import LimitArray
 from oversmooth.theory.operators import AttentionOperator, as_operator
 from oversmooth.theory.radii import AttentionChange, Search, Update
 from oversmooth.theory.spectrum import Method, check_method, check_tolerance, materialise_if_small
 from oversmooth.theory.weights import check_weights, one_per_head
-from oversmooth.theory.words import Words, nested
 
 Verdict = Literal["smooth", "rough", "tie", "undecided"]
 _VERDICTS: tuple[Verdict, ...] = ("rough", "tie", "smooth", "undecided")

@@ -45,13 +45,15 @@ def verify(
     cell: Annotated[str, typer.Argument(metavar="CELL", help="Twelve digits, as status lists them, or a cell's file.")],
     data: Annotated[str | None, typer.Option(help="What it was tested on.", show_default="the recipe's")] = None,
     model: Annotated[Path | None, typer.Option(help="Its model.", show_default="the one in results/models")] = None,
-    images: Annotated[int | None, typer.Option(help="Only so many test images, the first.", min=10)] = None,
+    images: Annotated[
+        int | None, typer.Option(help="Only so many test images, the first; fewer than 1,000 cannot agree.", min=10)
+    ] = None,
     results: Results = Path("results"),
     device: Device = None,
 ) -> None:
     """Test the model of a cell again, and compare with the figure that the cell holds: minutes on a CPU.
 
-    Leaves with exit code 1 where they differ by more than rounding explains.
+    Leaves with exit code 1 where they differ by more than rounding explains, or where the images are too few to tell.
     """
     from oversmooth_papers.engine.recipe import read_recipe
     from oversmooth_papers.tables import verify as recipe
@@ -64,9 +66,8 @@ def verify(
         checked = recipe.verify(kept, file, loaded, device=device, images=images)
     out.print(f"{checked.title} ({path})", highlight=False, markup=False)
     for figure in checked.figures:
-        words = "agrees" if figure.agrees else "DIFFERS"
         out.print(
-            f"{figure.score}: {figure.recorded:.4f} recorded, {figure.again:.4f} now, {words} "
+            f"{figure.score}: {figure.recorded:.4f} recorded, {figure.again:.4f} now, {figure.verdict} "
             f"(difference {figure.again - figure.recorded:+.4f}, allowed {figure.allowed:.4f})",
             highlight=False,
             markup=False,

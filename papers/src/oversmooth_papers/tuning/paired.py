@@ -121,7 +121,7 @@ def mean_difference(before: Sequence[float], after: Sequence[float]) -> MeanDiff
     return MeanDifference(math.fsum(before) / n, math.fsum(after) / n, mean, (mean - half, mean + half))
 
 
-def smallest_detectable(images: int, discordance: float = ASSUMED_DISCORDANCE) -> float:
+def smallest_detectable(images: int, discordance: float = ASSUMED_DISCORDANCE) -> float | None:
     """The difference of accuracies that n images show, at the 5 % level, in 80 % of cases: ``2.80 √(d/n)``.
 
     d is the share of images whose answer changes; 2.80 is 1.96 + 0.84, quantiles of the normal distribution. A
@@ -129,13 +129,15 @@ def smallest_detectable(images: int, discordance: float = ASSUMED_DISCORDANCE) -
 
     Args:
         images: how many, n.
-        discordance: d.
+        discordance: d. Where it is 0 no answer changed, and what would show is not known: None.
 
     >>> round(smallest_detectable(1000), 4)
     0.0198
     """
     arguments.whole(images, "images", least=1)
     arguments.number(discordance, "discordance", "give a share, 0 to 1", least=0.0, most=1.0)
+    if discordance == 0:
+        return None
     return (_Z + NormalDist().inv_cdf(POWER)) * math.sqrt(discordance / images)
 
 

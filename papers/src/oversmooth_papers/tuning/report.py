@@ -18,6 +18,7 @@ HEAD = ("method", "top-1, %", "tuned", "difference", "gained, lost", "cross-entr
 def detectable(images: int) -> str:
     """What so many images can show, to be said before anything is run."""
     share = smallest_detectable(images)
+    assert share is not None
     seen = f"a difference of {100 * share:.1f} points"
     if share > ASSUMED_DISCORDANCE:
         seen += f" would be needed, and {100 * ASSUMED_DISCORDANCE:g} are the most there can be: nothing smaller shows"
@@ -33,11 +34,12 @@ def row(outcome: dict[str, Any]) -> tuple[str, ...]:
     """One method's line; differences with their 95 % intervals."""
     accuracy, entropy = outcome["accuracy"], outcome["cross_entropy"]
     points = [100 * share for share in (accuracy["difference"], *accuracy["interval"])]
+    changed = accuracy["gained"] + accuracy["lost"]
     return (
         _name(outcome["method"]),
         f"{100 * accuracy['before']:.1f}",
         f"{100 * accuracy['after']:.1f}",
-        _with_interval(points, 1),
+        _with_interval(points, 1) if changed else "0.0 (no answer changed)",
         f"{accuracy['gained']}, {accuracy['lost']}",
         f"{entropy['before']:.4f}",
         f"{entropy['after']:.4f}",

@@ -44,7 +44,7 @@ class _Accuracy(TypedDict):
     gained: int
     lost: int
     p_value: float
-    smallest_detectable: float
+    smallest_detectable: float | None
 
 
 class _CrossEntropy(TypedDict):
