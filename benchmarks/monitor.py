@@ -41,8 +41,7 @@ from oversmooth_papers.engine.result import WatchSettings
 from oversmooth_papers.engine.training_run import Run
 from oversmooth_papers.tasks.images.data import Images
 from oversmooth_papers.tasks.images.data.splits import Splits
-from oversmooth_papers.tasks.images.recipe import PAPER
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import PAPER, Shape
 from oversmooth_papers.tasks.images.task import ImagesTask
 
 SIZES = {

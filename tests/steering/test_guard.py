@@ -10,7 +10,7 @@ from torch import nn
 from oversmooth import InputError
 from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale, NeuTRENO, passes, steer
 from oversmooth.steering import guard as guards
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import ViT
 
 SMALL = Shape(image=8, patch=4, classes=3, width=16, depth=2, heads=2)

@@ -128,7 +128,7 @@ from pathlib import Path
 from oversmooth_papers.tables.filling import Running, fill
 from oversmooth_papers.tasks.images.recipe import QUICK
 from oversmooth_papers.tasks.images.data.splits import load_splits
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from support.commands import make_cifar
 
 data, results = Path({folder!r}) / "cifar-100-binary", Path({folder!r}) / "results"

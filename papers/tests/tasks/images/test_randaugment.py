@@ -13,7 +13,7 @@ from support import timm_models
 from oversmooth.inputs import picture
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.images.randaugment import OPERATIONS, UNIFORMS, Plan, apply, plan_from
-from oversmooth_papers.tasks.images.settings import RandAugment
+from oversmooth_papers.tasks.images.recipe import RandAugment
 
 Image = pytest.importorskip("PIL.Image")
 ImageEnhance = pytest.importorskip("PIL.ImageEnhance")
