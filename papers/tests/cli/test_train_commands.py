@@ -29,7 +29,7 @@ from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tables.table3 import INTENSITIES, Table3
 from oversmooth_papers.tasks.images import recipe
 from oversmooth_papers.tasks.images.corruptions import SEVERITIES
-from oversmooth_papers.tasks.images.data.splits import first_of_test, load_splits
+from oversmooth_papers.tasks.images.data import first_of_test, load_splits
 from oversmooth_papers.tasks.images.evaluate import Evaluator
 from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.language import recipe as language

@@ -6,8 +6,7 @@ import torch
 
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.step import Step
-from oversmooth_papers.tasks.images.data import Images
-from oversmooth_papers.tasks.images.data.splits import Splits
+from oversmooth_papers.tasks.images.data import Images, Splits
 from oversmooth_papers.tasks.images.recipe import RandAugment, Recipe, Shape
 from oversmooth_papers.tasks.images.task import ImagesTask
 

@@ -16,8 +16,7 @@ from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
 from oversmooth_papers.tasks.images import data, mixing
 from oversmooth_papers.tasks.images.augment import AugmentDraws
 from oversmooth_papers.tasks.images.build import augment_of, model_of
-from oversmooth_papers.tasks.images.data import Images
-from oversmooth_papers.tasks.images.data.splits import Splits
+from oversmooth_papers.tasks.images.data import Images, Splits
 from oversmooth_papers.tasks.images.evaluate import Evaluator
 from oversmooth_papers.tasks.images.recipe import Recipe
 from oversmooth_papers.tasks.images.vit import ViT
