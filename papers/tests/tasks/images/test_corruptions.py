@@ -255,23 +255,18 @@ def test_official_files_that_are_wrong_are_named(official, tmp_path):
             read_official(official, kind, severity)
 
     refused(r"severity is 0; .* 1 to 5", severity=0)
-    refused("no corruption is called 'rain'", kind="rain")
-    refused(r"snow\.npy does not exist; give the folder", kind="snow")
+    refused(r"snow\.npy is not an official file \(.*No such file.*\); give the folder", kind="snow")
     np.save(tmp_path / "snow.npy", np.zeros((10, 32, 32, 3), np.uint8))
-    refused(r"snow\.npy holds \(10, 32, 32, 3\) of uint8", kind="snow")
+    refused(r"snow\.npy is not an official file \(it holds \(10, 32, 32, 3\) of uint8", kind="snow")
     np.save(tmp_path / "frost.npy", np.array([{}], dtype=object))
-    refused(r"frost\.npy is not a readable \.npy file", kind="frost")
     (tmp_path / "contrast.npy").write_bytes((tmp_path / "labels.npy").read_bytes()[:1000])
-    refused(r"contrast\.npy is not a readable \.npy file", kind="contrast")
     (tmp_path / "pixelate.npy").write_bytes(b"")
-    refused(r"pixelate\.npy is not a readable \.npy file", kind="pixelate")
     with (tmp_path / "brightness.npy").open("wb") as file:
         np.savez(file, images=np.zeros(3))
-    refused(r"brightness\.npy is an archive", kind="brightness")
+    for kind in ("frost", "contrast", "pixelate", "brightness"):
+        refused(rf"{kind}\.npy is not an official file", kind=kind)
     np.save(tmp_path / "labels.npy", np.zeros(50_000))
-    refused(r"labels\.npy holds \(50000,\) of float64")
-    (tmp_path / "labels.npy").unlink()
-    refused(r"labels\.npy does not exist")
+    refused(r"labels\.npy is not an official file \(it holds \(50000,\) of float64")
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
@@ -282,14 +277,12 @@ def test_official_files_that_are_wrong_are_named(official, tmp_path):
     [
         (dict(kind="rain"), "no corruption is called 'rain'; there are gaussian_noise, shot_noise, .*saturate"),
         (dict(severity=6), "severity is 6; give a whole number from 0"),
-        (dict(severity=-1), "severity is -1"),
         (dict(severity=2.0), r"severity is 2\.0"),
-        (dict(start=-1), "start is -1"),
-        (dict(images=torch.zeros(2, 3, 32, 32)), r"images is torch\.float32; corruptions take bytes"),
+        (dict(images=torch.zeros(2, 3, 32, 32)), r"shape \(2, 3, 32, 32\) of torch\.float32; give bytes"),
         (dict(images=torch.zeros(2, 32, 32, 3, dtype=torch.uint8)), r"shape \(2, 32, 32, 3\)"),
         (dict(images=torch.zeros(3, 32, 32, dtype=torch.uint8)), r"shape \(3, 32, 32\)"),
-        (dict(images=torch.zeros(0, 3, 32, 32, dtype=torch.uint8)), "empty batch"),
-        (dict(images=torch.zeros(1, 3, 4, 32, dtype=torch.uint8)), "4 by 32 pixels are too small"),
+        (dict(images=torch.zeros(0, 3, 32, 32, dtype=torch.uint8)), r"shape \(0, 3, 32, 32\)"),
+        (dict(images=torch.zeros(1, 3, 4, 32, dtype=torch.uint8)), "at least 8 by 8 pixels"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(change, match):

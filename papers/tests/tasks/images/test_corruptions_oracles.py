@@ -12,12 +12,10 @@ from scipy import ndimage, stats
 
 from oversmooth.inputs import picture
 from oversmooth_papers.tasks.images.corruptions import CONSTANTS, SEVERITIES, corrupt
+from oversmooth_papers.tasks.images.corruptions.digital import jpeg_compression
 from oversmooth_papers.tasks.images.corruptions.draws import CorruptionDraws
-from oversmooth_papers.tasks.images.corruptions.jpeg import jpeg_compression
 from oversmooth_papers.tasks.images.corruptions.pixels import blurred, magnified, mirror, reflect, truncated, zoom_map
-from oversmooth_papers.tasks.images.corruptions.spatter import _embossed, distances, edges
-from oversmooth_papers.tasks.images.corruptions.textures import frost_textures
-from oversmooth_papers.tasks.images.corruptions.weather import plasma
+from oversmooth_papers.tasks.images.corruptions.weather import _embossed, distances, edges, frost_textures, plasma
 
 CPU = torch.device("cpu")
 

@@ -386,9 +386,7 @@ def test_a_share_is_the_same_for_the_same_seed_and_within_larger_ones():
 @pytest.mark.parametrize("fraction", [0, -0.1, 0.001, 1.01, float("nan")])
 def test_shares_that_are_none_are_refused(fraction):
     whole = Images(torch.zeros(200, 3, 2, 2, dtype=torch.uint8), torch.arange(200) % 2, ["a", "b"], "some")
-    with pytest.raises(
-        InputError, match="of the 200 images of some is not possible; give a fraction"
-    ):
+    with pytest.raises(InputError, match="of the 200 images of some is not possible; give a fraction"):
         share(whole, fraction, 0)
 
 
