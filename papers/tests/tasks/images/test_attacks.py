@@ -381,7 +381,6 @@ def test_bad_input_is_one_sentence(change, sentence):
 @pytest.mark.parametrize(
     ("radii", "more", "sentence"),
     [
-        ([], {}, "epsilons is empty; give a list of radii"),
         (0.1, {}, r"epsilons are 0\.1; give a list of radii"),
         ([0.1], dict(attack="cw"), "attack is 'cw'; choose 'fgsm' or 'pgd'"),
         ([0.1], dict(batch=0), "batch is 0; give a whole number, 1 or more"),

@@ -126,20 +126,17 @@ def under_attack(
         progress: called after every batch with how many images are done, of how many, and at which ε
     """
     arguments.choice(attack, "attack", ATTACKS)
-    radii = list(dict.fromkeys(arguments.several(epsilons, "epsilons", "give a list of radii, such as [4 / 255]")))
-    if not radii:
-        raise InputError("epsilons is empty; give a list of radii, such as [1 / 255, 4 / 255]")
     if attack == "fgsm":
         steps, restarts, random_start = 1, 1, False
-    plans = {
-        radius: _checked_steps(radius, steps, radius if attack == "fgsm" else step_size, restarts, random_start)
-        for radius in radii
-    }
+    plans = dict(
+        _checked_steps(radius, steps, radius if attack == "fgsm" else step_size, restarts, random_start)
+        for radius in arguments.several(epsilons, "epsilons", "give a list of radii, such as [4 / 255]")
+    )
     images, labels = _checked(model, images, labels)
     usual = _AT_ONCE.get(next(model.parameters(), images).device.type, 50)
     at_once = arguments.whole(usual if batch is None else batch, "batch", least=1)
-    right = dict.fromkeys(radii, 0)
-    for number, (radius, step) in enumerate(plans.values()):
+    right = dict.fromkeys(plans, 0)
+    for number, (radius, step) in enumerate(plans.items()):
         for first in range(0, len(images), at_once):
             part = slice(first, first + at_once)
             with _attacked(model, normalise, images[part], labels[part]) as (logits, pixels, classes):
@@ -156,7 +153,7 @@ def under_attack(
                 right[radius] += len(kept)
             if progress is not None:
                 done = number * len(images) + min(first + at_once, len(images))
-                progress(done, len(radii) * len(images), f"ε {shown_radius(radius)}")
+                progress(done, len(plans) * len(images), f"ε {shown_radius(radius)}")
     return {radius: count / len(images) for radius, count in right.items()}
 
 

@@ -21,7 +21,7 @@ from oversmooth_papers.tasks.images.corruptions.pixels import (
     taken,
     truncated,
     zoom_map,
-)  # fmt: skip
+)
 
 
 def gaussian_noise(images: Tensor, draw: CorruptionDraws, sigma: float) -> Tensor:

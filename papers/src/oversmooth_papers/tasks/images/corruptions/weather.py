@@ -29,7 +29,7 @@ from oversmooth_papers.tasks.images.corruptions.pixels import (
     separable,
     truncated,
     zoom_map,
-)  # fmt: skip
+)
 
 _SIDE = 128
 
