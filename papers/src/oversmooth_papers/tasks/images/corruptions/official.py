@@ -58,6 +58,8 @@ def _mapped(path: Path, kinds: str, *shape: int) -> NDArray[Any]:
         if array.shape == wanted and array.dtype.kind in kinds and (not shape or array.dtype.itemsize == 1):
             return array
         holds = f"it holds {array.shape} of {array.dtype}, not {wanted}"
+    except FileNotFoundError:
+        holds = "it does not exist"
     except Exception as error:  # numpy has errors of many kinds for headers that are none
         holds = reason(error)
     raise InputError(f"{path} is not an official file ({holds}); give the folder that CIFAR-100-C's archive unpacks to")
