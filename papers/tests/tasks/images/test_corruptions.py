@@ -197,7 +197,7 @@ def test_official_files_that_are_wrong_are_named(official, tmp_path):
             read_official(official, kind, severity)
 
     refused(r"severity is 0; .* 1 to 5", severity=0)
-    refused(r"snow\.npy is not an official file \(it does not exist\); give the folder", kind="snow")
+    refused(r"snow\.npy does not exist; give the folder", kind="snow")
     np.save(tmp_path / "snow.npy", np.zeros((10, 32, 32, 3), np.uint8))
     refused(r"snow\.npy is not an official file \(it holds \(10, 32, 32, 3\) of uint8", kind="snow")
     np.save(tmp_path / "frost.npy", np.array([{}], dtype=object))

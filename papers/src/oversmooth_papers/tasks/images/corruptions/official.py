@@ -52,17 +52,17 @@ def read_official(folder: str | Path, kind: str, severity: int) -> tuple[Tensor,
 
 
 def _mapped(path: Path, kinds: str, *shape: int) -> NDArray[Any]:
-    wanted = (5 * _PICTURES, *shape)
+    wanted, remedy = (5 * _PICTURES, *shape), "give the folder that CIFAR-100-C's archive unpacks to"
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; {remedy}")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if array.shape == wanted and array.dtype.kind in kinds and (not shape or array.dtype.itemsize == 1):
             return array
         holds = f"it holds {array.shape} of {array.dtype}, not {wanted}"
-    except FileNotFoundError:
-        holds = "it does not exist"
     except Exception as error:  # numpy has errors of many kinds for headers that are none
         holds = reason(error)
-    raise InputError(f"{path} is not an official file ({holds}); give the folder that CIFAR-100-C's archive unpacks to")
+    raise InputError(f"{path} is not an official file ({holds}); {remedy}")
 
 
 @dataclass(frozen=True)
