@@ -39,10 +39,8 @@ import oversmooth
 from oversmooth_papers.engine.ranks import joined
 from oversmooth_papers.engine.result import WatchSettings
 from oversmooth_papers.engine.training_run import Run
-from oversmooth_papers.tasks.images.data import Images
-from oversmooth_papers.tasks.images.data.splits import Splits
-from oversmooth_papers.tasks.images.recipe import PAPER
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.data import Images, Splits
+from oversmooth_papers.tasks.images.recipe import PAPER, Shape
 from oversmooth_papers.tasks.images.task import ImagesTask
 
 SIZES = {

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.steering import FeatScale, Method, NeuTRENO, Spectral, fold, steer, steering_of, verify
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import ViT
 
 _ALONE = "the plain model"

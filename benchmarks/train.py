@@ -30,11 +30,9 @@ from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tables.forms import CASES
 from oversmooth_papers.tasks.images.build import model_of
 from oversmooth_papers.tasks.images.corruptions import KINDS, SEVERITIES, corrupt
-from oversmooth_papers.tasks.images.data import Images
-from oversmooth_papers.tasks.images.data.splits import Splits
+from oversmooth_papers.tasks.images.data import Images, Splits
 from oversmooth_papers.tasks.images.evaluate import Evaluator
-from oversmooth_papers.tasks.images.recipe import PAPER, Recipe
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import PAPER, Recipe, Shape
 from oversmooth_papers.tasks.images.task import ImagesTask
 
 PARTS = ("step", "compiled", "graphed", "steered", "forms", "augmentation", "monitoring", "corruptions")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.places import ROOT
 
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import oversmooth
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import ViT
 
 WARM_UP, MOST_A_RUN = 20, 1e-3

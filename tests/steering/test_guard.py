@@ -11,7 +11,7 @@ from oversmooth import InputError
 from oversmooth.observe.padding import valid_tokens
 from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale, NeuTRENO, steer
 from oversmooth.steering import guard as guards
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import ViT
 
 SMALL = Shape(image=8, patch=4, classes=3, width=16, depth=2, heads=2)

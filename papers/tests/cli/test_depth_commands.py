@@ -17,9 +17,9 @@ from oversmooth_papers.tables.depth import Depth
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tasks.images import recipe
 from oversmooth_papers.tasks.images.build import augment_of
-from oversmooth_papers.tasks.images.data.splits import load_splits
+from oversmooth_papers.tasks.images.data import load_splits
 from oversmooth_papers.tasks.images.evaluate import Evaluator
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.registry import load_trained
 
 

@@ -29,9 +29,9 @@ from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tables.table3 import INTENSITIES, Table3
 from oversmooth_papers.tasks.images import recipe
 from oversmooth_papers.tasks.images.corruptions import SEVERITIES
-from oversmooth_papers.tasks.images.data.splits import first_of_test, load_splits
+from oversmooth_papers.tasks.images.data import first_of_test, load_splits
 from oversmooth_papers.tasks.images.evaluate import Evaluator
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.language import recipe as language
 from oversmooth_papers.tasks.language.data import NAMED
 from oversmooth_papers.tasks.registry import load_trained

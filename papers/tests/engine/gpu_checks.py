@@ -27,7 +27,7 @@ from oversmooth_papers.engine.smoothing import SmoothingProbe
 from oversmooth_papers.tables.neutreno.methods import METHODS
 from oversmooth_papers.tasks.images import data, task
 from oversmooth_papers.tasks.images.build import augment_of, model_of
-from oversmooth_papers.tasks.images.data.splits import Splits
+from oversmooth_papers.tasks.images.data import Splits
 from oversmooth_papers.tasks.images.evaluate import Evaluator
 from oversmooth_papers.tasks.images.recipe import PAPER
 from oversmooth_papers.tasks.images.task import ImagesTask

@@ -127,8 +127,8 @@ from dataclasses import replace
 from pathlib import Path
 from oversmooth_papers.tables.filling import Running, fill
 from oversmooth_papers.tasks.images.recipe import QUICK
-from oversmooth_papers.tasks.images.data.splits import load_splits
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.data import load_splits
+from oversmooth_papers.tasks.images.recipe import Shape
 from support.commands import make_cifar
 
 data, results = Path({folder!r}) / "cifar-100-binary", Path({folder!r}) / "results"

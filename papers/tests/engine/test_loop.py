@@ -21,7 +21,7 @@ from oversmooth_papers.engine import saved_model as saved
 from oversmooth_papers.engine.loop import WatchSettings
 from oversmooth_papers.tables.provenance import provenance
 from oversmooth_papers.tasks.images import task
-from oversmooth_papers.tasks.images.data.splits import load_splits
+from oversmooth_papers.tasks.images.data import load_splits
 from oversmooth_papers.tasks.registry import load_trained
 
 EVERY_EPOCH = WatchSettings(evaluate=1, monitor=3, save=0)

@@ -12,7 +12,7 @@ from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.imagenet.data import load_splits
 from oversmooth_papers.tasks.imagenet.recipe import Recipe
 from oversmooth_papers.tasks.imagenet.task import ImagenetTask
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 
 CLASSES = ("n01", "n02", "n03")
 SHAPE = Shape(image=16, patch=4, classes=3, width=16, depth=3, heads=2, qkv_bias=True)

@@ -6,10 +6,8 @@ import torch
 
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.step import Step
-from oversmooth_papers.tasks.images.data import Images
-from oversmooth_papers.tasks.images.data.splits import Splits
-from oversmooth_papers.tasks.images.recipe import Recipe
-from oversmooth_papers.tasks.images.settings import RandAugment, Shape
+from oversmooth_papers.tasks.images.data import Images, Splits
+from oversmooth_papers.tasks.images.recipe import RandAugment, Recipe, Shape
 from oversmooth_papers.tasks.images.task import ImagesTask
 
 SHAPE = Shape(image=8, patch=4, classes=4, width=16, depth=2, heads=2)

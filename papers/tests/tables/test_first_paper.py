@@ -17,8 +17,7 @@ from oversmooth_papers.tables.forms import Forms
 from oversmooth_papers.tables.mixtures import Mixtures
 from oversmooth_papers.tables.variants import parameters
 from oversmooth_papers.tasks.images.build import model_of
-from oversmooth_papers.tasks.images.recipe import PAPER
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import PAPER, Shape
 
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "first-paper.md"
 

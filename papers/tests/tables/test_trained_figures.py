@@ -19,8 +19,7 @@ from oversmooth_papers.engine import loop
 from oversmooth_papers.engine import saved_model as saved
 from oversmooth_papers.tables import fig3, table1, table2, trained_models
 from oversmooth_papers.tasks.images.build import model_of
-from oversmooth_papers.tasks.images.recipe import PAPER, VARIANTS
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import PAPER, VARIANTS, Shape
 from oversmooth_papers.tasks.registry import load_trained
 
 TINY = replace(PAPER, shape=Shape(image=16, patch=8, width=16, depth=2, heads=8))

@@ -161,7 +161,7 @@ def _fill(
 
 def _fitted(recipes: list[Any], data: Any, test_images: int) -> tuple[list[Any], Any]:
     """A quick version takes any data set, and tests on a part of it, where that is images."""
-    from oversmooth_papers.tasks.images.data.splits import Splits, first_of_test
+    from oversmooth_papers.tasks.images.data import Splits, first_of_test
     from oversmooth_papers.tasks.registry import fitted
 
     part = first_of_test(data, test_images) if isinstance(data, Splits) else data

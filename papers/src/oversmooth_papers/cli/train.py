@@ -18,7 +18,7 @@ from oversmooth.cli.options import changing_option, parameters_of, take
 from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
 from oversmooth_papers.tasks.imagenet import recipe as imagenet
 from oversmooth_papers.tasks.images import recipe as images
-from oversmooth_papers.tasks.images.settings import Shape as ImagesShape
+from oversmooth_papers.tasks.images.recipe import Shape as ImagesShape
 from oversmooth_papers.tasks.language import recipe as language
 from oversmooth_papers.tasks.language.settings import Shape as LanguageShape
 from oversmooth_papers.tasks.segmentation import recipe as segmentation

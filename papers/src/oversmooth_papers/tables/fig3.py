@@ -117,7 +117,7 @@ def groups(diagnoses: list[Diagnosis]) -> Iterator[tuple[str, list[Diagnosis]]]:
 
 def _own(seed: int, device: str | None) -> Loaded:
     """ViT-Ti with patches of 4, which a CPU runs in seconds."""
-    from oversmooth_papers.tasks.images.settings import Shape
+    from oversmooth_papers.tasks.images.recipe import Shape
     from oversmooth_papers.tasks.images.vit import ViT
 
     with seeded(seed):

@@ -26,7 +26,7 @@ from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe, percent
 
 if TYPE_CHECKING:
     from oversmooth_papers.tables.filling import Filled, Running
-    from oversmooth_papers.tasks.images.data.splits import Splits
+    from oversmooth_papers.tasks.images.data import Splits
 
 TITLES = {
     "heads": "per head",

@@ -32,7 +32,7 @@ from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe, percent
 
 if TYPE_CHECKING:
     from oversmooth_papers.tables.filling import Filled, Running
-    from oversmooth_papers.tasks.images.data.splits import Splits
+    from oversmooth_papers.tasks.images.data import Splits
 
 INTENSITIES = (0, 1, 2, 3, 4, 5)
 """Of corruption; 0 is the clean test set."""

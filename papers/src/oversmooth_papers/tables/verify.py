@@ -24,7 +24,7 @@ from oversmooth_papers.tables.cells import Cell, model_path, read
 from oversmooth_papers.tables.provenance import data_hash, file_hash
 from oversmooth_papers.tables.table_registry import TABLES, all_tables
 from oversmooth_papers.tables.tolerances import tested_again, weights_rounded
-from oversmooth_papers.tasks.images.data.splits import Splits, first_of_test
+from oversmooth_papers.tasks.images.data import Splits, first_of_test
 from oversmooth_papers.tasks.registry import check_fits, load_trained, task_of
 
 ENOUGH = 1000

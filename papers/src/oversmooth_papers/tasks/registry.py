@@ -22,7 +22,7 @@ from oversmooth_papers.tasks.imagenet.data import load_splits as load_pictures
 from oversmooth_papers.tasks.imagenet.task import ImagenetTask
 from oversmooth_papers.tasks.images import build as images_build
 from oversmooth_papers.tasks.images import recipe as images
-from oversmooth_papers.tasks.images.data.splits import load_splits as load_images
+from oversmooth_papers.tasks.images.data import load_splits as load_images
 from oversmooth_papers.tasks.images.task import ImagesTask
 from oversmooth_papers.tasks.images.vit import ViT
 from oversmooth_papers.tasks.language import recipe as language

@@ -21,9 +21,9 @@ from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import robustness
 from oversmooth_papers.tables.table3 import Table3
 from oversmooth_papers.tasks.images.build import model_of
-from oversmooth_papers.tasks.images.corruptions import CONSTANTS, SEVERITIES, corrupt, frost_pictures, read_frost
+from oversmooth_papers.tasks.images.corruptions import CONSTANTS, SEVERITIES, corrupt, official, read_frost
 from oversmooth_papers.tasks.images.corruptions.draws import CorruptionDraws
-from oversmooth_papers.tasks.images.corruptions.frost_pictures import fifth
+from oversmooth_papers.tasks.images.corruptions.official import fifth
 from oversmooth_papers.tasks.images.evaluate import Corruptions, corruptions_made
 
 NAMES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")
@@ -62,7 +62,7 @@ def folder(tmp_path, monkeypatch):
         mode = Image.fromarray(pixels).convert("RGBA") if name.endswith("png") else Image.fromarray(pixels)
         mode.save(home / name)
     digests = {name: hashlib.sha256((home / name).read_bytes()).hexdigest() for name in NAMES}
-    monkeypatch.setattr(frost_pictures, "_DIGESTS", digests)
+    monkeypatch.setattr(official, "_DIGESTS", digests)
     return home
 
 
@@ -134,12 +134,11 @@ def test_robustness_keeps_the_two_apart(folder, tmp_path):
 
 
 def test_what_is_missing_or_another_picture_is_told(folder, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"there is no folder .*nowhere"):
-        read_frost(tmp_path / "nowhere")
     monkeypatch.delenv("OVERSMOOTH_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="is not here nor where OVERSMOOTH_DATA points"):
-        read_frost("imagenet-c-frost")
+    for missing in (tmp_path / "nowhere", "imagenet-c-frost"):
+        with pytest.raises(InputError, match=r"frost1\.png cannot be read .* give the folder imagenet_c/frost"):
+            read_frost(missing)
     monkeypatch.setenv("OVERSMOOTH_DATA", str(tmp_path / "shared"))
     for inside in ("", "data"):
         home = tmp_path / "shared" / inside / "imagenet-c-frost"

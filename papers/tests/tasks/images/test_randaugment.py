@@ -13,7 +13,7 @@ from support import timm_models
 from oversmooth.inputs import picture
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.images.randaugment import OPERATIONS, UNIFORMS, Plan, apply, plan_from
-from oversmooth_papers.tasks.images.settings import RandAugment
+from oversmooth_papers.tasks.images.recipe import RandAugment
 
 Image = pytest.importorskip("PIL.Image")
 ImageEnhance = pytest.importorskip("PIL.ImageEnhance")
@@ -99,33 +99,18 @@ def check(name: str, found: np.ndarray, expected: np.ndarray) -> None:
     assert (difference > 0).mean() < 0.005
 
 
-@pytest.mark.parametrize("increasing", [False, True])
+@pytest.mark.parametrize(("increasing", "grey"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_every_operation_is_pillows(name, increasing):
+def test_every_operation_is_pillows(name, increasing, grey):
     magnitude, negated, cubic = drawn(OPERATIONS.index(name))
-    found = apply(
-        RandAugment(increasing=increasing),
-        tensor(pixels()),
-        plan_of(name, magnitude, negated, cubic),
-        torch.tensor(FILL, dtype=torch.int32),
-    )
-    expected = [
-        np.asarray(pillow(Image.fromarray(image), name, float(m), n, c, increasing), int)
-        for image, m, n, c in zip(pixels(), magnitude, negated, cubic, strict=True)
-    ]
-    check(name, array(found), np.stack(expected))
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_images_of_one_channel_and_of_other_shapes(name):
-    grey = np.ascontiguousarray(pixels()[:, :20, :28, :1])
-    magnitude, negated, cubic = drawn(7)
-    fill = torch.tensor([99], dtype=torch.int32)
-    found = apply(RandAugment(), tensor(grey), plan_of(name, magnitude, negated, cubic), fill)
-    expected = [
-        np.asarray(pillow(Image.fromarray(image[..., 0]), name, float(m), n, c, fill=99), int)[..., None]
-        for image, m, n, c in zip(grey, magnitude, negated, cubic, strict=True)
-    ]
+    images, fill = (np.ascontiguousarray(pixels()[:, :20, :28, :1]), (99,)) if grey else (pixels(), FILL)
+    plan = plan_of(name, magnitude, negated, cubic)
+    found = apply(RandAugment(increasing=increasing), tensor(images), plan, torch.tensor(fill, dtype=torch.int32))
+    expected = []
+    for image, m, n, c in zip(images, magnitude, negated, cubic, strict=True):
+        opened = Image.fromarray(image[..., 0] if grey else image)
+        made = pillow(opened, name, float(m), n, c, increasing, fill=99 if grey else FILL)
+        expected.append(np.asarray(made, int).reshape(image.shape))
     check(name, array(found), np.stack(expected))
 
 

@@ -12,8 +12,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tasks.images import recipe as recipes
-from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent, variant_title
-from oversmooth_papers.tasks.images.settings import RandAugment
+from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, RandAugment, Recipe, percent, variant_title
 
 ROOT = Path(__file__).parents[4]
 
@@ -85,6 +84,13 @@ def test_a_recipe_is_fitted_to_images():
         ({"clip": -1.0}, "clip is -1"),
         ({"wiring": "crossed"}, "wiring is 'crossed'"),
         ({"variant": "smoother"}, "variant is 'smoother'; give plain"),
+        ({"padding": -1}, "padding is -1"),
+        ({"flip": 1.5}, "flip is 1.5; it goes from 0 to 1"),
+        ({"smoothing": -0.1}, "smoothing is -0.1"),
+        ({"mixup": -1.0}, "mixup is -1.0"),
+        ({"cutmix": float("nan")}, "cutmix is nan"),
+        ({"mean": (0.5, 0.5)}, "one number for each of the 3 channels"),
+        ({"std": (0.5, 0.0, 0.5)}, "each std above 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes, said):
@@ -101,8 +107,7 @@ def test_files_that_are_no_recipe_are_refused(text):
 
 
 def test_the_papers_recipe_claims_what_the_cells_say_and_what_was_published():
-    text = Path(recipes.__file__).read_text(encoding="utf-8").split("PAPER = Recipe()")[1].split('"""')[1]
-    claimed = [line.split() for line in text.splitlines() if line.startswith("    ") and "%" in line]
+    claimed = [line.split() for line in recipes.__doc__.splitlines() if line.startswith("    ") and "±" in line]
     cells = [json.loads(file.read_text()) for file in (ROOT / "results" / "table2").glob("*.json")]
     expected = []
     for share in (1.0, 0.5, 0.1):

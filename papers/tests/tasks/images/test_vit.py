@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from oversmooth.steering import NeuTRENO, Spectral, steer
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import ViT
 
 SHAPE = Shape(image=8, patch=4, width=16, depth=3, heads=2, classes=5)

@@ -8,7 +8,7 @@ from support.segmentation_example import RECIPE, splits
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral
 from oversmooth_papers.engine.recipe import read_recipe
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.segmentation.build import plain_model_of
 from oversmooth_papers.tasks.segmentation.data import Labelled, Splits
 from oversmooth_papers.tasks.segmentation.recipe import PAPER, QUICK, Recipe

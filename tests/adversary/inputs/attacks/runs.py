@@ -347,7 +347,7 @@ def _fill(cache: Any, line: tuple[str, ...], memory: Any) -> None:
         memory.add(layer.name, layer_spectrum(layer))
         del locate
     else:
-        from oversmooth_papers.tasks.images.data.splits import load_splits
+        from oversmooth_papers.tasks.images.data import load_splits
 
         load_splits(CIFAR)
 

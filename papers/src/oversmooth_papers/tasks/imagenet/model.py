@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from oversmooth.safety.randomness import seeded
 from oversmooth.steering import steer
 from oversmooth_papers.tasks.imagenet.recipe import Recipe
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import Block, Keep, ViT
 
 

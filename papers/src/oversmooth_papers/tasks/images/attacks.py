@@ -10,8 +10,8 @@ Not a certificate: an attack that fails shows no robustness, and both fail where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,38 +21,31 @@ from torch import Tensor, nn
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth_papers.tasks.images.corruptions.draws import CorruptionDraws
 
 ATTACKS = ("fgsm", "pgd")
 STEPS = 20
 _STEP_SHARE = 2.5  # of ε / steps: far enough to cross the ball, as PGD's authors chose
-_AT_ONCE = {"cuda": 250}  # images; a ViT-Ti of 257 tokens keeps about 40 MB per image for its gradient
-_AT_ONCE_ELSEWHERE = 50
-Normalise = Callable[[Tensor], Tensor]
+_AT_ONCE = {"cuda": 250, "cpu": 50}  # images; a ViT-Ti of 257 tokens keeps about 40 MB per image for its gradient
+Function = Callable[[Tensor], Tensor]
 Told = Callable[[int, int, str], None]
 """Told how many images are done, of how many, and at which ε."""
 
 
 def fgsm(
-    model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, *, normalise: Normalise | None = None
+    model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, *, normalise: Function | None = None
 ) -> Tensor:
     """``(n, c, h, w), (n,) -> (n, c, h, w)``: one step of ε along the gradient's sign, clipped to [0, 1].
 
-    Args:
-        model: from normalised images to ``(n, classes)`` logits
-        images: ``(n, c, h, w)``: bytes, or floats in [0, 1]
-        labels: ``(n,)``: the right classes
-        epsilon: radius of the ball, in units of pixels in [0, 1]
-        normalise: from pixels in [0, 1] to what the model takes; without it the model takes pixels
+    Arguments are those of `pgd`.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     >>> adversarial = fgsm(model, torch.full((1, 3, 2, 2), 0.5), torch.tensor([0]), epsilon=0.1)
     >>> round(float((adversarial - 0.5).abs().max()), 4)
     0.1
     """
-    radius = _radius(epsilon)
-    with _Attacked(model, normalise, images, labels) as attacked:
-        return attacked.climbed(attacked.pixels, radius, steps=1, step_size=radius)
+    return pgd(model, images, labels, epsilon, 1, epsilon, random_start=False, normalise=normalise)
 
 
 def pgd(
@@ -66,7 +59,7 @@ def pgd(
     random_start: bool = True,
     generator: torch.Generator | None = None,
     *,
-    normalise: Normalise | None = None,
+    normalise: Function | None = None,
 ) -> Tensor:
     """``(n, c, h, w), (n,) -> (n, c, h, w)``: steps along the gradient's sign, each projected to the ball and [0, 1].
 
@@ -85,22 +78,27 @@ def pgd(
         generator: of the random starts; by default a new one with seed 0
         normalise: from pixels in [0, 1] to what the model takes; without it the model takes pixels
     """
-    radius = _radius(epsilon)
-    settings = _checked_steps(radius, steps, step_size, restarts, random_start)
-    with _Attacked(model, normalise, images, labels) as attacked:
-        # On the generator's own device: numbers of the same generator are the same wherever the model is.
-        draws = generator or torch.Generator().manual_seed(0)
-        shape, device = attacked.pixels.shape, attacked.pixels.device
-        drawn = (
-            torch.rand(shape, generator=draws, device=draws.device).to(device) if random_start else None
-            for _ in range(restarts)
-        )
-        return attacked.worst(drawn, radius, **settings)[0]
+    radius, step = _checked_steps(epsilon, steps, step_size, restarts, random_start)
+    draws = generator or torch.Generator().manual_seed(0)
+    with _attacked(model, normalise, *_checked(model, images, labels)) as (logits, pixels, classes):
+        worst, fooled = pixels, torch.zeros_like(classes, dtype=torch.bool)
+        highest = pixels.new_full(classes.shape, -torch.inf)
+        for _ in range(restarts):
+            # On the generator's own device: numbers of the same generator are the same wherever the model is.
+            uniform = torch.rand(pixels.shape, generator=draws, device=draws.device) if random_start else None
+            x = _climbed(logits, pixels, classes, uniform, radius, steps, step)
+            with torch.no_grad():
+                out = logits(x)
+            loss, fools = F.cross_entropy(out, classes, reduction="none"), out.argmax(1) != classes
+            worse = (fools & ~fooled) | ((fools == fooled) & (loss > highest))
+            worst = torch.where(worse[:, None, None, None], x, worst)
+            fooled, highest = fooled | fools, torch.where(worse, loss, highest)
+        return worst
 
 
 def under_attack(
     model: nn.Module,
-    normalise: Normalise | None,
+    normalise: Function | None,
     images: Tensor,
     labels: Tensor,
     epsilons: Sequence[float],
@@ -116,49 +114,47 @@ def under_attack(
 ) -> dict[float, float]:
     """Share of images that stay right, by ε. An image that is misclassified as it is counts as wrong at every ε.
 
-    The random starts of an image belong to it by its number, so that batches, devices and more restarts leave them
-    what they are.
+    The random starts of an image belong to it by its number: batches, devices and more restarts do not change them.
 
     Args:
-        model: from normalised images to ``(n, classes)`` logits
-        normalise: from pixels in [0, 1] to what the model takes; None where it takes pixels
-        images: ``(n, c, h, w)``: bytes, or floats in [0, 1]
-        labels: ``(n,)``: the right classes
+        model, normalise, images, labels: as in `pgd`
         epsilons: radii, in units of pixels in [0, 1]; 0 is the clean accuracy
         attack: fgsm or pgd
         steps, step_size, restarts, random_start: of pgd, as there
         seed: of the random starts
         batch: images at once; by default 250 on a GPU and 50 elsewhere
-        progress: told after every batch how many images are done, of how many, and at which ε
+        progress: called after every batch with how many images are done, of how many, and at which ε
     """
     arguments.choice(attack, "attack", ATTACKS)
-    arguments.seed(seed)
-    if isinstance(epsilons, (str, bytes)) or not isinstance(epsilons, Iterable) or not (given := list(epsilons)):
-        raise InputError(f"epsilons is {arguments.shown(epsilons)}; give a list of radii, such as [1 / 255, 4 / 255]")
-    radii = list(dict.fromkeys(_radius(epsilon) for epsilon in given))
-    plans = [_checked_steps(radius, steps, step_size, restarts, random_start) for radius in radii]
     if attack == "fgsm":
-        plans, restarts, random_start = [dict(steps=1, step_size=radius) for radius in radii], 1, False
-    pixels, classes = _checked(images, labels)
-    device = _device_of(model, pixels)
-    usual = _AT_ONCE.get(device.type, _AT_ONCE_ELSEWHERE)
-    at_once = usual if batch is None else arguments.whole(batch, "batch", least=1)
-    right = dict.fromkeys(radii, 0)
-    for number, (radius, plan) in enumerate(zip(radii, plans, strict=True)):
-        for first in range(0, len(pixels), at_once):
+        steps, restarts, random_start = 1, 1, False
+    plans = dict(
+        _checked_steps(radius, steps, radius if attack == "fgsm" else step_size, restarts, random_start)
+        for radius in arguments.several(epsilons, "epsilons", "give a list of radii, such as [4 / 255]")
+    )
+    images, labels = _checked(model, images, labels)
+    usual = _AT_ONCE.get(next(model.parameters(), images).device.type, 50)
+    at_once = arguments.whole(usual if batch is None else batch, "batch", least=1)
+    right = dict.fromkeys(plans, 0)
+    for number, (radius, step) in enumerate(plans.items()):
+        for first in range(0, len(images), at_once):
             part = slice(first, first + at_once)
-            with _Attacked(model, normalise, pixels[part], classes[part]) as attacked:
-                draws = [
-                    CorruptionDraws(f"{seed}/{attack}/{restart}", first, len(attacked.pixels), device)
-                    for restart in range(restarts)
-                ]
-                # A ball of radius 0 holds the image alone: there is nothing to climb.
-                drawn = (draw.uniform(*pixels.shape[1:]) if random_start else None for draw in draws if radius)
-                right[radius] += attacked.still_right(drawn, radius, **plan)
+            with _attacked(model, normalise, images[part], labels[part]) as (logits, pixels, classes):
+                with torch.no_grad():
+                    kept = (logits(pixels).argmax(1) == classes).nonzero()[:, 0]
+                for restart in range(restarts if radius else 0):  # only images that are right so far are attacked
+                    if not len(kept):
+                        break
+                    draw = CorruptionDraws(f"{seed}/{attack}/{restart}", first, len(pixels), pixels.device)
+                    start = draw.uniform(*pixels.shape[1:])[kept] if random_start else None
+                    x = _climbed(logits, pixels[kept], classes[kept], start, radius, steps, step)
+                    with torch.no_grad():
+                        kept = kept[logits(x).argmax(1) == classes[kept]]
+                right[radius] += len(kept)
             if progress is not None:
-                done = number * len(pixels) + min(first + at_once, len(pixels))
-                progress(done, len(radii) * len(pixels), f"ε {shown_radius(radius)}")
-    return {radius: count / len(pixels) for radius, count in right.items()}
+                done = number * len(images) + min(first + at_once, len(images))
+                progress(done, len(plans) * len(images), f"ε {shown_radius(radius)}")
+    return {radius: count / len(images) for radius, count in right.items()}
 
 
 def shown_radius(epsilon: float) -> str:
@@ -170,175 +166,93 @@ def shown_radius(epsilon: float) -> str:
     return f"{255 * epsilon:.4g}/255"
 
 
-class _Attacked:
-    """Images, and the function that is attacked, while it is: a context, after which the model is as it was."""
-
-    def __init__(self, model: nn.Module, normalise: Normalise | None, images: Tensor, labels: Tensor) -> None:
-        pixels, classes = _checked(images, labels)
-        device = _device_of(model, pixels)
-        self.model, self.normalise = model, normalise
-        self.pixels, self.labels = pixels.to(device), classes.to(device)
-        self._borrowed = ExitStack()
-
-    def __enter__(self) -> _Attacked:
-        with ExitStack() as stack:  # what is begun ends, where the rest cannot begin
-            stack.enter_context(_evaluating(self.model, self.pixels.device))
-            self.pixels = self.pixels.clone()  # of inference mode, maybe, whose tensors have no gradients
-            self.labels = self.labels.clone()
-            self._borrowed = stack.pop_all()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._borrowed.close()
-
-    def climbed(self, start: Tensor, radius: float, *, steps: int, step_size: float) -> Tensor:
-        """``(n, c, h, w) -> (n, c, h, w)``."""
-        x = start
-        for _ in range(steps):
-            x = x + step_size * self._gradient(x).sign()
-            x = (self.pixels + (x - self.pixels).clamp(-radius, radius)).clamp(0, 1)
-        return x
-
-    def worst(
-        self, drawn: Iterable[Tensor | None], radius: float, *, steps: int, step_size: float
-    ) -> tuple[Tensor, Tensor]:
-        """Of all restarts, each from uniform numbers or, for None, the images: the images, and whether they fool."""
-        images, fooled, highest = self.pixels, torch.zeros_like(self.labels, dtype=torch.bool), None
-        for uniform in drawn:
-            x = self.climbed(self._start(uniform, radius), radius, steps=steps, step_size=step_size)
-            with torch.no_grad():
-                logits = self._logits(x)
-                loss, fools = self._losses(logits), logits.argmax(1) != self.labels
-            if highest is None:
-                images, fooled, highest = x, fools, loss
-                continue
-            worse = (fools & ~fooled) | ((fools == fooled) & (loss > highest))
-            images = torch.where(worse[:, None, None, None], x, images)
-            fooled, highest = fooled | fools, torch.where(worse, loss, highest)
-        return images, fooled
-
-    def still_right(self, drawn: Iterable[Tensor | None], radius: float, *, steps: int, step_size: float) -> int:
-        """How many images no restart makes wrong; only those that are right so far are attacked."""
-        with torch.no_grad():
-            kept = (self._logits(self.pixels).argmax(1) == self.labels).nonzero()[:, 0]
-        all_pixels, all_labels = self.pixels, self.labels
-        for uniform in drawn:
-            if not len(kept):
-                break
-            self.pixels, self.labels = all_pixels[kept], all_labels[kept]
-            one = (None if uniform is None else uniform[kept],)
-            _, fooled = self.worst(one, radius, steps=steps, step_size=step_size)
-            kept = kept[~fooled]
-        self.pixels, self.labels = all_pixels, all_labels
-        return len(kept)
-
-    def _start(self, uniform: Tensor | None, radius: float) -> Tensor:
-        if uniform is None:
-            return self.pixels
-        return (self.pixels + (2 * uniform - 1).to(self.pixels.dtype) * radius).clamp(0, 1)
-
-    def _gradient(self, x: Tensor) -> Tensor:
+def _climbed(
+    logits: Function, pixels: Tensor, labels: Tensor, uniform: Tensor | None, radius: float, steps: int, step: float
+) -> Tensor:
+    """``(n, c, h, w)``: from the images, or from where uniform numbers say in the ball, ``steps`` up the loss."""
+    x = pixels
+    if uniform is not None:
+        x = (pixels + (2 * uniform.to(pixels.device) - 1).to(pixels.dtype) * radius).clamp(0, 1)
+    for _ in range(steps):
         x = x.detach().requires_grad_()
         # Summed, not averaged: the gradient of an image then has nothing of the batch in it, nor underflows with it.
-        (gradient,) = torch.autograd.grad(self._losses(self._logits(x)).sum(), x)
-        if not bool(gradient.isfinite().all()):
-            raise InputError("the gradient by the images is not finite; check the model's weights for NaN and overflow")
-        return gradient
-
-    def _losses(self, logits: Tensor) -> Tensor:
-        return F.cross_entropy(logits, self.labels, reduction="none")
-
-    def _logits(self, x: Tensor) -> Tensor:
-        logits = self.model(x if self.normalise is None else self.normalise(x))
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x):
-            given = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else arguments.kind(logits)
-            raise InputError(f"the model gives {given} for {len(x)} images; give one with logits (n, classes)")
-        classes = logits.shape[1]
-        if len(self.labels) and int(self.labels.max()) >= classes:
-            raise InputError(
-                f"labels go up to {int(self.labels.max())} and the model has {classes} classes; "
-                f"give labels from 0 to {classes - 1}"
-            )
-        if not bool(logits.isfinite().all()):
-            raise InputError("the model's logits are not finite; check its weights for NaN and overflow")
-        return logits
+        loss = F.cross_entropy(logits(x), labels, reduction="none").sum()
+        (gradient,) = torch.autograd.grad(loss, x)
+        x = x.detach() + step * gradient.sign()
+        x = (pixels + (x - pixels).clamp(-radius, radius)).clamp(0, 1)
+    return x
 
 
 @contextmanager
-def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """The model as it evaluates, gradients exact; all of it as it was afterwards."""
-    training = [(module, module.training) for module in model.modules()]
-    cudnn = torch.backends.cudnn.allow_tf32
-    gpus = [device] if device.type == "cuda" else []
+def _attacked(
+    model: nn.Module, normalise: Function | None, pixels: Tensor, labels: Tensor
+) -> Iterator[tuple[Function, Tensor, Tensor]]:
+    """From pixels to logits, the pixels and the labels, on the model's device.
+
+    Within, the model evaluates and gradients are exact; afterwards all of it is as it was.
+    """
+    device, most = next(model.parameters(), pixels).device, int(labels.max())
+
+    def logits(x: Tensor) -> Tensor:
+        out = model(x if normalise is None else normalise(x))
+        if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != len(x) or out.shape[1] <= most:
+            given = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else arguments.kind(out)
+            raise InputError(
+                f"the model gives {given}; give one with logits ({len(x)}, classes) for labels up to {most}"
+            )
+        if not bool(out.isfinite().all()):
+            raise InputError("the model's logits are not finite; check its weights for NaN and overflow")
+        return out
+
+    tf32 = torch.backends.cudnn.allow_tf32
     with (
-        torch.random.fork_rng(devices=gpus),
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast(device.type, enabled=False),
         float32_products("highest"),
+        in_eval_mode(model),
     ):
+        torch.backends.cudnn.allow_tf32 = False
         try:
-            torch.backends.cudnn.allow_tf32 = False
-            model.eval()
-            yield
+            # Copies: tensors of inference mode have no gradients.
+            yield logits, pixels.to(device).clone(), labels.to(device).clone()
         finally:
-            torch.backends.cudnn.allow_tf32 = cudnn
-            for module, flag in training:
-                module.training = flag
+            torch.backends.cudnn.allow_tf32 = tf32
 
 
-def _radius(epsilon: Any) -> float:
-    return float(arguments.number(epsilon, "epsilon", "give a radius from 0 to 1, such as 4 / 255", least=0, most=1))
-
-
-def _checked_steps(radius: float, steps: Any, step_size: Any, restarts: Any, random_start: Any) -> dict[str, Any]:
-    """What PGD does in each restart."""
+def _checked_steps(epsilon: Any, steps: Any, step_size: Any, restarts: Any, random_start: bool) -> tuple[float, float]:
+    """The radius and the size of a step."""
+    remedy = "give a radius from 0 to 1, such as 4 / 255"
+    radius = float(arguments.number(epsilon, "epsilon", remedy, least=0, most=1))
     arguments.whole(steps, "steps", least=1)
-    arguments.whole(restarts, "restarts", least=1)
-    if not arguments.flag(random_start, "random_start") and restarts > 1:
+    if arguments.whole(restarts, "restarts", least=1) > 1 and not random_start:
         raise InputError(
-            f"restarts is {restarts} and random_start is False, so that all would be the same; "
-            "give random_start=True, or one restart"
+            f"restarts is {restarts} and random_start is False, so that all are the same; give one of the two"
         )
     if step_size is None:
-        return dict(steps=steps, step_size=_STEP_SHARE * radius / steps)
-    return dict(steps=steps, step_size=float(arguments.number(step_size, "step_size", "give 0 or more", least=0)))
+        return radius, _STEP_SHARE * radius / steps
+    return radius, float(arguments.number(step_size, "step_size", "give 0 or more", least=0))
 
 
-def _checked(images: Any, labels: Any) -> tuple[Tensor, Tensor]:
+def _checked(model: nn.Module, images: Any, labels: Any) -> tuple[Tensor, Tensor]:
     """Pixels in [0, 1], in float32 or float64, and labels in int64."""
-    x = arguments.tensor(images, "images", "(n, channels, height, width)", least=4, floating=False)
+    x = arguments.tensor(images, "images", "(n, channels, height, width)", least=4, floating=False).detach()
+    x = x.float() / 255 if x.dtype == torch.uint8 else x if x.dtype == torch.float64 else x.float()
     if x.ndim != 4 or not x.numel():
         raise InputError(f"images has shape {tuple(x.shape)}; give (n, channels, height, width), none of them 0")
-    if x.dtype == torch.uint8:
-        x = x.float() / 255
-    elif not x.is_floating_point():
-        raise InputError(f"images has dtype {x.dtype}; give bytes (uint8, 0 to 255) or floats from 0 to 1")
-    x = x.detach() if x.dtype == torch.float64 else x.detach().float()
     low, high = float(x.amin()), float(x.amax())
     if not (low >= 0 and high <= 1):  # NaN is neither
         raise InputError(
-            f"images has values from {low:.4g} to {high:.4g}; give pixels from 0 to 1, before they are normalised, "
-            "and normalise= for what is done to them"
+            f"images has values from {low:.4g} to {high:.4g}; give bytes, or pixels from 0 to 1 before they are "
+            "normalised, and normalise= for what is done to them"
         )
     y = arguments.tensor(labels, "labels", "a whole number per image", least=0, floating=False)
-    if y.is_floating_point() or y.dtype == torch.bool or y.shape != x.shape[:1]:
-        raise InputError(f"labels has shape {tuple(y.shape)} of {y.dtype}; give {len(x)} whole numbers, one per image")
-    if int(y.min()) < 0:
-        raise InputError(f"labels go down to {int(y.min())}; give classes from 0")
-    return x, y.long()
-
-
-def _device_of(model: Any, pixels: Tensor) -> torch.device:
-    """Where the model is, once its weights are known to be of the pixels' precision."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model is {arguments.kind(model)}; give a torch.nn.Module")
-    device = pixels.device
+    if y.is_floating_point() or y.dtype == torch.bool or y.shape != x.shape[:1] or int(y.min()) < 0:
+        raise InputError(f"labels has shape {tuple(y.shape)} of {y.dtype}; give {len(x)} whole numbers from 0")
     for name, weight in model.named_parameters():
-        if weight.is_floating_point() and weight.dtype != pixels.dtype:
-            asked = "double" if pixels.dtype == torch.float64 else "float"
+        if weight.is_floating_point() and weight.dtype != x.dtype:
             raise InputError(
-                f"{name} is of {weight.dtype} and the attack computes in {pixels.dtype}; call model.{asked}() first"
+                f"{name} is of {weight.dtype} and the attack computes in {x.dtype}; call model.float() first"
             )
-        device = weight.device
-    return device
+    return x, y.long()

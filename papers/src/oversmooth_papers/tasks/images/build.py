@@ -25,8 +25,7 @@ def model_of(recipe: Recipe) -> ViT:
             for module in model.modules():
                 if isinstance(module, nn.Linear):
                     module.reset_parameters()
-        methods = recipe.methods()
-        if methods:
+        if methods := recipe.methods():
             steer(model, methods, layers_named(recipe.layers))
             if recipe.freed:
                 fold(model)
@@ -38,18 +37,8 @@ def model_of(recipe: Recipe) -> ViT:
 
 
 def augment_of(recipe: Recipe) -> Augment:
-    return Augment(
-        classes=recipe.shape.classes,
-        size=recipe.shape.image,
-        padding=recipe.padding,
-        flip=recipe.flip,
-        rand_augment=recipe.rand_augment,
-        mixup=recipe.mixup,
-        cutmix=recipe.cutmix,
-        smoothing=recipe.smoothing,
-        mean=recipe.mean,
-        std=recipe.std,
-    )
+    """Crop, flip, RandAugment, Mixup or CutMix as the recipe sets them; ``.normalise`` alone for test images."""
+    return Augment(recipe)
 
 
 def load_vit(path: str | Path) -> tuple[ViT, Recipe]:

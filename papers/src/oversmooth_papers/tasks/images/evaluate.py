@@ -20,7 +20,7 @@ from oversmooth_papers.tasks.images.corruptions import KINDS, SEVERITIES, corrup
 from oversmooth_papers.tasks.images.data import Images
 from oversmooth_papers.tasks.images.recipe import Recipe
 
-_AT_ONCE = {"cuda": 1000, "cpu": 250}
+OWN_FROST, OFFICIAL_FROST = "textures of our own", "official pictures"
 Told = Callable[[int, int, str], None]
 """Told how many corruptions are done, of how many, and which is next."""
 
@@ -32,24 +32,14 @@ class Evaluator:
     every set.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        model: nn.Module,
-        device: torch.device,
-        *,
-        batch: int | None = None,
-    ) -> None:
+    def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device, *, batch: int | None = None) -> None:
         self.recipe, self.model, self.device = recipe, model, device
-        on_gpu = device.type == "cuda"
-        self.batch = batch or _AT_ONCE.get(device.type, 250)
+        self.batch = batch or (1000 if device.type == "cuda" else 250)
         self.augment = augment_of(recipe).to(device)
-        shape = recipe.shape
         self._replay: Callable[[], None] | None = None
-        if on_gpu:
-            self.images = torch.zeros(
-                self.batch, shape.channels, shape.image, shape.image, dtype=torch.uint8, device=device
-            )
+        if device.type == "cuda":
+            size = (self.batch, recipe.shape.channels, recipe.shape.image, recipe.shape.image)
+            self.images = torch.zeros(size, dtype=torch.uint8, device=device)
             self.answers = torch.zeros(self.batch, dtype=torch.int64, device=device)
             with in_eval_mode(model):
                 self._replay = cuda_graphs.captured(lambda: self.answers.copy_(self._classes(self.images)))
@@ -83,8 +73,8 @@ class Corruptions:
     """``corruptions(kind, severity)``: a test set corrupted, images and labels on the device.
 
     Made on the spot, with frost from the official photographs (``frost``: their folder) or from textures made here; or
-    read from the official files. On a GPU they are kept for the next model: all 75 of CIFAR-100
-    take 2.3 GB. Grey images are corrupted as coloured ones of three equal channels, and are grey again after it.
+    read from the official files. On a GPU they are kept for the next model: all 75 of CIFAR-100 take 2.3 GB. Grey
+    images are corrupted as coloured ones of three equal channels, and are grey again after it.
     """
 
     def __init__(
@@ -96,55 +86,44 @@ class Corruptions:
         frost: Path | None = None,
         seed: int = 0,
     ) -> None:
-        check_one_frost(official, frost)
+        corruptions_made(official, frost)  # not both
         self.frost = None if frost is None else read_frost(frost)
-        self.test, self.official, self.seed = test.to(device), official, seed
-        self.device = device
+        self.test, self.device, self.official, self.seed = test.to(device), device, official, seed
         self._kept: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, kind: str, severity: int) -> tuple[Tensor, Tensor]:
-        images = self._kept.get((kind, severity))
-        if images is None:
-            images = self._made(kind, severity)
-            if self.device.type == "cuda":
-                self._kept[kind, severity] = images
-        return images
+        if (kind, severity) in self._kept:
+            return self._kept[kind, severity]
+        made = self._made(kind, severity) if self.official is None else self._read(self.official, kind, severity)
+        if self.device.type == "cuda":
+            self._kept[kind, severity] = made
+        return made
 
     def _made(self, kind: str, severity: int) -> tuple[Tensor, Tensor]:
-        if self.official is not None:
-            return self._official(self.official, kind, severity)
-        images = self.test.images
-        if images.shape[1] == 3:
-            return corrupt(images, kind, severity, seed=self.seed, frost_from=self.frost), self.test.labels
-        coloured = corrupt(images.expand(-1, 3, -1, -1), kind, severity, seed=self.seed, frost_from=self.frost)
-        weights = torch.tensor(LUMA, device=self.device).view(1, 3, 1, 1)
-        return (coloured * weights).sum(1, keepdim=True).round().to(torch.uint8), self.test.labels
+        coloured = self.test.images.expand(-1, 3, -1, -1)
+        images = corrupt(coloured, kind, severity, seed=self.seed, frost_from=self.frost)
+        if self.test.images.shape[1] == 1:
+            weights = torch.tensor(LUMA, device=self.device).view(1, 3, 1, 1)
+            images = (images * weights).sum(1, keepdim=True).round().to(torch.uint8)
+        return images, self.test.labels
 
-    def _official(self, folder: Path, kind: str, severity: int) -> tuple[Tensor, Tensor]:
-        images, labels = (x.to(self.device) for x in read_official(folder, kind, severity))
-        own = len(self.test)
-        if images.shape[1:] != self.test.images.shape[1:] or not torch.equal(labels[:own], self.test.labels):
+    def _read(self, folder: Path, kind: str, severity: int) -> tuple[Tensor, Tensor]:
+        images, labels = (x[: len(self.test)].to(self.device) for x in read_official(folder, kind, severity))
+        if images.shape != self.test.images.shape or not torch.equal(labels, self.test.labels):
             raise InputError(
                 f"{folder} is not of the test images of {self.test.name}: sizes or labels differ; give the folder "
                 "that belongs to this data set"
             )
-        return images[:own], labels[:own]
-
-
-OWN_FROST, OFFICIAL_FROST = "textures of our own", "official pictures"
+        return images, labels
 
 
 def corruptions_made(official: Path | None, frost: Path | None) -> dict[str, str]:
-    """How corruptions were made, as cells record it; earlier ones do not name their frost, which was our own."""
-    check_one_frost(official, frost)
+    """How corruptions were made, as result files record it; earlier ones do not name their frost, which was our own."""
+    if official is not None and frost is not None:
+        raise InputError(f"the official files in {official} have frost of their own; leave out --frost {frost}")
     if official is not None:
         return {"corruptions": "official files", "frost": "official files"}
     return {"corruptions": "made on the spot, seed 0", "frost": OWN_FROST if frost is None else OFFICIAL_FROST}
-
-
-def check_one_frost(official: Path | None, frost: Path | None) -> None:
-    if official is not None and frost is not None:
-        raise InputError(f"the official files in {official} have frost of their own; leave out --frost {frost}")
 
 
 def under_corruption(
@@ -156,19 +135,15 @@ def under_corruption(
     on_message: Told | None = None,
 ) -> dict[str, list[float]]:
     """Accuracy by kind, one entry a severity."""
-    table: dict[str, list[float]] = {}
-    total = len(kinds) * len(severities)
-    for kind in kinds:
-        row: list[float] = []
-        for severity in severities:
-            if on_message is not None:
-                on_message(len(table) * len(severities) + len(row), total, f"{kind} {severity}")
-            row.append(evaluator.accuracy(*corruptions(kind, severity)))
-        table[kind] = row
+    table: dict[str, list[float]] = {kind: [] for kind in kinds}
+    pairs = [(kind, severity) for kind in kinds for severity in severities]
+    for done, (kind, severity) in enumerate(pairs):
+        if on_message is not None:
+            on_message(done, len(pairs), f"{kind} {severity}")
+        table[kind].append(evaluator.accuracy(*corruptions(kind, severity)))
     return table
 
 
 def by_severity(table: dict[str, list[float]]) -> list[float]:
     """The mean over kinds, one entry a severity: our reading of Dovonon et al.'s table 3."""
-    rows = list(table.values())
-    return [sum(row[column] for row in rows) / len(rows) for column in range(len(rows[0]))]
+    return [sum(column) / len(column) for column in zip(*table.values(), strict=True)]

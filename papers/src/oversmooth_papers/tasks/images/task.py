@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -16,8 +16,7 @@ from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
 from oversmooth_papers.tasks.images import data, mixing
 from oversmooth_papers.tasks.images.augment import AugmentDraws
 from oversmooth_papers.tasks.images.build import augment_of, model_of
-from oversmooth_papers.tasks.images.data import Images
-from oversmooth_papers.tasks.images.data.splits import Splits
+from oversmooth_papers.tasks.images.data import Images, Splits
 from oversmooth_papers.tasks.images.evaluate import Evaluator
 from oversmooth_papers.tasks.images.recipe import Recipe
 from oversmooth_papers.tasks.images.vit import ViT
@@ -98,17 +97,15 @@ class ImagesFeed:
     def __init__(
         self, recipe: Recipe, images: Images, device: torch.device, ranks: Ranks, *, compiled: bool = False
     ) -> None:
-        here = images.to(device)
-        self.recipe, self.ranks, self.device = recipe, ranks, device
-        self.images, self.labels = here.images, here.labels
-        self.units_per_step = recipe.batch
+        self.recipe, self.ranks, self.device, self.units_per_step = recipe, ranks, device, recipe.batch
+        self.data = images.to(device)
         self.places = ranks.places(recipe.batch).to(device)
         self.augment = augment_of(recipe).to(device)
         self.draws = self.augment.draw(recipe.batch, torch.Generator(device).manual_seed(0))
         self.order = torch.zeros(len(images), dtype=torch.int64, device=device)
-        self._transform: Callable[..., tuple[Tensor, Tensor]] = self._transformed
         self.remark: str | None = None
         """What a user should know of it."""
+        self._transform = self._transformed
         if compiled:
             self.reorder(torch.Generator(device).manual_seed(0))
             first = self._given(torch.zeros(1, dtype=torch.int64, device=device))
@@ -130,7 +127,7 @@ class ImagesFeed:
         if self.ranks.world > 1:
             own = uniform[: -mixing.UNIFORMS].view(self.recipe.batch, -1)[self.places]
             uniform, normal = torch.cat([own.flatten(), uniform[-mixing.UNIFORMS :]]), normal[self.places]
-        return self.images.index_select(0, rows), self.labels.index_select(0, rows), uniform, normal
+        return self.data.images.index_select(0, rows), self.data.labels.index_select(0, rows), uniform, normal
 
     def _transformed(self, images: Tensor, labels: Tensor, uniform: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
         return self.augment.transform(images, labels, AugmentDraws(uniform, normal))

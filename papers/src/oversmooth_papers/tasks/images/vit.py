@@ -6,7 +6,7 @@ import dataclasses
 
 from oversmooth.models import vit
 from oversmooth.models.vit import Attention, Block, Keep, Mlp, start_weights
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 
 __all__ = ["Attention", "Block", "Keep", "Mlp", "ViT", "block_of", "start_weights"]
 

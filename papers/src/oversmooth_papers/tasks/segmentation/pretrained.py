@@ -13,7 +13,7 @@ from torch import Tensor
 
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import ViT
 
 _BLOCK = {

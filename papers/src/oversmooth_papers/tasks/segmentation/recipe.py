@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
 from oversmooth_papers.engine.recipe import BaseRecipe, Scores, methods_of, ramp_option
-from oversmooth_papers.tasks.images.settings import Shape
+from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.segmentation.settings import IGNORE, IMAGENET_MEAN, IMAGENET_STD
 
 if TYPE_CHECKING:

@@ -1,11 +1,19 @@
-"""The official corrupted test sets (CIFAR-10-C, CIFAR-100-C) as their authors published them: one .npy per corruption.
+"""What the authors of CIFAR-C published, read from a user's folder: corrupted test sets, and the photographs of frost.
 
-Each holds the 10,000 test pictures five times over, intensity 1 first. Only the rows asked for are read; nothing is
-unpickled.
+A corrupted set is one .npy per corruption, which holds the 10,000 test pictures five times over, intensity 1 first.
+Only the rows asked for are read; nothing is unpickled.
+
+The photographs are ImageNet-C's, of which CIFAR-C takes the first five; the source distribution of the package
+imagenet-c has them in imagenet_c/frost. Nothing is smoothed when they are made small: the published script's bilinear
+resize to a fifth, by OpenCV, takes the pixel in the middle of each square of five by five, as that is where its
+sampling points fall.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,45 +23,96 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oversmooth.safety.errors import InputError, reason
-from oversmooth_papers.tasks.images.corruptions.apply import check_kind
-from oversmooth_papers.tasks.images.corruptions.constants import SEVERITIES
+from oversmooth.safety.files import data_folder, read_bytes
+from oversmooth.safety.libraries import import_library
 
+FOLDER = "imagenet-c-frost"
+"""What the folder of photographs is called where OVERSMOOTH_DATA points."""
 _PICTURES = 10_000
+_DIGESTS = {
+    "frost1.png": "ff9f907860bd7a835d459e32f9d588062b7f61ee267343cc7222b56753a14755",
+    "frost2.png": "fe211a89b336999c207a852ce05818d4545d0b57c5beadd824b4cc9d9a9b6137",
+    "frost3.png": "2d0d50b4a9bb213f38b024ef7768731bb83cc08d2f26b5766bbc167cdfa0e504",
+    "frost4.jpg": "3f8b91ca1a9fa7167b09e773da53f5ae60d0a1fd88f02a783f6e328a72887f6e",
+    "frost5.jpg": "5fc6a19df4a429ba68abdcc8f8a4278d4c9f81c9ccafd2c92ab0c8cf8992ebd2",
+}
+"""SHA-256 of the official files: other pictures would pass for them."""
+_MOST = 64 * 2**20
+_REMEDY = "give the folder imagenet_c/frost of imagenet-c's source distribution"
 
 
 def read_official(folder: str | Path, kind: str, severity: int) -> tuple[Tensor, Tensor]:
     """Images (10000, 3, 32, 32), uint8, and labels (10000,), int64, of one corruption at ``severity`` 1 to 5."""
-    check_kind(kind)
-    if not isinstance(severity, int) or severity not in SEVERITIES:
-        raise InputError(
-            f"severity is {severity!r}; the official files hold 1 to {SEVERITIES[-1]}, and 0 is the clean test set"
-        )
-    folder, total = Path(folder), _PICTURES * len(SEVERITIES)
-    pictures = _mapped(folder / f"{kind}.npy")
-    if pictures.shape != (total, 32, 32, 3) or pictures.dtype != np.uint8:
-        raise InputError(
-            f"{folder / kind}.npy holds {pictures.shape} of {pictures.dtype}; the official files hold "
-            f"{(total, 32, 32, 3)} of uint8, so download it again"
-        )
-    labels = _mapped(folder / "labels.npy")
-    if labels.shape != (total,) or labels.dtype.kind not in "iu":
-        raise InputError(
-            f"{folder / 'labels.npy'} holds {labels.shape} of {labels.dtype}; the official one holds {(total,)} whole "
-            "numbers, so download it again"
-        )
+    if severity not in range(1, 6):
+        raise InputError(f"severity is {severity!r}; the official files hold 1 to 5")
     rows = slice((severity - 1) * _PICTURES, severity * _PICTURES)
+    pictures, labels = _mapped(Path(folder) / f"{kind}.npy", "u", 32, 32, 3), _mapped(Path(folder) / "labels.npy", "iu")
     images = torch.from_numpy(np.array(pictures[rows])).permute(0, 3, 1, 2).contiguous()
     return images, torch.from_numpy(labels[rows].astype(np.int64))
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def _mapped(path: Path, kinds: str, *shape: int) -> NDArray[Any]:
+    wanted, remedy = (5 * _PICTURES, *shape), "give the folder that CIFAR-100-C's archive unpacks to"
     if not path.is_file():
-        raise InputError(f"{path} does not exist; give the folder that CIFAR-100-C's archive unpacks to")
+        raise InputError(f"{path} does not exist; {remedy}")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if array.shape == wanted and array.dtype.kind in kinds and (not shape or array.dtype.itemsize == 1):
+            return array
+        holds = f"it holds {array.shape} of {array.dtype}, not {wanted}"
     except Exception as error:  # numpy has errors of many kinds for headers that are none
-        raise InputError(f"{path} is not a readable .npy file ({reason(error)}); download it again") from error
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise InputError(f"{path} is an archive of arrays; the official files are plain .npy, so download it again")
-    return array
+        holds = reason(error)
+    raise InputError(f"{path} is not an official file ({holds}); {remedy}")
+
+
+@dataclass(frozen=True)
+class FrostPictures:
+    """The photographs at a fifth of their size, ``(3, h, w)`` each, uint8, red first."""
+
+    pictures: tuple[Tensor, ...]
+
+    def windows(self, which: Tensor, down: Tensor, right: Tensor, height: int, width: int) -> Tensor:
+        """Windows ``(n, 3, height, width)`` of pictures ``which`` (n,).
+
+        down, right: ``(n,)``, 0 to 1: where a window begins, as a share of the places there are. As published, the last
+        place at each end is left out.
+        """
+        device = which.device
+        out = torch.empty(len(which), 3, height, width, dtype=torch.uint8, device=device)
+        for index, picture in enumerate(self.pictures):
+            tall, wide = picture.shape[1] - height, picture.shape[2] - width
+            if min(tall, wide) < 1:
+                raise InputError(
+                    f"images of {height} by {width} pixels do not fit into frost of {picture.shape[1]} by "
+                    f"{picture.shape[2]}; give smaller images, or use the textures made here"
+                )
+            chosen = (which == index).nonzero()[:, 0]
+            rows = (down[chosen] * tall).long()[:, None] + torch.arange(height, device=device)
+            columns = (right[chosen] * wide).long()[:, None] + torch.arange(width, device=device)
+            out[chosen] = picture.to(device)[:, rows[:, :, None], columns[:, None, :]].movedim(0, 1)
+        return out
+
+
+def read_frost(named: str | Path) -> FrostPictures:
+    """The official photographs of a folder; `FOLDER` is looked for where OVERSMOOTH_DATA points, too."""
+    folder = Path(named)
+    if str(named) == FOLDER and not folder.is_dir():
+        folder = data_folder(FOLDER) or folder
+    pil, pictures = import_library("PIL.Image", f"reading {folder}"), []
+    for name, digest in _DIGESTS.items():
+        data = read_bytes(folder / name, _REMEDY, _MOST)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise InputError(f"{folder / name} is not the official picture of that name; {_REMEDY}")
+        with pil.open(io.BytesIO(data)) as opened:
+            pixels = fifth(np.asarray(opened.convert("RGB")))
+        pictures.append(torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))))
+    return FrostPictures(tuple(pictures))
+
+
+def fifth(pixels: NDArray[Any]) -> NDArray[Any]:
+    """``(h, w, 3) -> (round(h/5), round(w/5), 3)``, as cv2.resize with fx = fy = 0.2 does it.
+
+    Its sampling points are 5 (i + ½) − ½ = 5 i + 2, whole numbers: no two pixels are ever mixed.
+    """
+    height, width = (round(side / 5) for side in pixels.shape[:2])
+    return pixels[2::5, 2::5][:height, :width]

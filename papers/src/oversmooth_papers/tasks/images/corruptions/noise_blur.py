@@ -1,9 +1,10 @@
-"""The five corruptions by blur (and motion's streak, which snow uses too)."""
+"""Corruptions by noise, where each value gets its own, and by blur (with motion's streak, which snow uses too)."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -21,6 +22,42 @@ from oversmooth_papers.tasks.images.corruptions.pixels import (
     truncated,
     zoom_map,
 )
+
+
+def gaussian_noise(images: Tensor, draw: CorruptionDraws, sigma: float) -> Tensor:
+    return truncated(draw.normal(*images.shape[1:]).mul_(255 * sigma).add_(images))
+
+
+def speckle_noise(images: Tensor, draw: CorruptionDraws, sigma: float) -> Tensor:
+    return truncated(draw.normal(*images.shape[1:]).mul_(sigma).add_(1).mul_(images))
+
+
+def impulse_noise(images: Tensor, draw: CorruptionDraws, share: float) -> Tensor:
+    chance = draw.uniform(*images.shape[1:])
+    peppered = images.masked_fill(chance < share / 2, 0)
+    return peppered.masked_fill_(chance >= 1 - share / 2, 255)
+
+
+def shot_noise(images: Tensor, draw: CorruptionDraws, photons: int) -> Tensor:
+    """Poisson counts by inverting their distribution: 256 grey levels, hence 256 distributions, laid end to end.
+
+    A sampler that rejects would use a varying number of draws, and image i would no longer have its own.
+    """
+    ends, counts = _poisson_ends(int(photons))
+    chance = draw.uniform(*images.shape[1:]).add_(images)  # level + chance: exact, and sorted as the ends are
+    bin = torch.searchsorted(ends.to(images.device), chance)
+    return counts.to(images.device)[bin]
+
+
+@lru_cache(maxsize=8)
+def _poisson_ends(photons: int) -> tuple[Tensor, Tensor]:
+    """level + P(count <= k) for all levels and k, ascending (256 k,), and the grey level of each count, as long."""
+    most = photons + 9 * math.isqrt(photons) + 20  # the draws have 32 bits: nothing lies beyond seven deviations
+    levels = torch.arange(256, dtype=torch.float64)[:, None]
+    counts = torch.arange(most, dtype=torch.float64)
+    below = torch.special.gammaincc(counts + 1, levels * photons / 255)
+    below[:, -1] = 1
+    return (levels + below).flatten(), truncated(counts * 255 / photons).repeat(256)
 
 
 def gaussian_blur(images: Tensor, _draw: CorruptionDraws, sigma: float) -> Tensor:
@@ -42,15 +79,13 @@ def disk(radius: float, softness: float) -> Tensor:
     return kernel.where(kernel > 1e-12, 0)
 
 
-def glass_blur(images: Tensor, draw: CorruptionDraws, sigma: float, reach: int, rounds: int) -> Tensor:
+def glass_blur(images: Tensor, draw: CorruptionDraws, sigma: float, _reach: int, rounds: int) -> Tensor:
     """Blurred, its pixels moved about, blurred again.
 
-    The published loop goes from the last pixel to the third and, meaning to swap a pixel with one up to ``reach`` away,
-    copies it instead: its two sides are views of one array. The offsets are -1 or 0, so what it reads it has not yet
-    written, and the whole loop is one fetch.
+    The published loop goes from the last pixel to the third and, meaning to swap a pixel with one that is up to 1 away
+    (the published reach), copies it instead: its two sides are views of one array. The offsets are -1 or 0, so what it
+    reads it has not yet written, and the whole loop is one fetch.
     """
-    if reach != 1:
-        raise NotImplementedError("with a reach beyond 1 the loop reads what it wrote, and is no longer one fetch")
     height, width = images.shape[-2:]
     rows, columns = (torch.arange(size, device=images.device) for size in (height, width))
     moves = (rows[:, None] > 1) & (columns > 1)
