@@ -151,7 +151,7 @@ def train(
     For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
     """
     with leaves_when_asked():
-        from oversmooth_papers.engine.parent import end_with_parent
+        from oversmooth_papers.engine.stopping import end_with_parent
 
         end_with_parent()
         from oversmooth.safety import files
