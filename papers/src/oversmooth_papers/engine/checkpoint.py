@@ -143,5 +143,5 @@ def _sum(arrays: dict[str, Tensor], words: dict[str, str]) -> str:
     digest = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {tuple(arrays[name].shape)}".encode())
-        digest.update(arrays[name].contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(arrays[name].contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -11,12 +11,11 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from oversmooth.safety import errors, precision
 from oversmooth.safety.errors import InputError
@@ -38,6 +37,7 @@ __all__ = ["MODEL", "Progress", "Result", "Reuse", "Run", "WatchSettings", "trai
 
 MODEL = "model.safetensors"
 _RETRIES = 3
+_ASK = 10  # steps after which processes ask each other whether to stop or save
 _EARLY = (0.0, 10.0)  # seconds until the first two checkpoints of a run: much goes wrong at the beginning
 
 
@@ -170,14 +170,8 @@ def float32_products(device: torch.device) -> Any:
     return precision.float32_products("high") if device.type == "cuda" else nullcontext()
 
 
-@dataclass
-class Parts:
-    """What a run is built of."""
-
-    model: nn.Module
-    step: Step
-    evaluation: Evaluation
-    watcher: Watcher | None
+Parts = tuple[Step, Evaluation, Watcher | None]
+"""What a run is built of."""
 
 
 def _build(task: Task, device: torch.device, ranks: Ranks, watch: WatchSettings, compiled: bool | None) -> Parts:
@@ -188,11 +182,9 @@ def _build(task: Task, device: torch.device, ranks: Ranks, watch: WatchSettings,
     try:
         step = Step(task, model, device, ranks, compiled=compiled)
         evaluation = task.evaluation(model, device)
-        watcher = watch.watcher(task, model, device, watch.monitor) if watch.monitor else None
-        return Parts(model, step, evaluation, watcher)
+        return step, evaluation, watch.watcher(task, model, device, watch.monitor) if watch.monitor else None
     except torch.OutOfMemoryError:
-        del model
-        step = evaluation = None  # type: ignore[assignment]
+        step = evaluation = model = None  # type: ignore[assignment]
     # Not inside the handler, where the error still holds all that was allocated.
     raise failure.too_large(task, device)
 
@@ -204,7 +196,7 @@ class Reuse:
     """
 
     def __init__(self) -> None:
-        self._last: tuple[Parts, tuple[Any, ...]] | None = None
+        self.last: tuple[Parts, tuple[Any, ...]] | None = None
         self.reused = 0
         """How often something was taken over."""
 
@@ -213,18 +205,14 @@ class Reuse:
     ) -> Parts:
         """The last run's, put to the beginning of this one, or new ones."""
         asked = (device, watch.monitor, watch.watcher, compiled)
-        last, self._last = self._last, None
-        if last and last[1] == asked and ranks.world == 1 and last[0].step.begin_again(task):
+        last, self.last = self.last, None
+        if last and last[1] == asked and ranks.world == 1 and last[0][0].begin_again(task):
             self.reused += 1
         else:
             del last  # before others are built: two may not fit
             last = _build(task, device, ranks, watch, compiled), asked
-        self._last = last
+        self.last = last
         return last[0]
-
-    def forget(self) -> None:
-        """Hold nothing any more."""
-        self._last = None
 
 
 class Run:
@@ -254,9 +242,7 @@ class Run:
         """Signals to stop."""
         saved = None if folder is None else checkpoint.load(folder, self.recipe)
         self.reuse = Reuse() if reuse is None else reuse
-        parts = self.reuse.parts(task, device, ranks, watch, compiled)
-        self.model, self.step = parts.model, parts.step
-        self.evaluation, self.watcher = parts.evaluation, parts.watcher
+        self.step, self.evaluation, self.watcher = self.reuse.parts(task, device, ranks, watch, compiled)
         for remark in self.step.remarks:
             self.on_message(remark)
         facts: checkpoint.Facts = {} if saved is None else self._resume(saved)
@@ -283,8 +269,6 @@ class Run:
         self.saves = 0 if saved is None else len(_EARLY)
         self.from_step: int | None = self.step.done
         """Where this process takes the run up, until that is in the log of machines."""
-        self.ask_at = 0
-        """The step at which processes ask each other next."""
         self.told_at = 0.0
         self.mark: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
         self.kept = (self.step.state(), self._facts()) if on_nan == "retry" else None
@@ -344,7 +328,7 @@ class Run:
             smoothing=self.looks,
             seconds=self.seconds,
             folder=self.folder,
-            model=self.model,
+            model=self.step.model,
             retries=[dict(retry) for retry in self.retries],
             machines=[] if self.machines is None else self.machines.rows,
         )
@@ -374,8 +358,7 @@ class Run:
         except SingularError as error:  # a graph cannot say so, and gives NaN
             raise failure.Diverged(f"step {self.step.done + 1:,}: {error}") from None
         if full:
-            self.model = self.step = self.evaluation = self.watcher = None  # type: ignore[assignment]
-            self.reuse.forget()
+            self.step = self.evaluation = self.watcher = self.reuse.last = None  # type: ignore[assignment]
             raise failure.too_large(self.task, self.device)
         self._note_machine()
         done = self.step.done
@@ -441,14 +424,11 @@ class Run:
     def _stop_or_save(self, end: float | None) -> str:
         """Save if it is time to; why the run stops here, if it does. All processes decide alike, at the same step."""
         step = self.step
-        if self.ranks.world > 1 and step.done % step.steps and step.done < self.ask_at:
+        if self.ranks.world > 1 and step.done % step.steps and step.done % _ASK:
             return ""  # asking makes all of them wait for each other
         wait = self.watch.save if self.saves >= len(_EARLY) else min(_EARLY[self.saves], self.watch.save)
         is_time = time.monotonic() - self.saved_at >= wait
-        # They ask again after a second or so, by the steps a second that the first process knows.
-        pause = self._units_a_second() / step.feed.units_per_step if self.ranks.first else 0.0
-        why, save, pause = self.ranks.highest(REASONS.index(reason(self.received, end)), is_time, pause)
-        self.ask_at = step.done + max(1, round(pause))
+        why, save = self.ranks.highest(REASONS.index(reason(self.received, end)), is_time)
         if step.done == step.total:
             return ""
         if why or save:
@@ -555,15 +535,9 @@ class Run:
         """The model, and then no checkpoint: there is nothing to go on with."""
         if self.folder is not None and self.ranks.first:
             self._check_lock()
-            notes = {**self.scores, "seconds": round(self.seconds, 1)}
-            self.task.save_beside(self.model, self.folder)
-            save_model(
-                self.model,
-                self.recipe,
-                self.folder / MODEL,
-                dtype=stored_as(self.model),
-                notes=notes,
-                more=self.task.metadata(),
-            )
+            model, notes = self.step.model, {**self.scores, "seconds": round(self.seconds, 1)}
+            self.task.save_beside(model, self.folder)
+            dtype, more = stored_as(model), self.task.metadata()
+            save_model(model, self.recipe, self.folder / MODEL, dtype=dtype, notes=notes, more=more)
             checkpoint.remove(self.folder)
         self.ranks.wait()
