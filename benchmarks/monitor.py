@@ -36,9 +36,9 @@ from typing import Any
 import torch
 
 import oversmooth
+from oversmooth_papers.engine.loop import Run
 from oversmooth_papers.engine.ranks import joined
 from oversmooth_papers.engine.result import WatchSettings
-from oversmooth_papers.engine.training_run import Run
 from oversmooth_papers.tasks.images.data import Images, Splits
 from oversmooth_papers.tasks.images.recipe import PAPER, Shape
 from oversmooth_papers.tasks.images.task import ImagesTask

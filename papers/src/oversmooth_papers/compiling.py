@@ -63,7 +63,11 @@ def checked(model: nn.Module, run: Pass, *, half: bool, draws: bool) -> tuple[An
     forward = compiled(model)
     first, again = run(forward, half), run(forward, half)
     try:
-        off = _between(first, again) if draws else _from_eager((first, again), model, run, half)
+        if draws:
+            off = _off((again,), first, first, _BETWEEN_CALLS)
+        else:
+            exact = run(model, False)
+            off = _off((first, again), run(model, True) if half else exact, exact, _SHARE)
     except torch.OutOfMemoryError:  # eager code needs more memory than compiled code does
         return forward, "compiled code was not checked against the model itself, for which there is too little memory"
     if off is None:
@@ -91,45 +95,23 @@ def checked_augmentation(function: Callable[..., tuple[Tensor, ...]], *given: Te
     return fast, None
 
 
-def _from_eager(ours: Iterable[Numbers], model: nn.Module, run: Pass, half: bool) -> str | None:
-    exact = run(model, False)
-    return _off(ours, run(model, True) if half else exact, exact)
-
-
-def _off(ours: Iterable[Numbers], rounded: Numbers, exact: Numbers) -> str | None:
+def _off(ours: Iterable[Numbers], rounded: Numbers, exact: Numbers, share: float) -> str | None:
     """What lies further from the model in full precision than half precision explains, and how far."""
     if not (exact.finite and rounded.finite):
         return None  # not the compiler's; training says so
-    total = _total(exact.gradients)
+    total = float(sum(_norm(one).square() for one in exact.gradients)) ** 0.5
     for one in ours:
         for mine, half, full in zip(one.outputs, rounded.outputs, exact.outputs, strict=True):
             sizes = _rows(full)
-            allowed = _ROUNDINGS * _rows(half - full).max() + _SHARE * sizes.mean()
+            allowed = _ROUNDINGS * _rows(half - full).max() + share * sizes.mean()
             wrong = ~(_rows(mine - full) <= allowed)  # where it is not a number, too
             if wrong.any():
                 return f"{int(wrong.sum())} of {len(wrong)} outputs are off, {_share(mine, full)} in all"
         for mine, half, full in zip(one.gradients, rounded.gradients, exact.gradients, strict=True):
-            allowed = _ROUNDINGS * _norm(half - full) + _SHARE * _norm(full) + _OF_ALL * total
+            allowed = _ROUNDINGS * _norm(half - full) + share * _norm(full) + _OF_ALL * total
             if not _norm(mine - full) <= allowed:
                 return f"the gradient of a weight {tuple(full.shape)} is {_share(mine, full)} off"
     return None
-
-
-def _between(first: Numbers, again: Numbers) -> str | None:
-    if not first.finite:
-        return None if not again.finite else "one of two calls with one batch is not finite"
-    total = _total(first.gradients)
-    for one, other in zip(first.outputs, again.outputs, strict=True):
-        if not (_rows(other - one) <= _BETWEEN_CALLS * _rows(one).mean()).all():
-            return f"outputs of two calls with one batch are {_share(other, one)} apart"
-    for one, other in zip(first.gradients, again.gradients, strict=True):
-        if not _norm(other - one) <= _BETWEEN_CALLS * _norm(one) + _OF_ALL * total:
-            return f"gradients of two calls with one batch are {_share(other, one)} apart"
-    return None
-
-
-def _total(gradients: list[Tensor]) -> float:
-    return float(sum(_norm(one).square() for one in gradients)) ** 0.5
 
 
 def _norm(x: Tensor) -> Tensor:

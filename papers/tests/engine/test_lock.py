@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -18,7 +17,7 @@ OTHER = "another machine"
 
 def left(folder, **changes):
     """A lock file of some process."""
-    text = json.dumps({**vars(lock._this_process()), **changes})
+    text = json.dumps({**json.loads(lock.Lock(folder).text), **changes})
     (folder / lock.NAME).write_text(text)
     return folder / lock.NAME
 
@@ -50,16 +49,14 @@ def test_a_directory_is_made_and_gone_if_nothing_came_into_it(tmp_path):
     with lock.held(tmp_path / "a" / "b"):
         (tmp_path / "a" / "b" / "file").touch()
     assert (tmp_path / "a" / "b" / "file").is_file()
-    with pytest.raises(InputError, match="cannot be made"), lock.held(tmp_path / "a" / "b" / "file" / "c"):
+    with pytest.raises(InputError, match="is a file, not a directory"), lock.held(tmp_path / "a" / "b" / "file" / "c"):
         pass
 
 
 def test_a_second_writer_is_told_of_the_first(tmp_path):
+    said = rf"is being written by process {os.getpid()} on .*; wait for it, stop it"
     with lock.held(tmp_path):
-        with (
-            pytest.raises(InputError, match=rf"is being written by process {os.getpid()} on .*; wait for it, stop it"),
-            lock.held(tmp_path),
-        ):
+        with pytest.raises(InputError, match=said), lock.held(tmp_path):
             pass
         assert (tmp_path / lock.NAME).is_file()
 
@@ -92,10 +89,10 @@ def test_of_many_at_once_one_is_first(tmp_path):
 def test_one_whose_owner_is_gone_is_taken_over(tmp_path, changes):
     left(tmp_path, pid=os.getpid() if changes else gone(), **changes)
     on_message = []
-    with lock.held(tmp_path, on_message=on_message.append):
-        assert json.loads((tmp_path / lock.NAME).read_text())["token"]
+    with lock.held(tmp_path, on_message=on_message.append) as mine:
+        mine.check()
     assert len(on_message) == 1
-    assert "which is gone: taken over" in on_message[0]
+    assert "is taken over from process" in on_message[0]
     assert not list(tmp_path.iterdir())
 
 
@@ -117,19 +114,19 @@ def test_elsewhere_a_sign_of_life_decides(tmp_path, monkeypatch):
     on_message = []
     with lock.held(tmp_path, on_message=on_message.append):
         pass
+    assert "taken over" in on_message[0]
     assert "on node7" in on_message[0]
-    assert re.search(r"gave no sign of life for 1[3-9]\d s", on_message[0])
     path = left(tmp_path, space=OTHER, host="node7")
     old(path, 30)
     monkeypatch.setattr(lock.time, "sleep", lambda _seconds: old(path, 20))  # it is touched meanwhile
     with pytest.raises(InputError, match=r"is being written by process \d+ on node7"), lock.held(tmp_path):
         pass
-    monkeypatch.setattr(lock.time, "sleep", lambda _seconds: old(path, lock.QUIET + 1))  # time passes
+    monkeypatch.setattr(lock.time, "sleep", lambda _seconds: path.unlink())  # it is released meanwhile
     on_message.clear()
     with lock.held(tmp_path, on_message=on_message.append):
         pass
     assert "waiting up to 120 s to see whether it lives" in on_message[0]
-    assert "taken over" in on_message[1]
+    assert len(on_message) == 1
 
 
 def test_force_takes_over_with_a_warning_and_the_first_notices(tmp_path):
@@ -140,7 +137,7 @@ def test_force_takes_over_with_a_warning_and_the_first_notices(tmp_path):
             second.check()
             with pytest.raises(InputError, match="was taken over by process"):
                 first.check()
-        assert "by force; if that process still runs, it stops at its next checkpoint" in on_message[0]
+        assert "by force; if it still runs, it stops at its next checkpoint" in on_message[0]
     assert not list(tmp_path.iterdir())
 
 
@@ -152,30 +149,14 @@ def test_a_lock_that_somebody_removed_is_made_again(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("text", ["", "{", "[" * 3000, '{"pid": "x"}', "\0\xff", json.dumps({"pid": -1})])
+@pytest.mark.parametrize("text", ["", "{", "[" * 3000, "[]", '{"pid": "x"}', '{"pid": 7}', "\0\xff"])
 def test_a_file_that_says_nothing_is_taken_over_after_a_while(tmp_path, text):
     path = tmp_path / lock.NAME
     path.write_text(text)
-    old(path, 60)
+    old(path, lock.QUIET + 10)
     with lock.held(tmp_path) as mine:
         mine.check()
     assert not list(tmp_path.iterdir())
-
-
-def test_whatever_lies_in_its_place_nothing_waits_for_it(tmp_path):
-    path = tmp_path / lock.NAME
-    path.mkdir()
-    with pytest.raises(InputError, match="cannot be read"), lock.held(tmp_path):
-        pass
-    path.rmdir()
-    path.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="cannot be read"), lock.held(tmp_path):
-        pass
-    path.unlink()
-    os.mkfifo(path)
-    old(path, 60)
-    with lock.held(tmp_path):
-        pass
 
 
 def test_its_owner_touches_it(tmp_path, monkeypatch):

@@ -17,10 +17,11 @@ import oversmooth
 from oversmooth.monitor import MonitorWarning, looks
 from oversmooth.monitor.names import LABELS, TOKENS
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.engine import disk_space, logs, loop, monitored, parts
+from oversmooth_papers.engine import logs, loop, monitored
 from oversmooth_papers.engine.loop import Reuse, WatchSettings
 from oversmooth_papers.engine.monitored import MonitorWatcher
 from oversmooth_papers.engine.smoothing import SmoothingProbe
+from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.images.task import ImagesTask
 from oversmooth_papers.tasks.segmentation.task import SegmentationTask
 
@@ -146,17 +147,17 @@ def test_a_run_that_goes_on_has_one_history(tmp_path, monkeypatch, stopped):
         while not (result := loop.train(task, minutes=0, **cut)).finished:
             pass
     else:
-        step = parts.Step.run
+        step = Step.run
 
         def dies(self):
             step(self)
             if self.done == 7:
                 raise ValueError("killed")
 
-        monkeypatch.setattr(parts.Step, "run", dies)
+        monkeypatch.setattr(Step, "run", dies)
         with pytest.raises(ValueError, match="killed"):
             loop.train(task, **cut)
-        monkeypatch.setattr(parts.Step, "run", step)
+        monkeypatch.setattr(Step, "run", step)
         assert oversmooth.monitor.History.load(tmp_path / "cut").steps == [1, 2, 4, 6]  # the checkpoint is of step 1
         result = loop.train(task, **cut)
     assert same(whole.model, result.model)
@@ -204,7 +205,6 @@ def test_a_full_disk_stops_the_run_as_with_any_log(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         return opened(path, *given, **named)
 
-    monkeypatch.setattr(disk_space, "PATIENCE", 0.0)
     loop.train(images(), device="cpu", folder=tmp_path, minutes=0, watch=ALWAYS)
     monkeypatch.setattr(logs.Path, "open", full)
     with pytest.raises(InputError, match=r"smoothing\.jsonl cannot be written .*make room, and go on with --resume"):

@@ -6,26 +6,14 @@ import os
 from dataclasses import replace
 
 import pytest
-import torch
-from support.train_example import RECIPE, splits, train
+from support.train_example import RECIPE, assert_same_models, splits, train
 
 from oversmooth.safety.errors import InputError
-from oversmooth.steering.saving import read_file
-from oversmooth_papers.engine import checkpoint, failure, lock, logs, loop, parts
-from oversmooth_papers.engine import disk_space as room
-from oversmooth_papers.engine import training_run as run
+from oversmooth_papers.engine import checkpoint, lock, logs, loop
 from oversmooth_papers.engine.loop import WatchSettings
+from oversmooth_papers.engine.step import Step
 
 QUIET = WatchSettings(monitor=0)
-
-
-def arrays_of(folder):
-    return read_file(folder / loop.MODEL)[0]
-
-
-def same(one, other):
-    ours, theirs = arrays_of(one), arrays_of(other)
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +29,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now, self.saved = 0.0, []
-        body, save = parts.Step._body, checkpoint.save
+        body, save = Step._body, checkpoint.save
 
         def step(this):
             self.now += 7
@@ -51,9 +39,9 @@ class Clock:
             self.saved.append(int(arrays["position"]))
             return save(folder, recipe, arrays, facts)
 
-        monkeypatch.setattr(parts.Step, "_body", step)
-        monkeypatch.setattr(run.checkpoint, "save", kept)
-        monkeypatch.setattr(run.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(Step, "_body", step)
+        monkeypatch.setattr(checkpoint, "save", kept)
+        monkeypatch.setattr(loop.time, "monotonic", lambda: self.now)
 
 
 def test_checkpoints_belong_to_the_clock(tmp_path, monkeypatch):
@@ -65,50 +53,13 @@ def test_checkpoints_belong_to_the_clock(tmp_path, monkeypatch):
     assert WatchSettings().save <= 300
 
 
-def test_a_run_that_fails_early_has_a_checkpoint_and_goes_on_from_it(tmp_path, monkeypatch, whole):
-    """Also one that meets NaN before the first minute is over."""
-    body = parts.Step._body
-
-    def sabotaged(self):
-        if self.done == 3:
-            with torch.no_grad():
-                self.model.head.bias[0] = torch.nan
-        body(self)
-
-    monkeypatch.setattr(parts.Step, "_body", sabotaged)
-    with pytest.raises(failure.Diverged, match=r"step 4 .*go on from .*checkpoint.000001 with --resume"):
-        train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=QUIET)
-    monkeypatch.undo()
-    assert train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True, watch=QUIET).finished
-    same(whole, tmp_path)
-
-
 def full(*_args, **_kwargs):
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_full_disk_is_waited_for(tmp_path, monkeypatch, whole):
-    on_message, pauses = [], []
-    write = checkpoint._write
-
-    def sometimes(path, data):
-        if path.name == "manifest.json" and len(pauses) < 3:
-            full()
-        write(path, data)
-
-    monkeypatch.setattr(checkpoint, "_write", sometimes)
-    monkeypatch.setattr(room.time, "sleep", pauses.append)
-    train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=QUIET, on_message=on_message.append)
-    assert len(pauses) == 3
-    assert len(on_message) == 1
-    assert "No space left on device: waiting up to 5 minutes for room; what was saved is kept" in on_message[0]
-    same(whole, tmp_path)
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "log", "model"])
 def test_a_disk_that_stays_full_stops_the_run_with_everything_kept(tmp_path, monkeypatch, whole, what):
     train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0, watch=QUIET)
-    monkeypatch.setattr(room, "PATIENCE", 0.0)
     if what == "checkpoint":
         monkeypatch.setattr(checkpoint, "_write", full)
     elif what == "log":
@@ -119,8 +70,8 @@ def test_a_disk_that_stays_full_stops_the_run_with_everything_kept(tmp_path, mon
     else:
         monkeypatch.setattr(os, "fsync", lambda _handle: full() if checkpoint_is_over() else None)
     steps = []
-    step = parts.Step.run
-    monkeypatch.setattr(parts.Step, "run", lambda self: (step(self), steps.append(self.done)))
+    step = Step.run
+    monkeypatch.setattr(Step, "run", lambda self: (step(self), steps.append(self.done)))
 
     def checkpoint_is_over():
         return bool(steps) and steps[-1] == 20
@@ -131,14 +82,13 @@ def test_a_disk_that_stays_full_stops_the_run_with_everything_kept(tmp_path, mon
     assert not list(tmp_path.rglob(".*"))
     assert not (tmp_path / loop.MODEL).exists()
     assert train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True, watch=QUIET).finished
-    same(whole, tmp_path)
+    assert_same_models(whole, tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
 
 
 LOST = (
     "CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported at some other call",
-    "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
     "CUDA driver error: device not ready",
     "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled system error",
 )
@@ -146,31 +96,29 @@ LOST = (
 
 @pytest.mark.parametrize("said", LOST)
 def test_a_gpu_that_is_lost_is_said_and_the_run_goes_on(tmp_path, monkeypatch, whole, said):
-    body = parts.Step._body
+    body = Step._body
 
     def falls_off(self):
         if self.done == 7:
             raise RuntimeError(said)
         body(self)
 
-    monkeypatch.setattr(parts.Step, "_body", falls_off)
-    first = said.partition("\n")[0].replace("(", r"\(").replace(")", r"\)")
-    with pytest.raises(
-        InputError,
-        match=rf"cpu stopped working after step 7 \({first}\); reset it or take another, and go on from .*000",
-    ):
+    monkeypatch.setattr(Step, "_body", falls_off)
+    first = said.partition("\n")[0]
+    why = rf"cpu stopped working after step 7 \({first}\); reset it or take another, and go on from .*checkpoint"
+    with pytest.raises(InputError, match=why):
         train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=QUIET)
     monkeypatch.undo()
     assert not (tmp_path / lock.NAME).exists()
     assert train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True, watch=QUIET).finished
-    same(whole, tmp_path)
+    assert_same_models(whole, tmp_path)
 
 
 def test_other_errors_are_not_taken_for_a_lost_gpu(monkeypatch):
     def wrong(_self):
         raise RuntimeError("The size of tensor a must match")
 
-    monkeypatch.setattr(parts.Step, "_body", wrong)
+    monkeypatch.setattr(Step, "_body", wrong)
     with pytest.raises(RuntimeError, match="size of tensor a"):
         train(RECIPE, splits(), device="cpu")
 
@@ -188,7 +136,7 @@ def test_one_writer_a_run(tmp_path):
 
 
 def test_a_run_that_was_taken_over_writes_no_more(tmp_path, monkeypatch):
-    body = parts.Step._body
+    body = Step._body
 
     def taken(self):
         if self.done == 7:
@@ -198,7 +146,7 @@ def test_a_run_that_was_taken_over_writes_no_more(tmp_path, monkeypatch):
         body(self)
 
     stack = []
-    monkeypatch.setattr(parts.Step, "_body", taken)
+    monkeypatch.setattr(Step, "_body", taken)
     with pytest.raises(InputError, match=r"was taken over by process .* this one stops, and what it had saved is"):
         train(RECIPE, splits(), device="cpu", folder=tmp_path, watch=replace(QUIET, save=0))
     assert int(checkpoint.load(tmp_path, RECIPE).arrays["position"]) == 7
@@ -209,6 +157,6 @@ def test_a_run_that_was_taken_over_writes_no_more(tmp_path, monkeypatch):
 def test_lines_of_a_log_that_are_none_of_ours_are_left_out(tmp_path):
     path = tmp_path / "log.jsonl"
     good = {"epoch": 1, "step": 5, "images_per_s": 1.0}
-    for bad in ("[]", "3", '{"epoch": "x"}', '{"epoch": 2}', '{"retry": 1}', "[" * 100_000, "\udcff"):
+    for bad in ("[]", "3", '{"epoch": ', "[" * 100_000, "\udcff"):
         path.write_bytes((json.dumps(good) + "\n" + bad + "\n").encode("utf-8", "surrogateescape"))
         assert logs.read(path) == [good], bad

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from oversmooth.steering.saving import read_file
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.images.data import Images, Splits
@@ -45,3 +46,11 @@ def plain(**changes: object) -> Recipe:
     """Without augmentation, which needs care to be repeated by hand."""
     quiet = dict(rand_augment=None, mixup=0.0, cutmix=0.0, flip=0.0, padding=0, smoothing=0.1)
     return replace(RECIPE, **{**quiet, **changes})  # type: ignore[arg-type]
+
+
+def assert_same_models(one, other):
+    """The files of two finished runs have the same weights, bit for bit."""
+    ours, theirs = (read_file(folder / loop.MODEL)[0] for folder in (one, other))
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), name

@@ -17,7 +17,7 @@ from support.places import ROOT
 from support.train_example import RECIPE, splits
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.engine import training_run
+from oversmooth_papers.engine import loop as training_run
 from oversmooth_papers.engine.recipe import read_recipe
 from oversmooth_papers.tables import cells, costs, filling, model_archive, provenance, status, variants, verify
 from oversmooth_papers.tables.filling import Running, fill

@@ -14,7 +14,8 @@ from support.train_example import RECIPE, plain, splits, train
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import Spectral, steer, steering_of, verify
 from oversmooth.steering.methods import orthogonal
-from oversmooth_papers.engine import failure, parts
+from oversmooth_papers.engine import failure
+from oversmooth_papers.engine import loop as parts
 from oversmooth_papers.engine.loop import WatchSettings
 
 BOUND = 1e-6

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast
 
 import typer
 
 from oversmooth.cli.app import SECONDS_BETWEEN_LINES, app, duration, err, out, status
 from oversmooth.cli.options import changing_option, parameters_of, take
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import check_folder, read_json
 from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
 from oversmooth_papers.tasks.imagenet import recipe as imagenet
 from oversmooth_papers.tasks.images import recipe as images
@@ -24,11 +27,15 @@ from oversmooth_papers.tasks.language.settings import Shape as LanguageShape
 from oversmooth_papers.tasks.segmentation import recipe as segmentation
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from oversmooth_papers.engine.result import OnNan, Progress
     from oversmooth_papers.engine.smoothing import MakesWatcher
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _RECIPE, _MODEL, _RUN = "The recipe (defaults: those of --task images)", "The model", "The run"
+_of_recipe = functools.partial(typer.Option, rich_help_panel=_RECIPE)
+_of_run = functools.partial(typer.Option, rich_help_panel=_RUN)
 _LANGUAGE, _SEGMENTATION, _IMAGENET = "Of --task language", "Of --task segmentation", "Of --task imagenet"
 TASKS: dict[str, tuple[BaseRecipe, BaseRecipe]] = {
     "images": (images.PAPER, images.QUICK),
@@ -79,63 +86,29 @@ def train(
     data: Annotated[str | None, typer.Option(help=_DATA, show_default="the recipe's")] = None,
     augment: Annotated[
         bool | None,
-        typer.Option(
-            "--augment/--no-augment",
-            help="RandAugment, Mixup and CutMix.",
-            show_default="augment",
-            rich_help_panel=_RECIPE,
-        ),
+        _of_recipe("--augment/--no-augment", help="RandAugment, Mixup and CutMix.", show_default="augment"),
     ] = None,
-    recipe: Annotated[
-        Path | None,
-        typer.Option(help="A recipe in JSON to begin from; other options change it.", rich_help_panel=_RECIPE),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Begin from a small recipe, minutes on a CPU.", rich_help_panel=_RECIPE)
-    ] = False,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with the run in the directory, if there is one.", rich_help_panel=_RUN),
-    ] = False,
-    minutes: Annotated[
-        float | None, typer.Option(help="Stop at a checkpoint after so long.", min=0, rich_help_panel=_RUN)
-    ] = None,
+    recipe: Annotated[Path | None, _of_recipe(help="A recipe in JSON to begin from; other options change it.")] = None,
+    quick: Annotated[bool, _of_recipe("--quick", help="Begin from a small recipe, minutes on a CPU.")] = False,
+    resume: Annotated[bool, _of_run("--resume", help="Go on with the run in the directory, if there is one.")] = False,
+    minutes: Annotated[float | None, _of_run(help="Stop at a checkpoint after so long.", min=0)] = None,
     evaluate: Annotated[
         int | None,
-        typer.Option(
-            help="Test every so many epochs; 0: at the end alone.",
-            show_default="20 times in all",
-            min=0,
-            rich_help_panel=_RUN,
-        ),
+        _of_run(help="Test every so many epochs; 0: at the end alone.", show_default="20 times in all", min=0),
     ] = None,
-    monitor: Annotated[
-        int, typer.Option(help="Look at smoothing every so many steps; 0: never.", min=0, rich_help_panel=_RUN)
-    ] = 50,
+    monitor: Annotated[int, _of_run(help="Record smoothing every so many steps; 0: never.", min=0)] = 50,
     look: Annotated[
         str,
-        typer.Option(
-            help="What looks see: tokens (HFC/LFC and cosines), or all that a Monitor sees, which takes longer.",
-            rich_help_panel=_RUN,
-        ),
+        _of_run(help="What is recorded: tokens (HFC/LFC and cosines), or all that a Monitor sees, which is slower."),
     ] = "tokens",
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write for TensorBoard too.", rich_help_panel=_RUN)
-    ] = False,
-    device: Annotated[
-        str | None, typer.Option(help="cpu or cuda.", show_default="the GPU if there is one", rich_help_panel=_RUN)
-    ] = None,
+    tensorboard: Annotated[bool, _of_run("--tensorboard", help="Write for TensorBoard too.")] = False,
+    device: Annotated[str | None, _of_run(help="cpu or cuda.", show_default="the GPU if there is one")] = None,
     on_nan: Annotated[
         str,
-        typer.Option(
-            "--on-nan",
-            help="A step that is not finite: stop, or retry from the last checkpoint with other draws, 3 times.",
-            rich_help_panel=_RUN,
-        ),
+        _of_run(help="A step that is not finite: stop, or retry from the last checkpoint with other draws, 3 times."),
     ] = "stop",
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Take the directory over from a process that writes there.", rich_help_panel=_RUN),
+        bool, _of_run("--force", help="Take the directory over from a process that writes there.")
     ] = False,
     **settings: Any,
 ) -> None:
@@ -151,10 +124,9 @@ def train(
     For example: oversmooth train --data cifar100 --variant sharpen --share 0.1 -o runs/sharpen
     """
     with leaves_when_asked():
-        from oversmooth_papers.engine.parent import end_with_parent
+        from oversmooth_papers.engine.stopping import end_with_parent
 
-        end_with_parent()
-        from oversmooth.safety import files
+        end_with_parent()  # before torch, which takes a while to import
         from oversmooth_papers.engine import loop
         from oversmooth_papers.engine.ranks import asked_for
         from oversmooth_papers.tasks.registry import fitted, task_of
@@ -163,14 +135,14 @@ def train(
         when_nan, watcher = on_nan_named(on_nan), watcher_named(look)
         if asked_for()[0]:  # of the processes that torchrun started, one speaks
             out.quiet = err.quiet = True
-        files.check_folder(output)  # before the data is read, which takes a while
+        check_folder(output)  # before the data is read, which takes a while
         began = time.monotonic()
         what = data or changed.data
         loaded = load(what, changed)
         if minutes is not None:
             minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
         chosen = fitted(changed, loaded)
-        out.print(f"{chosen.title}, recipe {chosen.key}", highlight=False, markup=False)
+        say(f"{chosen.title}, recipe {chosen.key}", out)
         with progress() as on_progress:
             result = loop.train(
                 task_of(chosen, loaded),
@@ -185,33 +157,19 @@ def train(
                 on_message=say,
             )
     for retry in result.retries:
-        out.print(
-            f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        say(f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}", out)
     if not result.finished:
         again = shlex.join(["oversmooth", *sys.argv[1:], *([] if resume else ["--resume"])])
-        out.print(
-            f"{result.why} after {result.step:,} of {result.steps:,} steps; go on with: {again}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        say(f"{result.why} after {result.step:,} of {result.steps:,} steps; go on with: {again}", out)
         leave(result.why)
     scores = chosen.describe(result.scores) if result.scores else "tested by the first process"
-    out.print(
-        f"{scores} after {chosen.total_epochs} epochs, {result.seconds:,.0f} s; wrote {output / loop.MODEL}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    took = f"after {chosen.total_epochs} epochs, {result.seconds:,.0f} s"
+    say(f"{scores} {took}; wrote {output / loop.MODEL}", out)
 
 
-def say(line: str) -> None:
-    """What a user should know of, on stderr."""
-    err.print(line, highlight=False, markup=False, soft_wrap=True)
+def say(line: str, console: Console = err) -> None:
+    """One line, as it is; by default what a user should know of, on stderr."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -235,18 +193,14 @@ def leave(why: str) -> NoReturn:
 
 
 def on_nan_named(name: str) -> OnNan:
-    from oversmooth.safety.errors import InputError
-    from oversmooth_papers.engine.result import ON_NAN
-
-    for known in ON_NAN:
-        if name == known:
-            return known
+    """What to do when a step is not finite."""
+    if name in ("stop", "retry"):
+        return cast("OnNan", name)
     raise InputError(f"--on-nan is {name!r}; choose stop or retry")
 
 
 def watcher_named(look: str) -> MakesWatcher:
-    """What looks at a run while it trains."""
-    from oversmooth.safety.errors import InputError
+    """What records smoothing while a run trains."""
     from oversmooth_papers.engine.monitored import MonitorWatcher
     from oversmooth_papers.engine.smoothing import SmoothingProbe
 
@@ -266,9 +220,6 @@ def load(data: str, recipe: BaseRecipe = images.PAPER) -> Any:
 
 def begun(task: str | None, quick: bool, path: Path | None, data: str | None) -> BaseRecipe:
     """The recipe that options change: one from a file, or the task's own, for these data where it has one."""
-    from oversmooth.safety.errors import InputError
-    from oversmooth.safety.files import read_json
-
     if task is not None and task not in TASKS:
         raise InputError(f"--task is {task!r}; choose {' or '.join(TASKS)}")
     if path is not None and quick:
@@ -287,8 +238,6 @@ def begun(task: str | None, quick: bool, path: Path | None, data: str | None) ->
 
 
 def _changed(recipe: BaseRecipe, settings: dict[str, Any], augment: bool | None) -> BaseRecipe:
-    from oversmooth.safety.errors import InputError
-
     given = {name: value for name, value in settings.items() if value is not None}
     own = {field.name for of in (type(recipe), type(recipe.shape)) for field in dataclasses.fields(of)}
     options = [f"--{name.replace('_', '-')}" for name in given if name not in own]
@@ -299,39 +248,27 @@ def _changed(recipe: BaseRecipe, settings: dict[str, Any], augment: bool | None)
     return recipe.changed(given, augment) if isinstance(recipe, images.Recipe) else recipe.changed(given)
 
 
-class progress:
-    """A bar on stderr, gone when done; used as ``with progress() as on_progress``."""
+@contextlib.contextmanager
+def progress() -> Iterator[Any]:
+    """A bar on stderr, gone when done; without a terminal a line now and then, for logs."""
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
 
-    def __enter__(self) -> Any:
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bars
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
+    last_line_at = time.monotonic()
 
-        self.bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[state]}"),
-            console=err,
-            transient=True,
-        )
-        if err.is_terminal:
-            self.bars.start()
-        self.last_line_at = time.monotonic()
-        self.task = self.bars.add_task("preparing", total=None, state="")
-        return self.show
-
-    def show(self, now: Progress) -> None:
+    def show(now: Progress) -> None:
+        nonlocal last_line_at
         state = f"{now.speed:,.0f} {now.unit}/s, {duration(now.seconds_left)} left"
-        if now.loss is not None:
-            state += f", loss {now.loss:.3f}"
-        if now.scores:
-            state += f", {now.scores}"
+        state += "" if now.loss is None else f", loss {now.loss:.3f}"
+        state += f", {now.scores}" if now.scores else ""
         title = f"epoch {now.epoch} of {now.epochs}"
-        if not err.is_terminal:  # a line now and then, for logs
-            if time.monotonic() - self.last_line_at >= SECONDS_BETWEEN_LINES:
-                self.last_line_at = time.monotonic()
-                err.print(f"{title}: {state}", highlight=False, markup=False, soft_wrap=True)
-            return
-        self.bars.update(self.task, description=title, completed=now.step, total=now.steps, state=state)
+        if err.is_terminal:
+            bars.update(bar, description=title, completed=now.step, total=now.steps, state=state)
+        elif time.monotonic() - last_line_at >= SECONDS_BETWEEN_LINES:
+            last_line_at = time.monotonic()
+            say(f"{title}: {state}")
 
-    def __exit__(self, *error: object) -> None:
-        self.bars.stop()
+    with Bars(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+        bar = bars.add_task("preparing", total=None, state="")
+        yield show

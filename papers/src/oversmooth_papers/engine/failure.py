@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.engine.task import Task
 
+_LOST = re.compile("CUDA (driver )?error|NCCL error|HIP error|CUBLAS_STATUS|CUDNN_STATUS")
+
 
 class Diverged(InputError):
     """The loss or a gradient is not finite any more."""
@@ -20,9 +23,7 @@ class Diverged(InputError):
 
 def lost_device(error: RuntimeError, device: torch.device, done: int, saved: str) -> InputError | None:
     """What to say when a GPU stopped working, fell off the bus or lost its driver; None for any other error."""
-    kind = getattr(torch, "AcceleratorError", None)
-    words = ("CUDA error", "CUDA driver error", "NCCL error", "HIP error", "CUBLAS_STATUS", "CUDNN_STATUS")
-    known = (kind is not None and isinstance(error, kind)) or any(word in str(error) for word in words)
+    known = isinstance(error, torch.AcceleratorError) or _LOST.search(str(error))
     if not known or isinstance(error, torch.OutOfMemoryError):
         return None
     reason = str(error).strip().split("\n")[0][:120].rstrip(". ")
@@ -101,35 +102,26 @@ def _bad(x: Tensor) -> int:
 
 def too_large(task: Task, device: torch.device) -> InputError:
     """What to say when a batch does not fit: the largest half, quarter, ... of it that does."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
     batch = task.recipe.batch // 2
     while batch and not _fits(task, batch, device):
         batch //= 2
-    where = f"{device}" if device.type != "cuda" else torch.cuda.get_device_name(device)
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device}"
     if not batch:
         return InputError(f"{where} has no memory for a batch of one of this model; free some, or give a smaller model")
     return InputError(f"a batch of {task.recipe.batch} does not fit into the memory of {where}; one of {batch} would")
 
 
 def _fits(task: Task, batch: int, device: torch.device) -> bool:
+    """Whether forward and backward of so many examples do, beside the optimiser's moments."""
+    gc.collect()
+    torch.cuda.empty_cache()
     try:
-        _try(task, batch, device)
+        model = task.model().to(device)
+        moments = [torch.zeros_like(p) for p in model.parameters() for _ in range(2)]
+        with torch.autocast(device.type, torch.bfloat16, enabled=task.recipe.autocasts(device.type)):
+            loss = task.loss(model, task.blank(batch, device))
+        loss.backward()
+        del moments
     except torch.OutOfMemoryError:
         return False
-    finally:
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
     return True
-
-
-def _try(task: Task, batch: int, device: torch.device) -> None:
-    """Forward and backward for so many examples, with room taken for the optimiser's moments."""
-    model = task.model().to(device)
-    moments = [torch.zeros_like(p) for p in model.parameters() for _ in range(2)]
-    with torch.autocast(device.type, torch.bfloat16, enabled=task.recipe.autocasts(device.type)):
-        loss = task.loss(model, task.blank(batch, device))
-    loss.backward()
-    del moments

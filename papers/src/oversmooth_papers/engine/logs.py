@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import os
+import re
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import append_line, parse_json
 from oversmooth.safety.foreign import json_text
 from oversmooth.safety.typed import typed
-from oversmooth_papers.engine.checkpoint import Retry
 
 EPOCHS, SMOOTHING, MACHINES = "log.jsonl", "smoothing.jsonl", "machines.jsonl"
-"""A line per epoch, and one each time a run went back or found a checkpoint damaged; a line each time smoothing was
-looked at; a line for each process that advanced the run: from which step, and on what.
+"""A line per epoch, and one each time a run went back; a line for each snapshot of smoothing; a line for each process
+that advanced the run: from which step, and on what.
 """
-_BEGIN = tuple(f'{{"{key}"'.encode() for key in ("epoch", "retry", "damaged", "step", "from_step"))
-"""How their lines begin."""
-
-
-class _Epoch(TypedDict):
-    """What others take from an epoch's line."""
-
-    epoch: int
-    step: int
+_OURS = re.compile(rb'\{"(epoch|retry|step|from_step)"|\Z')
 
 
 class Log:
@@ -35,9 +26,7 @@ class Log:
     def __init__(self, path: Path, length: int = 0) -> None:
         """length: in bytes, of what belongs to the run that goes on; what comes after it is run again."""
         self.path = path
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path} is no plain file, and the run's log goes there; move it away")
-        if not length and not _is_ours(path):
+        if path.exists() and not (path.is_file() and (length or _OURS.match(path.read_bytes()))):
             raise InputError(f"{path} is not the log of a run, and the run's log goes there; move it away")
         self.lost = self.length < length
         """Whether lines that belong to the run are not there."""
@@ -46,21 +35,15 @@ class Log:
     def cut(self, length: int) -> None:
         """Drop what comes after so many bytes, and half a line: the next one would be glued to it."""
         if self.path.is_file():
-            with self.path.open("rb") as file:
-                kept = file.read(max(0, length))
-            whole = kept.rfind(b"\n") + 1
-            if whole < self.length:
-                os.truncate(self.path, whole)
+            os.truncate(self.path, self.path.read_bytes()[: max(0, length)].rfind(b"\n") + 1)
         self.rows = read(self.path)
 
     def write(self, row: dict[str, Any]) -> None:
         try:
             append_line(self.path, json_text(row))
         except OSError as error:
-            remedy = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"
-            raise InputError(
-                f"{self.path} cannot be written ({error.strerror or error}); {remedy}, and go on with --resume"
-            ) from error
+            why = error.strerror or error
+            raise InputError(f"{self.path} cannot be written ({why}); make room, and go on with --resume") from error
         self.rows.append(row)
 
     def sync(self) -> None:
@@ -74,32 +57,19 @@ class Log:
         return self.path.stat().st_size if self.path.is_file() else 0
 
 
-def _is_ours(path: Path) -> bool:
-    """Or empty, or not there: what a run that was killed early leaves may be written over, half a line too."""
-    if not path.is_file():
-        return True
-    with path.open("rb") as file:
-        begins = file.read(max(map(len, _BEGIN)))
-    return any(begins.startswith(ours) or ours.startswith(begins) for ours in _BEGIN)
-
-
 def read(path: Path) -> list[dict[str, Any]]:
     """All whole lines, up to one that was cut off or is none of ours."""
-    if not path.is_file():
-        return []
-    rows = []
-    for line in path.read_bytes().split(b"\n")[:-1]:
+    rows: list[dict[str, Any]] = []
+    for line in path.read_bytes().split(b"\n")[:-1] if path.is_file() else ():
         try:
-            row = parse_json(line, "no line", "remove it")
-            kind = _Epoch if "epoch" in row else Retry if "retry" in row else dict[str, Any]
-            rows.append(typed(kind, row))
-        except (ValueError, TypeError):
+            rows.append(typed(dict[str, Any], parse_json(line, "no line", "remove it")))
+        except ValueError:
             break
     return rows
 
 
 def check_board() -> None:
-    """Refuse before the work is done whose numbers could not be written."""
+    """Raise `InputError` before the work is done whose numbers could not be written."""
     if importlib.util.find_spec("tensorboard") is None:
         raise InputError("writing for TensorBoard needs tensorboard, which is not installed; pip install tensorboard")
 
@@ -108,7 +78,6 @@ class Board:
     """The same numbers for TensorBoard, where it is wanted."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        check_board()
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step)

@@ -1,10 +1,13 @@
-"""``train(task)``: a run on a device, in a folder.
+"""``train(task)``: a run on a device, in a folder, from its first step to the model that it leaves.
 
 One process on a CPU or a GPU, or many under torchrun. The result is that of the last epoch, never of the best one.
+Checkpoints belong to the clock, not to epochs: the first after the first step, the next a few seconds later, and then
+one per minute, within epochs too.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -12,19 +15,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from oversmooth.safety import precision
+from oversmooth.safety import errors, precision
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder
-from oversmooth_papers.engine import checkpoint, lock, logs
-from oversmooth_papers.engine.parts import Reuse
+from oversmooth.safety.machine import hardware_name
+from oversmooth.steering.ramps import hold_strengths
+from oversmooth.steering.reparametrized import SingularError
+from oversmooth_papers.engine import checkpoint, failure, lock, logs
 from oversmooth_papers.engine.ranks import Ranks, joined, number
+from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.result import ON_NAN, OnNan, Progress, Result, WatchSettings
-from oversmooth_papers.engine.saved_model import load_model, notes_of, recipe_of
-from oversmooth_papers.engine.task import Task
-from oversmooth_papers.engine.training_run import MODEL, Run
+from oversmooth_papers.engine.saved_model import load_model, notes_of, recipe_of, save_model, stored_as
+from oversmooth_papers.engine.smoothing import Watcher
+from oversmooth_papers.engine.step import Step
+from oversmooth_papers.engine.stopping import REASONS, interruptible, reason
+from oversmooth_papers.engine.task import Evaluation, Task
 
 __all__ = ["MODEL", "Progress", "Result", "Reuse", "Run", "WatchSettings", "train"]
+
+MODEL = "model.safetensors"
+_RETRIES = 3
+_ASK = 10  # steps after which processes ask each other whether to stop or save
+_EARLY = (0.0, 10.0)  # seconds until the first two checkpoints of a run: much goes wrong at the beginning
 
 
 def train(
@@ -44,12 +58,12 @@ def train(
 ) -> Result:
     """Train as the task's recipe says.
 
-    folder: for logs, checkpoints and the model; without one nothing is written.
+    folder: for logs, the checkpoint and the model; without one nothing is written.
 
     resume: go on where the checkpoint in the folder is, or begin if there is none. minutes: stop at a checkpoint after
     so long. Ctrl-C does the same; pressed again, it stops at once. So do SIGTERM and SIGUSR2, by which batch systems
-    ask for the machine. compiled: by default on a GPU. on_message: gets sentences on the way, such as of a damaged
-    checkpoint.
+    ask for the machine. compiled: by default on a GPU. on_message: receives sentences on the way, such as that compiled
+    code is not used.
 
     A folder has one writer. One whose writer is gone is taken over; force takes it over whoever writes there.
 
@@ -63,21 +77,16 @@ def train(
         raise InputError(f"on_nan is {on_nan!r}; choose 'stop' or 'retry'")
     if minutes is not None and not minutes >= 0:
         raise InputError(f"minutes is {minutes}; give 0 or more")
-    begin = time.monotonic()
-    device = device_named(device)
-    if watch is not None and watch.tensorboard:
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    device, watch = device_named(device), watch or WatchSettings()
+    if watch.tensorboard:
         logs.check_board()
     where = None if folder is None else Path(folder)
     if where is not None:
         check_folder(where)
-        if (finished := finished_run(task, where, resume)) is not None:
-            return finished
-    end = None if minutes is None else begin + 60 * minutes
     with joined(device) as ranks, float32_products(device), _held(where, ranks, force, on_message) as mine:
-        # Whoever wrote there until now may have finished.
-        if where is not None and (finished := finished_run(task, where, resume)) is not None:
+        if where is not None and (finished := _finished(task, where, resume)) is not None:
             return finished
-        watch = watch or WatchSettings()
         run = Run(task, device, where, ranks, watch, progress, compiled, on_nan, on_message, mine, reuse)
         return run.go(end)
 
@@ -86,7 +95,7 @@ def train(
 def _held(
     folder: Path | None, ranks: Ranks, force: bool, on_message: Callable[[str], None] | None
 ) -> Iterator[lock.Lock | None]:
-    """The folder, for the first process, which alone writes; where it is refused, all of them stop."""
+    """The folder, for the first process, which alone writes; if it cannot have it, all of them stop."""
     with ExitStack() as stack:
         mine, refused = None, None
         if folder is not None and ranks.first:
@@ -99,32 +108,33 @@ def _held(
         yield mine
 
 
-def finished_run(task: Task, folder: Path, resume: bool) -> Result | None:
-    """The run in this folder if it is over; one that must not be overwritten is refused."""
-    recipe = task.recipe
-    if not resume and (recorded := checkpoint.recipe_of(folder)) is not None:
+def _finished(task: Task, folder: Path, resume: bool) -> Result | None:
+    """The run in this folder if it is over; raises `InputError` for one that must not be overwritten."""
+    path = folder / MODEL
+    if (recorded := checkpoint.recipe_of(folder)) is not None:
+        if resume:
+            return None
         raise InputError(
             f"{folder} holds a run of {recorded.title}, not finished; go on with --resume, or name another directory"
         )
-    path = folder / MODEL
-    if checkpoint.is_there(folder) or not path.is_file():
+    if not path.is_file():
         return None
-    recorded = recipe_of(path)
-    if recorded is None:
+    if (recorded := recipe_of(path)) is None:
         raise InputError(f"{path} is no model that oversmooth train wrote; name another directory")
     if not resume:
         raise InputError(f"{folder} holds a finished run of {recorded.title}; name another directory")
-    if (differs := recorded.difference(recipe)) is not None:
+    if (differs := recorded.difference(task.recipe)) is not None:
         raise InputError(f"{folder} holds a finished run of another recipe: {differs}; name another directory")
     model, _ = load_model(path, lambda _recipe: task.plain_model())
     notes, lines = notes_of(path), logs.read(folder / logs.EPOCHS)
     rows = [line for line in lines if "epoch" in line]
+    steps = rows[-1].get("step", 0) if rows else 0
     return Result(
-        recipe=recipe,
+        recipe=task.recipe,
         finished=True,
         why="finished",
-        step=rows[-1]["step"] if rows else 0,
-        steps=rows[-1]["step"] if rows else 0,
+        step=steps,
+        steps=steps,
         scores={name: value for name, value in notes.items() if name != "seconds" and value is not None},
         epochs=rows,
         smoothing=logs.read(folder / logs.SMOOTHING),
@@ -158,3 +168,376 @@ def device_named(name: str | torch.device | None) -> torch.device:
 def float32_products(device: torch.device) -> Any:
     """What autocast leaves in float32 may use tensor cores on a GPU."""
     return precision.float32_products("high") if device.type == "cuda" else nullcontext()
+
+
+Parts = tuple[Step, Evaluation, Watcher | None]
+"""What a run is built of."""
+
+
+def _build(task: Task, device: torch.device, ranks: Ranks, watch: WatchSettings, compiled: bool | None) -> Parts:
+    """On the device, with the weights that the task's seed gives; raises `InputError` if its memory is too small."""
+    task.check_memory(device)
+    model = task.model().to(device)
+    hold_strengths(model)  # always, so that a run is the same whether or not it takes another's parts over
+    try:
+        step = Step(task, model, device, ranks, compiled=compiled)
+        evaluation = task.evaluation(model, device)
+        return step, evaluation, watch.watcher(task, model, device, watch.monitor) if watch.monitor else None
+    except torch.OutOfMemoryError:
+        step = evaluation = model = None  # type: ignore[assignment]
+    # Not inside the handler, where the error still holds all that was allocated.
+    raise failure.too_large(task, device)
+
+
+class Reuse:
+    """``Reuse()``, given to one `train` after the other: each takes over what the last one built, where it can.
+
+    The model of a result belongs to the next run then: keep a copy of what is to be kept.
+    """
+
+    def __init__(self) -> None:
+        self.last: tuple[Parts, tuple[Any, ...]] | None = None
+        self.reused = 0
+        """How often something was taken over."""
+
+    def parts(
+        self, task: Task, device: torch.device, ranks: Ranks, watch: WatchSettings, compiled: bool | None
+    ) -> Parts:
+        """The last run's, put to the beginning of this one, or new ones."""
+        asked = (device, watch.monitor, watch.watcher, compiled)
+        last, self.last = self.last, None
+        if last and last[1] == asked and ranks.world == 1 and last[0][0].begin_again(task):
+            self.reused += 1
+        else:
+            del last  # before others are built: two may not fit
+            last = _build(task, device, ranks, watch, compiled), asked
+        self.last = last
+        return last[0]
+
+
+class Run:
+    """One run in this process: its epochs, what is logged and saved on the way, and how it stops and goes on."""
+
+    def __init__(
+        self,
+        task: Task,
+        device: torch.device,
+        folder: Path | None,
+        ranks: Ranks,
+        watch: WatchSettings,
+        progress: Callable[[Progress], None] | None,
+        compiled: bool | None,
+        on_nan: OnNan = "stop",
+        on_message: Callable[[str], None] | None = None,
+        lock: lock.Lock | None = None,
+        reuse: Reuse | None = None,
+    ) -> None:
+        """on_message: sentences that a user should see. lock: of the folder, where this process writes."""
+        self.task, self.recipe = task, task.recipe
+        self.device, self.folder, self.ranks, self.watch = device, folder, ranks, watch
+        self.progress = progress if ranks.first else None
+        self.on_message = on_message if on_message is not None and ranks.first else lambda _line: None
+        self.lock = lock
+        self.received: list[int] = []
+        """Signals to stop."""
+        saved = None if folder is None else checkpoint.load(folder, self.recipe)
+        self.reuse = Reuse() if reuse is None else reuse
+        self.step, self.evaluation, self.watcher = self.reuse.parts(task, device, ranks, watch, compiled)
+        for remark in self.step.remarks:
+            self.on_message(remark)
+        facts: checkpoint.Facts = {} if saved is None else self._resume(saved)
+        self.seconds, self.epoch_seconds = facts.get("seconds", 0.0), facts.get("epoch_seconds", 0.0)
+        self.scores: Scores = facts.get("scores", {})
+        self.retries: list[checkpoint.Retry] = list(facts.get("retries", []))
+        self.step.attempt = len(self.retries)
+        writes, lengths = folder if ranks.first else None, facts.get("logs", {})
+        self.log, self.smoothing, self.machines = (
+            None if writes is None else logs.Log(writes / name, lengths.get(name, 0))
+            for name in (logs.EPOCHS, logs.SMOOTHING, logs.MACHINES)
+        )
+        self.all_logs = [log for log in (self.log, self.smoothing, self.machines) if log is not None]
+        for log in self.all_logs:
+            if log.lost:
+                self.on_message(
+                    f"{log.path} is shorter than its checkpoint says: what it lacks is lost, the run is not"
+                )
+        self.rows: list[dict[str, Any]] = [] if self.log is None else [r for r in self.log.rows if "epoch" in r]
+        self.looks: list[dict[str, Any]] = [] if self.smoothing is None else list(self.smoothing.rows)
+        self.board = logs.Board(writes, self.step.done) if watch.tensorboard and writes is not None else None
+        self.speed = 0.0
+        self.since = self.saved_at = time.monotonic()
+        self.saves = 0 if saved is None else len(_EARLY)
+        self.from_step: int | None = self.step.done
+        """Where this process takes the run up, until that is in the log of machines."""
+        self.told_at = 0.0
+        self.mark: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
+        self.kept = (self.step.state(), self._facts()) if on_nan == "retry" else None
+        """The last checkpoint, or the beginning, to go back to."""
+
+    def _resume(self, saved: checkpoint.Checkpoint) -> checkpoint.Facts:
+        arrays, own = saved.arrays, self.step.state()
+        problem = next((n for n in own if n not in arrays or arrays[n].dtype != own[n].dtype), "")
+        problem = problem or next((n for n in own if arrays[n].shape != own[n].shape), "")
+        if problem == "losses" and arrays[problem].dim() == 1:
+            raise InputError(
+                f"{self.folder} was trained with {len(arrays['losses'])} steps per epoch and these data give "
+                f"{self.step.steps}; give the data it began with"
+            )
+        if problem in ("generator.order", "generator.augment") and problem in arrays:
+            here, there = ("a GPU", "a CPU") if self.device.type == "cuda" else ("a CPU", "a GPU")
+            raise InputError(
+                f"{self.folder} was trained on {there}, whose random numbers {here} cannot go on with; "
+                f"resume it on {there}, or name another directory"
+            )
+        try:
+            if problem or not 0 <= int(arrays["position"]) <= self.step.total:
+                raise ValueError(f"{problem or 'position'} does not fit the recipe")
+            torch.set_rng_state(arrays["generator.torch"])
+            self.step.load(arrays)
+        except (RuntimeError, TypeError, ValueError, KeyError) as error:  # torch looks into generators' states
+            raise InputError(f"{saved.path} is damaged ({errors.reason(error)}); remove it to start over") from error
+        return saved.facts
+
+    def go(self, end: float | None) -> Result:
+        """To the end, or until the time is up."""
+        step, why = self.step, "finished"
+        self.since = self.saved_at = time.monotonic()
+        with interruptible() as self.received:
+            try:
+                while step.done < step.total and why == "finished":
+                    try:
+                        why = self._epoch(end) or why
+                    except failure.Diverged as error:
+                        self._go_back(error)
+                if why == "finished":
+                    self._finish()
+            except RuntimeError as error:
+                if (lost := failure.lost_device(error, self.device, step.done, self._saved())) is None:
+                    raise
+                raise lost from error
+        if self.board is not None:
+            self.board.close()
+        return Result(
+            recipe=self.recipe,
+            finished=why == "finished",
+            why=why,
+            step=step.done,
+            steps=step.total,
+            scores=self.scores if why == "finished" else {},
+            epochs=self.rows,
+            smoothing=self.looks,
+            seconds=self.seconds,
+            folder=self.folder,
+            model=self.step.model,
+            retries=[dict(retry) for retry in self.retries],
+            machines=[] if self.machines is None else self.machines.rows,
+        )
+
+    def _epoch(self, end: float | None) -> str:
+        """The rest of an epoch, or as far as the time allows; why the run stops here, if it does."""
+        step = self.step
+        inside = step.done % step.steps
+        if inside == 0:
+            step.begin_epoch()
+        self.mark = (step.done, step.generator.get_state())
+        for _ in range(inside, step.steps):
+            self._one()
+            if step.done % step.steps == 0:
+                self._end_epoch()
+            if why := self._stop_or_save(end):
+                return why
+        return ""
+
+    def _one(self) -> None:
+        """One step, and what is looked at after it."""
+        full = False
+        try:
+            self.step.run()
+        except torch.OutOfMemoryError:
+            full = True
+        except SingularError as error:  # a graph cannot say so, and gives NaN
+            raise failure.Diverged(f"step {self.step.done + 1:,}: {error}") from None
+        if full:
+            self.step = self.evaluation = self.watcher = self.reuse.last = None  # type: ignore[assignment]
+            raise failure.too_large(self.task, self.device)
+        self._note_machine()
+        done = self.step.done
+        if self.device.type == "cpu":
+            self._check()  # on a GPU once an epoch: asking makes it wait
+            self._tell()
+        due = self.watch.monitor and (done % self.watch.monitor == 0 or done in (1, self.step.total))
+        if self.watcher is not None and self.ranks.first and due and (seen := self.watcher.look(done)) is not None:
+            self._record(self.smoothing, self.looks, {"step": done, **seen})
+
+    def _record(self, log: logs.Log | None, rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
+        if log is not None:
+            log.write(row)
+        rows.append(row)
+        if self.board is not None:
+            self.board.write(row["step"], row)
+
+    def _note_machine(self) -> None:
+        """After the first step: a process that does not get so far leaves nothing."""
+        if self.machines is not None and self.from_step is not None:
+            here: dict[str, Any] = {"hardware": hardware_name(self.device), "torch": torch.__version__}
+            if self.ranks.world > 1:
+                here["processes"] = self.ranks.world
+            if self.step.asked_to_compile and not self.step.compiled:
+                here["compiled"] = False
+            self.machines.write({"from_step": self.from_step, **here})
+        self.from_step = None
+
+    def _check(self) -> None:
+        if int(self.step.failed) >= 0:
+            raise failure.not_finite(self.step, self.mark, self._saved())
+
+    def _saved(self) -> str:
+        """Where one can go on from, in words."""
+        path = None if self.folder is None else checkpoint.newest(self.folder)
+        return "the beginning" if path is None else f"{path} with --resume"
+
+    def _end_epoch(self) -> None:
+        step, recipe = self.step, self.recipe
+        self._check()
+        losses = self.ranks.mean(step.losses).tolist()  # waits for the epoch's end
+        epoch, spent = step.done // step.steps, self._clock()
+        self.speed = step.steps * step.feed.units_per_step / max(self.epoch_seconds, 1e-9)
+        row: dict[str, Any] = {
+            "epoch": epoch,
+            "step": step.done,
+            "loss": sum(losses) / len(losses),
+            "lr": step.rates[step.done - 1],
+            **({} if step.rising is None else {"strength_share": step.rising.share(step.done)}),
+            f"{recipe.unit}_per_s": round(self.speed, 1),
+            "seconds": round(spent, 3),
+        }
+        self.epoch_seconds = 0.0
+        every = max(1, recipe.total_epochs // 20) if self.watch.evaluate is None else self.watch.evaluate
+        is_last = epoch == recipe.total_epochs
+        if self.ranks.first and (is_last or (every > 0 and epoch % every == 0)):
+            self.scores = dict(self.evaluation.scores(final=is_last))
+            row |= self.scores
+            self._clock(training=False)
+        self._record(self.log, self.rows, row)
+        self._tell(row["loss"], force=True)
+
+    def _stop_or_save(self, end: float | None) -> str:
+        """Save if it is time to; why the run stops here, if it does. All processes decide alike, at the same step."""
+        step = self.step
+        if self.ranks.world > 1 and step.done % step.steps and step.done % _ASK:
+            return ""  # asking makes all of them wait for each other
+        wait = self.watch.save if self.saves >= len(_EARLY) else min(_EARLY[self.saves], self.watch.save)
+        is_time = time.monotonic() - self.saved_at >= wait
+        why, save = self.ranks.highest(REASONS.index(reason(self.received, end)), is_time)
+        if step.done == step.total:
+            return ""
+        if why or save:
+            self.save()
+        return REASONS[round(why)]
+
+    def save(self) -> None:
+        """The checkpoint, by the first process."""
+        self._check()
+        self._clock()
+        losses = self.ranks.mean(self.step.losses).cpu()  # of all processes: each goes on from what the first writes
+        writes = self.folder if self.ranks.first else None
+        if writes is not None or self.kept is not None:
+            state, facts = {**self.step.state(), "losses": losses}, self._facts()
+            if self.kept is not None:
+                self.kept = (state, facts)
+            if writes is not None:
+                self._check_lock()
+                for log in self.all_logs:
+                    log.sync()
+                checkpoint.save(writes, self.recipe, state, facts)
+        self._clock(training=False)  # what saving took is no part of an epoch's speed
+        self.saves += 1
+        self.saved_at = time.monotonic()
+
+    def _check_lock(self) -> None:
+        if self.lock is not None:
+            self.lock.check()
+
+    def _facts(self) -> checkpoint.Facts:
+        """What a checkpoint holds beside arrays."""
+        return {
+            "seconds": self.seconds,
+            "epoch_seconds": self.epoch_seconds,
+            "scores": dict(self.scores),
+            "logs": {log.path.name: log.length for log in self.all_logs},
+            "retries": list(self.retries),
+        }
+
+    def _go_back(self, error: failure.Diverged) -> None:
+        """To the last checkpoint, to go on with other random numbers; raises the error where that is not wanted, or has
+        been done often enough.
+        """
+        if self.kept is None:
+            raise error
+        if len(self.retries) == _RETRIES:
+            raise failure.Diverged(f"{error}; {_RETRIES} times it went back to a checkpoint, with other draws, in vain")
+        arrays, facts = self.kept
+        failed, back = int(self.step.failed), int(arrays["position"])
+        retry = checkpoint.Retry(
+            retry=len(self.retries) + 1,
+            failed_at_step=1 + (self.step.done if failed < 0 else failed),
+            back_to_step=back,
+            said=str(error),
+        )
+        self.retries.append(retry)
+        self.step.load(arrays)
+        self.step.draw_anew(len(self.retries))
+        self._clock(training=False)  # what was in vain took time, and is no part of an epoch's speed
+        self.scores, self.epoch_seconds = facts["scores"], facts["epoch_seconds"]
+        for log in (self.log, self.smoothing):
+            if log is not None:
+                log.cut(facts["logs"][log.path.name])
+        self.rows = [row for row in self.rows if row["step"] <= back]
+        self.looks = [row for row in self.looks if row["step"] <= back]
+        if self.board is not None and self.folder is not None:
+            self.board.close()
+            self.board = logs.Board(self.folder, back)
+        if self.log is not None:
+            self.log.write(dict(retry))
+        self.save()  # who resumes it goes on from here, and knows
+
+    def _clock(self, training: bool = True) -> float:
+        """Adds the time since it was last asked to the run's, and to the epoch's if it was spent on steps."""
+        now = time.monotonic()
+        spent, self.since = now - self.since, now
+        self.seconds += spent
+        if training:
+            self.epoch_seconds += spent
+        return self.seconds
+
+    def _units_a_second(self) -> float:
+        """In the epoch before, or so far in the first."""
+        if self.speed:
+            return self.speed
+        inside = (self.step.done - 1) % self.step.steps + 1
+        return inside * self.step.feed.units_per_step / max(1e-9, self.epoch_seconds + time.monotonic() - self.since)
+
+    def _tell(self, loss: float | None = None, force: bool = False) -> None:
+        now = time.monotonic()
+        if self.progress is None or (not force and now - self.told_at < 0.2):
+            return
+        self.told_at = now
+        step, speed = self.step, self._units_a_second()
+        left = (step.total - step.done) * step.feed.units_per_step / max(1e-9, speed)
+        loss = self.rows[-1]["loss"] if loss is None and self.rows else loss
+        epoch = max(1, math.ceil(step.done / step.steps))  # after its last step it is that one still
+        recipe, scores = self.recipe, self.recipe.describe(self.scores) if self.scores else ""
+        self.progress(
+            Progress(step.done, step.total, epoch, recipe.total_epochs, speed, recipe.unit, left, loss, scores)
+        )
+
+    def _finish(self) -> None:
+        """The model, and then no checkpoint: there is nothing to go on with."""
+        if self.folder is not None and self.ranks.first:
+            self._check_lock()
+            model, notes = self.step.model, {**self.scores, "seconds": round(self.seconds, 1)}
+            self.task.save_beside(model, self.folder)
+            dtype, more = stored_as(model), self.task.metadata()
+            save_model(model, self.recipe, self.folder / MODEL, dtype=dtype, notes=notes, more=more)
+            checkpoint.remove(self.folder)
+        self.ranks.wait()

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_file
-from oversmooth_papers.engine import checkpoint, parent
+from oversmooth_papers.engine import checkpoint
 from oversmooth_papers.engine.loop import MODEL
 from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.engine.result import OnNan
-from oversmooth_papers.engine.stopping import EXIT_CODES, interruptible, reason
+from oversmooth_papers.engine.stopping import EXIT_CODES, environment_of_child, interruptible, reason
 
 OUTPUT = "output.txt"
 """What a run's process printed, in its folder."""
@@ -42,7 +41,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / MODEL).is_file() and not checkpoint.is_there(self.folder)
+        return (self.folder / MODEL).is_file() and checkpoint.newest(self.folder) is None
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def run_many(
     device: str | None = None,
     on_nan: OnNan = "stop",
     force: bool = False,
-    on_message: Callable[[str], None] | None = None,
+    on_message: Callable[[str], None] = lambda _line: None,
 ) -> list[JobOutcome]:
     """All jobs, so many at once, in order; on_message: a line whenever one begins or ends.
 
@@ -76,26 +75,24 @@ def run_many(
     asked = False
 
     def finish(job: Job, message: str, failed: bool = False) -> None:
-        outcomes.append(JobOutcome(job, message, failed, reason(heard, None)))
-        if on_message is not None:
-            on_message(f"{job.recipe.title}: {message}")
+        outcomes.append(JobOutcome(job, message, failed, reason(received, None)))
+        on_message(f"{job.recipe.title}: {message}")
 
-    with interruptible() as heard:
+    with interruptible() as received:
         try:
             while waiting or running:
-                if heard and not asked:
+                if received and not asked:
                     asked, end = True, time.monotonic()
                     for process in running.values():
                         process.terminate()  # each leaves a checkpoint
                 while waiting and len(running) < at_once:
                     job = waiting.pop(0)
                     left = None if end is None else end - time.monotonic() - _SPARE
-                    if heard or (left is not None and left < _LEAST):
-                        finish(job, f"not begun, as {reason(heard, None) or 'time is up'}")
+                    if received or (left is not None and left < _LEAST):
+                        finish(job, f"not begun, as {reason(received, None) or 'time is up'}")
                         continue
                     running[job] = _start(job, data, left, device, on_nan, force)
-                    if on_message is not None:
-                        on_message(f"{job.recipe.title}: begins")
+                    on_message(f"{job.recipe.title}: begins")
                 for job, process in list(running.items()):
                     if process.poll() is not None:
                         del running[job]
@@ -134,18 +131,15 @@ def _start(
     command += [] if seconds is None else ["--minutes", f"{seconds / 60:.3f}"]
     command += [] if device is None else ["--device", device]
     command += ["--force"] if force else []
-    try:
-        with (job.folder / OUTPUT).open("ab") as output:
-            return subprocess.Popen(
-                command,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=parent.environment(),
-                process_group=0,  # Ctrl-C in a terminal is heard once, here
-            )
-    except OSError as error:
-        raise InputError(f"{job.folder / OUTPUT} cannot be written ({error.strerror or error}); make room") from error
+    with (job.folder / OUTPUT).open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=environment_of_child(),
+            process_group=0,  # Ctrl-C in a terminal is received once, here
+        )
 
 
 def _said(job: Job, code: int) -> str:

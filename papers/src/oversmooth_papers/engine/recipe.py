@@ -10,12 +10,11 @@ import dataclasses
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import parse_json, read_json
+from oversmooth.safety.files import parse_json
 from oversmooth.safety.options import option
 from oversmooth.safety.typed import typed
 
@@ -48,37 +47,26 @@ class BaseRecipe(ABC):
     """Of sgd."""
     of_data: ClassVar[tuple[str, ...]] = ("data",)
     shape_of_data: ClassVar[tuple[str, ...]] = ()
+    """Fields, its own and its shape's, that the data decide."""
     not_of_shape: ClassVar[frozenset[str]] = frozenset()
     """Names of the shape's that are settings of the recipe itself."""
-    """Fields, its own and its shape's, that the data decide."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Make a task's recipe known by the task's name, for files that hold one."""
         super().__init_subclass__(**more)
         _RECIPES[cls.task_name] = cls
 
-    if TYPE_CHECKING:
-
-        @property
-        def seed(self) -> int: ...
-        @property
-        def variant(self) -> str: ...
-        @property
-        def ramp(self) -> float: ...
-        @property
-        def data(self) -> str: ...
-        @property
-        def shape(self) -> Any: ...
-        @property
-        def batch(self) -> int: ...
-        @property
-        def lr(self) -> float: ...
-        @property
-        def weight_decay(self) -> float: ...
-        @property
-        def clip(self) -> float | None: ...
-        @property
-        def precision(self) -> str: ...
+    if TYPE_CHECKING:  # fields that every subclass has, in an order of its own
+        seed: int = 0
+        variant: str = ""
+        ramp: float = 0.0
+        data: str = ""
+        shape: Any = None
+        batch: int = 0
+        lr: float = 0.0
+        weight_decay: float = 0.0
+        clip: float | None = None
+        precision: str = ""
 
     @property
     @abstractmethod
@@ -155,9 +143,8 @@ class BaseRecipe(ABC):
     def from_dict(cls, fields: dict[str, Any], where: str = "the recipe") -> Self:
         """What `to_dict` gave; fields that are missing have their defaults."""
         try:
-            named = typed(dict[str, Any], fields)
-            own = {name: value for name, value in named.items() if name != TASK}
-            if (task := named.get(TASK, FIRST_TASK)) != cls.task_name:
+            own = dict(typed(dict[str, Any], fields))
+            if (task := own.pop(TASK, FIRST_TASK)) != cls.task_name:
                 raise ValueError(f"it is for the task {task!r}, not {cls.task_name}")
             recipe: Self = typed(cls, own)
         except InputError:
@@ -169,11 +156,6 @@ class BaseRecipe(ABC):
     @classmethod
     def from_json(cls, text: str, where: str = "the recipe") -> Self:
         return cls.from_dict(parse_json(text, f"{where} is no JSON", "write it again with Recipe.to_json"), where)
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """From a file."""
-        return cls.from_dict(read_json(path, "give a recipe in JSON, as Recipe.to_json writes it"), str(path))
 
     def difference(self, other: BaseRecipe) -> str | None:
         """The first field that differs, with both values, in words; None if none does."""
@@ -201,37 +183,39 @@ class BaseRecipe(ABC):
     def check_numbers(
         self, *, at_least_1: tuple[str, ...], at_least_0: tuple[str, ...], bounded: tuple[str, ...]
     ) -> None:
-        """Refuse counts and rates that no run can have; rates and clipping are looked at always."""
-        for name in at_least_1:
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
-        for name in at_least_0:
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name} is {getattr(self, name)}; give 0 or more")
-        for name in bounded:
-            if (getattr(self, name) or 0) > _HIGHEST:
-                raise InputError(f"{name} is {getattr(self, name):g}; give at most {_HIGHEST:g}")
-        for name in ("seed", "share_seed"):
-            if getattr(self, name, 0) >= _SEEDS:
-                raise InputError(f"{name} is {getattr(self, name):,}; give less than {_SEEDS:,}")
-        if not self.lr > 0:
-            raise InputError(f"lr is {self.lr:g}; give a number above 0")
-        if self.clip is not None and not self.clip > 0:
-            raise InputError(f"clip is {self.clip:g}; give a gradient norm above 0, or none")
+        """Raise `InputError` for counts and rates that no run can have; lr, clip and seeds are checked always."""
+
+        def check(names: tuple[str, ...], good: Callable[[Any], bool], remedy: str) -> None:
+            for name in names:
+                value = getattr(self, name, None)
+                if value is not None and not good(value):
+                    shown = f"{value:g}" if isinstance(value, float) else f"{value:,}" if value >= _SEEDS else value
+                    raise InputError(f"{name} is {shown}; give {remedy}")
+
+        check(at_least_1, lambda value: value >= 1, "at least 1")
+        check(at_least_0, lambda value: value >= 0, "0 or more")
+        check(bounded, lambda value: not value > _HIGHEST, f"at most {_HIGHEST:g}")
+        check(("seed", "share_seed"), lambda value: value < _SEEDS, f"less than {_SEEDS:,}")
+        check(("lr",), lambda value: value > 0, "a number above 0")
+        check(("clip",), lambda value: value > 0, "a gradient norm above 0, or none")
 
     def check_variant(self) -> None:
-        """Refuse words that name no method, and a ramp that is no share or has nothing to raise."""
+        """Raise `InputError` for words that name no method, and for a ramp that is no share or has nothing to raise."""
         methods = self.methods()
         if not 0 <= self.ramp <= 1:
             raise InputError(f"ramp is {self.ramp:g}; give a share of the steps, from 0 to 1")
-        if self.ramp and not any(_can_rise(method) for method in methods):
+        if not self.ramp:
+            return
+        from oversmooth.steering.methods.base import MethodWithStrength
+
+        if not any(isinstance(one, MethodWithStrength) and one.strength and not one.learned for one in methods):
             raise InputError(
                 f"ramp is {self.ramp:g} and the variant {self.variant!r} has no strength to raise (not learned, and "
                 "not 0); give one that has, such as 'neutreno:strength=0.6', or leave the ramp out"
             )
 
     def check_choices(self, **choices: tuple[str, ...]) -> None:
-        """Refuse words that are none of the field's."""
+        """Raise `InputError` for words that are none of the field's."""
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(allowed)}")
@@ -240,12 +224,6 @@ class BaseRecipe(ABC):
 def ramp_option() -> Any:
     """The field `ramp`, the same for every task."""
     return option(0.0, "Share of all steps, 0 to 1, over which fixed strengths rise evenly from 0; 0: none rises.")
-
-
-def _can_rise(method: Method) -> bool:
-    from oversmooth.steering.methods.base import MethodWithStrength
-
-    return isinstance(method, MethodWithStrength) and not method.learned and method.strength != 0
 
 
 def read_recipe(fields: Any, where: str = "the recipe") -> BaseRecipe:
@@ -267,10 +245,8 @@ def methods_of(variant: str, **spectral: Any) -> list[Method]:
     from oversmooth.steering import Spectral
     from oversmooth.steering.methods.registry import METHODS, method_named
 
-    if variant == "smooth":
-        return [Spectral(mode="smooth", **spectral)]
-    if variant == "sharpen":
-        return [Spectral(mode="sharpen", **spectral)]
+    if variant in ("smooth", "sharpen"):
+        return [Spectral(mode=variant, **spectral)]  # type: ignore[arg-type]
     words = [part.strip() for part in variant.split(_BETWEEN_METHODS)]
     known = sorted(name.lower() for name in METHODS)
     for word in words:
@@ -285,7 +261,7 @@ def methods_of(variant: str, **spectral: Any) -> list[Method]:
 
 
 def check_layers(layers: str, depth: int) -> None:
-    """Refuse layers that a model of this depth does not have."""
+    """Raise `InputError` for layers that a model of this depth does not have."""
     if layers.replace("-", " ") in LAYER_WORDS:  # before torch is needed
         return
     from oversmooth.steering.layer_names import layers_named

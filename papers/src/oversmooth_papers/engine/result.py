@@ -18,14 +18,14 @@ ON_NAN: tuple[OnNan, ...] = ("stop", "retry")
 
 @dataclass(frozen=True)
 class WatchSettings:
-    """How a run is looked at and when it is saved; nothing here changes a weight."""
+    """How a run is watched and when it is saved; nothing here changes a weight."""
 
     evaluate: int | None = None
     """Test every so many epochs, and after the last; None for 20 times in all, 0 for the last alone."""
     monitor: int = 50
-    """Look at smoothing every so many steps; 0 for never."""
+    """Take a snapshot of smoothing every so many steps; 0 for never."""
     watcher: MakesWatcher = SmoothingProbe
-    """What looks: by default at tokens alone; `oversmooth_papers.engine.monitored` has the one that sees more."""
+    """What takes it: by default of tokens alone; `oversmooth_papers.engine.monitored` has the one that sees more."""
     save: float = 60.0
     """Seconds between checkpoints; one is also written after the first step, and when a run stops."""
     tensorboard: bool = False

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
 from oversmooth.safety.randomness import seeded
+from oversmooth.steering.attach import never_run
+from oversmooth.steering.ramps import fill_strengths, held_strengths, hold_strengths
 from oversmooth_papers import compiling, cuda_graphs
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import BaseRecipe
-from oversmooth_papers.engine.rising import RisingStrengths
 from oversmooth_papers.engine.task import Batch, Forward, SeekableFeed, Task
 
 _MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq", "step"), "sgd": ("momentum_buffer",)}
@@ -79,15 +80,10 @@ class Step:
         self.beside = task.beside(model)
         self.lr = torch.zeros((), device=device)
         self.optimiser = self._optimiser()
-        run: nn.Module = model
-        if self.ranks.world > 1:
-            run = nn.parallel.DistributedDataParallel(model)
+        run: nn.Module = model if self.ranks.world == 1 else nn.parallel.DistributedDataParallel(model)
         self.remarks: list[str] = [] if (said := getattr(self.feed, "remark", None)) is None else [said]
         """What a user should know of this step."""
-        self._forward: Forward = run
-        if self.compiled:
-            self._look_at_model()
-            self._forward = self._compile(run)
+        self._forward: Forward = self._compile(run) if self.compiled else run
         self._replay: Callable[[], None] | None = None
         if on_gpu and self.ranks.world == 1:
             before, drawn = self.state(), torch.cuda.get_rng_state(device)
@@ -95,13 +91,9 @@ class Step:
             self.load(before)  # capturing ran some steps
             torch.cuda.set_rng_state(drawn, device)
 
-    @torch.no_grad()
-    def _look_at_model(self) -> None:
-        """One pass as it is: steering checks what attention hides on real numbers, which compiled code has none of."""
-        with self._seeded():
-            self.loss(self.task.blank(min(2, self.recipe.batch), self.device), self.model)
-
     def _compile(self, run: nn.Module) -> Forward:
+        with torch.no_grad(), self._seeded():  # eagerly once: steering checks attention's mask on real numbers
+            self.loss(self.task.blank(min(2, self.recipe.batch), self.device), self.model)
         if self.ranks.world > 1:  # whose gradients all processes would have to ask for
             return compiling.compiled(run)
         generator = torch.Generator(self.device).manual_seed(0)
@@ -274,34 +266,45 @@ class Step:
             self.order_state = self.order_generator.get_state()
         self.generator.set_state(arrays["generator.augment"])
 
-    def begin_again(self, task: Task, fresh: nn.Module) -> None:
-        """From the beginning of another run of the same computation; fresh has the weights it begins with.
+    def begin_again(self, task: Task) -> bool:
+        """Go to the beginning of another task's run, if that differs in the seed or in strengths alone; whether it did.
 
-        The model has the strengths of that run, to which a ramp will raise them.
+        On a GPU building a step means compiling and capturing, which takes as long as many epochs of a small model.
+        Nothing of it depends on a seed or a strength: weights, moments, strengths and the states of generators lie in
+        tensors, and are filled again.
         """
+        if type(self.task) is not type(task) or not task.has_data_of(self.task) or self.beside:
+            return False
+        # As plain fields: a recipe between the two may be one that is invalid, such as a ramp without a strength.
+        may_differ = {"seed": task.recipe.seed, "variant": task.recipe.variant}
+        if {**self.recipe.to_dict(), **may_differ} != task.recipe.to_dict():
+            return False
+        with never_run():  # its weights are all that is wanted
+            fresh = task.model()
+        unsaved = {name for name, _ in fresh.named_buffers()} - set(fresh.state_dict())
+        if any(not torch.equal(fresh.get_buffer(name), self.model.get_buffer(name).cpu()) for name in unsaved):
+            return False  # drawn with the seed, and not saved with the weights
+        if not fill_strengths(self.model, task.recipe.methods()):
+            return False
         self.task, self.recipe, self.attempt = task, task.recipe, 0
         if self.rising is not None:
             self.rising.take_ends()
-        arrays = {f"model.{name}": value for name, value in fresh.state_dict().items()}
-        for name, parameter in self.named.items():
-            arrays |= {f"{kind}.{name}": torch.zeros_like(v) for kind, v in self._moments(parameter).items()}
-        order, augment = (torch.Generator(self.device).manual_seed(seed).get_state() for seed in _seeds(self.recipe))
-        arrays |= {
-            "position": torch.zeros_like(self.position),
-            "losses": torch.zeros_like(self.losses),
-            "failed": torch.full_like(self.failed, -1),
-            "generator.order": order,
-            "generator.augment": augment,
-        }
+        arrays = {name: torch.zeros_like(value) for name, value in self.state().items()}
+        arrays |= {f"model.{name}": value for name, value in fresh.state_dict().items()}
+        arrays["failed"].fill_(-1)
+        for name, seed in zip(("generator.order", "generator.augment"), _seeds(self.recipe), strict=True):
+            arrays[name] = torch.Generator(self.device).manual_seed(seed).get_state()
         self.load(arrays)
+        return True
 
     def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """The optimiser's, or those it would begin with."""
-        moments = self.optimiser.state.get(parameter) or {}
-        if self.recipe.optimiser == "sgd":  # which keeps None until its first step
-            buffer = moments.get("momentum_buffer")
-            return {"momentum_buffer": torch.zeros_like(parameter) if buffer is None else buffer}
-        return moments or _no_moments(parameter, self.device if self.device.type == "cuda" else None)
+        moments, kinds = self.optimiser.state.get(parameter) or {}, _MOMENTS[self.recipe.optimiser]
+        if any(moments.get(kind) is None for kind in kinds):
+            where = self.device if self.device.type == "cuda" else None
+            count = torch.zeros((), dtype=torch.float32, device=where)
+            return {kind: count if kind == "step" else torch.zeros_like(parameter) for kind in kinds}
+        return moments
 
     def draw_anew(self, attempt: int) -> None:
         """Go on from here with other random numbers: another order of the data and other draws."""
@@ -324,6 +327,32 @@ def _seeds(recipe: BaseRecipe, attempt: int = 0) -> tuple[int, int]:
     return first, first + 1
 
 
-def _no_moments(parameter: Tensor, device: torch.device | None = None) -> dict[str, Tensor]:
-    zero = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    return {"exp_avg": zero, "exp_avg_sq": zero.clone(), "step": torch.zeros((), dtype=torch.float32, device=device)}
+class RisingStrengths:
+    """``rising.set(position)``: all fixed strengths of a model, evenly from 0 to what they were when this was made.
+
+    What acts is a function of the steps that are done. So there is nothing to save, and a CUDA graph computes it from
+    the number of the step. Learned strengths are not changed.
+    """
+
+    def __init__(self, model: nn.Module, steps: int) -> None:
+        """steps: after how many the ends are reached."""
+        hold_strengths(model)
+        self.steps = steps
+        self._acting = held_strengths(model)
+        self._ends = [strength.clone() for strength in self._acting]
+
+    def share(self, done: int) -> float:
+        """What acts after so many steps, of the ends."""
+        return min(1.0, done / self.steps)
+
+    @torch.no_grad()
+    def set(self, position: Tensor) -> None:
+        """In place, without waiting for the device. position ``(1,)``: steps that are done."""
+        share = (position.double() / self.steps).clamp(max=1.0)[0]
+        for acting, end in zip(self._acting, self._ends, strict=True):
+            torch.mul(end, share, out=acting)
+
+    def take_ends(self) -> None:
+        """The strengths as they are now become the ends, in the very tensors that the graph reads."""
+        for acting, end in zip(self._acting, self._ends, strict=True):
+            end.copy_(acting)

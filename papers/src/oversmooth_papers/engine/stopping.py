@@ -1,7 +1,11 @@
-"""How a run is asked to stop: Ctrl-C, SIGTERM, a batch system's warning, or the end of its time."""
+"""How a run is asked to stop: Ctrl-C, SIGTERM, a batch system's warning, the end of its time, or that of its parent.
+
+Imports nothing that takes time: a parent may be gone before the rest is there.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -15,51 +19,52 @@ EXIT_CODES = {"interrupted": 130, "preempted": 75}
 """As shells have it for Ctrl-C; EX_TEMPFAIL, for batch systems: start it again. Nothing went wrong otherwise."""
 _NAMES = {"SIGINT": "interrupted", "SIGTERM": "preempted", "SIGUSR2": "preempted", "SIGHUP": "preempted"}
 _SIGNALS = {getattr(signal, name): why for name, why in _NAMES.items() if hasattr(signal, name)}
+PARENT = "OVERSMOOTH_PARENT"
+"""In a child's environment: its parent's number."""
+_SECONDS = 1.0
 
 
 class Preempted(KeyboardInterrupt):
     """A signal to leave came while there was nothing to save."""
 
 
-def reason(heard: list[int], end: float | None) -> str:
-    if heard:
-        return max((_SIGNALS[number] for number in heard), key=REASONS.index)
+def reason(received: list[int], end: float | None) -> str:
+    """Why a run is to stop now, by the signals it received and the time at which it ends; empty if it goes on."""
+    if received:
+        return max((_SIGNALS[number] for number in received), key=REASONS.index)
     return "out of time" if end is not None and time.monotonic() >= end else ""
 
 
 @contextmanager
 def interruptible() -> Iterator[list[int]]:
-    """A list into which signals to stop are put; the second Ctrl-C is as ever, and stops at once.
-
-    Others may come several times for one reason: Linux tells of a parent's death once for each of its threads.
-    """
-    heard: list[int] = []
+    """A list into which signals to stop are put; the second Ctrl-C is as ever, and stops at once."""
+    received: list[int] = []
     before: dict[int, Any] = {}
 
-    def hear(number: int, _frame: Any) -> None:
-        heard.append(number)
+    def receive(number: int, _frame: Any) -> None:
+        received.append(number)
         if number == signal.SIGINT and number in before:
             signal.signal(number, before[number])
 
-    with _handled(hear, list(_SIGNALS), before):
-        yield heard
+    with _handled(receive, list(_SIGNALS), before):
+        yield received
 
 
 @contextmanager
 def preemptible() -> Iterator[None]:
-    """SIGTERM and its like raise `Preempted` wherever no run hears them."""
+    """SIGTERM and its like raise `Preempted` wherever no run receives them."""
 
-    def hear(_number: int, _frame: Any) -> None:
+    def receive(_number: int, _frame: Any) -> None:
         raise Preempted
 
-    with _handled(hear, [number for number, why in _SIGNALS.items() if why == "preempted"], {}):
+    with _handled(receive, [number for number, why in _SIGNALS.items() if why == "preempted"], {}):
         yield
 
 
 @contextmanager
 def _handled(handler: Any, numbers: list[int], before: dict[int, Any]) -> Iterator[None]:
-    """before: filled with what handled them until now. Signals that whoever started the program had it ignore stay
-    ignored: nohup, the background of a shell.
+    """before: filled with what handled them until now. What whoever started the program had it ignore stays ignored:
+    nohup, the background of a shell.
     """
     if threading.current_thread() is threading.main_thread():  # no other can
         for number in numbers:
@@ -71,3 +76,24 @@ def _handled(handler: Any, numbers: list[int], before: dict[int, Any]) -> Iterat
     finally:
         for number, was in before.items():
             signal.signal(number, was)
+
+
+def environment_of_child() -> dict[str, str]:
+    """For a child that is to call `end_with_parent`."""
+    return {**os.environ, PARENT: str(os.getpid())}
+
+
+def end_with_parent() -> None:
+    """From now on the end of the parent, however it ended, is a SIGTERM, on which a run saves.
+
+    Does nothing in a process that `environment_of_child` was not made for.
+    """
+    parent = os.environ.pop(PARENT, "")  # not for children in turn
+    if parent.isdecimal():
+        threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
