@@ -28,7 +28,7 @@ from oversmooth_papers.tasks.images.vit import ViT
 from oversmooth_papers.tasks.language import recipe as language
 from oversmooth_papers.tasks.language import task as language_task
 from oversmooth_papers.tasks.language.data import load_text
-from oversmooth_papers.tasks.segmentation import build as segmentation_model
+from oversmooth_papers.tasks.segmentation import model as segmentation_model
 from oversmooth_papers.tasks.segmentation import recipe as segmentation
 from oversmooth_papers.tasks.segmentation.data import load_splits as load_labelled
 from oversmooth_papers.tasks.segmentation.task import SegmentationTask
