@@ -40,6 +40,7 @@ _COLOURS = ((200, 80, 60), (60, 150, 90), (80, 100, 200), (200, 180, 80))
 _HINT = 45  # spread about a class's own colour, of 255
 _FOLDERS = ("imagenet", "imagenet-1k", "ILSVRC2012", "ILSVRC")
 _LAYOUTS = "train/CLASS/*.JPEG with val/CLASS/*.JPEG, or train-*.parquet with validation-*.parquet"
+_EXTRA = "oversmooth-papers[imagenet]"
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # one of ImageNet's is a PNG that is called JPEG
 
 
@@ -142,9 +143,7 @@ def painted(train: int = 800, test: int = 200, *, size: int = 48) -> Splits:
 
 
 def _picture(number: int, size: int) -> bytes:
-    pil, drawing = (
-        import_library(f"PIL.{module}", "painting images", "oversmooth[imagenet]") for module in ("Image", "ImageDraw")
-    )
+    pil, drawing = (import_library(f"PIL.{module}", "painting images", _EXTRA) for module in ("Image", "ImageDraw"))
     random = np.random.default_rng([15, number])
     width, height = (int(length) for length in random.integers(size, size + size // 3 + 1, 2))
     ground = random.normal(random.uniform(60, 190, 3), 12, (height, width, 3))
@@ -169,7 +168,7 @@ def _picture(number: int, size: int) -> bytes:
 
 def timm_data() -> Any:
     """The part of timm that makes batches."""
-    return import_library("timm.data", "training at ImageNet's size", "oversmooth[imagenet]")
+    return import_library("timm.data", "training at ImageNet's size", _EXTRA)
 
 
 def training_transform(recipe: Recipe) -> Transform:
@@ -233,7 +232,7 @@ class Transformed(Dataset[tuple[Tensor, int] | InputError]):
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 (timm draws from numpy's global state)
         torch.default_generator.manual_seed(seed >> 1)
-        pil = import_library("PIL.Image", "decoding images", "oversmooth[imagenet]")
+        pil = import_library("PIL.Image", "decoding images", _EXTRA)
         try:
             with pil.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS) as opened:
                 image = opened.convert("RGB")
