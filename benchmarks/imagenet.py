@@ -7,7 +7,7 @@ after the first time. End to end: from file to update. Step: the same batch agai
 trains on, as fast as the workers make them; where it is the slowest of the three, cores decide and not the GPU.
 
 Plain: timm.create_model("deit_tiny_patch16_224") with drop path 0.1, eager, bf16 autocast, torch.optim.AdamW as it
-comes, ModelEmaV3, Mixup on the device, and our loader, its chunks sent from pinned memory and joined there.
+comes, ModelEmaV3, and our batches.
 Without a GPU: a small ViT on small images in float32, to see that it runs; its ratios say little.
 """
 
@@ -33,12 +33,9 @@ from PIL import Image
 from oversmooth_papers.engine.loop import float32_products
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.step import Step
-from oversmooth_papers.tasks.imagenet.data import Splits, load_splits
-from oversmooth_papers.tasks.imagenet.model import model_of
+from oversmooth_papers.tasks.imagenet.data import Splits, load_splits, worker_count
 from oversmooth_papers.tasks.imagenet.recipe import PAPER, Recipe
-from oversmooth_papers.tasks.imagenet.task import ImagenetTask
-from oversmooth_papers.tasks.imagenet.transforms import training_transform
-from oversmooth_papers.tasks.imagenet.workers import ChunkLoader, worker_count
+from oversmooth_papers.tasks.imagenet.task import ImagenetTask, model_of
 
 CLASSES = 10
 
@@ -93,7 +90,7 @@ class Ours:
 
     def close(self) -> None:
         feed: Any = self.one.feed
-        feed.loader.close()
+        feed.close()
 
 
 class Plain:
@@ -111,32 +108,23 @@ class Plain:
         self.average = ModelEmaV3(self.model, decay=recipe.ema)
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=recipe.weight_decay)
         self.device, self.on_gpu = device, device.type == "cuda"
-        task = ImagenetTask(recipe, splits, 0)
-        self.feed = task.feed(torch.device("cpu"), Ranks(), compiled=False)
-        self.feed.loader = ChunkLoader(splits.train, training_transform(recipe), workers, pinned=self.on_gpu)
+        task = ImagenetTask(recipe, splits, workers)
+        self.feed = task.feed(device, Ranks(), compiled=False)
         self.generator = torch.Generator().manual_seed(0)
         self.steps = task.examples // recipe.batch
-        self.batch = self._fetch()
+        self._fetch()
 
-    def _fetch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        feed = self.feed
-        if feed.step in (0, self.steps):
-            feed.reorder(self.generator)
-            feed.loader.begin(feed._keys())
-        chunks = [feed.loader.next() for _ in range(len(feed.places) // feed.chunk)]
-        feed.step += 1
-        images, labels = (
-            torch.cat([part.to(self.device, non_blocking=True) for part in parts])
-            for parts in zip(*chunks, strict=True)
-        )
-        return images, feed.mixing(images, labels, 0)
+    def _fetch(self) -> None:
+        if self.feed.step in (0, self.steps):
+            self.feed.reorder(self.generator)
+        self.feed.draw(self.generator)
 
     def end_to_end(self) -> None:
-        self.batch = self._fetch()
+        self._fetch()
         self.step()
 
     def step(self) -> None:
-        images, targets = self.batch
+        images, targets = self.feed.images, self.feed.targets
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_gpu):
             loss = F.cross_entropy(self.model(images), targets)
         loss.backward()
@@ -145,7 +133,7 @@ class Plain:
         self.average.update(self.model)
 
     def close(self) -> None:
-        self.feed.loader.close()
+        self.feed.close()
 
 
 def rate(run: Callable[[], None], batch: int, device: torch.device, repeats: int) -> float:

@@ -26,8 +26,7 @@ from torch import nn
 from oversmooth_papers.engine.loop import float32_products
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.language.data import Text
-from oversmooth_papers.tasks.language.recipe import WIKITEXT2, Recipe
-from oversmooth_papers.tasks.language.settings import Shape
+from oversmooth_papers.tasks.language.recipe import WIKITEXT2, Recipe, Shape
 from oversmooth_papers.tasks.language.task import LanguageTask, model_of
 from oversmooth_papers.tasks.language.tokens import Tokenizer
 

@@ -24,7 +24,7 @@ import transformers
 import oversmooth
 from oversmooth.demo.language import MINILM, folder
 from oversmooth.steering import NeuTRENO, ramp, steer
-from oversmooth_papers.tasks.glue.readers import load_examples
+from oversmooth_papers.tasks.glue.data import load_examples
 
 STRENGTH, BATCH, LENGTH, RATE = 0.6, 8, 48, 5e-5
 STARTS = ("now", "ramp", "learned", "plain")

@@ -17,9 +17,8 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.tasks.imagenet.recipe import Recipe as ImagenetRecipe
 from oversmooth_papers.tasks.images.recipe import Recipe
-from oversmooth_papers.tasks.language.own_tokenizer import OwnTokenizer
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
-from oversmooth_papers.tasks.language.tokens import Tokenizer
+from oversmooth_papers.tasks.language.tokens import OwnTokenizer, Tokenizer
 from oversmooth_papers.tasks.registry import load_trained, untrained_model
 
 LIBRARY = ""

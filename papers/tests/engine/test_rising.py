@@ -23,7 +23,7 @@ from oversmooth_papers.tasks.images.build import augment_of, load_vit, model_of
 from oversmooth_papers.tasks.images.task import ImagesTask
 from oversmooth_papers.tasks.language import recipe as language
 from oversmooth_papers.tasks.segmentation import recipe as segmentation
-from oversmooth_papers.tasks.segmentation.build import model_of as segmenter_of
+from oversmooth_papers.tasks.segmentation.model import model_of as segmenter_of
 
 CPU = torch.device("cpu")
 NEUTRENO = replace(RECIPE, variant="neutreno:strength=0.6")

@@ -7,8 +7,7 @@ import torch
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.language.data import Text
-from oversmooth_papers.tasks.language.recipe import Recipe
-from oversmooth_papers.tasks.language.settings import Shape
+from oversmooth_papers.tasks.language.recipe import Recipe, Shape
 from oversmooth_papers.tasks.language.task import LanguageTask, model_of
 from oversmooth_papers.tasks.language.tokens import Tokenizer
 

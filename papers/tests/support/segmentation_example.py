@@ -3,7 +3,7 @@
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.step import Step
 from oversmooth_papers.tasks.images.recipe import Shape
-from oversmooth_papers.tasks.segmentation.data.shapes import shapes
+from oversmooth_papers.tasks.segmentation.data import shapes
 from oversmooth_papers.tasks.segmentation.recipe import Recipe
 from oversmooth_papers.tasks.segmentation.task import SegmentationTask
 

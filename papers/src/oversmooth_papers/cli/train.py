@@ -23,7 +23,7 @@ from oversmooth_papers.tasks.imagenet import recipe as imagenet
 from oversmooth_papers.tasks.images import recipe as images
 from oversmooth_papers.tasks.images.recipe import Shape as ImagesShape
 from oversmooth_papers.tasks.language import recipe as language
-from oversmooth_papers.tasks.language.settings import Shape as LanguageShape
+from oversmooth_papers.tasks.language.recipe import Shape as LanguageShape
 from oversmooth_papers.tasks.segmentation import recipe as segmentation
 
 if TYPE_CHECKING:

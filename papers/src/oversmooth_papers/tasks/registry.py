@@ -1,11 +1,13 @@
-"""From a recipe to its data, its task and its models, and from a file to what was trained, whatever the task is."""
+"""From a recipe to its data, its task and its models, and from a file to what was trained, whatever the task is.
+
+A new task is a folder in `tasks`, and one entry here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -13,82 +15,62 @@ from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.engine.saved_model import load_model
 from oversmooth_papers.engine.task import Task
 from oversmooth_papers.tasks.glue import recipe as glue
+from oversmooth_papers.tasks.glue import task as glue_task
 from oversmooth_papers.tasks.glue.data import load_glue
-from oversmooth_papers.tasks.glue.task import GlueTask
-from oversmooth_papers.tasks.glue.task import plain_model_of as plain_glue
-from oversmooth_papers.tasks.imagenet import model as imagenet_model
 from oversmooth_papers.tasks.imagenet import recipe as imagenet
+from oversmooth_papers.tasks.imagenet import task as imagenet_task
 from oversmooth_papers.tasks.imagenet.data import load_splits as load_pictures
-from oversmooth_papers.tasks.imagenet.task import ImagenetTask
 from oversmooth_papers.tasks.images import build as images_build
 from oversmooth_papers.tasks.images import recipe as images
 from oversmooth_papers.tasks.images.data import load_splits as load_images
 from oversmooth_papers.tasks.images.task import ImagesTask
 from oversmooth_papers.tasks.images.vit import ViT
 from oversmooth_papers.tasks.language import recipe as language
+from oversmooth_papers.tasks.language import task as language_task
 from oversmooth_papers.tasks.language.data import load_text
-from oversmooth_papers.tasks.language.model import LanguageModel
-from oversmooth_papers.tasks.language.task import LanguageTask
-from oversmooth_papers.tasks.language.task import model_of as language_model
-from oversmooth_papers.tasks.segmentation import build as segmentation_build
+from oversmooth_papers.tasks.segmentation import model as segmentation_model
 from oversmooth_papers.tasks.segmentation import recipe as segmentation
 from oversmooth_papers.tasks.segmentation.data import load_splits as load_labelled
 from oversmooth_papers.tasks.segmentation.task import SegmentationTask
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What belongs to a kind of recipe, each a function of one."""
-
-    load: Callable[[Any, str | Path], Any]
-    """Its data."""
-    fitted: Callable[[Any, Any], BaseRecipe]
-    check: Callable[[Any, Any], None]
+class _Entry(NamedTuple):
+    load: Callable[[Any, Any], Any]
+    """A recipe's data, by name or from where they lie."""
     task: Callable[[Any, Any], Task]
     plain: Callable[[Any], nn.Module]
-    model: Callable[[Any], nn.Module]
+    """The model unsteered, with any weights."""
+    untrained: Callable[[Any], nn.Module]
+    """The model as training begins."""
 
 
-_TASKS: dict[type[BaseRecipe], _Parts] = {
-    images.Recipe: _Parts(
-        load=lambda _recipe, what: load_images(what),
-        fitted=lambda recipe, splits: recipe.fitted(splits.train),
-        check=lambda recipe, splits: recipe.check_fits(splits.train),
-        task=ImagesTask,
-        plain=lambda recipe: ViT(recipe.shape),
-        model=images_build.model_of,
+_TASKS: dict[type[BaseRecipe], _Entry] = {
+    images.Recipe: _Entry(
+        lambda _recipe, what: load_images(what), ImagesTask, lambda recipe: ViT(recipe.shape), images_build.model_of
     ),
-    language.Recipe: _Parts(
-        load=lambda r, what: load_text(what, r.tokenizer, r.vocabulary, masked=not r.shape.causal),
-        fitted=language.Recipe.fitted,
-        check=language.Recipe.check_fits,
-        task=LanguageTask,
-        plain=lambda recipe: LanguageModel(recipe.shape),
-        model=language_model,
+    language.Recipe: _Entry(
+        lambda recipe, what: load_text(what, recipe.tokenizer, recipe.vocabulary, masked=not recipe.shape.causal),
+        language_task.LanguageTask,
+        lambda recipe: language_task.LanguageModel(recipe.shape),
+        language_task.model_of,
     ),
-    segmentation.Recipe: _Parts(
-        load=lambda _recipe, what: load_labelled(what),
-        fitted=segmentation.Recipe.fitted,
-        check=segmentation.Recipe.check_fits,
-        task=SegmentationTask,
-        plain=segmentation_build.plain_model_of,
-        model=segmentation_build.model_of,
+    segmentation.Recipe: _Entry(
+        lambda _recipe, what: load_labelled(what),
+        SegmentationTask,
+        segmentation_model.plain_model_of,
+        segmentation_model.model_of,
     ),
-    imagenet.Recipe: _Parts(
-        load=lambda _recipe, what: load_pictures(what),
-        fitted=imagenet.Recipe.fitted,
-        check=imagenet.Recipe.check_fits,
-        task=ImagenetTask,
-        plain=imagenet_model.plain_model_of,
-        model=imagenet_model.model_of,
+    imagenet.Recipe: _Entry(
+        lambda _recipe, what: load_pictures(what),
+        imagenet_task.ImagenetTask,
+        imagenet_task.plain_model_of,
+        imagenet_task.model_of,
     ),
-    glue.Recipe: _Parts(
-        load=lambda recipe, pretrained: load_glue(recipe.data, Path(pretrained)),
-        fitted=glue.Recipe.fitted,
-        check=glue.Recipe.check_fits,
-        task=GlueTask,
-        plain=plain_glue,
-        model=plain_glue,
+    glue.Recipe: _Entry(
+        lambda recipe, pretrained: load_glue(recipe.data, Path(pretrained)),
+        glue_task.GlueTask,
+        glue_task.plain_model_of,
+        glue_task.plain_model_of,
     ),
 }
 
@@ -98,14 +80,14 @@ def load_data(recipe: BaseRecipe, what: str | Path) -> Any:
     return _TASKS[type(recipe)].load(recipe, what)
 
 
-def fitted(recipe: BaseRecipe, data: Any) -> BaseRecipe:
+def fitted(recipe: Any, data: Any) -> Any:
     """The recipe for these data: sizes and the like are theirs."""
-    return _TASKS[type(recipe)].fitted(recipe, data)
+    return recipe.fitted(data.train if isinstance(recipe, images.Recipe) else data)
 
 
-def check_fits(recipe: BaseRecipe, data: Any) -> None:
+def check_fits(recipe: Any, data: Any) -> None:
     """Refuse data of another name or size than the recipe's."""
-    _TASKS[type(recipe)].check(recipe, data)
+    recipe.check_fits(data.train if isinstance(recipe, images.Recipe) else data)
 
 
 def task_of(recipe: BaseRecipe, data: Any) -> Task:
@@ -120,7 +102,7 @@ def plain_model(recipe: BaseRecipe) -> nn.Module:
 
 def untrained_model(recipe: BaseRecipe) -> nn.Module:
     """As training begins."""
-    return _TASKS[type(recipe)].model(recipe)
+    return _TASKS[type(recipe)].untrained(recipe)
 
 
 def load_trained(path: str | Path) -> tuple[nn.Module, BaseRecipe]:

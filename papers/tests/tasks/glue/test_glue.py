@@ -13,12 +13,9 @@ from oversmooth.safety.files import data_folder
 from oversmooth.steering import fold, steering_of
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.saved_model import save_model
-from oversmooth_papers.tasks.glue.data import joined, load_glue
-from oversmooth_papers.tasks.glue.model import GlueModel
-from oversmooth_papers.tasks.glue.readers import load_examples
-from oversmooth_papers.tasks.glue.recipe import Recipe
-from oversmooth_papers.tasks.glue.settings import TASKS
-from oversmooth_papers.tasks.glue.task import GlueTask, scored
+from oversmooth_papers.tasks.glue.data import joined, load_examples, load_glue
+from oversmooth_papers.tasks.glue.recipe import TASKS, Recipe
+from oversmooth_papers.tasks.glue.task import GlueModel, GlueTask, scored
 from oversmooth_papers.tasks.language.task import model_of
 from oversmooth_papers.tasks.registry import load_trained
 
@@ -171,7 +168,7 @@ def test_padding_changes_nothing():
     torch.testing.assert_close(model(ids, lengths), model(other, lengths))
     alone = model(ids[:1, :, :5], lengths[:1])
     torch.testing.assert_close(model(ids, lengths)[:1], alone)
-    x = model.encoder.tokens(ids[0, :, :5])[0].mean(0)  # the mean of its tokens, by hand
+    x = model.encoder.stream(ids[0, :, :5])[0].mean(0)  # the mean of its tokens, by hand
     torch.testing.assert_close(alone[0], x @ model.head.weight.T + model.head.bias)
     assert GlueModel(shape, 1)(torch.randint(257, (2, 2, 12)), torch.full((2, 2), 12)).shape == (2, 2)
 

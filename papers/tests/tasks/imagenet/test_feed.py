@@ -1,7 +1,10 @@
-"""Batches: by place and epoch alone, from any step on, on any number of workers and processes."""
+"""Batches: by place and epoch alone, from any step on, with any workers and processes; order and Mixup are timm's."""
+
+# ruff: noqa: NPY002 (timm draws from the global state of numpy)
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from support import timm_models
@@ -9,13 +12,16 @@ from support.imagenet_example import RECIPE, splits, step_of, write_folders
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.ranks import Ranks
-from oversmooth_papers.tasks.imagenet.data.pictures import Pictures
-from oversmooth_papers.tasks.imagenet.model import model_of
-from oversmooth_papers.tasks.imagenet.task import ImagenetTask
-from oversmooth_papers.tasks.imagenet.workers import chunk_size, worker_count
+from oversmooth_papers.tasks.imagenet.data import Splits, Transformed
+from oversmooth_papers.tasks.imagenet.task import ImagenetTask, model_of
 
 pytestmark = pytest.mark.skipif(not timm_models.available(), reason="timm is not installed")
 CPU, STEP = torch.device("cpu"), torch.zeros(1, dtype=torch.int64)
+
+
+@pytest.fixture(autouse=True)
+def timm():
+    return timm_models.timm()
 
 
 @pytest.fixture
@@ -50,8 +56,8 @@ def test_the_number_of_workers_changes_nothing(data, workers):
 def test_what_lies_before_a_step_is_not_decoded(data, workers, monkeypatch):
     whole = drawn(RECIPE, data, 3)
     seen = []
-    image = Pictures.image
-    monkeypatch.setattr(Pictures, "image", lambda self, index: seen.append(index) or image(self, index))
+    image = Transformed.__getitem__
+    monkeypatch.setattr(Transformed, "__getitem__", lambda self, key: seen.append(key) or image(self, key))
     assert_equal(drawn(RECIPE, data, 3, start=2, workers=workers), whole[2:])
     assert len(seen) == (8 if workers == 0 else 0)
 
@@ -110,21 +116,67 @@ def test_data_of_another_recipe_are_refused(data):
     assert replace(RECIPE, data="other").fitted(data) == RECIPE
 
 
-def test_workers_are_counted(monkeypatch):
-    monkeypatch.setenv("OVERSMOOTH_WORKERS", "5")
-    assert worker_count(4) == 5
-    for bad in ("-1", "many", "100000"):
-        monkeypatch.setenv("OVERSMOOTH_WORKERS", bad)
-        with pytest.raises(InputError, match=f"OVERSMOOTH_WORKERS is '{bad}' in the environment"):
-            worker_count(1)
-    monkeypatch.delenv("OVERSMOOTH_WORKERS")
-    monkeypatch.setattr("os.sched_getaffinity", lambda _process: range(16), raising=False)
-    assert [worker_count(world) for world in (1, 4, 32)] == [16, 4, 1]
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert worker_count(64) == 2
+# Order and Mixup
 
 
-@pytest.mark.parametrize("batch", [1, 8, 97, 256, 1000])
-def test_chunks_divide_a_batch(batch):
-    assert batch % chunk_size(batch) == 0
-    assert 1 <= chunk_size(batch) <= 64
+@pytest.mark.parametrize(("count", "repeats", "whole"), [(24, 3, 0), (24, 1, 0), (1000, 3, 256), (1000, 1, 0)])
+def test_an_epoch_has_the_images_of_timms_sampler(count, repeats, whole):
+    from timm.data.distributed_sampler import RepeatAugSampler
+
+    many = Splits([("", 0)] * count, [("", 0)], ("a", "b", "c"), "pictures")
+    feed = ImagenetTask(replace(RECIPE, repeats=repeats), many, 0).feed(CPU, Ranks(), compiled=False)
+    feed.reorder(torch.Generator().manual_seed(1))
+    theirs = RepeatAugSampler(range(count), num_replicas=1, rank=0, num_repeats=repeats, selected_round=whole)
+    theirs.set_epoch(feed.seed)
+    assert feed.rows.tolist() == list(theirs)
+    assert len(feed.rows) == (count // whole * whole if whole else count)
+
+
+def mixed(recipe, images, labels, seed, ranks=None):
+    """Images and targets after the feed's Mixup."""
+    data = Splits([("", 0)] * 32, [("", 0)], ("a", "b", "c"), "pictures")
+    feed = ImagenetTask(recipe, data, 0).feed(CPU, ranks or Ranks(), compiled=False)
+    feed.images = images.clone()
+    feed._mix(labels, seed)
+    return feed.images, feed.targets
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mixing_is_timms_under_the_same_numpy_seed(seed):
+    from timm.data import Mixup
+
+    images, labels = torch.randn(8, 3, 16, 16), torch.randint(3, (8,))
+    mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, prob=1.0, switch_prob=0.5, label_smoothing=0.1, num_classes=3)
+    np.random.seed([seed, 0, 0, 0])
+    theirs, soft = mixup(images.clone(), labels)
+    ours, targets = mixed(replace(RECIPE, mix_parts=1), images, labels, seed)
+    assert torch.equal(ours, theirs)
+    assert torch.equal(targets, soft)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("world", [2, 4])
+def test_processes_mix_their_parts_as_one_does(parts, world):
+    recipe = replace(RECIPE, batch=16, mix_parts=parts)
+    images, labels = torch.randn(16, 3, 8, 8), torch.randint(3, (16,))
+    whole, targets = mixed(recipe, images, labels, 7)
+    for rank in range(world):
+        places = Ranks(rank, world).places(16)
+        own, soft = mixed(recipe, images[places], labels[places], 7, Ranks(rank, world))
+        assert torch.equal(soft, targets[places])
+        assert torch.equal(own, whole[places])
+
+
+def test_parts_are_mixed_by_draws_of_their_own():
+    recipe = replace(RECIPE, batch=16, mix_parts=4, cutmix=0.0, smoothing=0.0)
+    labels = torch.tensor([0] * 8 + [1] * 8)  # partners have other classes: targets are λ
+    _, targets = mixed(recipe, torch.randn(16, 3, 4, 4), labels, 3)
+    assert len({round(float(value), 6) for value in targets[:8, 0]}) == 4
+
+
+def test_without_mixing_targets_are_smoothed_classes():
+    recipe = replace(RECIPE, mixup=0.0, cutmix=0.0, smoothing=0.3, batch=3)
+    images, labels = torch.randn(3, 3, 4, 4), torch.tensor([2, 0, 1])
+    ours, targets = mixed(recipe, images, labels, 0)
+    torch.testing.assert_close(targets, 0.7 * torch.eye(3)[labels] + 0.1)
+    assert torch.equal(ours, images)

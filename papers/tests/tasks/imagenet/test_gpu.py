@@ -8,7 +8,7 @@ from support import timm_models
 from support.imagenet_example import RECIPE, splits, step_of, train, write_folders
 
 from oversmooth_papers.engine.loop import WatchSettings
-from oversmooth_papers.tasks.imagenet.model import model_of
+from oversmooth_papers.tasks.imagenet.task import model_of
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),

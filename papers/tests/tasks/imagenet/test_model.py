@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from support import timm_models
 from support.imagenet_example import RECIPE, SHAPE, splits, step_of, write_folders
 
-from oversmooth_papers.tasks.imagenet.evaluate import Accuracy
-from oversmooth_papers.tasks.imagenet.model import DroppingViT, model_of
+from oversmooth_papers.tasks.imagenet.task import Accuracy, DroppingViT, model_of
 from oversmooth_papers.tasks.images.vit import ViT
 
 CPU = torch.device("cpu")
@@ -124,8 +123,3 @@ def test_accuracies_are_of_the_weights_and_of_their_average(tmp_path, variant):
     alone = Accuracy(recipe, averaged, data.test, CPU, 0).scores(final=True)
     assert set(alone) == {"accuracy"}
     assert scores["accuracy_ema"] == alone["accuracy"]
-    images = torch.randn(5, 3, 16, 16)
-    averaged.eval()
-    model.eval()
-    with torch.no_grad():
-        assert torch.equal(accuracy._logits(images, model.average), averaged(images))

@@ -25,9 +25,8 @@ from oversmooth.steering.saving import read_file
 from oversmooth_papers.engine import checkpoint, loop
 from oversmooth_papers.engine.loop import WatchSettings
 from oversmooth_papers.engine.saved_model import load_model, notes_of
-from oversmooth_papers.tasks.imagenet.model import plain_model_of
-from oversmooth_papers.tasks.imagenet.task import AVERAGED
-from oversmooth_papers.tasks.imagenet.transforms import testing_transform
+from oversmooth_papers.tasks.imagenet.data import testing_transform
+from oversmooth_papers.tasks.imagenet.task import AVERAGED, plain_model_of
 from oversmooth_papers.tasks.registry import load_trained
 
 testing_transform.__test__ = False
@@ -274,7 +273,7 @@ def test_without_timm_it_says_what_to_install(monkeypatch, pictures):
 _PROCESSES = """
 from dataclasses import replace
 from oversmooth_papers.engine import loop
-from oversmooth_papers.tasks.imagenet.model import model_of
+from oversmooth_papers.tasks.imagenet.task import model_of
 from support.imagenet_example import RECIPE, splits, step_of, train, write_folders
 recipe, data = replace(RECIPE, drop_path=0.0), splits(write_folders(folder / "pictures"))
 

@@ -130,10 +130,10 @@ def test_bad_text_is_refused(folder, monkeypatch):
         load_text(folder / "nowhere")
     with pytest.raises(InputError, match="wikitext-2 is not in OVERSMOOTH_DATA, which is not set"):
         load_text("wikitext-2")
-    with pytest.raises(InputError, match="has no text to train on"):
+    with pytest.raises(InputError, match="has no text for train; looked for wiki"):
         load_text(folder)
     (folder / "train.txt").write_text("a")
-    with pytest.raises(InputError, match="has no text to validate with"):
+    with pytest.raises(InputError, match="has no text for valid; looked for wiki"):
         load_text(folder)
     (folder / "valid.txt").write_text(" \n")
     with pytest.raises(InputError, match="there is no text for valid"):

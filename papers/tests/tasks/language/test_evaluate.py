@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.language_example import RECIPE, masked_recipe, task_of
 
 from oversmooth_papers.tasks.language import evaluate
-from oversmooth_papers.tasks.language.evaluate import Perplexity
-from oversmooth_papers.tasks.language.masking import hide
+from oversmooth_papers.tasks.language.evaluate import CausalEvaluation
+from oversmooth_papers.tasks.language.model import hide
 from oversmooth_papers.tasks.language.task import model_of
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ def test_perplexity_is_that_of_single_predictions(length, count, data):
         model.embedding.weight.mul_(4)  # so that predictions differ
     tokens = torch.randint(97, 123, (count,), generator=torch.Generator().manual_seed(count), dtype=torch.int32)
     expected = one_by_one(model, tokens, length, stride)
-    assert Perplexity(recipe, model, CPU)(tokens, stride) == pytest.approx(expected, rel=1e-5)
+    assert CausalEvaluation(recipe, model, CPU, None).perplexity(tokens, stride) == pytest.approx(expected, rel=1e-5)
 
 
 def test_batches_change_nothing(monkeypatch):

@@ -11,7 +11,7 @@ from torch import nn
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, ValueResidual, steer
 from oversmooth_papers.tasks.language.model import LanguageModel, sinusoids
-from oversmooth_papers.tasks.language.settings import Shape
+from oversmooth_papers.tasks.language.recipe import Shape
 
 
 def made(seed=0, **changes):

@@ -9,9 +9,8 @@ from support.nightly import nightly
 from support.places import DATA
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.tasks.segmentation.data import Labelled, Splits, load_splits
-from oversmooth_papers.tasks.segmentation.data.shapes import shapes
-from oversmooth_papers.tasks.segmentation.settings import IGNORE
+from oversmooth_papers.tasks.segmentation.data import load_splits, shapes
+from oversmooth_papers.tasks.segmentation.recipe import IGNORE
 
 Image = pytest.importorskip("PIL.Image")
 arrow = pytest.importorskip("pyarrow")
@@ -121,7 +120,7 @@ def test_what_will_not_do_is_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="camvid is not in OVERSMOOTH_DATA, which is not set"):
         load_splits("camvid")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no images with masks in a known layout"):
+    with pytest.raises(InputError, match=r"no train\.parquet; images with masks are train\.parquet"):
         load_splits(tmp_path / "empty")
     camvid(tmp_path / "half")
     (tmp_path / "half" / "val.parquet").unlink()
@@ -154,23 +153,15 @@ def test_broken_pictures_are_named(tmp_path, image, mask, said):
         load_splits(tmp_path / "camvid")
 
 
-def test_labels_beyond_the_classes_and_images_without_any_are_refused():
-    image = torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
-    mask = torch.zeros(1, 4, 4, dtype=torch.uint8)
-    with pytest.raises(InputError, match="has the label 7, and there are 2 classes"):
-        Labelled(image, mask + 7, ["a", "b"], "x")
-    with pytest.raises(InputError, match="every pixel of x is to be ignored"):
-        Labelled(image, mask + IGNORE, ["a", "b"], "x")
-    with pytest.raises(InputError, match="1 images and 2 masks"):
-        Labelled(image, mask.expand(2, 4, 4), ["a", "b"], "x")
-    with pytest.raises(InputError, match="give one byte for every pixel"):
-        Labelled(image, mask[:, :3], ["a", "b"], "x")
-    part = Labelled(list(image), list(mask), ["a", "b"], "x")
-    with pytest.raises(InputError, match="of several sizes to train on"):
-        Splits(part, part, part)
-    one, other = (Labelled(image, mask, ["a", "b"], name) for name in "xy")
-    with pytest.raises(InputError, match="not parts of one data set"):
-        Splits(one, other, other)
+def test_images_of_several_sizes_and_masks_without_classes_are_refused(tmp_path):
+    camvid(tmp_path / "camvid")
+    sizes = [np.zeros((6, 8, 3), np.uint8), np.zeros((6, 9, 3), np.uint8)]
+    write(tmp_path / "camvid" / "train.parquet", sizes, [image[..., 0] for image in sizes])
+    with pytest.raises(InputError, match="camvid has images of several sizes to train on"):
+        load_splits(tmp_path / "camvid")
+    write(tmp_path / "camvid" / "train.parquet", sizes, [image[..., 0] + 11 for image in sizes])
+    with pytest.raises(InputError, match=r"every pixel of .* is to be ignored"):
+        load_splits(tmp_path / "camvid")
 
 
 @nightly

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.segmentation_example import RECIPE, splits
 
-from oversmooth_papers.tasks.segmentation.build import model_of
 from oversmooth_papers.tasks.segmentation.data import Labelled
 from oversmooth_papers.tasks.segmentation.evaluate import Evaluator, confusion, mean_iou, pixel_accuracy, places
-from oversmooth_papers.tasks.segmentation.settings import IGNORE
+from oversmooth_papers.tasks.segmentation.model import model_of
+from oversmooth_papers.tasks.segmentation.recipe import IGNORE
 
 CPU = torch.device("cpu")
 LABELS = st.sampled_from([0, 1, 2, 3, IGNORE])
@@ -118,7 +118,7 @@ def test_scales_and_mirror_images_are_averaged_as_probabilities():
 )  # fmt: skip
 def test_images_are_scaled_and_never_smaller_than_a_window(shorter, scale, size, expected):
     evaluator, _ = evaluator_for(shorter=shorter)
-    assert tuple(evaluator._scaled(torch.zeros(1, 3, *size), scale).shape[2:]) == expected
+    assert tuple(evaluator.ready(torch.zeros(1, 3, *size), scale).shape[2:]) == expected
 
 
 def test_images_of_several_sizes_are_counted_as_one_set():

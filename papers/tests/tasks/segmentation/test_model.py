@@ -12,7 +12,7 @@ from oversmooth.anatomy import locate
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
 from oversmooth_papers.engine.saved_model import load_model, save_model
-from oversmooth_papers.tasks.segmentation.build import model_of, plain_model_of
+from oversmooth_papers.tasks.segmentation.model import model_of, plain_model_of
 
 PLAIN = replace(RECIPE, variant="plain")
 

@@ -11,7 +11,7 @@ from support.places import DATA
 from support.segmentation_example import RECIPE
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.tasks.segmentation.build import model_of
+from oversmooth_papers.tasks.segmentation.model import model_of
 from oversmooth_papers.tasks.segmentation.pretrained import resized_positions, shape_of, vit_from_checkpoint
 
 transformers = pytest.importorskip("transformers")

@@ -9,8 +9,8 @@ from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral
 from oversmooth_papers.engine.recipe import read_recipe
 from oversmooth_papers.tasks.images.recipe import Shape
-from oversmooth_papers.tasks.segmentation.build import plain_model_of
 from oversmooth_papers.tasks.segmentation.data import Labelled, Splits
+from oversmooth_papers.tasks.segmentation.model import plain_model_of
 from oversmooth_papers.tasks.segmentation.recipe import PAPER, QUICK, Recipe
 
 

@@ -1,23 +1,147 @@
-"""Examples as arrays: tokens of a pretrained model's own tokenizer, padded to the longest of the task."""
+"""GLUE's and SuperGLUE's published files, tsv and jsonl, as arrays of a pretrained model's own tokens.
+
+``load_examples("CB")`` looks into OVERSMOOTH_DATA's folders glue and superglue; the test sets' labels were never
+published, so the validation sets are what models are tested on, and nothing is chosen by them.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from oversmooth.inputs.text import PROSE
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import data_folder, read_bytes
 from oversmooth_papers.engine.saved_model import notes_of, recipe_of
-from oversmooth_papers.tasks.glue.readers import Example, load_examples
-from oversmooth_papers.tasks.glue.settings import TASKS
+from oversmooth_papers.tasks.glue.recipe import TASKS
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 from oversmooth_papers.tasks.language.tokens import END, Tokenizer
 
+Texts = tuple[tuple[str, ...], ...]
+"""To read together, one tuple for each choice."""
+_MOST = 2**28  # bytes of a file
 _LINE_END = "Ċ"
 _MULTIPLE = 8  # lengths are multiples of it
+
+
+@dataclass(frozen=True)
+class Example:
+    """Texts, what is right, and which question an answer belongs to."""
+
+    texts: Texts
+    label: float
+    group: int = 0
+
+
+def load_examples(task: str, folder: Path | None = None) -> tuple[list[Example], list[Example]]:
+    """Training and validation examples of a task. folder: of its files; by default where OVERSMOOTH_DATA points."""
+    if task == "following":
+        return _following()
+    benchmark = TASKS[task].benchmark
+    if folder is None:
+        home = data_folder(benchmark)
+        if home is None:
+            raise InputError(f"{task} needs the folder {benchmark}; set OVERSMOOTH_DATA to a folder that holds it")
+        folder = home / task
+    names = ("train.tsv", "dev.tsv") if benchmark == "glue" else ("train.jsonl", "val.jsonl")
+    for name in names:
+        if not (folder / name).is_file():
+            raise InputError(f"{folder / name} is not there; {task} has {names[0]} and {names[1]}")
+    return _read(task, folder / names[0]), _read(task, folder / names[1])
+
+
+def _read(task: str, path: Path) -> list[Example]:
+    """Columns of a table by their names; CoLA's has no line of names. Quotes are letters like any other."""
+    text = read_bytes(path, "give the published file", _MOST)
+    try:
+        lines = text.decode("utf-8-sig").split("\n")  # not splitlines: some sentences have other ends inside
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start:,}); give the published file") from error
+    columns = ["source", "label", "mark", "sentence"] if task == "CoLA" else lines[0].rstrip("\r").split("\t")
+    named = path.suffix == ".tsv" and task != "CoLA"
+    examples: list[Example] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or (named and number == 1):
+            continue
+        try:
+            values = line.rstrip("\r")
+            row = (
+                json.loads(values) if path.suffix == ".jsonl" else dict(zip(columns, values.split("\t"), strict=False))
+            )
+            examples += _answers(row, len(examples)) if task == "MultiRC" else [_example(task, row)]
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            raise InputError(
+                f"{path}, line {number}: no example of {task} ({error}); give the published file"
+            ) from error
+    if not examples:
+        raise InputError(f"{path} has no examples; give the published file")
+    return examples
+
+
+def _example(task: str, row: Any) -> Example:
+    if task == "STS-B":
+        return Example(((row["sentence1"], row["sentence2"]),), float(row["score"]))
+    word = str(row["Quality" if task == "MRPC" else "label"]).lower()
+    if word not in TASKS[task].labels:
+        raise ValueError(f"its label is {word!r}")
+    return Example(_TEXTS[task](row), float(TASKS[task].labels.index(word)))
+
+
+def _cause_or_effect(row: Any) -> Texts:
+    asked = {"cause": "What was the cause?", "effect": "What happened as a result?"}[row["question"]]
+    premise = f"{row['premise']} {asked}"
+    return (premise, row["choice1"]), (premise, row["choice2"])
+
+
+def _pronoun(row: Any) -> Texts:
+    """The pronoun between stars, and beside it the name that it may stand for."""
+    words, target = row["text"].split(" "), row["target"]
+    begin, count = target["span2_index"], len(target["span2_text"].split(" "))
+    marked = [*words[:begin], "*", *words[begin : begin + count], "*", *words[begin + count :]]
+    return ((" ".join(marked), target["span1_text"]),)
+
+
+_TEXTS: dict[str, Callable[[Any], Texts]] = {
+    "CB": lambda row: ((row["premise"], row["hypothesis"]),),
+    "RTE": lambda row: ((row["premise"], row["hypothesis"]),),
+    # The word before its first sentence, so that it is known which one is meant.
+    "WiC": lambda row: ((f"{row['word']}: {row['sentence1']}", row["sentence2"]),),
+    "CoLA": lambda row: ((row["sentence"],),),
+    "SST-2": lambda row: ((row["sentence"],),),
+    "MRPC": lambda row: ((row["#1 String"], row["#2 String"]),),
+    "COPA": _cause_or_effect,
+    "WSC": _pronoun,
+}
+
+
+def _answers(row: Any, so_far: int) -> list[Example]:
+    """MultiRC: question and answer before the passage, whose end is cut where it is too long; groups are questions."""
+    examples = []
+    for number, question in enumerate(row["passage"]["questions"]):
+        for answer in question["answers"]:
+            asked = f"{question['question']} {answer['text']}"
+            label = float(int(answer["label"]))
+            examples.append(Example(((asked, row["passage"]["text"]),), label, group=1000 * so_far + number))
+    return examples
+
+
+def _following() -> tuple[list[Example], list[Example]]:
+    """Of the package's prose: a line and the next, or a line and one from elsewhere."""
+    lines = [line.strip() for line in PROSE.read_text(encoding="utf-8").splitlines() if line.strip()]
+    examples = []
+    for index in range(len(lines) - 1):
+        follows = index % 2 == 0
+        other = lines[index + 1] if follows else lines[(index + len(lines) // 2) % len(lines)]
+        examples.append(Example(((lines[index], other),), float(follows)))
+    part = max(2, len(examples) // 5)
+    return examples[:-part], examples[-part:]
 
 
 @dataclass(frozen=True, eq=False)

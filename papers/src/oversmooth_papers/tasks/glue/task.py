@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from oversmooth.safety.libraries import import_library
 from oversmooth.safety.randomness import seeded
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import steer
@@ -18,16 +21,41 @@ from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import load_model
 from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
-from oversmooth_papers.tasks.glue import metrics
 from oversmooth_papers.tasks.glue.data import Encoded, GlueData
-from oversmooth_papers.tasks.glue.model import GlueModel
-from oversmooth_papers.tasks.glue.recipe import Recipe
-from oversmooth_papers.tasks.glue.settings import LONGEST, TASKS
+from oversmooth_papers.tasks.glue.recipe import LONGEST, TASKS, Recipe
 from oversmooth_papers.tasks.language.model import LanguageModel
+from oversmooth_papers.tasks.language.recipe import Shape
 
 WATCHED = 8
 """Examples on which smoothing is watched."""
 _AT_ONCE = 256  # examples tested together
+Numbers = NDArray[Any]
+
+
+class GlueModel(nn.Module):
+    """``(b, choices, n), (b, choices) -> (b, outputs)``; of several choices ``(b, choices)``.
+
+    The mean of all tokens that are no padding answers: pretraining has no task for a first token to learn.
+    """
+
+    def __init__(self, shape: Shape, outputs: int) -> None:
+        super().__init__()
+        self.encoder = LanguageModel(shape)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.head = nn.Linear(shape.width, outputs)
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """ids ``(b, choices, n)``; lengths ``(b, choices)``: tokens that are no padding."""
+        rows, counts = ids.flatten(0, 1), lengths.flatten()
+        counted = torch.arange(rows.shape[1], device=rows.device) < counts[:, None]
+        # Through its call, not past it: what steers it prepares all weights as a pass begins.
+        x = self.encoder(rows, seen=self.encoder.seen(counted), features=True)
+        weight = counted.to(x.dtype)[..., None]
+        mean = (x * weight).sum(1) / weight.sum(1).clamp(min=1)
+        answers: Tensor = self.head(self.dropout(mean))
+        return answers.view(ids.shape[:2]) if ids.shape[1] > 1 else answers
 
 
 def plain_model_of(recipe: Recipe) -> GlueModel:
@@ -131,17 +159,41 @@ class GlueEvaluation:
 
 def scored(task: str, found: Sequence[float], dev: Encoded) -> dict[str, float]:
     """The published metrics of these answers."""
-    if TASKS[task].kind == "number":
-        right = dev.labels.tolist()
-        return {"pearson": metrics.pearson(found, right), "spearman": metrics.spearman(found, right)}
-    classes, right = [int(answer) for answer in found], [int(label) for label in dev.labels.tolist()]
-    scores = {}
-    for name in TASKS[task].metrics:
-        if name == "exact_match":
-            scores[name] = metrics.exact_match(classes, right, dev.groups.tolist())
-        else:
-            scores[name] = getattr(metrics, name)(classes, right)
-    return scores
+    right, groups = dev.labels.double().numpy(), dev.groups.numpy()
+    return {name: float(_METRICS[name](np.asarray(found), right, groups)) for name in TASKS[task].metrics}
+
+
+def _library(module: str) -> Any:
+    return import_library(module, "testing on GLUE", "oversmooth-papers[glue]")
+
+
+def _correlation(module: str, name: str, found: Numbers, right: Numbers) -> float:
+    """0 where one of the two is constant."""
+    if np.ptp(found) == 0 or np.ptp(right) == 0:
+        return 0.0
+    value = getattr(_library(module), name)(right, found)
+    return float(getattr(value, "statistic", value))
+
+
+def _f1(found: Numbers, right: Numbers, average: str) -> float:
+    return float(_library("sklearn.metrics").f1_score(right, found, average=average, zero_division=0))
+
+
+def _exact_match(found: Numbers, right: Numbers, groups: Numbers) -> float:
+    """Share of MultiRC's questions all of whose answers are right."""
+    questions = len(np.unique(groups))
+    return (questions - len(np.unique(groups[found != right]))) / questions
+
+
+_METRICS: dict[str, Callable[[Numbers, Numbers, Numbers], float]] = {
+    "accuracy": lambda found, right, _groups: (found == right).mean(),
+    "f1": lambda found, right, _groups: _f1(found, right, "binary"),
+    "macro_f1": lambda found, right, _groups: _f1(found, right, "macro"),
+    "matthews": lambda found, right, _groups: _correlation("sklearn.metrics", "matthews_corrcoef", found, right),
+    "pearson": lambda found, right, _groups: _correlation("scipy.stats", "pearsonr", found, right),
+    "spearman": lambda found, right, _groups: _correlation("scipy.stats", "spearmanr", found, right),
+    "exact_match": _exact_match,
+}
 
 
 def majority(task: str, train: Encoded, dev: Encoded) -> dict[str, float]:

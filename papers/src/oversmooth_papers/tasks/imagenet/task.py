@@ -2,35 +2,107 @@
 
 from __future__ import annotations
 
+import atexit
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from oversmooth.safety.randomness import seeded
+from oversmooth.safety.untouched import in_eval_mode, random_states
+from oversmooth.steering import steer
 from oversmooth_papers.engine.ranks import Ranks
+from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
-from oversmooth_papers.tasks.imagenet.data import Splits
-from oversmooth_papers.tasks.imagenet.evaluate import Accuracy
-from oversmooth_papers.tasks.imagenet.feed import ImagenetFeed
-from oversmooth_papers.tasks.imagenet.model import (
-    DroppingViT,
-    averaged,
-    model_of,
-    move_average,
-    plain_model_of,
-    start_average,
+from oversmooth_papers.tasks.imagenet.data import (
+    Sample,
+    Splits,
+    Transformed,
+    batches,
+    testing_transform,
+    timm_data,
+    training_transform,
+    worker_count,
 )
 from oversmooth_papers.tasks.imagenet.recipe import Recipe
-from oversmooth_papers.tasks.imagenet.transforms import Order, testing_transform
-from oversmooth_papers.tasks.imagenet.workers import worker_count
+from oversmooth_papers.tasks.images.recipe import Shape
+from oversmooth_papers.tasks.images.vit import Block, Keep, ViT
 
 WATCHED = 8
 """Test images on which smoothing is watched."""
 AVERAGED = "model-ema.safetensors"
 """The averaged weights of a finished run, in the form of its model."""
+_CHUNK = 64  # images that a worker sends at once; of 224 pixels 39 MB, in shared memory
+_ROUND = 256  # of the images of an epoch, in timm's RepeatAugSampler
+
+
+class DroppingBlock(Block):
+    """What attention or the MLP adds is left out with probability ``drop``, and is else larger by 1 / (1 − drop)."""
+
+    def __init__(self, shape: Shape, drop: float) -> None:
+        super().__init__(shape.width, shape.heads, shape.hidden, shape.qkv_bias, shape.eps)
+        self.drop = drop
+
+    def forward(self, x: Tensor, *, keep: Keep | None = None) -> Tensor:
+        if not self.training or not self.drop:
+            return super().forward(x, keep=keep)
+        keep = keep or (lambda _name, value: value)
+        x = keep("middle", x + keep("attn", self._thinned(self.attn(keep("norm1", self.norm1(x))))))
+        return x + keep("mlp", self._thinned(self.mlp(keep("norm2", self.norm2(x)))))
+
+    def _thinned(self, added: Tensor) -> Tensor:
+        """``(b, n, d)``: one draw for each image."""
+        stays = added.new_empty(len(added), 1, 1).bernoulli_(1 - self.drop)
+        return added * stays.div_(1 - self.drop)
+
+
+class DroppingViT(ViT):
+    """A ViT with stochastic depth. Weights, their names and what is computed in evaluation are those of `ViT`."""
+
+    average: dict[str, Tensor] | None = None
+    """Of the weights, while it is trained; no part of its state dict."""
+
+    def __init__(self, shape: Shape, drop_path: float) -> None:
+        super().__init__(shape)
+        for number, plain in enumerate(self.blocks):
+            block = DroppingBlock(shape, drop_path * number / max(1, shape.depth - 1))
+            block.load_state_dict(plain.state_dict())
+            self.blocks[number] = block
+
+
+def plain_model_of(recipe: Recipe) -> DroppingViT:
+    """Unsteered, on the CPU, with random weights."""
+    return DroppingViT(recipe.shape, recipe.drop_path)
+
+
+def model_of(recipe: Recipe) -> DroppingViT:
+    """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone."""
+    with seeded(recipe.seed):
+        model = plain_model_of(recipe)
+        if methods := recipe.methods():
+            steer(model, methods)
+    return model
+
+
+@contextmanager
+def averaged(model: DroppingViT) -> Iterator[None]:
+    """The model with the average in place of its weights, which it has again afterwards."""
+    own, average = dict(model.named_parameters()), model.average or {}
+    before = {name: own[name].detach().clone() for name in average}
+    try:
+        model.load_state_dict(average, strict=False)
+        yield
+    finally:
+        model.load_state_dict(before, strict=False)
 
 
 class ImagenetTask(Task):
@@ -53,7 +125,9 @@ class ImagenetTask(Task):
 
     @property
     def examples(self) -> int:
-        return Order(len(self.splits.train), self.recipe.repeats).examples
+        """With repeats a whole number of 256, as in timm, and as many steps as without."""
+        count = len(self.splits.train)
+        return count // _ROUND * _ROUND if self.recipe.repeats > 1 and count >= _ROUND else count
 
     def plain_model(self) -> DroppingViT:
         return plain_model_of(self.recipe)
@@ -68,7 +142,8 @@ class ImagenetTask(Task):
         shape.check_fits(5, activations if device.type == "cpu" else 0)
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> ImagenetFeed:  # noqa: ARG002
-        return ImagenetFeed(self.recipe, self.splits.train, device, ranks, self._workers(ranks.world))
+        samples = self.splits.train
+        return ImagenetFeed(self.recipe, samples, self.examples, device, ranks, self._workers(ranks.world))
 
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
         images, targets = batch
@@ -80,14 +155,24 @@ class ImagenetTask(Task):
         return images, torch.full((batch, shape.classes), 1 / shape.classes, device=device)
 
     def beside(self, model: nn.Module) -> dict[str, Tensor]:
-        return start_average(model) if self.recipe.ema else {}
-
-    def after_update(self, model: nn.Module) -> None:
+        assert isinstance(model, DroppingViT)
         if self.recipe.ema:
-            move_average(model, self.recipe.ema)
+            model.average = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+        return model.average or {}
+
+    @torch.no_grad()
+    def after_update(self, model: nn.Module) -> None:
+        """``average = decay · average + (1 − decay) · weights``, in place."""
+        if self.recipe.ema:
+            assert isinstance(model, DroppingViT)
+            assert model.average is not None
+            weights = dict(model.named_parameters())
+            own = [weights[name] for name in model.average]
+            torch._foreach_lerp_(list(model.average.values()), own, 1 - self.recipe.ema)
 
     def save_beside(self, model: nn.Module, folder: Path) -> None:
         if self.recipe.ema:
+            assert isinstance(model, DroppingViT)
             with averaged(model):
                 save_model(model, self.recipe, folder / AVERAGED)
 
@@ -96,10 +181,129 @@ class ImagenetTask(Task):
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         """Test images at even distances, which are of many classes."""
-        test, transform = self.splits.test, testing_transform(self.recipe)
+        test = self.splits.test
         count = min(WATCHED, len(test))
-        images = torch.stack([transform(test.image(number * len(test) // count)) for number in range(count)])
+        keys = [(0, number * len(test) // count) for number in range(count)]
+        with random_states():
+            images, _ = next(batches(Transformed(test, testing_transform(self.recipe)), keys, count, 0))
         return Probe((images.to(device),), list(model.blocks))  # type: ignore[arg-type]
 
     def facts(self) -> dict[str, Any]:
         return {"test_images": len(self.splits.test), "train_images": len(self.splits.train)}
+
+
+class ImagenetFeed:
+    """`draw` fetches a batch from the workers and mixes it, into tensors that stay where they are."""
+
+    def __init__(
+        self, recipe: Recipe, samples: Sequence[Sample], examples: int, device: torch.device, ranks: Ranks, workers: int
+    ) -> None:
+        self.recipe, self.examples, self.device, self.ranks, self.workers = recipe, examples, device, ranks, workers
+        self.transformed = Transformed(samples, training_transform(recipe))
+        self.units_per_step = recipe.batch
+        self.places = ranks.places(recipe.batch)
+        self.seed, self.step, self.rows = 0, 0, torch.zeros(0, dtype=torch.int64)
+        shape, own = recipe.shape, len(self.places)
+        self.chunk = math.gcd(own, _CHUNK)
+        self.images = torch.zeros(own, shape.channels, shape.image, shape.image, device=device)
+        self.targets = torch.zeros(own, shape.classes, device=device)
+        self._chunks: Any = None
+        atexit.register(self.close)
+
+    def reorder(self, generator: torch.Generator) -> None:
+        """Every image ``repeats`` times in a row, up to the epoch's end, as timm's RepeatAugSampler has it."""
+        self.seed, repeats = _drawn_seed(generator), self.recipe.repeats
+        order = torch.randperm(len(self.transformed.samples), generator=torch.Generator().manual_seed(self.seed))
+        self.rows = order[: -(-self.examples // repeats)].repeat_interleave(repeats)[: self.examples]
+        self.seek(0)
+
+    def seek(self, step: int) -> None:
+        """What lies before this step is not decoded."""
+        self.step = step
+        self.close()
+
+    def close(self) -> None:
+        """Workers end; the next `draw` starts others."""
+        if self._chunks is not None:
+            self._chunks.close()
+        self._chunks = None
+
+    def draw(self, generator: torch.Generator) -> None:
+        seed = _drawn_seed(generator)
+        with random_states():  # without workers images are augmented here, and Mixup draws from numpy's one state
+            if self._chunks is None:
+                pinned = self.device.type == "cuda"
+                self._chunks = batches(self.transformed, self._keys(), self.chunk, self.workers, pinned=pinned)
+            labels = []
+            for images in self.images.split(self.chunk):
+                fetched, classes = next(self._chunks)
+                images.copy_(fetched, non_blocking=True)
+                labels.append(classes.to(self.device, non_blocking=True))
+            self._mix(torch.cat(labels), seed)
+        self.step += 1
+
+    def batch(self, step: Tensor) -> Batch:  # noqa: ARG002 (the batch that was drawn is the step's)
+        """Images ``(b, 3, side, side)`` and soft targets ``(b, classes)``."""
+        return self.images, self.targets
+
+    def _keys(self) -> list[tuple[int, int]]:
+        """Of this process's images from this step to the epoch's end, each with a seed of its own."""
+        steps = torch.arange(self.step, self.examples // self.recipe.batch)
+        places = (steps[:, None] * self.recipe.batch + self.places).flatten()
+        seeds = (hashlib.blake2b(f"{self.seed} {place}".encode(), digest_size=8) for place in places.tolist())
+        numbers = (int.from_bytes(seed.digest(), "little") for seed in seeds)
+        return list(zip(numbers, self.rows[places].tolist(), strict=True))
+
+    def _mix(self, labels: Tensor, seed: int) -> None:
+        """Images are mixed in place, and targets are written.
+
+        A batch has ``mix_parts`` parts, each with a draw of its own. With several processes each has its share of
+        them, and they are the same parts: `Ranks.places` of a part of a part is that of a smaller one.
+        """
+        recipe, ranks, timm = self.recipe, self.ranks, timm_data()
+        if not recipe.mixes:
+            self.targets.copy_(timm.mixup.mixup_target(labels, recipe.shape.classes, 1.0, recipe.smoothing))
+            return
+        mixup = timm.Mixup(
+            mixup_alpha=recipe.mixup,
+            cutmix_alpha=recipe.cutmix,
+            label_smoothing=recipe.smoothing,
+            num_classes=recipe.shape.classes,
+        )
+        first, parts = ranks.rank * recipe.mix_parts // ranks.world, max(1, recipe.mix_parts // ranks.world)
+        for number in range(parts):
+            rows = Ranks(number, parts).places(len(labels)).to(self.device)
+            np.random.seed([seed & 0xFFFFFFFF, seed >> 32, first + number, 0])  # noqa: NPY002
+            mixed, targets = mixup(self.images.index_select(0, rows), labels.index_select(0, rows))
+            self.images.index_copy_(0, rows, mixed)
+            self.targets.index_copy_(0, rows, targets)
+
+
+def _drawn_seed(generator: torch.Generator) -> int:
+    """A whole number below 2^63 that moves the generator on."""
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+
+
+class Accuracy:
+    """``accuracy.scores(final=True)``: top-1, of the weights and of their average, in one pass over all images."""
+
+    def __init__(
+        self, recipe: Recipe, model: nn.Module, samples: Sequence[Sample], device: torch.device, workers: int
+    ) -> None:
+        self.recipe, self.model, self.samples, self.device, self.workers = recipe, model, samples, device, workers
+
+    @torch.no_grad()
+    def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
+        average: dict[str, Tensor] | None = getattr(self.model, "average", None)
+        weights = {"accuracy": {}} if average is None else {"accuracy": {}, "accuracy_ema": average}
+        right = dict.fromkeys(weights, 0)
+        transformed = Transformed(self.samples, testing_transform(self.recipe))
+        keys = [(0, index) for index in range(len(self.samples))]
+        pinned = self.device.type == "cuda"
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type))
+        with in_eval_mode(self.model), random_states(), autocast:
+            for batch in batches(transformed, keys, _CHUNK, self.workers, pinned=pinned):
+                images, labels = (part.to(self.device, non_blocking=True) for part in batch)
+                for name, own in weights.items():
+                    right[name] += (functional_call(self.model, own, (images,)).argmax(1) == labels).sum()
+        return {name: float(count) / len(self.samples) for name, count in right.items()}

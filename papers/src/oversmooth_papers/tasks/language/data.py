@@ -92,21 +92,22 @@ def _files(what: str | Path) -> tuple[str, dict[str, list[Path]]]:
     """The name of a text, and the files of each split; one for a file that is yet to be split."""
     if str(what) == "prose":
         return "prose", {"whole": [PROSE]}
-    home = _home(str(what)) or Path(what)
+    home = data_folder(*NAMED.get(str(what), ())) or Path(what)
     if home.is_file():
         return home.name, {"whole": [home]}
+    if not home.is_dir() and str(what) in NAMED:
+        raise InputError(f"{what} is not in {data_place()}; set it to a folder that holds {what}, or name its folder")
     if not home.is_dir():
         names = ", ".join(NAMED)
         raise InputError(f"{what} is no file, no folder and no known text; give one, or prose, or one of {names}")
-    name = name_of(home)
     splits = {split: _of_split(home, split) for split in SPLITS}
-    if not splits["train"] or not splits["valid"]:
-        missing = "train" if not splits["train"] else "valid"
-        raise InputError(
-            f"{home} has no text to {'train on' if missing == 'train' else 'validate with'}; "
-            f"looked for wiki.{missing}.tokens, {missing}.txt and *.{missing}.txt, plain or .bz2"
-        )
-    return name, splits
+    for split in ("train", "valid"):
+        if not splits[split]:
+            raise InputError(
+                f"{home} has no text for {split}; looked for wiki.{split}.tokens, {split}.txt and *.{split}.txt, "
+                "plain or .bz2"
+            )
+    return name_of(home), splits
 
 
 def _of_split(home: Path, split: str) -> list[Path]:
@@ -115,16 +116,6 @@ def _of_split(home: Path, split: str) -> list[Path]:
         if files:
             return files
     return []
-
-
-def _home(name: str) -> Path | None:
-    """Where a text that is known by name lies."""
-    if name not in NAMED:
-        return None
-    there = data_folder(*NAMED[name])
-    if there is None and not Path(name).is_dir():
-        raise InputError(f"{name} is not in {data_place()}; set it to a folder that holds {name}, or name its folder")
-    return there
 
 
 def _texts(files: dict[str, list[Path]]) -> dict[str, str]:

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
-from oversmooth_papers.tasks.language.settings import Shape
+from oversmooth_papers.tasks.language.recipe import Shape
 
 IGNORED = -100
 """A target that does not count."""
+_MASKED, _OTHER = 0.8, 0.1  # of the tokens that a masked model must find; the rest stand as they are
 Cache = dict[int, tuple[Tensor, Tensor]]
 """Keys and values of the tokens so far, by block."""
 
@@ -125,7 +126,9 @@ class LanguageModel(nn.Module):
         cache: of what was read before; filled on the way. seen: a mask as the method of this name makes it, in place
         of attention_mask. features: give what the output reads, ``(b, n, d)``.
         """
-        x = self.tokens(input_ids, cache, attention_mask) if seen is None else self.stream(input_ids, cache, seen)
+        if seen is None and attention_mask is not None and not attention_mask.all():
+            seen = self.seen(attention_mask)
+        x = self.stream(input_ids, cache, seen)
         if features:
             return x
         if last is not None:
@@ -135,13 +138,8 @@ class LanguageModel(nn.Module):
             return logits
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
 
-    def tokens(self, ids: Tensor, cache: Cache | None = None, attention_mask: Tensor | None = None) -> Tensor:
-        """``(b, n, d)``: what the output reads."""
-        mask = None if attention_mask is None or attention_mask.all() else self.seen(attention_mask)
-        return self.stream(ids, cache, mask)
-
     def stream(self, ids: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
-        """The same with a mask as `seen` makes it, which nobody looks into: a CUDA graph cannot."""
+        """``(b, n, d)``: what the output reads. mask: as `seen` makes it, and not looked into: a CUDA graph cannot."""
         read = cache[0][0].shape[2] if cache else 0
         x = self.embedding(ids)
         if self.shape.positions == "sinusoidal":
@@ -182,3 +180,23 @@ def sinusoids(length: int, width: int) -> Tensor:
     """``(length, width)``: sines in even columns, cosines in odd ones, wavelengths from 2π to 20,000π."""
     angles = torch.arange(length)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+def hide(
+    ids: Tensor, kinds: Tensor, fillers: Tensor, share: float, mask: int, vocabulary: int
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a masked model by BERT's rule, a pure function of the random numbers.
+
+    Args:
+        ids: ``(b, n)``.
+        kinds: ``(b, n)`` uniform in [0, 1): below ``share`` a token is to be found; of those, 8 in 10 are masked, one
+            in 10 is another token and one in 10 stands as it is.
+        fillers: ``(b, n)`` uniform in [0, 1): which other token.
+        share: of tokens to be found.
+        mask: the token that hides one.
+        vocabulary: kinds of tokens.
+    """
+    wanted, masked, other = kinds < share, kinds < share * _MASKED, kinds < share * (_MASKED + _OTHER)
+    filler = (fillers * vocabulary).to(ids.dtype).clamp(max=vocabulary - 1)
+    seen = torch.where(masked, mask, torch.where(other, filler, ids))
+    return seen, torch.where(wanted, ids, IGNORED)

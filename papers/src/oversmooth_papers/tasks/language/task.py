@@ -17,9 +17,8 @@ from oversmooth.theory import asymmetry
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.task import Batch, Evaluation, Forward, Probe, Task
 from oversmooth_papers.tasks.language.data import Text
-from oversmooth_papers.tasks.language.evaluate import CausalEvaluation, MaskedEvaluation, Perplexity
-from oversmooth_papers.tasks.language.masking import hide
-from oversmooth_papers.tasks.language.model import LanguageModel
+from oversmooth_papers.tasks.language.evaluate import CausalEvaluation, MaskedEvaluation
+from oversmooth_papers.tasks.language.model import LanguageModel, hide
 from oversmooth_papers.tasks.language.recipe import Recipe
 
 WATCHED = 8
@@ -84,10 +83,8 @@ class LanguageTask(Task):
         return ids, ids
 
     def evaluation(self, model: nn.Module, device: torch.device) -> Evaluation:
-        text = self.text
-        if self.recipe.shape.causal:
-            return CausalEvaluation(Perplexity(self.recipe, model, device), text.valid, text.test)
-        return MaskedEvaluation(self.recipe, model, device, text.tokenizer.mask, text.valid, text.test)
+        kind = CausalEvaluation if self.recipe.shape.causal else MaskedEvaluation
+        return kind(self.recipe, model, device, self.text)
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         length = min(self.recipe.shape.length, len(self.text.valid))

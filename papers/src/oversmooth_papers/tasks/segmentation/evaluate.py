@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oversmooth.safety.untouched import in_eval_mode
+from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.tasks.segmentation.augment import Normalise
-from oversmooth_papers.tasks.segmentation.data import Labelled
-from oversmooth_papers.tasks.segmentation.recipe import Recipe
-from oversmooth_papers.tasks.segmentation.settings import IGNORE
+from oversmooth_papers.tasks.segmentation.data import Labelled, Splits
+from oversmooth_papers.tasks.segmentation.recipe import IGNORE, Recipe
 
 _AT_ONCE = {"cuda": 32, "cpu": 8}  # windows in one pass
 _IMAGES = 4  # of one size, taken together
@@ -77,10 +77,9 @@ class Evaluator:
 
         At each scale logits are averaged where windows overlap, brought to the image's size, and made probabilities.
         """
-        x = self.normalise(images.to(self.device).float())
         total: Tensor | float = 0.0
         for scale in scales:
-            scaled = self._scaled(x, scale)
+            scaled = self.ready(images, scale)
             for flipped in (False, True) if mirrored else (False,):
                 logits = self.logits(scaled.flip(-1) if flipped else scaled)
                 logits = _resized(logits.flip(-1) if flipped else logits, (images.shape[2], images.shape[3]))
@@ -88,8 +87,9 @@ class Evaluator:
         assert isinstance(total, Tensor), "there is at least one scale"
         return total
 
-    def _scaled(self, x: Tensor, scale: float) -> Tensor:
-        """No side shorter than a window: an image that would be is enlarged until it is not."""
+    def ready(self, images: Tensor, scale: float = 1.0) -> Tensor:
+        """Normalised and scaled, no side shorter than a window: an image that would be is enlarged until it is not."""
+        x = self.normalise(images.to(self.device).float())
         height, width = x.shape[2:]
         shorter, window = min(height, width), self.recipe.crop
         factor = scale * (self.recipe.shorter / shorter if self.recipe.shorter else 1.0)
@@ -115,6 +115,30 @@ class Evaluator:
                 total[:, :, top : top + window, left : left + window] += part
                 count[top : top + window, left : left + window] += 1
         return total / count
+
+
+class MeanIoU:
+    """Of the images to watch by, whose scores have names of their own unless there are no others.
+
+    At the end of those to test on as well, at one scale and at several.
+    """
+
+    def __init__(self, evaluator: Evaluator, splits: Splits) -> None:
+        self.evaluator, self.splits = evaluator, splits
+
+    def scores(self, *, final: bool) -> Scores:
+        splits, evaluator = self.splits, self.evaluator
+        same = splits.val is splits.test
+        scores = {} if same and final else _scores(evaluator.confusion(splits.val), "" if same else "_val")
+        if final:
+            several = evaluator.confusion(splits.test, evaluator.recipe.test_scales, mirrored=True)
+            tested = _scores(evaluator.confusion(splits.test), "")
+            scores = {**tested, "miou_multiscale": mean_iou(several), **scores}
+        return scores
+
+
+def _scores(matrix: Tensor, suffix: str) -> dict[str, float]:
+    return {f"miou{suffix}": mean_iou(matrix), f"pixel_accuracy{suffix}": pixel_accuracy(matrix)}
 
 
 def _resized(x: Tensor, size: tuple[int, int]) -> Tensor:

@@ -9,16 +9,18 @@ from torch import Tensor, nn
 
 from oversmooth.safety.machine import check_fits
 from oversmooth_papers.engine.ranks import Ranks
-from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
-from oversmooth_papers.tasks.segmentation import colours
-from oversmooth_papers.tasks.segmentation.augment import UNIFORMS, Normalise, crops
-from oversmooth_papers.tasks.segmentation.build import model_of, plain_model_of
+from oversmooth_papers.tasks.segmentation.augment import (
+    COLOUR_UNIFORMS,
+    CROP_UNIFORMS,
+    Normalise,
+    crops,
+    distorted,
+)
 from oversmooth_papers.tasks.segmentation.data import Labelled, Splits
-from oversmooth_papers.tasks.segmentation.evaluate import Evaluator, mean_iou, pixel_accuracy
-from oversmooth_papers.tasks.segmentation.model import Segmenter
-from oversmooth_papers.tasks.segmentation.recipe import Recipe
-from oversmooth_papers.tasks.segmentation.settings import IGNORE
+from oversmooth_papers.tasks.segmentation.evaluate import Evaluator, MeanIoU
+from oversmooth_papers.tasks.segmentation.model import Segmenter, model_of, plain_model_of
+from oversmooth_papers.tasks.segmentation.recipe import IGNORE, Recipe
 
 WATCHED = 8
 """Images on which smoothing is watched."""
@@ -82,50 +84,23 @@ class SegmentationTask(Task):
         pixels = torch.tensor(float(labels.numel()), device=device)
         return torch.zeros(batch, 3, side, side, device=device), labels, pixels
 
-    def evaluation(self, model: nn.Module, device: torch.device) -> _MeanIoU:
-        return _MeanIoU(Evaluator(self.recipe, model, device), self.splits)
+    def evaluation(self, model: nn.Module, device: torch.device) -> MeanIoU:
+        return MeanIoU(Evaluator(self.recipe, model, device), self.splits)
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         """The middles of the first images to watch training by."""
         assert isinstance(model, Segmenter)
-        side = self.recipe.crop
-        middles = []
+        side, middles, evaluator = self.recipe.crop, [], Evaluator(self.recipe, model, device)
         for image in self.splits.val.images[:WATCHED]:
-            whole = image[None].float().to(device)
-            if (shorter := min(image.shape[1:])) < side:
-                size = [max(side, round(length * side / shorter)) for length in image.shape[1:]]
-                whole = nn.functional.interpolate(whole, size, mode="bilinear")
+            whole = evaluator.ready(image[None])
             top, left = ((length - side) // 2 for length in whole.shape[2:])
             middles.append(whole[:, :, top : top + side, left : left + side])
-        normalise = Normalise(self.recipe.mean, self.recipe.std, device)
-        return Probe((normalise(torch.cat(middles)),), list(model.encoder.blocks), model.encoder)
+        return Probe((torch.cat(middles),), list(model.encoder.blocks), model.encoder)
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"test_images": len(self.splits.test), "val_images": len(self.splits.val)}
         train = self.splits.train.images[0].shape
         return {**facts, "train_images": len(self.splits.train), "train_size": [train[1], train[2]]}
-
-
-class _MeanIoU:
-    def __init__(self, evaluator: Evaluator, splits: Splits) -> None:
-        self.evaluator, self.splits = evaluator, splits
-
-    def scores(self, *, final: bool) -> Scores:
-        """Of the images to watch by, whose scores have names of their own unless there are no others; at the end of
-        those to test on as well, at one scale and at several.
-        """
-        splits, evaluator = self.splits, self.evaluator
-        same = splits.val is splits.test
-        scores = {} if same and final else _scores(evaluator.confusion(splits.val), "" if same else "_val")
-        if final:
-            several = evaluator.confusion(splits.test, evaluator.recipe.test_scales, mirrored=True)
-            tested = _scores(evaluator.confusion(splits.test), "")
-            scores = {**tested, "miou_multiscale": mean_iou(several), **scores}
-        return scores
-
-
-def _scores(matrix: Tensor, suffix: str) -> Scores:
-    return {f"miou{suffix}": mean_iou(matrix), f"pixel_accuracy{suffix}": pixel_accuracy(matrix)}
 
 
 class SegmentationFeed:
@@ -140,7 +115,7 @@ class SegmentationFeed:
         self.places = ranks.places(recipe.batch).to(device)
         self.everyone = torch.arange(recipe.batch, device=device)
         self.normalise = Normalise(recipe.mean, recipe.std, device)
-        numbers = UNIFORMS + (colours.UNIFORMS if recipe.colours else 0)
+        numbers = CROP_UNIFORMS + (COLOUR_UNIFORMS if recipe.colours else 0)
         self.uniform = torch.zeros(recipe.batch, numbers, device=device)
         self.order = torch.zeros(len(labelled), dtype=torch.int64, device=device)
 
@@ -167,11 +142,11 @@ class SegmentationFeed:
         pixels, labels, inside = crops(
             self.images.index_select(0, rows),
             self.masks.index_select(0, rows),
-            uniform[:, :UNIFORMS],
+            uniform[:, :CROP_UNIFORMS],
             side=recipe.crop,
             scales=recipe.scales,
             flip=recipe.flip,
         )
         if recipe.colours:
-            pixels = colours.distorted(pixels, uniform[:, UNIFORMS:])
+            pixels = distorted(pixels, uniform[:, CROP_UNIFORMS:])
         return self.normalise(pixels) * inside[:, None], labels
