@@ -45,9 +45,9 @@ def test_no_image_is_tested_by_strengths_that_saw_it(monkeypatch):
     seen, tested = [], []
     learn, answers = cross_validation.learn, cross_validation.answers_of
 
-    def learns(model, strengths, data, rows, **more):
+    def learns(model, strengths, data, rows, settings, **more):
         seen.append(set(rows.tolist()))
-        return learn(model, strengths, data, rows, **more)
+        return learn(model, strengths, data, rows, settings, **more)
 
     def answered(model, data, rows=None, **more):
         tested.append(set(rows.tolist()))

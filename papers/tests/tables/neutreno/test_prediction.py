@@ -94,13 +94,13 @@ def test_computed_once_and_never_replaced(tmp_path, monkeypatch):
     written = file.read_bytes()
     monkeypatch.setattr(prediction, "suggest", None)
     assert next(iter(measured([path], results).values()))["curve"] == next(iter(first.values()))["curve"]
-    with pytest.raises(InputError, match="is of inputs 3 and is asked for with 2"):
+    with pytest.raises(InputError, match="was measured with inputs 3 and is asked for with 2"):
         measured([path], results, inputs=2)
     model, recipe = load_vit(path)
     with torch.no_grad():
         next(model.parameters()).add_(1)
     save_model(model, recipe, path)
-    with pytest.raises(InputError, match="is of weights"):
+    with pytest.raises(InputError, match="was measured with weights"):
         measured([path], results)
     assert file.read_bytes() == written
     for damage in (written[:50], written.replace(b'"curve"', b'"curves"'), b"[]"):
