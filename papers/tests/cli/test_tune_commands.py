@@ -42,12 +42,8 @@ def test_what_it_says_and_writes(vit, data, tmp_path, monkeypatch, capsys):
     assert "3 folds: each of the 12 images is tested once" in shown
     written = json.loads((tmp_path / "tuned.json").read_text())
     assert written["settings"] == {"folds": 3, "epochs": 1, "steps": 2, "lr": 0.01, "batch": 4, "seed": 3}
-    assert [one["method"]["method"] for one in written["methods"]] == [
-        "NeuTRENO",
-        "FeatScale",
-        "AttnScale",
-        "ValueResidual",
-    ]
+    names = ["NeuTRENO", "FeatScale", "AttnScale", "ValueResidual"]
+    assert [one["method"]["method"] for one in written["methods"]] == names
     one = written["methods"][0]
     assert one["method"] == {"method": "NeuTRENO", "strength": 0.0, "learned": True, "per": "head"}
     gained = sum(a > b for b, a in zip(one["right"]["before"], one["right"]["after"], strict=True))
@@ -92,7 +88,6 @@ def test_a_model_that_train_wrote(tmp_path, monkeypatch, capsys):
         (("--inputs", 1), "--inputs"),
         (("--lr", "nan"), "--lr is nan"),
         (("--lr", 0), "lr is 0"),
-        (("--lr", -1), "lr is -1"),
         (("--lr", 1e30, "--steps", 4), "give a lower --lr"),
         (("--method", "magic"), "there is no method 'magic'"),
         (("--method", "spectral"), "changes weights"),
@@ -145,7 +140,7 @@ def test_a_model_that_is_steered_already_is_refused(vit, tmp_path, data, monkeyp
 def test_ctrl_c_leaves_nothing_half_written(vit, tmp_path):
     data = write_parquet(tmp_path / "data.parquet", count=40)
     out = tmp_path / "out"
-    given = [
+    given = (
         "tune",
         vit,
         "--data",
@@ -158,7 +153,7 @@ def test_ctrl_c_leaves_nothing_half_written(vit, tmp_path):
         out / "x.json",
         "--save",
         out / "m",
-    ]
+    )
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "oversmooth", *map(str, given)],
         stdout=subprocess.PIPE,

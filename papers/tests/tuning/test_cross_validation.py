@@ -45,9 +45,9 @@ def test_no_image_is_tested_by_strengths_that_saw_it(monkeypatch):
     seen, tested = [], []
     learn, answers = cross_validation.learn, cross_validation.answers_of
 
-    def learns(model, strengths, data, rows, **more):
+    def learns(model, strengths, data, rows, settings, **more):
         seen.append(set(rows.tolist()))
-        return learn(model, strengths, data, rows, **more)
+        return learn(model, strengths, data, rows, settings, **more)
 
     def answered(model, data, rows=None, **more):
         tested.append(set(rows.tolist()))
@@ -114,7 +114,16 @@ def test_epochs_count_whole_batches_and_steps_go_before():
 
 @pytest.mark.parametrize(
     "bad",
-    [dict(folds=1), dict(lr=math.nan), dict(lr=0.0), dict(epochs=0), dict(steps=0), dict(batch=0), dict(seed=0.5)],
+    [
+        dict(folds=1),
+        dict(lr=math.nan),
+        dict(lr=0.0),
+        dict(lr=-1),
+        dict(epochs=0),
+        dict(steps=0),
+        dict(batch=0),
+        dict(seed=0.5),
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(bad):
     with pytest.raises(InputError, match=rf"{next(iter(bad))} is"):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +16,10 @@ from oversmooth_papers.cli.reproduce import reproduce
 from oversmooth_papers.cli.train import Data as TrainingData
 from oversmooth_papers.cli.train import Device as TrainingDevice
 from oversmooth_papers.cli.train import Force, say
-from oversmooth_papers.cli.tune import BatchSize, Folds, Inputs, Methods, Rate, Seed
+from oversmooth_papers.cli.tune import BatchSize, Folds, Inputs, Methods, Rate, Seed, read, show_notes, write
+
+if TYPE_CHECKING:
+    from oversmooth_papers.tables.filling import Running
 
 neutreno = Commands(
     help="Reproduce the tables of Nguyen et al. (NeuTRENO), ours beside the published figures.", no_args_is_help=True
@@ -28,6 +32,7 @@ Quick = Annotated[
     bool, typer.Option("--quick", help="The three small ViTs that come with the package, on a few of their images.")
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")]
+Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
 _FEW = 4
 """Inputs of a quick version."""
 
@@ -45,7 +50,7 @@ def kernel(
     """Measure how symmetric and how positive attention kernels are, as the paper's derivation assumes them."""
     from oversmooth_papers.tables.neutreno import kernel as recipe
 
-    _run(recipe, recipe.kernels, _which(models, data, inputs, quick), length, output, device)
+    _by_layer(recipe.HEAD, recipe.kernels, _which(models, data, inputs, quick), length, output, device)
 
 
 @neutreno.command()
@@ -64,85 +69,81 @@ def energy(
     from oversmooth_papers.tables.neutreno import energy as recipe
 
     arguments.number(strength, "--strength", "give a number, 0 or more", least=0.0)
-
-    def measure(loaded: Any, given: Any, progress: Any) -> Any:
-        return recipe.energies(loaded, given, strength, progress)
-
-    _run(recipe, measure, _which(models, data, inputs, quick), length, output, device)
+    measure = partial(recipe.energies, strength=strength)
+    _by_layer(recipe.HEAD, measure, _which(models, data, inputs, quick), length, output, device)
 
 
-@dataclass(frozen=True)
-class _Which:
+def _which(
+    models: list[str] | None, data: Path | None, inputs: int | None, quick: bool
+) -> tuple[list[str], Path | None, int | None]:
     """Models, where their inputs come from, and how many."""
-
-    models: list[str]
-    data: Path | None
-    inputs: int | None
-
-
-def _which(models: list[str] | None, data: Path | None, inputs: int | None, quick: bool) -> _Which:
+    from oversmooth.demo import vits
     from oversmooth.safety.errors import InputError
 
     if not quick:
         if not models:
             raise InputError("no model is named; name one, or give --quick for those that come with the package")
-        return _Which(models, data, inputs)
+        return models, data, inputs
     if models or data is not None:
         raise InputError("--quick has models and data of its own; leave yours out, or --quick")
-    from oversmooth.demo import vits
-
-    note = "quick: ViTs of 0.6 million weights that come with the package, on a few Fashion-MNIST images"
-    out.print(note, style="dim", highlight=False, markup=False)
-    return _Which([str(vits.file_of(variant)) for variant in vits.NAMES], vits.IMAGES, inputs or _FEW)
+    show_notes(["quick: ViTs of 0.6 million weights that come with the package, on a few Fashion-MNIST images"])
+    return [str(vits.file_of(variant)) for variant in vits.NAMES], vits.IMAGES, inputs or _FEW
 
 
-def _run(
-    recipe: Any,
-    measure: Callable[..., Any],
-    which: _Which,
+def _by_layer(
+    head: Sequence[str],
+    measure: Callable[..., list[Any]],
+    which: tuple[list[str], Path | None, int | None],
     length: int | None,
     output: Path | None,
     device: str | None,
 ) -> None:
     """Every model's table, one below the other."""
     from oversmooth.models import DEFAULT_COUNT, load
-    from oversmooth.safety import files
     from oversmooth_papers.tables import table_text
 
-    if output is not None:
-        files.check_writable(output, (".md",))
+    _check(output)
+    names, data, inputs = which
     # What can be refused is, of all of them, before the first takes its time.
-    prepared = []
-    count = which.inputs or DEFAULT_COUNT
-    for name in which.models:
-        loaded = load(name, device=device)
-        prepared.append((loaded, loaded.inputs(which.data, count=count, length=length, batch=1)))
-    layers = []
+    models = [load(name, device=device) for name in names]
+    prepared = [(one, one.inputs(data, count=inputs or DEFAULT_COUNT, length=length, batch=1)) for one in models]
+    tables = []
     with progress_bar("inputs") as bars:
         for loaded, given in prepared:
             task = bars.add_task(loaded.name, total=given.count)
-            layers += measure(loaded, given, lambda done, task=task: bars.update(task, completed=done))
-    for model in dict.fromkeys(layer.model for layer in layers):
-        out.print(f"\n{model}", highlight=False, markup=False)
-        out.print(table_text.terminal(recipe.HEAD[1:], [layer.row[1:] for layer in layers if layer.model == model]))
-    if output is not None:
-        with files.whole_file(output) as temporary:
-            temporary.write_text(recipe.markdown(layers), encoding="utf-8")
-        out.print(f"wrote {output}", highlight=False, markup=False)
+            layers = measure(loaded, given, progress=lambda done, task=task: bars.update(task, completed=done))
+            tables.append([layer.row(len(head)) for layer in layers])
+    for rows in tables:
+        out.print(f"\n{rows[0][0]}", highlight=False, markup=False)
+        out.print(table_text.terminal(head[1:], [row[1:] for row in rows]))
+    write(output, table_text.markdown(head, [row for rows in tables for row in rows]))
 
 
-def _show(table: tuple[list[str], list[list[str]]], notes: list[str], output: Path | None, style: str = "dim") -> None:
-    """A table with its notes, in the terminal and as a file."""
+def _check(output: Path | None, apart: Iterable[str | Path] = (), results: Path | None = None) -> None:
+    """Refuse a file or a folder that cannot be written."""
     from oversmooth.safety import files
+
+    if output is not None:
+        files.check_writable(output, (".md",))
+        files.check_apart([output], apart)
+    if results is not None:
+        files.check_folder(results)
+
+
+def _show(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: list[str],
+    outputs: Sequence[Path | None],
+    style: str = "dim",
+) -> None:
+    """A table with its notes, in the terminal and as files."""
     from oversmooth_papers.tables import table_text
 
-    out.print(table_text.terminal(*table))
-    for note in notes:
-        out.print(note, style=style, highlight=False, markup=False)
-    if output is not None:
-        with files.whole_file(output) as temporary:
-            temporary.write_text(table_text.markdown(*table, notes), encoding="utf-8")
-        out.print(f"wrote {output}", highlight=False, markup=False)
+    out.print(table_text.terminal(head, rows))
+    show_notes(notes, style)
+    for output in outputs:
+        write(output, table_text.markdown(head, rows, notes))
 
 
 @neutreno.command()
@@ -167,47 +168,42 @@ def cosine(
     dtype: Dtype = None,
 ) -> None:
     """Show the mean cosine similarity of tokens per layer, several models in one table and one figure."""
+    from dataclasses import replace
+
     from oversmooth.report import figures
     from oversmooth.safety import files
-    from oversmooth_papers.tables import table_text
     from oversmooth_papers.tables.neutreno import cosine as recipe
 
-    which = _which(models, data, inputs, quick)
-    files.check_apart(output or [], (*which.models, which.data))
-    if (kept := recipe.kept_curves(which.models)) is not None:
-        _show_kept(recipe, kept, output or [])
-        return
+    names, data, inputs = _which(models, data, inputs, quick)
+    files.check_apart(output or [], (*names, data))
+    curves = recipe.kept_curves(names)
+    diagnoses = []
     for path in output or []:
-        figures.check(path, also=(".md",))
-    settings = dict(spectra=False, ranks=0, seed=0)
-    whole = diagnose_all(
-        which.models, which.data, which.inputs, length, batch, device=device, dtype=dtype, settings=settings
-    )
-    diagnoses, common = recipe.shortened(whole)
-    out.print(table_text.terminal(*recipe.rows(diagnoses)))
-    for note in recipe.notes(diagnoses, common):
-        out.print(note, style="dim", highlight=False, markup=False)
-    for path in output or []:
-        if path.suffix.lower() == ".md":
-            with files.whole_file(path) as temporary:
-                temporary.write_text(recipe.markdown(diagnoses, common), encoding="utf-8")
+        if curves is None:
+            figures.check(path, also=(".md",))
         else:
-            figures.save_one(diagnoses, recipe.FIGURE, path)
-        out.print(f"wrote {path}", highlight=False, markup=False)
+            files.check_writable(path, (".md",))  # what a figure is drawn of is a diagnosis
+    if curves is None:
+        settings = dict(spectra=False, ranks=0, seed=0)
+        diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
+        curves = [recipe.curve_of(diagnosis) for diagnosis in diagnoses]
+    curves, common = recipe.shortened(curves)
+    tables = [path for path in output or [] if path.suffix.lower() == ".md"]
+    _show(*recipe.rows(curves), recipe.notes(curves, common), tables)
+    drawn = [replace(d, model={**d.model, "name": curve.name}) for d, curve in zip(diagnoses, curves, strict=False)]
+    for path in output or []:
+        if path not in tables:
+            figures.save_one(drawn, recipe.FIGURE, path)
+            out.print(f"wrote {path}", highlight=False, markup=False)
 
 
-def _show_kept(recipe: Any, kept: list[Any], outputs: list[Path]) -> None:
-    """The curves of cells, as a table: what a figure is drawn of is a diagnosis."""
-    from oversmooth.safety import files
+@contextmanager
+def _running(unit: str, device: str | None, force: bool) -> Iterator[Running]:
+    """How cells are measured, with a bar for each model."""
+    from oversmooth_papers.tables.filling import Running
 
-    for path in outputs:
-        files.check_writable(path, (".md",))
-    curves, common = recipe.shortened(kept)
-    _show(recipe.rows(curves), recipe.notes(curves, common), None)
-    for path in outputs:
-        with files.whole_file(path) as temporary:
-            temporary.write_text(recipe.markdown(curves, common), encoding="utf-8")
-        out.print(f"wrote {path}", highlight=False, markup=False)
+    with parts_done(unit) as on_progress:
+        yield Running(device=device, force=force, on_message=say, on_progress=on_progress)
 
 
 @neutreno.command()
@@ -217,7 +213,7 @@ def robustness(
         typer.Option("--trained", metavar="FILE", help="A model that oversmooth train wrote; may be repeated."),
     ],
     data: TrainingData = "cifar100",
-    results: Annotated[Path, typer.Option(help="Directory that keeps the cells.")] = Path("results"),
+    results: Results = Path("results"),
     images: Annotated[
         int | None, typer.Option(help="Test images, the first ones.", min=1, show_default="1000; 12 with --quick")
     ] = None,
@@ -236,7 +232,7 @@ def robustness(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few images and steps, a minute on a CPU; not to be compared.")
     ] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")] = None,
+    output: Output = None,
     device: TrainingDevice = None,
     force: Force = False,
 ) -> None:
@@ -246,31 +242,18 @@ def robustness(
     """
     from dataclasses import replace
 
-    from oversmooth.safety import files
-    from oversmooth_papers.tables.filling import Running
     from oversmooth_papers.tables.neutreno import robustness as recipe
     from oversmooth_papers.tasks.images.data import load
 
-    if output is not None:
-        files.check_writable(output, (".md",))
-        files.check_apart([output], trained)
-    files.check_folder(results)
-    begun = recipe.QUICK if quick else recipe.Settings()
-    settings = replace(
-        begun,
-        images=images or begun.images,
-        radii=recipe.CURVE if curve else begun.radii,
-        restarts=restarts,
-        official=official,
-        frost=frost,
-    )
+    _check(output, trained, results)
+    settings = replace(recipe.QUICK if quick else recipe.Settings(), restarts=restarts, official=official, frost=frost)
+    settings = replace(settings, images=images or settings.images, radii=recipe.CURVE if curve else recipe.RADII)
     models = recipe.named(trained)
     with status(f"reading {data}"):
         test = load(data, "test")
-    with parts_done("done") as on_progress:
-        running = Running(device=device, force=force, on_message=say, on_progress=on_progress)
+    with _running("done", device, force) as running:
         cells = recipe.measure(models, test, results, settings, running)
-    _show(recipe.rows(cells, settings), recipe.notes(settings), output, style="yellow" if quick else "dim")
+    _show(*recipe.rows(cells, settings), recipe.notes(settings), [output], style="yellow" if quick else "dim")
 
 
 @neutreno.command()
@@ -283,11 +266,11 @@ def prediction(
         str | None,
         typer.Option(help="What it was trained on, by name or folder.", show_default="the name in its recipe"),
     ] = None,
-    results: Annotated[Path, typer.Option(help="Directory that keeps the cells.")] = Path("results"),
+    results: Results = Path("results"),
     inputs: Annotated[
         int, typer.Option(help="Test images, or windows of the validation text, the first ones.", min=1)
     ] = 32,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")] = None,
+    output: Output = None,
     device: TrainingDevice = None,
     force: Force = False,
 ) -> None:
@@ -296,22 +279,16 @@ def prediction(
     What was computed of a model is kept in results/neutreno/prediction; accuracies, or perplexities, are those of the
     cells of ablation and language-ablation.
     """
-    from oversmooth.safety import files
-    from oversmooth_papers.tables.filling import Running
     from oversmooth_papers.tables.neutreno import prediction as recipe
 
-    if output is not None:
-        files.check_writable(output, (".md",))
-        files.check_apart([output], trained)
-    files.check_folder(results)
+    _check(output, trained, results)
     models = recipe.named(trained)
     first = models[0].recipe
     with status(f"reading {data or first.data}"):
         given = recipe.KINDS[type(first)].load(first, data or first.data)
-    with parts_done("inputs") as on_progress:
-        running = Running(device=device, force=force, on_message=say, on_progress=on_progress)
+    with _running("inputs", device, force) as running:
         predictions = recipe.measure(models, given, results, inputs, running)
-    _show(recipe.rows(predictions, results), recipe.notes(predictions, results), output)
+    _show(*recipe.rows(predictions, results), recipe.notes(predictions, results), [output])
 
 
 @neutreno.command()
@@ -332,8 +309,8 @@ def adaptation(
     steps: Annotated[int, typer.Option(help="Of AdamW in a fold.", min=1, max=1_000_000)] = 6,
     lr: Rate = 0.005,
     batch: BatchSize = 32,
-    results: Annotated[Path, typer.Option(help="Directory that keeps the cells.")] = Path("results"),
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")] = None,
+    results: Results = Path("results"),
+    output: Output = None,
     device: Device = None,
     seed: Seed = 0,
     force: Force = False,
@@ -342,36 +319,19 @@ def adaptation(
 
     A cell per method is kept in results/neutreno/adaptation; what is there is not run again.
     """
-    from oversmooth import models
-    from oversmooth.inputs.sources import check_readable
-    from oversmooth.safety import files
     from oversmooth_papers import tuning
-    from oversmooth_papers.tables.filling import Running
+    from oversmooth_papers.tables import table_text
     from oversmooth_papers.tables.neutreno import adaptation as recipe
-    from oversmooth_papers.tuning import report as report
+    from oversmooth_papers.tuning import report
 
     settings = tuning.Settings(folds=folds, steps=steps, lr=lr, batch=batch, seed=seed)
     methods = [tuning.tuning_method(text) for text in method or tuning.DEFAULT_METHODS]
     model, data = model or recipe.default_model(), data or recipe.default_data()
-    if output is not None:
-        files.check_writable(output, (".md",))
-        files.check_apart([output], (model, data))
-    files.check_folder(results)
-    models.check_loadable(model)
-    check_readable(data)
-    with status(f"loading {Path(model).name}"):
-        loaded = models.load(model, dtype="float32", device=device)
-        images = tuning.read_labelled(loaded, data, count=inputs, classes=tuning.class_count(loaded.model))
-        tuning.check_classifier(loaded.model, images, loaded.name)
-        tuning.folds_of(len(images), folds, seed)
-    out.print(report.detectable(len(images)), highlight=False, markup=False)
-    with parts_done("images") as on_progress:
-        running = Running(device=device, force=force, on_message=say, on_progress=on_progress)
+    _check(output, (model, data), results)
+    loaded, images = read(model, data, inputs, settings, device)
+    with _running("images", device, force) as running:
         cells = recipe.measure(loaded, images, methods, settings, results, running)
     out.print(report.table(cells))
-    for note in report.notes(len(images), settings.to_dict()):
-        out.print(note, style="dim", highlight=False, markup=False)
-    if output is not None:
-        with files.whole_file(output) as temporary:
-            temporary.write_text(recipe.markdown(cells), encoding="utf-8")
-        out.print(f"wrote {output}", highlight=False, markup=False)
+    head, rows, notes = recipe.table(cells)
+    show_notes(notes)
+    write(output, table_text.markdown(head, rows, notes))

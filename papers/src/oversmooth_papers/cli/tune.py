@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oversmooth.cli.app import app, out, parts_done, status
 from oversmooth.cli.diagnose import MOST, Device
+
+if TYPE_CHECKING:
+    from oversmooth.models import Loaded
+    from oversmooth_papers import tuning
 
 Labelled = Annotated[
     Path,
@@ -70,12 +76,11 @@ def tune(
     was. Needs oversmooth[models].
     """
     from oversmooth import models
-    from oversmooth.inputs.sources import check_readable
     from oversmooth.safety import files
     from oversmooth.safety.errors import InputError
     from oversmooth.safety.foreign import json_text
     from oversmooth_papers import tuning
-    from oversmooth_papers.tuning import report as report
+    from oversmooth_papers.tuning import report
 
     # What can be refused is, before the model takes its time.
     settings = tuning.Settings(folds=folds, epochs=epochs, steps=steps, lr=lr, batch=batch, seed=seed)
@@ -89,41 +94,64 @@ def tune(
                 f"--save {save} holds one tuned model, and {len(methods)} methods were given; give one --method"
             )
     files.check_apart((output, save), (model, data))
+    loaded, images = read(model, data, inputs, settings, device)
+    with parts_done("images") as on_progress:
+        before = tuning.untouched(loaded.model, images, settings, lambda *told: on_progress(loaded.name, *told))
+        results = [
+            tuning.cross_validate(
+                loaded.model, one, images, before, settings, lambda *told, one=one: on_progress(str(one), *told)
+            ).to_dict()
+            for one in methods
+        ]
+        if save is not None:
+            done, a_step, all_steps = count(1), min(batch, len(images)), settings.steps_on(len(images))
+
+            def on_step(_loss: float) -> None:
+                on_progress("all images", a_step * next(done), a_step * all_steps, "learning")
+
+            tuning.tune(
+                loaded.model, methods[0], images, steps=all_steps, lr=lr, batch=batch, seed=seed, on_step=on_step
+            )
+    out.print(report.table(results))
+    show_notes(report.notes(len(images), settings.to_dict()))
+    if save is not None:
+        models.save(loaded, save)
+        out.print(f"wrote {save}", highlight=False, markup=False)
+    content = {"model": loaded.name, "data": images.what, "settings": settings.to_dict(), "methods": results}
+    write(output, json_text(content, indent=1) + "\n")
+
+
+def read(
+    model: str, data: Path, inputs: int | None, settings: tuning.Settings, device: str | None
+) -> tuple[Loaded, tuning.Labelled]:
+    """The classifier and its labelled images; says what so many images can show."""
+    from oversmooth import models
+    from oversmooth.inputs.sources import check_readable
+    from oversmooth_papers import tuning
+    from oversmooth_papers.tuning import report
+
     models.check_loadable(model)
     check_readable(data)
     with status(f"loading {Path(model).name}"):
         loaded = models.load(model, dtype="float32", device=device)
         images = tuning.read_labelled(loaded, data, count=inputs, classes=tuning.class_count(loaded.model))
         tuning.check_classifier(loaded.model, images, loaded.name)
-        tuning.folds_of(len(images), folds, seed)
-    for line in images.skipped:
-        out.print(line, style="dim", highlight=False, markup=False)
+        tuning.folds_of(len(images), settings.folds, settings.seed)
+    show_notes(images.skipped)
     out.print(report.detectable(len(images)), highlight=False, markup=False)
-    results = []
-    with parts_done("images") as on_progress:
-        before = tuning.untouched(loaded.model, images, settings, lambda *told: on_progress(loaded.name, *told))
-        for one in methods:
-            outcome = tuning.cross_validate(
-                loaded.model,
-                one,
-                images,
-                before,
-                settings,
-                lambda *told, one=one: on_progress(str(one), *told),
-            )
-            results.append(outcome.to_dict())
-        if save is not None:
-            tuning.tune_on_all(
-                loaded.model, methods[0], images, settings, lambda *told: on_progress("all images", *told)
-            )
-    out.print(report.table(results))
-    for note in report.notes(len(images), settings.to_dict()):
-        out.print(note, style="dim", highlight=False, markup=False)
-    if save is not None:
-        models.save(loaded, save)
-        out.print(f"wrote {save}", highlight=False, markup=False)
-    if output is not None:
-        content = {"model": loaded.name, "data": images.what, "settings": settings.to_dict(), "methods": results}
-        with files.whole_file(output) as temporary:
-            temporary.write_text(json_text(content, indent=1) + "\n", encoding="utf-8")
-        out.print(f"wrote {output}", highlight=False, markup=False)
+    return loaded, images
+
+
+def show_notes(notes: Sequence[str], style: str = "dim") -> None:
+    for note in notes:
+        out.print(note, style=style, highlight=False, markup=False)
+
+
+def write(path: Path | None, text: str) -> None:
+    """A file of text, if one is asked for."""
+    from oversmooth.safety import files
+
+    if path is not None:
+        with files.whole_file(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        out.print(f"wrote {path}", highlight=False, markup=False)

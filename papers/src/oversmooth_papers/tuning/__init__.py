@@ -7,17 +7,23 @@ from oversmooth.observe.feed import class_count
 from oversmooth_papers.tuning.cross_validation import (
     Answers,
     Outcome,
-    Settings,
     answers_of,
     check_classifier,
     cross_validate,
     folds_of,
-    tune_on_all,
     untouched,
     work,
 )
 from oversmooth_papers.tuning.labelled import Labelled, read_labelled
-from oversmooth_papers.tuning.learning import DEFAULT_METHODS, frozen, learn, strengths_of, tune, tuning_method
+from oversmooth_papers.tuning.learning import (
+    DEFAULT_METHODS,
+    Settings,
+    frozen,
+    learn,
+    strengths_of,
+    tune,
+    tuning_method,
+)
 from oversmooth_papers.tuning.paired import (
     Comparison,
     MeanDifference,
@@ -29,6 +35,6 @@ from oversmooth_papers.tuning.paired import (
 __all__ = [
     "DEFAULT_METHODS", "Answers", "Comparison", "Labelled", "MeanDifference", "Outcome", "Settings", "answers_of",
     "check_classifier", "class_count", "compare_right", "cross_validate", "folds_of", "frozen", "learn",
-    "mean_difference", "read_labelled", "smallest_detectable", "strengths_of", "tune", "tune_on_all", "tuning_method",
+    "mean_difference", "read_labelled", "smallest_detectable", "strengths_of", "tune", "tuning_method",
     "untouched", "work",
 ]  # fmt: skip

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.observe.feed import class_count
-from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import Method
 from oversmooth_papers.tuning.labelled import Labelled
-from oversmooth_papers.tuning.learning import check_learning, frozen, learn, scores, steered, tune
+from oversmooth_papers.tuning.learning import Settings, frozen, learn, scores, steered
 from oversmooth_papers.tuning.paired import (
     Comparison,
     MeanDifference,
@@ -33,33 +32,6 @@ from oversmooth_papers.tuning.paired import (
 
 OnProgress = Callable[[int, int, str], None]
 """Told how many images have gone through the model, of how many, and what is being done."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How strengths are learned and tested."""
-
-    folds: int = 5
-    epochs: int = 1
-    steps: int | None = None
-    """Of AdamW in each fold; None: as many as the epochs have."""
-    lr: float = 0.01
-    batch: int = 32
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        arguments.whole(self.folds, "folds", least=2)
-        arguments.whole(self.epochs, "epochs", least=1)
-        arguments.seed(self.seed)
-        check_learning(steps=1 if self.steps is None else self.steps, lr=self.lr, batch=self.batch)
-
-    def steps_on(self, images: int) -> int:
-        """Of AdamW, for so many images to learn from."""
-        return self.steps if self.steps is not None else self.epochs * max(1, images // self.batch)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON stores it."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
@@ -105,28 +77,17 @@ class Outcome:
                 "p_value": accuracy.p_value,
                 "smallest_detectable": smallest_detectable(accuracy.images, accuracy.discordance),
             },
-            "cross_entropy": {
-                "before": entropy.before,
-                "after": entropy.after,
-                "difference": entropy.difference,
-                "interval": list(entropy.interval),
+            "cross_entropy": {**dataclasses.asdict(entropy), "interval": list(entropy.interval)},
+            "right": {
+                when: "".join(str(int(one)) for one in answers.right)
+                for when, answers in (("before", self.before), ("after", self.after))
             },
-            "right": {"before": _as_text(self.before.right), "after": _as_text(self.after.right)},
             "strengths": self.strengths,
         }
 
 
-def _as_text(right: list[bool]) -> str:
-    return "".join("1" if one else "0" for one in right)
-
-
 def folds_of(images: int, folds: int, seed: int) -> list[Tensor]:
     """The rows of each fold, sorted: a seeded permutation cut into parts whose sizes differ by one at most.
-
-    Args:
-        images: how many.
-        folds: how many parts.
-        seed: of the permutation.
 
     Raises:
         InputError: there are more folds than images.
@@ -183,58 +144,33 @@ def answers_of(
 
 
 def untouched(model: nn.Module, data: Labelled, settings: Settings, progress: OnProgress | None = None) -> Answers:
-    """What the model makes of all images as it is.
-
-    Args:
-        model: a classifier.
-        data: labelled images.
-        settings: of which the batch is used.
-        progress: told how far it is.
-    """
-    done = 0
-
-    def tell(images: int) -> None:
-        nonlocal done
-        done += images
-        if progress is not None:
-            progress(done, len(data), "as it is")
-
+    """What the model makes of all images as it is. settings: of which the batch is used."""
+    tell = _counted(progress, len(data))("as it is")
     tell(0)
     with frozen(model):
         return answers_of(model, data, batch=settings.batch, on_images=tell)
 
 
-def tune_on_all(
-    model: nn.Module, method: Method, data: Labelled, settings: Settings, progress: OnProgress | None = None
-) -> None:
-    """Put a method on the model and learn its strengths on all images; it stays on.
-
-    Args:
-        model: a classifier.
-        method: with strengths that are learned from 0.
-        data: labelled images.
-        settings: how.
-        progress: told how far it is.
-    """
-    steps, at_once = settings.steps_on(len(data)), min(settings.batch, len(data))
+def _counted(progress: OnProgress | None, total: int) -> Callable[[str], Callable[[int], None]]:
+    """Given what is being done, what to tell of images that are: all are added up."""
     done = 0
 
-    def tell(_loss: float) -> None:
-        nonlocal done
-        done += at_once
-        if progress is not None:
-            progress(done, steps * at_once, "learning")
+    def doing(what: str) -> Callable[[int], None]:
+        def tell(images: int) -> None:
+            nonlocal done
+            done += images
+            if progress is not None:
+                progress(done, total, what)
 
-    tune(model, method, data, steps=steps, lr=settings.lr, batch=settings.batch, seed=settings.seed, on_step=tell)
+        return tell
+
+    return doing
 
 
 def work(images: int, settings: Settings) -> int:
     """Images that go through the model for one method, those with a gradient counted three times."""
-    learned = sum(
-        3 * settings.steps_on(images - len(rows)) * min(settings.batch, images - len(rows))
-        for rows in folds_of(images, settings.folds, 0)
-    )
-    return learned + images
+    seen = [images - len(rows) for rows in folds_of(images, settings.folds, 0)]
+    return images + sum(3 * settings.steps_on(count) * min(settings.batch, count) for count in seen)
 
 
 def cross_validate(
@@ -259,42 +195,27 @@ def cross_validate(
         InputError: too few images, or the method does not fit the model.
     """
     parts = folds_of(len(data), settings.folds, settings.seed)
-    right, losses = [False] * len(data), [math.nan] * len(data)
+    after = Answers([False] * len(data), [math.nan] * len(data))
     strengths: dict[str, list[float]] = {}
-    done, total = 0, work(len(data), settings)
-
-    def tell(images: int, what: str) -> None:
-        nonlocal done
-        done += images
-        if progress is not None:
-            progress(done, total, what)
-
-    for fold, tested in enumerate(parts):
-        seen = torch.cat([rows for other, rows in enumerate(parts) if other != fold])
-        named = f"fold {fold + 1} of {settings.folds}"
+    doing = _counted(progress, work(len(data), settings))
+    for fold, tested in enumerate(parts, 1):
+        seen = torch.cat([rows for rows in parts if rows is not tested])
+        learning, testing = (doing(f"fold {fold} of {len(parts)}, {what}") for what in ("learning", "testing"))
+        learning(0)
         a_step = 3 * min(settings.batch, len(seen))
-        tell(0, f"{named}, learning")
         with steered(model, method) as learned:
             learn(
                 model,
                 learned,
                 data,
                 seen,
-                steps=settings.steps_on(len(seen)),
-                lr=settings.lr,
-                batch=settings.batch,
-                seed=settings.seed + 1 + fold,
-                on_step=lambda _loss, named=named, a_step=a_step: tell(a_step, f"{named}, learning"),  # type: ignore[misc]
+                settings,
+                seed=settings.seed + fold,
+                on_step=lambda _loss, learning=learning, a_step=a_step: learning(a_step),  # type: ignore[misc]
             )
-            answers = answers_of(
-                model,
-                data,
-                tested,
-                batch=settings.batch,
-                on_images=lambda n, named=named: tell(n, f"{named}, testing"),  # type: ignore[misc]
-            )
+            answers = answers_of(model, data, tested, batch=settings.batch, on_images=testing)
             for name, parameter in learned.items():
                 strengths.setdefault(name, []).append(statistics.fmean(parameter.detach().flatten().tolist()))
         for row, is_right, loss in zip(tested.tolist(), answers.right, answers.losses, strict=True):
-            right[row], losses[row] = is_right, loss
-    return Outcome(method, before, Answers(right, losses), strengths)
+            after.right[row], after.losses[row] = is_right, loss
+    return Outcome(method, before, after, strengths)

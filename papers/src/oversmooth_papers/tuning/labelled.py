@@ -72,14 +72,12 @@ def read_labelled(loaded: Loaded, source: Path, *, count: int | None = None, cla
 
 
 def _labels(loaded: Loaded, source: Path, batches: Sequence[Batch]) -> Tensor:
-    if all(batch.labels is not None for batch in batches):
-        return torch.cat([batch.labels for batch in batches if batch.labels is not None]).long()
-    if any(batch.labels is not None for batch in batches):
-        raise InputError(f"{source} has labels for some of its images and none for others; {_REMEDY}")
-    names = [name for batch in batches for name in batch.names]
-    folders = [PurePath(name).parts[:-1] for name in names]
-    if not source.is_dir() or not all(folders):
-        raise InputError(f"{source} has no labels; {_REMEDY}")
+    labels = [batch.labels for batch in batches if batch.labels is not None]
+    if len(labels) == len(batches):
+        return torch.cat(labels).long()
+    folders = [PurePath(name).parts[:-1] for batch in batches for name in batch.names]
+    if labels or not source.is_dir() or not all(folders):
+        raise InputError(f"{source} has no labels, or not for all images; {_REMEDY}")
     by_name = _classes_by_name(loaded, source, sorted({parts[0] for parts in folders}))
     return torch.tensor([by_name[parts[0]] for parts in folders])
 

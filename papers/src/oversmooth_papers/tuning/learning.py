@@ -6,21 +6,55 @@ result: nothing is chosen by how well it did.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import Method, method_named, steer, unsteer
 from oversmooth_papers.tuning.labelled import Labelled
 
 DEFAULT_METHODS = ("neutreno", "featscale", "attnscale", "valueresidual")
 _AS_LEARNED = {"neutreno": "strength=0,learned,per=head", "featscale": "low=0,high=0,learned"}
 _OTHERS = "strength=0,learned"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How strengths are learned and tested."""
+
+    folds: int = 5
+    epochs: int = 1
+    steps: int | None = None
+    """Of AdamW in each fold; None: as many as the epochs have."""
+    lr: float = 0.01
+    batch: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        arguments.whole(self.folds, "folds", least=2)
+        arguments.whole(self.epochs, "epochs", least=1)
+        arguments.whole(1 if self.steps is None else self.steps, "steps", least=1)
+        arguments.whole(self.batch, "batch", least=1)
+        arguments.seed(self.seed)
+        if arguments.number(self.lr, "lr", "give a finite number above 0") <= 0:
+            raise InputError(f"lr is {self.lr}; give a finite number above 0")
+
+    def steps_on(self, images: int) -> int:
+        """Of AdamW, for so many images to learn from."""
+        return self.steps if self.steps is not None else self.epochs * max(1, images // self.batch)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON stores it."""
+        return dataclasses.asdict(self)
 
 
 def tuning_method(text: str) -> Method:
@@ -48,20 +82,19 @@ def tuning_method(text: str) -> Method:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter that is there now learns within the block; flags, gradients and modes are as before after it."""
+    """The model in eval mode, and no parameter that is there now learns; afterwards modes, flags and gradients are as
+    before.
+    """
     before = [(parameter, parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        for parameter, _, _ in before:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        for parameter, learns, gradient in before:
-            parameter.requires_grad_(learns)
-            parameter.grad = gradient
+    with in_eval_mode(model):
+        try:
+            for parameter, _, _ in before:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter, learns, gradient in before:
+                parameter.requires_grad_(learns)
+                parameter.grad = gradient
 
 
 @contextmanager
@@ -106,10 +139,8 @@ def learn(
     strengths: dict[str, nn.Parameter],
     data: Labelled,
     rows: Tensor,
+    settings: Settings,
     *,
-    steps: int,
-    lr: float,
-    batch: int,
     seed: int,
     on_step: Callable[[float], None] | None = None,
 ) -> float:
@@ -120,19 +151,17 @@ def learn(
         strengths: what is learned.
         data: labelled images.
         rows: ``(m,)``: which of them may be seen.
-        steps: of AdamW.
-        lr: its learning rate, the same at every step.
-        batch: images a step; fewer where there are fewer.
+        settings: the steps of AdamW, its learning rate, the same at every step, and the images a step.
         seed: of their order.
         on_step: told the loss of each step.
 
     Raises:
         InputError: the loss is no number.
     """
-    check_learning(steps=steps, lr=lr, batch=batch)
+    lr, steps = settings.lr, settings.steps_on(len(rows))
     optimiser = torch.optim.AdamW(strengths.values(), lr=lr, weight_decay=0.0)
     loss = math.nan
-    for step, part in enumerate(_batches(rows, batch, steps, seed), 1):
+    for step, part in enumerate(_batches(rows, settings.batch, steps, seed), 1):
         optimiser.zero_grad(set_to_none=True)
         out = scores(model, data, part)
         error = nn.functional.cross_entropy(out.float(), data.labels[part].to(out.device))
@@ -168,43 +197,31 @@ def tune(
         model: a classifier, whose weights stay as they are; unsteered again where it fails.
         method: with strengths that are learned from 0.
         data: labelled images.
-        steps, lr, batch, seed, on_step: as `learn` has them.
+        steps: of AdamW.
+        lr: its learning rate.
+        batch: images a step; fewer where there are fewer.
+        seed: of their order.
+        on_step: told the loss of each step.
     """
+    settings = Settings(steps=steps, lr=lr, batch=batch, seed=seed)
     with frozen(model):
         steer(model, method)
         try:
             learn(
-                model,
-                strengths_of(model, method),
-                data,
-                torch.arange(len(data)),
-                steps=steps,
-                lr=lr,
-                batch=batch,
-                seed=seed,
-                on_step=on_step,
+                model, strengths_of(model, method), data, torch.arange(len(data)), settings, seed=seed, on_step=on_step
             )
         except BaseException:
             unsteer(model)
             raise
 
 
-def check_learning(*, steps: int, lr: float, batch: int) -> None:
-    arguments.whole(steps, "steps", least=1)
-    arguments.whole(batch, "batch", least=1)
-    if arguments.number(lr, "lr", "give a finite number above 0") <= 0:
-        raise InputError(f"lr is {lr}; give a finite number above 0")
-
-
 def _batches(rows: Tensor, batch: int, steps: int, seed: int) -> Iterator[Tensor]:
     """Every image once, in a random order, before any comes again; short batches are left out, unless all are."""
     generator = torch.Generator().manual_seed(seed)
     batch = min(batch, len(rows))
-    done = 0
-    while done < steps:
-        order = rows[torch.randperm(len(rows), generator=generator)]
-        for first in range(0, len(rows) - batch + 1, batch):
-            yield order[first : first + batch]
-            done += 1
-            if done == steps:
-                return
+    a_pass = len(rows) // batch
+    for step in range(steps):
+        if step % a_pass == 0:
+            order = rows[torch.randperm(len(rows), generator=generator)]
+        first = step % a_pass * batch
+        yield order[first : first + batch]

@@ -147,41 +147,18 @@ def student_quantile(share: float, freedom: int) -> float:
     >>> round(student_quantile(0.975, 10), 3)
     2.228
     """
-    low, high = 0.0, 1.0
-    while _student_below(high, freedom) < share:
-        high *= 2
-    for _ in range(200):
+    low, high = 0.0, math.pi / 2  # angles whose tangent is t/√f
+    for _ in range(60):
         middle = (low + high) / 2
-        if middle in (low, high):
-            break
         low, high = (middle, high) if _student_below(middle, freedom) < share else (low, middle)
-    return (low + high) / 2
+    return math.sqrt(freedom) * math.tan((low + high) / 2)
 
 
-def _student_below(t: float, freedom: int) -> float:
-    """P(T ≤ t) for t ≥ 0: ``1 − I_x(f/2, 1/2)/2`` with ``x = f/(f + t²)``."""
-    return 1 - _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
-
-
-def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), by its continued fraction (Abramowitz & Stegun 26.5.8)."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly, the other end's does not
-        return 1 - _incomplete_beta(1 - x, b, a)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    # Evaluated forwards by Lentz's rule.
-    tiny = 1e-300
-    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or tiny)
-    fraction = d
-    for m in range(1, 10_000):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        before = fraction
-        for term in (even, odd):
-            d = 1 / (1 + term * d or tiny)
-            c = 1 + term / c or tiny
-            fraction *= c * d
-        if abs(fraction - before) <= 1e-16 * abs(fraction):
-            break
-    return math.exp(log_front) * fraction / a
+def _student_below(angle: float, freedom: int) -> float:
+    """P(T ≤ √f tan θ), by the finite sums for whole f (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
+    odd, cos = freedom % 2, math.cos(angle)
+    term, total = math.sin(angle) * cos**odd, 0.0
+    for k in range(1 + odd, freedom, 2):
+        total += term
+        term *= k / (k + 1) * cos * cos
+    return 0.5 + ((angle + total) / math.pi if odd else total / 2)

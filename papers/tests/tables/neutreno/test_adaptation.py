@@ -40,12 +40,8 @@ def test_cells_are_kept_and_the_same_command_goes_on(vit, data, tmp_path, monkey
     assert cells(results).keys() == {"featscale", "neutreno", "attnscale", "valueresidual"}
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert lines[0].startswith("| method | top-1, % | tuned | difference | gained, lost |")
-    assert [line.split(" | ")[0] for line in lines[2:6]] == [
-        "| NeuTRENO, per head",
-        "| FeatScale",
-        "| AttnScale",
-        "| ValueResidual",
-    ]
+    names = ["| NeuTRENO, per head", "| FeatScale", "| AttnScale", "| ValueResidual"]
+    assert [line.split(" | ")[0] for line in lines[2:6]] == names
     cell = json.loads(written)
     assert cell["settings"]["steps"] == 1
     assert {"hardware", "versions", "day", "digests", "right"} <= cell.keys()

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -34,7 +33,7 @@ def by_hand(model, batches):
 def test_the_table_has_the_cosines_of_the_hidden_states(vit):
     loaded = load(str(vit))
     inputs = loaded.inputs(count=3, batch=2).kept()
-    head, rows = cosine.rows([diagnose(loaded, inputs, spectra=False)])
+    head, rows = cosine.rows([cosine.curve_of(diagnose(loaded, inputs, spectra=False))])
     assert head == ["after block", "tiny-vit"]
     theirs = by_hand(loaded.model, inputs)
     assert len(rows) == len(theirs) == 3
@@ -52,13 +51,9 @@ def test_the_table_has_the_cosines_of_the_hidden_states(vit):
         (["A, s"], ["A, s"], ""),
     ],
 )
-def test_names_leave_out_how_all_of_them_end(vit, names, short, common):
-    loaded = load(str(vit))
-    one = diagnose(loaded, loaded.inputs(count=1).kept(), spectra=False)
-    given = [replace(one, model={**one.model, "name": name}) for name in names]
-    renamed, end = cosine.shortened(given)
-    assert ([diagnosis.name for diagnosis in renamed], end) == (short, common)
-    assert [diagnosis.name for diagnosis in given] == names
+def test_names_leave_out_how_all_of_them_end(names, short, common):
+    renamed, end = cosine.shortened([cosine.Curve(name, [0.5], "8 inputs") for name in names])
+    assert ([curve.name for curve in renamed], end) == (short, common)
     assert (f"All models: {common}." in cosine.notes(renamed, end)[0]) == bool(common)
 
 
@@ -83,14 +78,7 @@ def test_models_of_other_depths_and_kinds_stand_side_by_side(vit, tmp_path, monk
 
 
 def test_a_shallower_model_has_dashes():
-    class Shown:
-        def __init__(self, name, curve):
-            self.name, self.values = name, curve
-
-        def curve(self, _name):
-            return self.values
-
-    _, rows = cosine.rows([Shown("a", [0.5, 0.25]), Shown("b", [0.125])])
+    _, rows = cosine.rows([cosine.Curve("a", [0.5, 0.25], ""), cosine.Curve("b", [0.125], "")])
     assert rows == [["0", "0.500", "0.125"], ["1", "0.250", "–"]]
 
 

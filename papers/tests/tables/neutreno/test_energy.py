@@ -7,14 +7,13 @@ import scipy.linalg
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.commands import make_gpt, run
+from support.commands import run
 from support.oracles import normal
 
 from oversmooth import InputError
 from oversmooth.models import load
 from oversmooth.theory import gradient_flow, gradient_step
 from oversmooth_papers.tables.neutreno.energy import case_energies, energies
-from oversmooth_papers.tables.neutreno.kernel import CAUSAL
 
 N, K = 6, 3
 
@@ -158,18 +157,6 @@ def test_the_first_layer_by_hand(vit):
     J = (kernel * apart).sum((-2, -1)) / ((kernel.sum(-1) + kernel.sum(-2)) * V.square().sum(-1)).sum(-1)
     first = energies(loaded, inputs)[0]
     assert float(J.mean()) == pytest.approx(first.J, rel=1e-4)
-
-
-def test_the_command_writes_its_table(vit, tmp_path, monkeypatch, capsys):
-    gpt = make_gpt(tmp_path / "gpt")
-    file = tmp_path / "energy.md"
-    assert run(monkeypatch, "reproduce", "neutreno", "energy", vit, gpt, "--inputs", 1, "-o", file) == 0
-    lines = file.read_text().splitlines()
-    assert lines[0].startswith("| model | block | J | G |")
-    assert len(lines) == 2 + 2 + 2
-    assert {line.count("|") for line in lines} == {lines[0].count("|")}
-    assert CAUSAL in lines[-1]
-    assert "Euler" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("strength", ["-1", "nan"])

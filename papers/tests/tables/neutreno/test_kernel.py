@@ -50,18 +50,18 @@ def test_against_attention_by_hand(vit):
     assert first.asymmetry == pytest.approx(sum(asymmetries) / len(asymmetries), rel=1e-3)
 
 
-def test_the_command_writes_its_table(vit, tmp_path, monkeypatch, capsys):
-    from support.commands import make_gpt
-
-    gpt = make_gpt(tmp_path / "gpt")
-    assert (
-        run(monkeypatch, "reproduce", "neutreno", "kernel", vit, gpt, "--inputs", 1, "-o", tmp_path / "kernel.md") == 0
-    )
-    lines = (tmp_path / "kernel.md").read_text().splitlines()
-    assert lines[0].startswith("| model | block | asymmetry |")
+@pytest.mark.parametrize(
+    ("command", "heading", "said"),
+    [("kernel", "| model | block | asymmetry |", "asymmetry"), ("energy", "| model | block | J | G |", "Euler")],
+)
+def test_the_command_writes_its_table(vit, gpt, tmp_path, monkeypatch, capsys, command, heading, said):
+    assert run(monkeypatch, "reproduce", "neutreno", command, vit, gpt, "--inputs", 1, "-o", tmp_path / "t.md") == 0
+    lines = (tmp_path / "t.md").read_text().splitlines()
+    assert lines[0].startswith(heading)
     assert len(lines) == 2 + 2 + 2
+    assert {line.count("|") for line in lines} == {lines[0].count("|")}
     assert CAUSAL in lines[-1]
-    assert "asymmetry" in capsys.readouterr().out
+    assert said in capsys.readouterr().out
 
 
 def test_a_model_that_cannot_be_read_stops_all_before_any_runs(vit, tmp_path, monkeypatch, capsys):

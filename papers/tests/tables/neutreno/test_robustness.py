@@ -117,15 +117,10 @@ def test_a_cell_measured_otherwise_is_refused_and_kept(tmp_path, changes, senten
     written = file.read_bytes()
     with pytest.raises(InputError, match=sentence):
         measured([trained(tmp_path, seed=1), path], results, replace(SMALL, **changes))
-    assert file.read_bytes() == written
-    assert [*file.parent.iterdir()] == [file]  # nothing of the other model: refused before it was run
-
-
-def test_other_weights_of_a_recipe_are_another_model(tmp_path):
-    results = tmp_path / "results"
-    measured([trained(tmp_path)], results)
     with pytest.raises(InputError, match="was measured with weights"):
         measured([trained(tmp_path, noise=0.2)], results)
+    assert file.read_bytes() == written
+    assert [*file.parent.iterdir()] == [file]  # nothing of the other model: refused before it was run
 
 
 def test_what_fails_leaves_no_cell(tmp_path, monkeypatch):
@@ -141,13 +136,12 @@ def test_what_fails_leaves_no_cell(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda cell: cell["attacks"].pop("pgd"), "lacks attacks"),
-        (lambda cell: cell["attacks"]["pgd"].update({"1/255": 1.5}), "not between 0 and 1"),
+        (lambda cell: cell["attacks"].pop("pgd"), "damaged"),
+        (lambda cell: cell["attacks"]["pgd"].update({"1/255": 1.5}), "damaged"),
         (lambda cell: cell["attacks"]["pgd"].update({"1/255": "all"}), "damaged"),
         (lambda cell: cell.pop("settings"), "damaged"),
-        (lambda cell: cell["settings"].pop("severities"), "damaged"),
-        (lambda cell: cell["settings"].update(severities=3), "damaged"),
-        (lambda cell: cell["mean"].clear(), "severities"),
+        (lambda cell: cell["settings"].update(severities=3), "with severities 3"),
+        (lambda cell: cell["mean"].clear(), "damaged"),
     ],
 )
 def test_a_damaged_cell_is_told(tmp_path, spoil, sentence):
@@ -157,7 +151,7 @@ def test_a_damaged_cell_is_told(tmp_path, spoil, sentence):
     cell = json.loads(file.read_text())
     spoil(cell)
     file.write_text(json.dumps(cell))
-    with pytest.raises(InputError, match=rf"is no cell of ours or is damaged \(.*{sentence}|{sentence}.*remove it"):
+    with pytest.raises(InputError, match=rf"{sentence}.*remove it"):
         measured([path], results)
 
 
@@ -168,8 +162,6 @@ def test_two_files_of_one_recipe_are_refused(tmp_path):
     assert isinstance(named([tmp_path / "run"])[0], Trained)  # as oversmooth train leaves it
     with pytest.raises(InputError, match="are of one recipe"):
         named([path, tmp_path / "run"])
-    with pytest.raises(InputError, match="no trained model was named"):
-        named([])
 
 
 def test_the_error_is_that_of_coins():

@@ -35,7 +35,6 @@ def test_every_method_has_the_recipe_of_table_2_and_the_same_seeds():
     assert table.folder(replace(base, variant="featscale")) == "neutreno/methods"
     for variant in methods.METHODS.values():
         replace(base, variant=variant).methods()  # each is one that there is
-    assert list(methods.TITLES) == list(methods.METHODS)
     compared = {type(m).__name__ for v in methods.METHODS.values() for m in replace(base, variant=v).methods()}
     assert set(steering.METHODS) - compared == {"Laplacian"}
 
@@ -45,7 +44,7 @@ def test_rows_that_were_added_leave_the_cells_that_are_there():
     kept = cells.read_kept(table.recipes(), ROOT / "results", table.folder)
     there = {path.stem for path in (ROOT / "results" / "neutreno" / "methods").glob("*.json")}
     assert there == {recipe.key for recipe in kept if table.folder(recipe) == "neutreno/methods"}
-    assert [row[0] for row in table.rows(kept)[1]] == list(methods.TITLES.values())
+    assert [row[0] for row in table.rows(kept)[1]] == [case.title for case in methods.CASES.values()]
 
 
 def test_tables_share_their_cells():
@@ -103,8 +102,8 @@ def test_a_ramp_is_a_row_of_its_own():
     assert {recipe.key for recipe in kept} == {p.stem for p in (ROOT / "results/neutreno/segmentation").glob("*.json")}
     assert kept[rising]["epochs"][0]["strength_share"] == 1 / 32  # of 64 epochs it rises over half
     found = {row[0]: row[1] for row in table.rows(kept)[1] if row[-1] == "ours"}
-    assert found[segmentation.TITLES["ramp"]] == "44.73 (1)"
-    assert found[segmentation.TITLES["neutreno"]] == "42.46 (1)"
+    assert found[segmentation.CASES["ramp"].title] == "44.73 (1)"
+    assert found[segmentation.CASES["neutreno"].title] == "42.46 (1)"
 
 
 def test_cells_are_named_and_read_again(tmp_path):

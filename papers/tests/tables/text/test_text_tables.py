@@ -33,7 +33,7 @@ TINY = replace(
 def test_recipes_are_those_of_the_paper_s_experiment():
     for table in (Causal(seeds=1), Masked(seeds=1), Wikitext(seeds=1)):
         recipes = table.recipes()
-        assert [variants.name_of(recipe) for recipe in recipes] == list(variants.VARIANTS)
+        assert [variants.name_of(recipe) for recipe in recipes] == list(variants.CASES)
         assert len({recipe.key for recipe in recipes}) == 9
         shape = recipes[0].shape
         assert (shape.depth, shape.width, shape.vocabulary, recipes[0].tokenizer) == (12, 256, 8192, "bpe")
@@ -47,10 +47,8 @@ def test_recipes_are_those_of_the_paper_s_experiment():
 def test_the_start_is_what_the_row_says():
     steered = {variants.name_of(recipe): recipe.methods() for recipe in Causal(seeds=1).recipes()}
     starts = {name: methods[0].start for name, methods in steered.items() if methods}
-    assert starts == {
-        name: "cold" if name.endswith("cold") else "warm" for name in variants.VARIANTS if name != "plain"
-    }
-    assert len({recipe.label for recipe in Causal(seeds=1).recipes()}) == len(variants.VARIANTS)
+    assert starts == {name: "cold" if name.endswith("cold") else "warm" for name in variants.CASES if name != "plain"}
+    assert len({recipe.label for recipe in Causal(seeds=1).recipes()}) == len(variants.CASES)
     signs = {name: steered[name][0].signs for name in ("smooth-cold", "fixed-cold", "free-cold")}
     assert signs == {"smooth-cold": "one", "fixed-cold": "fixed", "free-cold": "free"}
     tuned = Glue(seeds=1).recipes()

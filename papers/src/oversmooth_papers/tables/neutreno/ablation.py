@@ -9,22 +9,23 @@ One recipe, 10 % of CIFAR-100: Dovonon et al.'s, as in `methods`, whose cell of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from oversmooth_papers.tables import table_charts, table_text
 from oversmooth_papers.tables.base import Rows, register
 from oversmooth_papers.tables.cells import Kept
-from oversmooth_papers.tables.neutreno.methods import QUICK_NOTE, SHARE, Methods, accuracies, cells_of
-from oversmooth_papers.tables.variants import ends
-from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, Recipe
+from oversmooth_papers.tables.neutreno.methods import QUICK_NOTE, Methods
+from oversmooth_papers.tables.variants import Case
+from oversmooth_papers.tasks.images.recipe import Recipe
 
 STRENGTHS = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5)
-LEARNED = {"layer": "neutreno:strength=0,learned", "head": "neutreno:strength=0,learned,per=head"}
 VARIANTS = {
     "0": "plain",
     **{f"{strength:g}": f"neutreno:strength={strength:g}" for strength in STRENGTHS},
-    **{f"per-{of}": words for of, words in LEARNED.items()},
+    "per-layer": "neutreno:strength=0,learned",
+    "per-head": "neutreno:strength=0,learned,per=head",
 }
 """By what --cells calls them."""
 _NOTE = (
@@ -42,32 +43,23 @@ class Ablation(Methods):
     name = "ablation"
     cells_help = f"Which, by λ̃: {', '.join(VARIANTS)}; by default all."
 
-    def recipes(self) -> list[Any]:
-        base = QUICK if self.quick else replace(PAPER, share=SHARE)
-        return [replace(base, variant=words, seed=seed) for seed in range(self.seeds) for words in VARIANTS.values()]
-
-    def names_of(self, recipe: Recipe) -> dict[str, str]:
-        return {"variant": next((name for name, words in VARIANTS.items() if words == recipe.variant), "")}
+    def cases(self) -> Mapping[str, Case]:
+        titles = {name: f"learned {name.replace('-', ' ')}, from 0" for name in ("per-layer", "per-head")}
+        return {name: Case(titles.get(name, name), {"variant": words}) for name, words in VARIANTS.items()}
 
     def folder(self, recipe: Recipe) -> str:
-        if recipe.variant in ("plain", VARIANTS["0.6"]):
-            return super().folder(recipe)
-        return self.folder_of(Ablation)
+        shared = recipe.variant in ("plain", VARIANTS["0.6"])
+        return super().folder(recipe) if shared else self.folder_of(Ablation)
 
     def rows(self, kept: Kept) -> Rows:
-        rows = []
-        for name, words in VARIANTS.items():
-            title = name if words not in LEARNED.values() else f"learned {name.replace('-', ' ')}, from 0"
-            cells = cells_of(kept, words)
-            rows.append([title, accuracies(cells), *ends(cells), self.whose()])
-        return ["λ̃", "accuracy, %", "HFC/LFC, last", "mean |cos|, last", "whose"], rows
+        head, rows = super().rows(kept)
+        return ["λ̃", *head[1:]], rows
 
     def chart(self, kept: Kept) -> Any:
         points = []
         for strength in (0.0, *STRENGTHS):
-            if cells := cells_of(kept, VARIANTS[f"{strength:g}"]):
-                mean, spread = table_text.mean_and_spread([100 * cell["accuracy"] for cell in cells])
-                points.append(table_charts.point("NeuTRENO", "ours", mean, spread, x=strength))
+            if values := [100 * cell["accuracy"] for cell in self.cells(kept, f"{strength:g}")]:
+                points.append(table_charts.point("NeuTRENO", "ours", *table_text.mean_and_spread(values), x=strength))
         return table_charts.lines([("10 % of CIFAR-100", points, "test accuracy, %")], "λ̃")
 
     def notes(self) -> list[str]:

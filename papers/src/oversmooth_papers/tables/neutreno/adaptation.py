@@ -14,55 +14,22 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from torch import nn
 
 from oversmooth.models import Loaded
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import data_folder, read_json
-from oversmooth.safety.typed import typed
 from oversmooth.steering import Method
-from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.cells import write
 from oversmooth_papers.tables.filling import Running, one_writer
 from oversmooth_papers.tables.provenance import provenance
-from oversmooth_papers.tuning import Answers, Labelled, Outcome, Settings, cross_validate, untouched
-from oversmooth_papers.tuning import report as report
+from oversmooth_papers.tuning import Answers, Labelled, Settings, cross_validate, report, untouched
 
 FOLDER = Path("neutreno") / "adaptation"
 DATA, WEIGHTS, HUB = "imagenet-val-1k", "deit-tiny", "facebook/deit-tiny-patch16-224"
 Cell = dict[str, Any]
-
-
-class _Accuracy(TypedDict):
-    before: float
-    after: float
-    difference: float
-    standard_error: float
-    interval: list[float]
-    gained: int
-    lost: int
-    p_value: float
-    smallest_detectable: float | None
-
-
-class _CrossEntropy(TypedDict):
-    before: float
-    after: float
-    difference: float
-    interval: list[float]
-
-
-class _Cell(TypedDict):
-    """What is taken from a cell; its file may hold more."""
-
-    model: str
-    images: int
-    method: dict[str, Any]
-    settings: dict[str, Any]
-    accuracy: _Accuracy
-    cross_entropy: _CrossEntropy
 
 
 def default_model() -> str:
@@ -102,11 +69,10 @@ def read(path: Path) -> Cell | None:
     if not path.is_file():
         return None
     remedy = "remove it to run it again"
-    content = read_json(path, remedy)
+    cell: Cell = read_json(path, remedy)
     try:
-        cell: Cell = typed(_Cell, content)
-        report.row(cell)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+        table([cell])  # what a table needs of it
+    except (ValueError, LookupError, TypeError) as error:
         raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {remedy}") from error
     return cell
 
@@ -126,21 +92,21 @@ def measure(
                 if before is None:
                     before = untouched(loaded.model, data, settings, running.told(loaded.name))
                 outcome = cross_validate(loaded.model, method, data, before, settings, running.told(str(method)))
-                cell = _cell(loaded, data, outcome, settings, digests, running)
+                cell = {
+                    "table": FOLDER.as_posix(),
+                    "model": loaded.name,
+                    "data": data.what.rpartition("/")[2],
+                    "digests": digests,
+                    "settings": settings.to_dict(),
+                    **outcome.to_dict(),
+                    **provenance(running.device),
+                }
                 write(path, cell)
                 running.on_message(f"{method}: {100 * cell['accuracy']['difference']:+.1f} points")
             cells.append(cell)
     return cells
 
 
-def _cell(
-    loaded: Loaded, data: Labelled, outcome: Outcome, settings: Settings, digests: dict[str, str], running: Running
-) -> Cell:
-    where = {"table": FOLDER.as_posix(), "model": loaded.name, "data": data.what.rpartition("/")[2], "digests": digests}
-    return {**where, "settings": settings.to_dict(), **outcome.to_dict(), **provenance(running.device)}
-
-
-def markdown(cells: Sequence[Cell]) -> str:
-    """The table as a file."""
-    notes = report.notes(cells[0]["images"], cells[0]["settings"])
-    return table_text.markdown(report.HEAD, [report.row(cell) for cell in cells], notes)
+def table(cells: Sequence[Cell]) -> tuple[Sequence[str], list[Sequence[str]], list[str]]:
+    """The heading, a row per cell, and the notes under them."""
+    return report.HEAD, [report.row(cell) for cell in cells], report.notes(cells[0]["images"], cells[0]["settings"])

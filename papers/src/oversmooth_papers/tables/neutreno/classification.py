@@ -9,14 +9,14 @@ stands to the spread over seeds. The cells are those of `methods`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from oversmooth_papers.tables.base import Rows, register
 from oversmooth_papers.tables.cells import Kept
-from oversmooth_papers.tables.neutreno.methods import METHODS, TITLES, Methods, accuracies, cells_of
-from oversmooth_papers.tables.variants import ends
+from oversmooth_papers.tables.neutreno.methods import CASES, Methods
+from oversmooth_papers.tables.variants import Case
 
 
 @register
@@ -27,13 +27,15 @@ class Classification(Methods):
     name = "classification"
     published: ClassVar = {"plain": 72.17, "neutreno": 73.01}
     """Top-1 of DeiT-Tiny on ImageNet-1k, in %."""
-    shown: ClassVar[Sequence[str]] = ("plain", "neutreno", "neutreno+featscale")
+
+    def cases(self) -> Mapping[str, Case]:
+        return {name: CASES[name] for name in ("plain", "neutreno", "neutreno+featscale")}
 
     def rows(self, kept: Kept) -> Rows:
+        head, ours = super().rows(kept)
         rows = []
-        for name in self.shown:
-            cells = cells_of(kept, METHODS[name])
-            rows.append([TITLES[name], accuracies(cells), *ends(cells), self.whose()])
+        for name, row in zip(self.cases(), ours, strict=True):
+            rows.append(row)
             if not self.quick and name in self.published:
-                rows.append([TITLES[name], f"{self.published[name]:.2f}", "–", "–", "published, ImageNet-1k"])
-        return ["", "accuracy, %", "HFC/LFC, last", "mean |cos|, last", "whose"], rows
+                rows.append([row[0], f"{self.published[name]:.2f}", "–", "–", "published, ImageNet-1k"])
+        return head, rows

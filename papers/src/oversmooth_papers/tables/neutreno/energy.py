@@ -18,8 +18,10 @@ of these figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,28 +32,21 @@ from oversmooth.anatomy.layer import Anatomy, AttentionLayer
 from oversmooth.inputs import Inputs
 from oversmooth.metrics import fidelity_energy, nonlocal_energy
 from oversmooth.models import Loaded
-from oversmooth.observe import study
-from oversmooth.observe.feed import Runner
+from oversmooth.observe import SeenBlock
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import gradient_flow, gradient_step
-from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.neutreno.kernel import CAUSAL, one_by_one, scores_of
+from oversmooth_papers.tables.neutreno.kernel import Layer, Progress, layer_means, scores_of
 
 HEAD = ("model", "block", "J", "G", "E after attention", "after step", "after flow", "Euler off by", "cases")
 _TIMES = tuple(i / 8 for i in range(1, 9))
 
 
 @dataclass(frozen=True)
-class LayerEnergy:
-    """Means over inputs and heads of one layer; None for causal attention, which has no symmetric kernel."""
+class LayerEnergy(Layer):
+    """The energies, and how much of E is left."""
 
-    model: str
-    depth: int
-    """Which block, from 1."""
-    cases: int
-    """Inputs times heads."""
     J: float | None = None
     G: float | None = None
     attention: float | None = None
@@ -62,19 +57,17 @@ class LayerEnergy:
     flow_falls: float | None = None
     euler: float | None = None
 
-    @property
-    def row(self) -> tuple[str, ...]:
+    def shown(self) -> list[str]:
         if self.J is None:
-            return (self.model, str(self.depth), CAUSAL, *["–"] * 5, str(self.cases))
+            return []
         pairs = ((self.attention, self.attention_falls), (self.step, self.step_falls), (self.flow, self.flow_falls))
-        shown = [f"{fixed(ratio, 3)} ({percent(falls)})" for ratio, falls in pairs]
-        energies = fixed(self.J, 3), fixed(self.G, 3)
-        return (self.model, str(self.depth), *energies, *shown, fixed(self.euler, 3), str(self.cases))
+        left = [f"{fixed(ratio, 3)} ({percent(falls)})" for ratio, falls in pairs]
+        return [fixed(self.J, 3), fixed(self.G, 3), *left, fixed(self.euler, 3)]
 
 
 @torch.no_grad()
 def energies(
-    loaded: Loaded, inputs: Inputs, strength: float = 0.6, progress: Callable[[int], None] | None = None
+    loaded: Loaded, inputs: Inputs, strength: float = 0.6, progress: Progress | None = None
 ) -> list[LayerEnergy]:
     """The energies of a model's layers on inputs, one input at a time.
 
@@ -89,31 +82,27 @@ def energies(
     """
     strength = float(arguments.number(strength, "strength", "give a number, 0 or more", least=0.0))
     anatomy = locate(loaded.model)
-    run = Runner(loaded.model, anatomy)
-    per_layer: list[list[tuple[Tensor, ...] | int]] = []
-    for done, one in enumerate(one_by_one(run, inputs), 1):
-        with _Values(loaded.model, anatomy) as values:
-            blocks = study(loaded.model, anatomy, lambda one=one: run(one), run.mask(one))
-        if len(values.seen) != len(blocks):
+
+    def measure(see: Callable[[], list[SeenBlock]]) -> list[Tensor]:
+        with _values(loaded.model, anatomy) as values:
+            blocks = see()
+        if len(values) != len(blocks):
             raise InputError(f"{loaded.name}: its values do not pass through a module of theirs; choose another model")
-        per_layer = per_layer or [[] for _ in blocks]
-        for depth, (measured, block) in enumerate(zip(per_layer, blocks, strict=True)):
-            seen = scores_of(block)
-            if isinstance(seen, int):
-                measured.append(seen)
-                continue
-            scores, counted = seen
-            V, first = (values.seen[i][:, counted].to(scores) for i in (depth, 0))
-            measured.append(case_energies(scores, V, first, strength if depth else 0.0))
-        if progress is not None:
-            progress(done)
-    if not per_layer:
-        raise InputError("there are no inputs; give at least one")
-    return [_mean(loaded.name, depth, measured) for depth, measured in enumerate(per_layer, 1)]
+        measured = []
+        for depth, block in enumerate(blocks):
+            scores, counted = scores_of(block)
+            if scores.numel():
+                V, first = (values[i][:, counted].to(scores) for i in (depth, 0))
+                scores = case_energies(scores, V, first, strength if depth else 0.0)
+            measured.append(scores)
+        return measured
+
+    means = layer_means(loaded, anatomy, inputs, measure, progress)
+    return [LayerEnergy(loaded.name, depth, cases, *own) for depth, (cases, own) in enumerate(means, 1)]
 
 
-def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> tuple[Tensor, ...]:
-    """The nine numbers of `LayerEnergy` for each head.
+def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> Tensor:
+    """The nine numbers of `LayerEnergy` for each head, ``(9, heads)``.
 
     Args:
         scores: ``(heads, n, n)``: what softmax gets.
@@ -140,43 +129,24 @@ def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> 
     euler = norm(step - flow[-1]) / norm(flow[-1] - V)
     after, stepped = E(mixed), E(step)
     columns = (J / size, (start - J) / size, after / start, after < start, stepped / start, stepped < start)
-    return tuple(x.double() for x in (*columns, course[-1] / start, falls, euler))
+    return torch.stack([x.double() for x in (*columns, course[-1] / start, falls, euler)])
 
 
-class _Values:
-    """Hooks on the value projections: every layer's values ``(heads, n, k)`` of one input, in the order they ran."""
+@contextmanager
+def _values(model: nn.Module, anatomy: Anatomy) -> Iterator[list[Tensor]]:
+    """Every layer's values ``(heads, n, k)`` of one input, in the order in which value projections run in the block."""
+    seen: list[Tensor] = []
 
-    def __init__(self, model: nn.Module, anatomy: Anatomy) -> None:
-        self.seen: list[Tensor] = []
-        modules = dict(model.named_modules(remove_duplicate=False))
-        distinct = {layer.name: layer for layer in anatomy}.values()
-        self._handles = [modules[layer.value_module[0]].register_forward_hook(self._hook(layer)) for layer in distinct]
+    def keep(layer: AttentionLayer, _module: nn.Module, _args: Any, out: Tensor) -> None:
+        _, V = layer.split(out, -1)
+        by_head = V[0].transpose(0, 1).repeat_interleave(layer.heads // layer.kv_heads, 0)
+        seen.append(by_head.detach().clone())
 
-    def _hook(self, layer: AttentionLayer) -> Callable[[nn.Module, Any, Tensor], None]:
-        def keep(_module: nn.Module, _args: Any, out: Tensor) -> None:
-            _, V = layer.split(out, -1)
-            by_head = V[0].transpose(0, 1).repeat_interleave(layer.heads // layer.kv_heads, 0)
-            self.seen.append(by_head.detach().clone())
-
-        return keep
-
-    def __enter__(self) -> _Values:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    distinct = {layer.name: layer for layer in anatomy}.values()
+    handles = [modules[layer.value_module[0]].register_forward_hook(partial(keep, layer)) for layer in distinct]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
             handle.remove()
-
-
-def _mean(model: str, depth: int, measured: Sequence[tuple[Tensor, ...] | int]) -> LayerEnergy:
-    causal = [heads for heads in measured if isinstance(heads, int)]
-    if causal:
-        return LayerEnergy(model, depth, sum(causal))
-    columns = [torch.cat(column) for column in zip(*(m for m in measured if not isinstance(m, int)), strict=True)]
-    means = [float(column.mean()) for column in columns]
-    return LayerEnergy(model, depth, len(columns[0]), *means)
-
-
-def markdown(layers: Sequence[LayerEnergy]) -> str:
-    """The table as a file."""
-    return table_text.markdown(HEAD, [layer.row for layer in layers])

@@ -14,28 +14,31 @@ symmetric. The paper reports none of these figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from oversmooth.anatomy import locate
-from oversmooth.inputs import Batch, Inputs
+from oversmooth.anatomy.layer import Anatomy
+from oversmooth.inputs import Inputs
 from oversmooth.models import Loaded
 from oversmooth.observe import SeenBlock, study
 from oversmooth.observe.feed import Runner
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import SoftmaxAttention, attention_kernel, gradient_step
-from oversmooth_papers.tables import table_text
 
 HEAD = ("model", "block", "asymmetry", "least eigenvalue", "eigenvalues below 0", "step off by", "cases")
 CAUSAL = "causal: never symmetric"
+Progress = Callable[[int], None]
+"""Told how many inputs are done."""
 
 
 @dataclass(frozen=True)
-class LayerKernel:
+class Layer:
     """Means over inputs and heads of one layer; None for causal attention, which has no symmetric kernel."""
 
     model: str
@@ -43,53 +46,81 @@ class LayerKernel:
     """Which block, from 1."""
     cases: int
     """Inputs times heads."""
+
+    def shown(self) -> list[str]:
+        """The figures; none for causal attention."""
+        raise NotImplementedError
+
+    def row(self, columns: int) -> list[str]:
+        """Of a table of so many columns."""
+        shown = self.shown() or [CAUSAL, *["–"] * (columns - 4)]
+        return [self.model, str(self.depth), *shown, str(self.cases)]
+
+
+@dataclass(frozen=True)
+class LayerKernel(Layer):
+    """The kernel's figures."""
+
     asymmetry: float | None = None
     least: float | None = None
     negative_share: float | None = None
     step: float | None = None
 
-    @property
-    def row(self) -> tuple[str, ...]:
-        if self.asymmetry is None or self.least is None or self.negative_share is None:
-            return (self.model, str(self.depth), CAUSAL, "–", "–", "–", str(self.cases))
-        numbers = fixed(self.asymmetry, 3), fixed(self.least, 3), percent(self.negative_share), fixed(self.step, 3)
-        return (self.model, str(self.depth), *numbers, str(self.cases))
+    def shown(self) -> list[str]:
+        if self.negative_share is None:
+            return []
+        return [fixed(self.asymmetry, 3), fixed(self.least, 3), percent(self.negative_share), fixed(self.step, 3)]
 
 
 @torch.no_grad()
-def kernels(loaded: Loaded, inputs: Inputs, progress: Callable[[int], None] | None = None) -> list[LayerKernel]:
+def kernels(loaded: Loaded, inputs: Inputs, progress: Progress | None = None) -> list[LayerKernel]:
     """The kernels of a model's layers on inputs, which come one per batch."""
     anatomy = locate(loaded.model)
-    run = Runner(loaded.model, anatomy)
-    per_layer: list[list[tuple[Tensor, ...] | int]] = []
-    for done, one in enumerate(one_by_one(run, inputs), 1):
-        blocks = study(loaded.model, anatomy, lambda one=one: run(one), run.mask(one))
-        per_layer = per_layer or [[] for _ in blocks]
-        for measured, block in zip(per_layer, blocks, strict=True):
-            measured.append(_measured(block))
-        if progress is not None:
-            progress(done)
-    if not per_layer:
-        raise InputError("there are no inputs; give at least one")
-    return [_mean(loaded.name, depth, measured) for depth, measured in enumerate(per_layer, 1)]
+    means = layer_means(loaded, anatomy, inputs, lambda see: [_measured(block) for block in see()], progress)
+    return [LayerKernel(loaded.name, depth, cases, *own) for depth, (cases, own) in enumerate(means, 1)]
 
 
-def one_by_one(run: Runner, inputs: Inputs) -> Iterator[Batch | Tensor]:
-    """The inputs, which come one per batch.
+def layer_means(
+    loaded: Loaded,
+    anatomy: Anatomy,
+    inputs: Inputs,
+    measure: Callable[[Callable[[], list[SeenBlock]]], list[Tensor]],
+    progress: Progress | None,
+) -> list[tuple[int, list[float]]]:
+    """For each layer the number of cases, inputs times heads, and means over them.
+
+    Args:
+        loaded: the model, not steered.
+        anatomy: its layers.
+        inputs: one per batch.
+        measure: given what runs the model on one input and returns its blocks, the figures of each block, ``(figures,
+            heads)``; ``(0, heads)`` for causal attention.
+        progress: told how many inputs are done.
 
     Raises:
-        InputError: a batch held more than one input, of which all but the first would be left out.
+        InputError: there are no inputs, or a batch held more than one, of which all but the first would be left out.
     """
-    batches = 0
-    for batches, batch in enumerate(run.batches(inputs), 1):  # noqa: B007
-        yield run.first_input(batch)
-    if 0 < batches < inputs.count:
-        raise InputError(f"{inputs.count} inputs come in {batches} batches; give them one by one, with batch=1")
+    run = Runner(loaded.model, anatomy)
+    per_input: list[list[Tensor]] = []
+    for batch in run.batches(inputs):
+        one = run.first_input(batch)
+        per_input.append(measure(partial(study, loaded.model, anatomy, partial(run, one), run.mask(one))))
+        if progress is not None:
+            progress(len(per_input))
+    if not per_input:
+        raise InputError("there are no inputs; give at least one")
+    if len(per_input) < inputs.count:
+        raise InputError(f"{inputs.count} inputs come in {len(per_input)} batches; give them one by one, with batch=1")
+    means = []
+    for layer in zip(*per_input, strict=True):
+        figures = torch.cat([one[: min(map(len, layer))] for one in layer], 1)  # none if it is causal on any input
+        means.append((figures.shape[1], [float(figure.mean()) for figure in figures]))
+    return means
 
 
-def scores_of(block: SeenBlock) -> tuple[Tensor, Tensor | slice] | int:
+def scores_of(block: SeenBlock) -> tuple[Tensor, Tensor | slice]:
     """What softmax got on one input, ``(heads, n, n)`` in float64, of the tokens that count, and which those are; of
-    causal attention the number of heads.
+    causal attention an empty ``(0, heads)``.
 
     Raises:
         InputError: attention was not seen as queries and keys.
@@ -98,35 +129,19 @@ def scores_of(block: SeenBlock) -> tuple[Tensor, Tensor | slice] | int:
     if not isinstance(A, SoftmaxAttention):
         raise InputError(f"{block.layer.name}: its attention is not seen as queries and keys; choose another model")
     if A.causal:
-        return A.shape[-3]
+        return torch.empty(0, A.shape[-3]), slice(None)
     counted = slice(None) if A.mask is None else A.mask[0, 0]
     scores = (A.q[0] @ A.k[0].mT).double() * A.scale
     return (scores if A.bias is None else scores + A.bias[0].double())[:, counted][:, :, counted], counted
 
 
-def _measured(block: SeenBlock) -> tuple[Tensor, ...] | int:
-    """Per head: asymmetry, least eigenvalue, negative share, step; of causal attention the number of heads."""
-    seen = scores_of(block)
-    if isinstance(seen, int):
-        return seen
-    scores, _ = seen
+def _measured(block: SeenBlock) -> Tensor:
+    """Asymmetry, least eigenvalue, negative share and step of each head; of causal attention none."""
+    scores, _ = scores_of(block)
+    if not scores.numel():
+        return scores
     attention = scores.softmax(-1)
     kernel = attention_kernel(attention)
-    identity = torch.eye(scores.shape[-1], dtype=scores.dtype, device=scores.device).expand_as(scores)
-    step = gradient_step(scores, identity)
+    step = gradient_step(scores, torch.eye(scores.shape[-1]).to(scores).expand_as(scores))
     off = torch.linalg.matrix_norm(step - attention) / torch.linalg.matrix_norm(attention)
-    return kernel.asymmetry, kernel.least, kernel.negative_share, off
-
-
-def _mean(model: str, depth: int, measured: Sequence[tuple[Tensor, ...] | int]) -> LayerKernel:
-    causal = [heads for heads in measured if isinstance(heads, int)]
-    if causal:
-        return LayerKernel(model, depth, sum(causal))
-    columns = [torch.cat(column) for column in zip(*(m for m in measured if not isinstance(m, int)), strict=True)]
-    means = [float(column.mean()) for column in columns]
-    return LayerKernel(model, depth, len(columns[0]), *means)
-
-
-def markdown(layers: Sequence[LayerKernel]) -> str:
-    """The table as a file."""
-    return table_text.markdown(HEAD, [layer.row for layer in layers])
+    return torch.stack([x.double() for x in (kernel.asymmetry, kernel.least, kernel.negative_share, off)])

@@ -24,6 +24,7 @@ from oversmooth_papers.tasks.language.recipe import QUICK, WIKITEXT2, Recipe
 NORMS: tuple[Literal["post", "pre"], ...] = ("post", "pre")
 VARIANTS = {"plain": "plain", "neutreno": "neutreno:strength=0.4"}
 TITLES = {"plain": "baseline", "neutreno": "NeuTRENO, λ̃ = 0.4"}
+HEAD = ("validation", "test", "HFC/LFC, last", "whose")
 _NOTE = (
     "Perplexity per word of the last epoch's model, windows of 256 tokens that slide by one; mean ± standard deviation "
     "over seeds (their number). HFC/LFC of what leaves the last block, of 8 windows of the validation text. Published: "
@@ -70,27 +71,21 @@ class Language(Table):
         rows = []
         for norm in NORMS:
             for name in VARIANTS:
-                cells = _cells(kept, name, norm)
                 title = f"{TITLES[name]}, {norm.capitalize()}-LN"
-                valid, test = (
-                    over_seeds([cell.get(f"{split}_perplexity_sliding") for cell in cells])
-                    for split in ("valid", "test")
-                )
-                looks = [cell["smoothing"][-1]["hfc_lfc"][-1] for cell in cells if cell.get("smoothing")]
-                rows.append([title, valid, test, over_seeds(looks, ".3g"), self.whose()])
+                rows.append([title, *figures(cells_of(kept, VARIANTS[name], norm)), self.whose()])
                 if norm == "post" and not self.quick:
                     rows.append([title, "–", f"{self.published[name]:.2f}", "–", "published, WikiText-103"])
-        return ["", "validation", "test", "HFC/LFC, last", "whose"], rows
+        return ["", *HEAD], rows
 
     def chart(self, kept: Kept) -> Any:
         panels = []
         for norm in NORMS:
-            points = []
-            for name in VARIANTS:
-                values = [cell["test_perplexity_sliding"] for cell in _cells(kept, name, norm)]
-                if values:
-                    mean, spread = table_text.mean_and_spread(values)
-                    points.append(table_charts.point(TITLES[name], "ours", mean, spread))
+            scores = {name: tested(cells_of(kept, VARIANTS[name], norm)) for name in VARIANTS}
+            points = [
+                table_charts.point(TITLES[name], "ours", *table_text.mean_and_spread(own))
+                for name, own in scores.items()
+                if own
+            ]
             panels.append((f"{norm.capitalize()}-LN", points))
         return table_charts.points(panels, "test perplexity")
 
@@ -98,9 +93,21 @@ class Language(Table):
         return [QUICK_NOTE if self.quick else _NOTE]
 
 
-def _cells(kept: Kept, name: str, norm: str) -> list[Cell]:
+def cells_of(kept: Kept, variant: str, norm: str) -> list[Cell]:
     """Over seeds."""
-    return [cell for recipe, cell in kept.items() if (recipe.variant, recipe.shape.norm) == (VARIANTS[name], norm)]
+    return [cell for recipe, cell in kept.items() if (recipe.variant, recipe.shape.norm) == (variant, norm)]
+
+
+def tested(cells: Sequence[Cell]) -> list[float]:
+    """Perplexities on the test text."""
+    return [cell["test_perplexity_sliding"] for cell in cells]
+
+
+def figures(cells: Sequence[Cell]) -> list[str]:
+    """Of a row: what `HEAD` names, but for whose."""
+    looks = [cell["smoothing"][-1]["hfc_lfc"][-1] for cell in cells if cell.get("smoothing")]
+    splits = [[cell.get(f"{split}_perplexity_sliding") for cell in cells] for split in ("valid", "test")]
+    return [*map(over_seeds, splits), over_seeds(looks, ".3g")]
 
 
 def over_seeds(values: Sequence[float | None], form: str = ".2f") -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from oversmooth.safety.options import option
 from oversmooth_papers.tables import table_charts, table_text
 from oversmooth_papers.tables.base import Rows, register
-from oversmooth_papers.tables.cells import Cell, Kept
+from oversmooth_papers.tables.cells import Kept
 from oversmooth_papers.tables.neutreno import language
 from oversmooth_papers.tables.neutreno.ablation import STRENGTHS
 from oversmooth_papers.tasks.language.recipe import QUICK, WIKITEXT2, Recipe
@@ -52,27 +52,18 @@ class LanguageAblation(language.Language):
         return self.folder_of(language.Language if recipe.variant in language.VARIANTS.values() else type(self))
 
     def rows(self, kept: Kept) -> Rows:
-        rows = []
-        for name, words in VARIANTS.items():
-            cells = [cell for recipe, cell in kept.items() if recipe.variant == words]
-            valid, test = ([cell.get(f"{split}_perplexity_sliding") for cell in cells] for split in ("valid", "test"))
-            shown = [language.over_seeds(valid), language.over_seeds(test), language.over_seeds(_ends(cells), ".3g")]
-            rows.append([name, *shown, self.whose()])
-        return ["λ̃", "validation", "test", "HFC/LFC, last", "whose"], rows
+        cells = {name: language.cells_of(kept, words, self.norm) for name, words in VARIANTS.items()}
+        return ["λ̃", *language.HEAD], [[name, *language.figures(own), self.whose()] for name, own in cells.items()]
 
     def chart(self, kept: Kept) -> Any:
-        points = []
-        for name, words in VARIANTS.items():
-            if values := [c["test_perplexity_sliding"] for recipe, c in kept.items() if recipe.variant == words]:
-                mean, spread = table_text.mean_and_spread(values)
-                points.append(table_charts.point("NeuTRENO", "ours", mean, spread, x=float(name)))
+        scores = {name: language.tested(language.cells_of(kept, words, self.norm)) for name, words in VARIANTS.items()}
+        points = [
+            table_charts.point("NeuTRENO", "ours", *table_text.mean_and_spread(own), x=float(name))
+            for name, own in scores.items()
+            if own
+        ]
         title = f"WikiText-2, {self.norm.capitalize()}-LN"
         return table_charts.lines([(title, points, "test perplexity")], "λ̃")
 
     def notes(self) -> list[str]:
         return [language.QUICK_NOTE if self.quick else _NOTE]
-
-
-def _ends(cells: list[Cell]) -> list[float]:
-    """HFC/LFC after the last block, at the last look."""
-    return [cell["smoothing"][-1]["hfc_lfc"][-1] for cell in cells if cell.get("smoothing")]

@@ -11,51 +11,33 @@ thousand weights of ViT-Ti's more. The cells of plain, smoothing and sharpening 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
-from oversmooth_papers.tables import table_charts, table_text
-from oversmooth_papers.tables.base import Rows, Table, register
-from oversmooth_papers.tables.cells import Cell, Kept
+from oversmooth_papers.tables.base import register
 from oversmooth_papers.tables.table2 import Table2
-from oversmooth_papers.tables.variants import ends
+from oversmooth_papers.tables.variants import SHARE, Case, VariantTable
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe
 
-SHARE = 0.1
-METHODS = {
-    "plain": "plain",
-    "neutreno": "neutreno:strength=0.6",
-    "featscale": "featscale",
-    "attnscale": "attnscale",
-    "neutreno+featscale": "neutreno:strength=0.6 + featscale",
-    "contranorm": "contranorm",
-    "valueresidual": "valueresidual",
-    "centred": "centred",
-    "sharpen": "sharpen",
-    "smooth": "smooth",
-    "inversion": "inversion",
-    "gatedattention": "gatedattention",
-    "layernormscaling": "layernormscaling",
-    "orthogonalupdate": "orthogonalupdate",
+CASES = {
+    "plain": Case("plain ViT-Ti", {"variant": "plain"}),
+    "neutreno": Case("NeuTRENO, λ̃ = 0.6", {"variant": "neutreno:strength=0.6"}),
+    "featscale": Case("FeatScale", {"variant": "featscale"}),
+    "attnscale": Case("AttnScale", {"variant": "attnscale"}),
+    "neutreno+featscale": Case("NeuTRENO + FeatScale", {"variant": "neutreno:strength=0.6 + featscale"}),
+    "contranorm": Case("ContraNorm, 0.1", {"variant": "contranorm"}),
+    "valueresidual": Case("value residual, 0.5", {"variant": "valueresidual"}),
+    "centred": Case("centred attention", {"variant": "centred"}),
+    "sharpen": Case("Spectral, sharpening (ViT-Ti⁻)", {"variant": "sharpen"}),
+    "smooth": Case("Spectral, smoothing (ViT-Ti⁺)", {"variant": "smooth"}),
+    "inversion": Case("attention inversion", {"variant": "inversion"}),
+    "gatedattention": Case("gated attention", {"variant": "gatedattention"}),
+    "layernormscaling": Case("LayerNorm scaling, 1/√ℓ", {"variant": "layernormscaling"}),
+    "orthogonalupdate": Case("orthogonal update of attention", {"variant": "orthogonalupdate"}),
 }
-"""Variants of the recipe by what --cells calls them."""
-TITLES = {
-    "plain": "plain ViT-Ti",
-    "neutreno": "NeuTRENO, λ̃ = 0.6",
-    "featscale": "FeatScale",
-    "attnscale": "AttnScale",
-    "neutreno+featscale": "NeuTRENO + FeatScale",
-    "contranorm": "ContraNorm, 0.1",
-    "valueresidual": "value residual, 0.5",
-    "centred": "centred attention",
-    "sharpen": "Spectral, sharpening (ViT-Ti⁻)",
-    "smooth": "Spectral, smoothing (ViT-Ti⁺)",
-    "inversion": "attention inversion",
-    "gatedattention": "gated attention",
-    "layernormscaling": "LayerNorm scaling, 1/√ℓ",
-    "orthogonalupdate": "orthogonal update of attention",
-}
+"""By what --cells calls them."""
+METHODS = {name: case.changes["variant"] for name, case in CASES.items()}
+"""Variants of the recipe."""
 QUICK_NOTE = (
     "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each other "
     "and with nothing that is published."
@@ -69,51 +51,23 @@ NOTE = (
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Methods(Table):
+class Methods(VariantTable):
     """Every way of steering beside the plain model: one recipe, the same seeds, 10 % of CIFAR-100."""
 
     name = "methods"
     group = "neutreno"
-    asks_unknowns = False
+    shows_cost = False
     cells_help = f"Which, by name: {', '.join(METHODS)}; by default all."
-    shown: ClassVar[Sequence[str]] = tuple(METHODS)
-    """Rows, in their order."""
 
-    def recipes(self) -> list[Any]:
-        """Seed by seed, so that a table that is cut short compares all of them."""
-        base = QUICK if self.quick else replace(PAPER, share=SHARE)
-        return [replace(base, variant=METHODS[name], seed=seed) for seed in range(self.seeds) for name in self.shown]
+    def cases(self) -> Mapping[str, Case]:
+        return CASES
+
+    def base(self) -> Recipe:
+        return QUICK if self.quick else replace(PAPER, share=SHARE)
 
     def folder(self, recipe: Recipe) -> str:
         """Table 2 has the cells of Dovonon et al.'s variants."""
         return self.folder_of(Table2 if recipe.variant in VARIANTS else Methods)
 
-    def names_of(self, recipe: Recipe) -> dict[str, str]:
-        return {"variant": next((name for name, own in METHODS.items() if own == recipe.variant), recipe.variant)}
-
-    def rows(self, kept: Kept) -> Rows:
-        rows = []
-        for name in self.shown:
-            cells = cells_of(kept, METHODS[name])
-            rows.append([TITLES[name], accuracies(cells), *ends(cells), self.whose()])
-        return ["", "accuracy, %", "HFC/LFC, last", "mean |cos|, last", "whose"], rows
-
-    def chart(self, kept: Kept) -> Any:
-        points = []
-        for name in self.shown:
-            if cells := cells_of(kept, METHODS[name]):
-                mean, spread = table_text.mean_and_spread([100 * cell["accuracy"] for cell in cells])
-                points.append(table_charts.point(TITLES[name], self.whose(), mean, spread))
-        return table_charts.bars("10 % of CIFAR-100, mean and spread over seeds", points, "test accuracy, %")
-
     def notes(self) -> list[str]:
         return [QUICK_NOTE] if self.quick else [NOTE]
-
-
-def cells_of(kept: Kept, variant: str) -> list[Cell]:
-    """Over seeds."""
-    return [cell for recipe, cell in kept.items() if recipe.variant == variant]
-
-
-def accuracies(cells: Sequence[Cell]) -> str:
-    return table_text.percent_over_seeds([cell["accuracy"] for cell in cells])

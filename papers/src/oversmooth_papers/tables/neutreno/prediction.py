@@ -36,7 +36,7 @@ from oversmooth_papers.tables.neutreno import robustness
 from oversmooth_papers.tables.neutreno.ablation import STRENGTHS, VARIANTS, Ablation
 from oversmooth_papers.tables.neutreno.language import over_seeds
 from oversmooth_papers.tables.neutreno.language_ablation import LanguageAblation
-from oversmooth_papers.tables.neutreno.robustness import Trained
+from oversmooth_papers.tables.neutreno.robustness import Trained, check_as_asked
 from oversmooth_papers.tables.provenance import provenance
 from oversmooth_papers.tasks.images import recipe as images
 from oversmooth_papers.tasks.images.build import augment_of
@@ -68,17 +68,12 @@ class Kind:
     score: str
     """What cells call the figure that counts."""
     heading: str
-    higher_is_better: bool
+    best: Callable[..., Outcome]
+    """max or min."""
     shown: Callable[[Sequence[float]], str]
     """Over seeds, in a table."""
-    unit: str = ""
-
-    def figure(self, value: float) -> str:
-        """In a sentence."""
-        return f"{100 * value:.2f} %" if self.unit == "%" else f"{value:.2f}"
-
-    def best(self, trained: Sequence[Outcome]) -> Outcome:
-        return (max if self.higher_is_better else min)(trained, key=lambda one: one.mean)
+    figure: Callable[[float], str]
+    """In a sentence."""
 
 
 def _pixels(recipe: images.Recipe, test: Images, count: int) -> Tensor:
@@ -89,10 +84,7 @@ def _pixels(recipe: images.Recipe, test: Images, count: int) -> Tensor:
 def _windows(recipe: language.Recipe, text: Text, count: int) -> Tensor:
     recipe.check_fits(text)
     length = min(recipe.shape.length, len(text.valid))
-    if not length:
-        raise InputError(f"{text.name} has no validation text; give one that has")
-    whole = text.valid[: len(text.valid) // length * length].long().unflatten(0, (-1, length))
-    return whole[:count]
+    return text.valid[: len(text.valid) // length * length].long().unflatten(0, (-1, length))[:count]
 
 
 KINDS: dict[type, Kind] = {
@@ -103,9 +95,9 @@ KINDS: dict[type, Kind] = {
         folder=Ablation().folder,
         score="accuracy",
         heading="accuracy, %",
-        higher_is_better=True,
+        best=max,
         shown=table_text.percent_over_seeds,
-        unit="%",
+        figure=lambda value: f"{100 * value:.2f} %",
     ),
     language.Recipe: Kind(
         inputs_are="windows of the validation text",
@@ -114,8 +106,9 @@ KINDS: dict[type, Kind] = {
         folder=LanguageAblation().folder,
         score="valid_perplexity_sliding",
         heading="validation perplexity",
-        higher_is_better=False,
+        best=min,
         shown=over_seeds,
+        figure="{:.2f}".format,
     ),
 }
 """By recipe."""
@@ -188,18 +181,11 @@ def measure(
 
 def _predicted(model: Trained, x: Tensor, running: Running) -> Prediction:
     network, recipe = load_trained(model.path)
-    device = device_named(running.device)
-
-    def progress(done: int, _total: int | None, what: str) -> None:
-        if running.on_progress is not None:
-            running.on_progress(recipe.title, done, len(x), what)
-
+    device, tell = device_named(running.device), running.told(recipe.title)
     batches = [batch.to(device) for batch in x.split(_BATCH)]
-    suggestion = suggest(network.to(device), batches, strengths=_TRIED, progress=progress)
-    curve = [
-        Point(strength=p.strength, smoothing=p.steered_share, undecided=p.undecided_share, rho_rough=p.rho_rough)
-        for p in suggestion.curve
-    ]
+    suggestion = suggest(
+        network.to(device), batches, strengths=_TRIED, progress=lambda done, _total, what: tell(done, len(x), what)
+    )
     return Prediction(
         title=recipe.title,
         seed=recipe.seed,
@@ -207,7 +193,10 @@ def _predicted(model: Trained, x: Tensor, running: Running) -> Prediction:
         weights=model.digest,
         strength=suggestion.strength,
         reason=suggestion.reason,
-        curve=curve,
+        curve=[
+            Point(strength=p.strength, smoothing=p.steered_share, undecided=p.undecided_share, rho_rough=p.rho_rough)
+            for p in suggestion.curve
+        ],
         recipe=recipe.to_dict(),
     )
 
@@ -221,14 +210,9 @@ def _kept(model: Trained, results: Path, inputs: int) -> Prediction | None:
         there: Prediction = typed(Prediction, read_json(path, remedy))
         if [point["strength"] for point in there["curve"]] != list(_TRIED):
             raise ValueError("its curve is over other λ̃")
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is no prediction of ours or is damaged ({reason(error)}); {remedy}") from error
-    for name, asked in (("inputs", inputs), ("weights", model.digest)):
-        if there[name] != asked:  # type: ignore[literal-required]
-            raise InputError(
-                f"{path} is of {name} {there[name]!r} and is asked for with {asked!r}; "  # type: ignore[literal-required]
-                f"name other --results, or {remedy}"
-            )
+    check_as_asked(path, there, {"inputs": inputs, "weights": model.digest}, remedy)
     return there
 
 
@@ -268,7 +252,7 @@ def verdict(proposed: float | None, trained: Sequence[Outcome], kind: Kind) -> s
     says = f"The spectra propose λ̃ = {proposed:.3g}"
     if len(trained) < 2:
         return f"{says}; no two λ̃ were trained with this recipe, so nothing is decided."
-    best = kind.best(trained)
+    best = kind.best(trained, key=lambda one: one.mean)
     nearest = min(trained, key=lambda one: (abs(one.strength - proposed), one.strength))
     seen = (
         f"{says}; trained nearest to it is {nearest.strength:g}, with {kind.figure(nearest.mean)}, and the best mean "
@@ -278,11 +262,8 @@ def verdict(proposed: float | None, trained: Sequence[Outcome], kind: Kind) -> s
         return f"{seen}, of one seed, which has no standard error: undecided."
     within = abs(best.mean - nearest.mean) <= best.standard_error
     error = kind.figure(best.standard_error).removesuffix(" %")
-    return f"{seen} ± {error} (standard error): {'yes' if within else 'no'}, " + (
-        "the proposal is within one standard error of the best."
-        if within
-        else "the proposal is not within one standard error of the best."
-    )
+    answer = "yes, the proposal is" if within else "no, the proposal is not"
+    return f"{seen} ± {error} (standard error): {answer} within one standard error of the best."
 
 
 def rows(predictions: dict[Recipe, Prediction], results: Path) -> tuple[list[str], list[list[str]]]:
@@ -317,12 +298,11 @@ def notes(predictions: dict[Recipe, Prediction], results: Path) -> list[str]:
     lines = [
         f"{one['title']}: {one['reason']}. {verdict(one['strength'], trained, kind)}" for one in predictions.values()
     ]
-    counts = ", ".join(sorted({str(one["inputs"]) for one in predictions.values()}))
     figure = kind.heading.removesuffix(", %").capitalize()
     return [
         *lines,
-        f"Predicted from plain models, {counts} {kind.inputs_are} each: the share of cases (input, layer, head) in "
-        "layers in which NeuTRENO acts, mean over models; ρ_rough above 1 is how fast differences between tokens grow "
-        f"per layer. {figure}: of models trained with that λ̃ from the start, mean ± standard deviation over seeds "
-        "(their number).",
+        f"Predicted from plain models, {predictions[first]['inputs']} {kind.inputs_are} each: the share of cases "
+        "(input, layer, head) in layers in which NeuTRENO acts, mean over models; ρ_rough above 1 is how fast "
+        f"differences between tokens grow per layer. {figure}: of models trained with that λ̃ from the start, mean ± "
+        "standard deviation over seeds (their number).",
     ]

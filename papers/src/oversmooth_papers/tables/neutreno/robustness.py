@@ -13,16 +13,16 @@ What was reached is in docs/neutreno.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 
 from oversmooth.models.trained_file import trained_file
 from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.typed import typed
 from oversmooth.steering.apply import fold_if_possible
 from oversmooth_papers.engine.loop import device_named
 from oversmooth_papers.tables.cells import Cell, cell_path, read, write
@@ -41,7 +41,6 @@ from oversmooth_papers.tasks.images.evaluate import (
     under_corruption,
 )
 from oversmooth_papers.tasks.images.recipe import Recipe
-from oversmooth_papers.tasks.images.vit import ViT
 
 RADII = (1 / 255, 4 / 255)
 CURVE = (0.5 / 255, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
@@ -65,6 +64,11 @@ class Settings:
     quick: bool = False
 
     @property
+    def columns(self) -> list[tuple[str, float]]:
+        """Attacks and their radii."""
+        return [(attack, radius) for attack in ATTACKS for radius in self.radii]
+
+    @property
     def folder(self) -> str:
         """Of the results."""
         return "neutreno/robustness-quick" if self.quick else "neutreno/robustness"
@@ -85,21 +89,12 @@ QUICK = Settings(images=12, steps=5, severities=(3,), quick=True)
 """65 s of CPU time for a ViT-Ti on one thread (aarch64); its figures compare with nothing."""
 
 
-class _Measured(TypedDict):
-    """What is taken from a cell beside what every cell has."""
-
-    settings: dict[str, Any]
-    attacks: dict[str, dict[str, float]]
-    mean: list[float]
-
-
 @dataclass(frozen=True)
 class Trained:
     """A model file and what is known of it before it is run."""
 
     path: Path
     recipe: Any
-    """Images', where nothing else was asked for."""
     digest: str
     """Of the file: other weights of the same recipe are another model."""
 
@@ -113,17 +108,24 @@ def named(paths: Sequence[Path], load: Callable[[Path], tuple[Any, Any]] = load_
     """
     models: dict[str, Trained] = {}
     for path in paths:
-        file = trained_file(path)
-        if file is None and not path.is_file():  # a file that is none of ours is told apart where it is read
+        file = trained_file(path) or path
+        if not file.is_file():  # a file that is none of ours is told apart where it is read
             raise InputError(f"{path} is no trained model; give a file that oversmooth train wrote, or its folder")
-        file = file or path
         _, recipe = load(file)
         if recipe.key in models:
             raise InputError(f"{models[recipe.key].path} and {file} are of one recipe, {recipe.key}; name one of them")
         models[recipe.key] = Trained(file, recipe, file_hash(file)[:16])
-    if not models:
-        raise InputError("no trained model was named; give --trained with a file that oversmooth train wrote")
     return list(models.values())
+
+
+def check_as_asked(path: Path, there: Mapping[str, Any], asked: Mapping[str, Any], remedy: str) -> None:
+    """Refuse what a file holds if it was measured otherwise."""
+    for name, value in asked.items():
+        if there.get(name) != value:
+            raise InputError(
+                f"{path} was measured with {name} {there.get(name)!r} and is asked for with {value!r}; name other "
+                f"--results, or {remedy}"
+            )
 
 
 def measure(
@@ -151,30 +153,18 @@ def _kept(model: Trained, results: Path, settings: Settings, images: int) -> Cel
     cell = read(path)
     if cell is None:
         return None
-    try:
-        measured = typed(_Measured, cell)
-        if set(measured["attacks"]) != set(ATTACKS) or len(measured["mean"]) != len(cell["settings"]["severities"]):
-            raise ValueError("it lacks attacks or severities")
-        shares = [*measured["mean"], *(share for row in measured["attacks"].values() for share in row.values())]
-        if not all(0 <= share <= 1 for share in shares):
-            raise ValueError("an accuracy is not between 0 and 1")
-    except (ValueError, KeyError, TypeError) as error:
+    try:  # what a row needs of it
+        _row(model.recipe, cell, [(attack, radius) for attack in ATTACKS for radius in cell["attacks"][attack]])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {_REMEDY}") from error
-    made = cell["settings"].get("corruptions")
-    before = {"frost": made if made == "official files" else OWN_FROST}  # of cells that do not say
-    for name, value in settings.kept(model.digest, images).items():
-        if (there := cell["settings"].get(name, before.get(name))) != value:
-            raise InputError(
-                f"{path} was measured with {name} {there!r} and is asked for with {value!r}; name other --results, or "
-                f"{_REMEDY}"
-            )
+    made = {"frost": OWN_FROST, **cell["settings"]}  # which earlier cells do not name
+    check_as_asked(path, made, settings.kept(model.digest, images), _REMEDY)
     return cell
 
 
 def _lacking(cell: Cell, settings: Settings) -> list[tuple[str, float]]:
     """Attacks and radii missing from a cell."""
-    pairs = [(attack, radius) for attack in ATTACKS for radius in settings.radii]
-    return [(attack, radius) for attack, radius in pairs if shown_radius(radius) not in cell["attacks"][attack]]
+    return [column for column in settings.columns if shown_radius(column[1]) not in cell["attacks"][column[0]]]
 
 
 def _run(
@@ -188,15 +178,17 @@ def _run(
 ) -> Cell:
     """What is missing of a cell, put together with what is there."""
     recipe = model.recipe
-    network = _folded(model.path).to(device)
-    normalise = _of_pixels(recipe, device)
+    network, _ = load_vit(model.path)
+    fold_if_possible(network)  # the same function, quicker
+    network.to(device)
+    augment = augment_of(recipe).to(device)
 
     def attacked(attack: str, radii: Sequence[float]) -> dict[float, float]:
         tell = running.told(f"{recipe.title}: {attack.upper()}")
         tell(0, len(radii) * len(test), f"ε {shown_radius(radii[0])}")  # the first batch may take minutes
         return under_attack(
             network,
-            normalise,
+            lambda pixels: augment.normalise(255 * pixels),
             test.images,
             test.labels,
             radii,
@@ -224,23 +216,9 @@ def _run(
     missing = _lacking(cell, settings)
     attacks = {attack: dict(row) for attack, row in cell["attacks"].items()}
     for attack in ATTACKS:
-        radii = [radius for name, radius in missing if name == attack]
-        accuracies = attacked(attack, radii) if radii else {}
-        attacks[attack] |= {shown_radius(radius): accuracy for radius, accuracy in accuracies.items()}
+        if radii := [radius for name, radius in missing if name == attack]:
+            attacks[attack] |= {shown_radius(radius): share for radius, share in attacked(attack, radii).items()}
     return {**cell, "attacks": attacks, **provenance(running.device)}
-
-
-def _folded(path: Path) -> ViT:
-    """The model, as plain weights where its steering allows: the same function, quicker."""
-    model, _ = load_vit(path)
-    fold_if_possible(model)
-    return model
-
-
-def _of_pixels(recipe: Recipe, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The recipe's normalisation, of pixels in [0, 1]."""
-    augment = augment_of(recipe).to(device)
-    return lambda pixels: augment.normalise(255 * pixels)
 
 
 def standard_error(accuracy: float, images: int) -> float:
@@ -254,19 +232,16 @@ def standard_error(accuracy: float, images: int) -> float:
 
 def rows(cells: dict[Recipe, Cell], settings: Settings) -> tuple[list[str], list[list[str]]]:
     """The heading, and a row per model: accuracies in %, ± their standard errors."""
-    columns = [(attack, shown_radius(radius)) for attack in ATTACKS for radius in settings.radii]
+    columns = [(attack, shown_radius(radius)) for attack, radius in settings.columns]
     head = ["model", "clean", *(f"{attack.upper()} {radius}" for attack, radius in columns), "corrupted", "images"]
-    table = []
-    for recipe, cell in cells.items():
-        corrupted = sum(cell["mean"]) / len(cell["mean"])
-        shares = [cell["accuracy"], *(cell["attacks"][attack][radius] for attack, radius in columns), corrupted]
-        images = cell["settings"]["images"]
-        table.append([recipe.title, *(_with_error(share, images) for share in shares), f"{images:,}"])
-    return head, table
+    return head, [_row(recipe, cell, columns) for recipe, cell in cells.items()]
 
 
-def _with_error(share: float, images: int) -> str:
-    return f"{100 * share:.1f} ± {100 * standard_error(share, images):.1f}"
+def _row(recipe: Recipe, cell: Cell, columns: Sequence[tuple[str, str]]) -> list[str]:
+    attacked = (cell["attacks"][attack][radius] for attack, radius in columns)
+    shares, images = [cell["accuracy"], *attacked, statistics.fmean(cell["mean"])], cell["settings"]["images"]
+    shown = (f"{100 * share:.1f} ± {100 * standard_error(share, images):.1f}" for share in shares)
+    return [recipe.title, *shown, f"{images:,}"]
 
 
 def notes(settings: Settings) -> list[str]:

@@ -11,14 +11,15 @@ and one that is learned from 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from oversmooth_papers.tables import table_charts, table_text
-from oversmooth_papers.tables.base import Rows, Table, register
-from oversmooth_papers.tables.cells import Cell, Kept
-from oversmooth_papers.tasks.segmentation.recipe import PAPER, QUICK, Recipe
+from oversmooth_papers.tables.base import Rows, register
+from oversmooth_papers.tables.cells import Kept
+from oversmooth_papers.tables.variants import Case, VariantTable, ends
+from oversmooth_papers.tasks.segmentation.recipe import PAPER, QUICK
 
 CAMVID = replace(
     PAPER,
@@ -29,18 +30,13 @@ CAMVID = replace(
     shape=replace(PAPER.shape, image=352, classes=11),
 )
 """What `Recipe.fitted` makes of the published recipe for CamVid and DeiT-Tiny."""
-VARIANTS = {
-    "plain": ("plain", 0.0),
-    "neutreno": ("neutreno:strength=0.6", 0.0),
-    "ramp": ("neutreno:strength=0.6", 0.5),
-    "learned": ("neutreno:strength=0,learned,per=head", 0.0),
-}
-"""A row's variant and its ramp."""
-TITLES = {
-    "plain": "baseline",
-    "neutreno": "NeuTRENO, λ̃ = 0.6 from the start",
-    "ramp": "NeuTRENO, λ̃ from 0 to 0.6 over half of the steps",
-    "learned": "NeuTRENO, λ̃ learned per head, from 0",
+CASES = {
+    "plain": Case("baseline", {"variant": "plain", "ramp": 0.0}),
+    "neutreno": Case("NeuTRENO, λ̃ = 0.6 from the start", {"variant": "neutreno:strength=0.6", "ramp": 0.0}),
+    "ramp": Case("NeuTRENO, λ̃ from 0 to 0.6 over half of the steps", {"variant": "neutreno:strength=0.6", "ramp": 0.5}),
+    "learned": Case(
+        "NeuTRENO, λ̃ learned per head, from 0", {"variant": "neutreno:strength=0,learned,per=head", "ramp": 0.0}
+    ),
 }
 _NOTE = (
     "mIoU in % over the 11 classes of CamVid's 233 test images, windows of 352 pixels; multi-scale: six scales, each "
@@ -55,61 +51,43 @@ _QUICK_NOTE = (
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Segmentation(Table):
+class Segmentation(VariantTable):
     """Make the segmentation table of Nguyen et al.: Segmenter on DeiT-Tiny, the baseline and NeuTRENO, on CamVid."""
 
     name = "segmentation"
     group = "neutreno"
-    asks_unknowns = False
     default_data = "camvid"
     quick_data = "shapes"
     data_help = "camvid where OVERSMOOTH_DATA has it, or its folder."
-    cells_help = f"Which: {', '.join(VARIANTS)}; by default all."
+    cells_help = f"Which: {', '.join(CASES)}; by default all."
     published: ClassVar = {"plain": 35.72, "neutreno": 37.24}
     """Single-scale mIoU on ADE20K, in %."""
 
-    def recipes(self) -> list[Any]:
-        base = QUICK if self.quick else CAMVID
-        return [
-            replace(base, variant=words, ramp=ramp, seed=seed)
-            for seed in range(self.seeds)
-            for words, ramp in VARIANTS.values()
-        ]
+    def cases(self) -> Mapping[str, Case]:
+        return CASES
 
-    def names_of(self, recipe: Recipe) -> dict[str, str]:
-        return {"variant": next(name for name, row in VARIANTS.items() if row == (recipe.variant, recipe.ramp))}
+    def base(self) -> Any:
+        return QUICK if self.quick else CAMVID
 
     def rows(self, kept: Kept) -> Rows:
         rows = []
-        for name, title in TITLES.items():
-            cells = _cells(kept, name)
+        for name, case in CASES.items():
+            cells = self.cells(kept, name)
             scores = [
                 table_text.percent_over_seeds([cell[score] for cell in cells if score in cell])
                 for score in ("miou", "miou_multiscale", "pixel_accuracy")
             ]
-            rows.append([title, *scores, _last(cells), self.whose()])
+            rows.append([case.title, *scores, ends(cells)[0], self.whose()])
             if not self.quick and name in self.published:
-                rows.append([title, f"{self.published[name]:.2f}", "–", "–", "–", "published, ADE20K"])
+                rows.append([case.title, f"{self.published[name]:.2f}", "–", "–", "–", "published, ADE20K"])
         return ["", "mIoU, %", "multi-scale", "pixels right, %", "HFC/LFC, last", "whose"], rows
 
     def chart(self, kept: Kept) -> Any:
         points = []
-        for name, title in TITLES.items():
-            if cells := _cells(kept, name):
-                mean, spread = table_text.mean_and_spread([100 * cell["miou"] for cell in cells])
-                points.append(table_charts.point(title, "ours", mean, spread))
-        return table_charts.bars("CamVid" if not self.quick else "painted shapes", points, "mIoU, %")
+        for name, case in CASES.items():
+            if values := [100 * cell["miou"] for cell in self.cells(kept, name)]:
+                points.append(table_charts.point(case.title, "ours", *table_text.mean_and_spread(values)))
+        return table_charts.bars("painted shapes" if self.quick else "CamVid", points, "mIoU, %")
 
     def notes(self) -> list[str]:
         return [_QUICK_NOTE if self.quick else _NOTE]
-
-
-def _cells(kept: Kept, name: str) -> list[Cell]:
-    """Over seeds."""
-    return [cell for recipe, cell in kept.items() if (recipe.variant, recipe.ramp) == VARIANTS[name]]
-
-
-def _last(cells: Sequence[Cell]) -> str:
-    """HFC/LFC of what leaves the encoder's last block."""
-    looks = [cell["smoothing"][-1]["hfc_lfc"][-1] for cell in cells if cell.get("smoothing")]
-    return table_text.over_seeds(looks, ".3g")

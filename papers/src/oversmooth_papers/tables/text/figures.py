@@ -38,6 +38,10 @@ class Trained:
     path: Path
     cell: Cell
 
+    @property
+    def title(self) -> str:
+        return variants.CASES[self.name].title
+
 
 def trained(table: str, results: Path, seed: int = 0, *, quick: bool = False) -> list[Trained]:
     """The plain, smoothing and sharpening models of a text table."""
@@ -75,8 +79,7 @@ def diagnoses(
         count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
         given = loaded.inputs(data, count=count, length=length, batch=batch)
         about = {"state": "trained", "mode": model.name}
-        title = variants.TITLES[model.name]
-        measured.append(diagnose(loaded.model, given, name=title, about=about, depth=0, joined=0, seed=seed))
+        measured.append(diagnose(loaded.model, given, name=model.title, about=about, depth=0, joined=0, seed=seed))
     return measured
 
 
@@ -90,7 +93,7 @@ def skew(drawn: Sequence[Diagnosis]) -> Iterator[str]:
 def asymmetries(models: Sequence[Trained]) -> list[table_charts.Point]:
     """Points of the asymmetry of H over training, the mean over blocks."""
     return [
-        table_charts.point(variants.TITLES[model.name], "ours", sum(own) / len(own), None, x=look["step"])
+        table_charts.point(model.title, "ours", sum(own) / len(own), None, x=look["step"])
         for model in models
         for look in model.cell.get("smoothing", [])
         if (own := look.get("asymmetry"))

@@ -10,7 +10,6 @@ the ranges is called none: nothing can be told.
 
 from __future__ import annotations
 
-import math
 import shlex
 import statistics
 import time
@@ -22,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from oversmooth.safety.options import option
 from oversmooth_papers.tables import table_charts
 from oversmooth_papers.tables.base import Rows, Table, register
-from oversmooth_papers.tables.cells import Cell, Kept, missing, model_path
+from oversmooth_papers.tables.cells import Kept, missing, model_path
 from oversmooth_papers.tables.text import variants
 from oversmooth_papers.tables.text.masked import Masked
+from oversmooth_papers.tables.text.variants import WARM
 from oversmooth_papers.tasks.glue.recipe import TASKS, TOLD, Recipe
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 
@@ -86,7 +86,7 @@ class Glue(Table):
         if self.quick:  # as it is fitted to the prose, whose bytes and one mask are its tokens
             own = [replace(recipe, shape=replace(recipe.shape, vocabulary=257)) for recipe in own]
         named = {variants.name_of(recipe): recipe for recipe in own}
-        return {name: named[name] for name in variants.WARM}
+        return {name: named[name] for name in WARM}
 
     def recipes(self) -> list[Any]:
         """Task by task and seed by seed, so that what is cut short compares all variants."""
@@ -119,16 +119,16 @@ class Glue(Table):
         todo: dict[tuple[str, str], list[Any]] = {}
         for recipe in missing(recipes, results, self.folder):
             todo.setdefault((recipe.data, recipe.pretrained), []).append(recipe)
+        watch = WatchSettings(evaluate=0, monitor=0)  # runs of seconds: looks would take longer than steps
+        running = replace(running, keep_models=self.keeps_models, at_once=1, watch=watch)
         end = None if running.minutes is None else time.monotonic() + 60 * running.minutes
         for (task, key), same in todo.items():
-            left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
-            watch = WatchSettings(evaluate=0, monitor=0)  # runs of seconds: looks would take longer than steps
-            short = replace(running, keep_models=self.keeps_models, at_once=1, minutes=left, watch=watch)
             path = model_path(results, own[key])
             if not path.is_file():
                 lacking[own[key].title] = variants.name_of(own[key])
                 continue
-            filled = fill(same, load_glue(task, path), results, self.folder, short)
+            left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
+            filled = fill(same, load_glue(task, path), results, self.folder, replace(running, minutes=left))
             if not filled:
                 return filled
         for title, name in lacking.items():
@@ -138,32 +138,33 @@ class Glue(Table):
         return Filled(NO_MODELS if lacking else "finished")
 
     def rows(self, kept: Kept) -> Rows:
-        head = ["", "pretraining", *self.tasks(), "whose"]
-        rows: list[list[str]] = []
-        for name, title in _titles().items():
-            shown = [_shown(scores(kept, name, task)) for task in self.tasks()]
-            rows.append([title, _pretraining(kept, name), *shown, self.whose()])
-        rows.append(["majority", "–", *(_percent(_majority(kept, task)) for task in self.tasks()), self.whose()])
-        for name, title in list(_titles().items())[1:]:
-            told = [told_apart(scores(kept, name, task), scores(kept, "plain", task)) for task in self.tasks()]
+        tasks, found = self.tasks(), {name: {t: scores(kept, name, t) for t in self.tasks()} for name in WARM}
+        rows = [
+            [title, _pretraining(kept, name), *map(_shown, found[name].values()), self.whose()]
+            for name, title in WARM.items()
+        ]
+        majority = (_majority(kept, task) for task in tasks)
+        rows.append(["majority", "–", *("–" if value is None else f"{value:.1f}" for value in majority), self.whose()])
+        for name, title in list(WARM.items())[1:]:
+            told = [told_apart(found[name][task], found["plain"][task]) for task in tasks]
             rows.append([f"{title}, told apart from plain", "–", *told, self.whose()])
-        return head, rows
+        return ["", "pretraining", *tasks, "whose"], rows
 
     def chart(self, kept: Kept) -> Any:
         """A panel for each task: median and range over seeds, and the most frequent answer."""
         panels = []
         for task in self.tasks():
             points = []
-            for name, title in _titles().items():
+            for name, title in WARM.items():
                 if values := scores(kept, name, task):
                     point = table_charts.point(title, self.whose(), statistics.median(values), None)
                     points.append({**point, "low": min(values), "high": max(values)})
-            if points and not math.isnan(majority := _majority(kept, task)):
+            if points and (majority := _majority(kept, task)) is not None:
                 points.append(table_charts.point("majority", self.whose(), majority, None))
             if points:
                 panels.append((task, points))
         there = {point["model"] for _, points in panels for point in points}
-        models = [title for title in (*_titles().values(), "majority") if title in there]
+        models = [title for title in (*WARM.values(), "majority") if title in there]
         return table_charts.bars_side_by_side(panels, "score, %", models)
 
     def notes(self) -> list[str]:
@@ -174,36 +175,25 @@ class Glue(Table):
         return [_NOTE.format(metrics=", ".join(said))]
 
 
-def _titles() -> dict[str, str]:
-    return {name: variants.TITLES[name] for name in variants.WARM}
-
-
 def scores(kept: Kept, name: str, task: str) -> list[float]:
     """Of a variant on a task over seeds, in %, by the metric to compare by."""
-    own = [cell for recipe, cell in kept.items() if (variants.name_of(recipe), recipe.data) == (name, task)]
-    return [100 * _score(cell, task) for cell in own]
-
-
-def _majority(kept: Kept, task: str) -> float:
-    """Of the most frequent answer, in %; NaN where no cell says it."""
     metric = TASKS[task].metrics[0]
-    said = [cell.get("majority", {}).get(metric) for recipe, cell in kept.items() if recipe.data == task]
-    return next((100 * float(value) for value in said if value is not None), math.nan)
+    own = [cell for recipe, cell in kept.items() if (variants.name_of(recipe), recipe.data) == (name, task)]
+    return [100 * float(cell[metric]) for cell in own]
 
 
-def _percent(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.1f}"
+def _majority(kept: Kept, task: str) -> float | None:
+    """Of the most frequent answer, in %; None where no cell says it."""
+    metric = TASKS[task].metrics[0]
+    said = (cell.get("majority", {}).get(metric) for recipe, cell in kept.items() if recipe.data == task)
+    return next((100 * value for value in said if value is not None), None)
 
 
 def _pretraining(kept: Kept, name: str) -> str:
     """Of one model, unless it was trained again between the cells."""
-    cells = [cell for recipe, cell in kept.items() if variants.name_of(recipe) == name]
+    cells = variants.cells_of(kept, name)
     found = {cell["pretraining_perplexity"] for cell in cells if "pretraining_perplexity" in cell}
     return ", ".join(f"{perplexity:.2f}" for perplexity in sorted(found)) or "–"
-
-
-def _score(cell: Cell, task: str) -> float:
-    return float(cell[TASKS[task].metrics[0]])
 
 
 def _shown(values: Sequence[float]) -> str:

@@ -12,39 +12,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, ClassVar
 
 from oversmooth_papers.tables import table_charts, table_text
 from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Cell, Kept
-from oversmooth_papers.tables.variants import minutes
+from oversmooth_papers.tables.variants import Case, minutes
 from oversmooth_papers.tasks.language.recipe import Recipe
 
-VARIANTS: dict[str, dict[str, str]] = {
-    "plain": {"variant": "plain"},
-    "smooth": {"variant": "smooth", "start": "warm"},
-    "sharpen": {"variant": "sharpen", "start": "warm"},
-    "smooth-half": {"variant": "smooth", "start": "warm", "layers": "first half"},
-    "sharpen-half": {"variant": "sharpen", "start": "warm", "layers": "first half"},
-    "smooth-cold": {"variant": "smooth", "start": "cold"},
-    "sharpen-cold": {"variant": "sharpen", "start": "cold"},
-    "fixed-cold": {"variant": "spectral:signs=fixed,start=cold"},
-    "free-cold": {"variant": "spectral:signs=free,start=cold"},
+CASES = {
+    "plain": Case("plain", {"variant": "plain"}),
+    "smooth": Case("smoothing, all layers", {"variant": "smooth", "start": "warm"}),
+    "sharpen": Case("sharpening, all layers", {"variant": "sharpen", "start": "warm"}),
+    "smooth-half": Case("smoothing, first half", {"variant": "smooth", "start": "warm", "layers": "first half"}),
+    "sharpen-half": Case("sharpening, first half", {"variant": "sharpen", "start": "warm", "layers": "first half"}),
+    "smooth-cold": Case("smoothing, the paper's start", {"variant": "smooth", "start": "cold"}),
+    "sharpen-cold": Case("sharpening, the paper's start", {"variant": "sharpen", "start": "cold"}),
+    "fixed-cold": Case("fixed random signs, the paper's start", {"variant": "spectral:signs=fixed,start=cold"}),
+    "free-cold": Case("either sign, the paper's start", {"variant": "spectral:signs=free,start=cold"}),
 }
-"""What each changes of the recipe, by what --cells calls it."""
-WARM = tuple(name for name in VARIANTS if not name.endswith("-cold"))
-"""Those that are fine-tuned."""
-TITLES = {
-    "plain": "plain",
-    "smooth": "smoothing, all layers",
-    "sharpen": "sharpening, all layers",
-    "smooth-half": "smoothing, first half",
-    "sharpen-half": "sharpening, first half",
-    "smooth-cold": "smoothing, the paper's start",
-    "sharpen-cold": "sharpening, the paper's start",
-    "fixed-cold": "fixed random signs, the paper's start",
-    "free-cold": "either sign, the paper's start",
-}
+"""Rows, by what --cells calls them."""
+WARM = {name: case.title for name, case in CASES.items() if not name.endswith("-cold")}
+"""Titles of those that are fine-tuned."""
 PUBLISHED = "published, in words"
 FORM = (
     "A forced model differs from the plain one in form too: each head's H is symmetric, with eigenvectors orthogonal "
@@ -60,9 +50,8 @@ QUICK_NOTE = (
 
 def name_of(recipe: Any) -> str:
     """Of the variant; fine-tuning always begins from weights and has no start to tell by."""
-    for name, changes in VARIANTS.items():
-        own = {"layers": "all", **changes}
-        if all(getattr(recipe, key, value) == value for key, value in own.items()):
+    for name, case in CASES.items():
+        if all(getattr(recipe, key, value) == value for key, value in {"layers": "all", **case.changes}.items()):
             return name
     return ""
 
@@ -75,7 +64,7 @@ class TextTable(Table):
     asks_unknowns = False
     fits_data = True
     quick_data = "prose"
-    cells_help = f"Which: {', '.join(VARIANTS)}; by default all."
+    cells_help = f"Which: {', '.join(CASES)}; by default all."
     base: ClassVar[Recipe]
     quick_base: ClassVar[Recipe]
     note: ClassVar[str]
@@ -83,34 +72,32 @@ class TextTable(Table):
     def recipes(self) -> list[Any]:
         """Seed by seed, so that a table that is cut short compares all of them."""
         base = self.quick_base if self.quick else self.base
-        return [replace(base, seed=seed, **changes) for seed in range(self.seeds) for changes in VARIANTS.values()]  # type: ignore[arg-type]
+        return [replace(base, seed=seed, **case.changes) for seed in range(self.seeds) for case in CASES.values()]
 
     def names_of(self, recipe: Recipe) -> dict[str, str]:
         return {"variant": name_of(recipe)}
 
     def rows(self, kept: Kept) -> Rows:
+        head = ["", "validation", "test", "training", "HFC/LFC, last", "asymmetry of H, first and last", "minutes"]
         rows = []
-        tested = not kept or any("test_perplexity" in cell for cell in kept.values())
-        for name, title in TITLES.items():
+        for name, case in CASES.items():
             cells = cells_of(kept, name)
             valid = over_seeds([cell["valid_perplexity"] for cell in cells])
             test = over_seeds([cell["test_perplexity"] for cell in cells if "test_perplexity" in cell])
-            rows.append([title, valid, test, _trained(cells), *_last(cells), minutes(cells), self.whose()])
-        rows.append(["forced either way", "worse than plain", "–", "–", "–", "–", "–", PUBLISHED])
-        head = ["", "validation", "test", "training", "HFC/LFC, last", "asymmetry of H, first and last", "minutes"]
-        head.append("whose")
-        return (head, rows) if tested else without(("test",), head, rows)
+            rows.append([case.title, valid, test, _trained(cells), *_last(cells), minutes(cells), self.whose()])
+        rows.append(["forced either way", "worse than plain", *"–––––", PUBLISHED])
+        tested = not kept or any("test_perplexity" in cell for cell in kept.values())
+        return _without(() if tested else ("test",), [*head, "whose"], rows)
 
     def terminal_rows(self, kept: Kept) -> Rows:
         """Without test, training and minutes, so that names stay whole."""
-        return without(("test", "training", "minutes"), *self.rows(kept))
+        return _without(("test", "training", "minutes"), *self.rows(kept))
 
     def chart(self, kept: Kept) -> Any:
         points = []
-        for name, title in TITLES.items():
-            if cells := cells_of(kept, name):
-                mean, spread = table_text.mean_and_spread([cell["valid_perplexity"] for cell in cells])
-                points.append(table_charts.point(title, self.whose(), mean, spread))
+        for name, case in CASES.items():
+            if values := [cell["valid_perplexity"] for cell in cells_of(kept, name)]:
+                points.append(table_charts.point(case.title, self.whose(), *table_text.mean_and_spread(values)))
         return table_charts.bars(f"{self.name}{', quick' if self.quick else ''}", points, "validation perplexity")
 
     def notes(self) -> list[str]:
@@ -120,7 +107,7 @@ class TextTable(Table):
         return self.notes()[0].replace(TRAINING, "Perplexity in training, and minutes: with -o TABLE.md. ")
 
 
-def without(columns: tuple[str, ...], head: Sequence[str], rows: list[list[str]]) -> Rows:
+def _without(columns: Sequence[str], head: Sequence[str], rows: list[list[str]]) -> Rows:
     places = [place for place, name in enumerate(head) if name not in columns]
     return [head[place] for place in places], [[row[place] for place in places] for row in rows]
 
@@ -143,11 +130,6 @@ def _trained(cells: Sequence[Cell]) -> str:
 def _last(cells: Sequence[Cell]) -> list[str]:
     """HFC/LFC after the last block; how asymmetric H was, the mean over blocks, at the first look and at the last."""
     looked = [cell["smoothing"] for cell in cells if cell.get("smoothing")]
-    ratios = [looks[-1]["hfc_lfc"][-1] for looks in looked]
-    ends = [[_mean(looks[end]["asymmetry"]) for looks in looked if "asymmetry" in looks[end]] for end in (0, -1)]
-    shown = [f"{_mean(values):.3f}" if values else "–" for values in ends]
-    return [f"{_mean(ratios):#.3g}" if ratios else "–", " → ".join(shown)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    ends = [[fmean(looks[end]["asymmetry"]) for looks in looked if "asymmetry" in looks[end]] for end in (0, -1)]
+    shown = [f"{fmean(values):.3f}" if values else "–" for values in ends]
+    return [f"{fmean(looks[-1]['hfc_lfc'][-1] for looks in looked):#.3g}" if looked else "–", " → ".join(shown)]
