@@ -122,7 +122,7 @@ def test_the_quick_study_is_run_kept_and_called_quick(monkeypatch, capsys, tmp_p
         alone = Evaluator(own, model, torch.device("cpu")).accuracy(test.images[:50], test.labels[:50])
         assert found["accuracy"] == pytest.approx(alone, abs=0.021)  # weights are kept in bf16
         first, last = by_hand(model, augment_of(own).normalise(test.images[:8].float()))
-        wanted = depth.ends(found)
+        (wanted,) = depth.looks([found])
         assert wanted[:2] == pytest.approx((first, last), rel=0.02)
         row = f"| {own.shape.depth} | 1 | {100 * found['accuracy']:.2f} | {wanted[0]:.3g} | {wanted[1]:.3g} |"
         assert row in text

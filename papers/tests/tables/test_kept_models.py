@@ -19,7 +19,7 @@ from support.train_example import RECIPE, splits
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import training_run
 from oversmooth_papers.engine.recipe import read_recipe
-from oversmooth_papers.tables import cells, costs, filling, model_archive, provenance, status, variants, verify
+from oversmooth_papers.tables import cells, filling, provenance, status, trained_models, variants, verify
 from oversmooth_papers.tables.filling import Running, fill
 from oversmooth_papers.tables.table_registry import all_tables
 from oversmooth_papers.tasks.images.evaluate import Evaluator
@@ -62,22 +62,22 @@ def test_a_cell_keeps_what_steering_learned(kept, tmp_path):
 
 
 def test_an_archive_there_and_back(kept, tmp_path):
-    titles = model_archive.pack(kept, tmp_path / "models.zip")
+    titles = trained_models.pack(kept, tmp_path / "models.zip")
     assert sorted(titles) == sorted([SHORT.title, SHARP.title])
-    assert sorted(model_archive.unpack(tmp_path / "models.zip", tmp_path / "new")) == sorted(titles)
+    assert sorted(trained_models.unpack(tmp_path / "models.zip", tmp_path / "new")) == sorted(titles)
     for recipe in (SHORT, SHARP):
         one, other = (cells.model_path(where, recipe).read_bytes() for where in (kept, tmp_path / "new"))
         assert one == other
-    assert model_archive.unpack(tmp_path / "models.zip", tmp_path / "new") == []  # they are there
+    assert trained_models.unpack(tmp_path / "models.zip", tmp_path / "new") == []  # they are there
     cells.model_path(tmp_path / "new", SHORT).write_bytes(b"mine")
     with pytest.raises(InputError, match="is there already and differs"):
-        model_archive.unpack(tmp_path / "models.zip", tmp_path / "new")
+        trained_models.unpack(tmp_path / "models.zip", tmp_path / "new")
 
 
 def evil(path, files, sums=None, kind=zipfile.ZIP_STORED):
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} if sums is None else sums
     with zipfile.ZipFile(path, "w", kind) as archive:
-        archive.writestr(model_archive.MANIFEST, json.dumps(sums))
+        archive.writestr(trained_models.MANIFEST, json.dumps(sums))
         for name, data in files.items():
             archive.writestr(name, data)
     return path
@@ -88,8 +88,8 @@ def test_models_of_any_day_are_packed(kept, tmp_path, when):
     shutil.copytree(kept / "models", tmp_path / "models")
     for model in (tmp_path / "models").iterdir():
         os.utime(model, (when, when))
-    model_archive.pack(tmp_path, tmp_path / "old.zip")
-    model_archive.pack(kept, tmp_path / "now.zip")
+    trained_models.pack(tmp_path, tmp_path / "old.zip")
+    trained_models.pack(kept, tmp_path / "now.zip")
     assert (tmp_path / "old.zip").read_bytes() == (tmp_path / "now.zip").read_bytes()
 
 
@@ -103,13 +103,13 @@ def test_archives_that_are_refused_leave_nothing(kept, tmp_path):
         (evil(tmp_path / "c.zip", {name: data}, {name: "0" * 64}), "does not have its checksum"),
         (evil(tmp_path / "d.zip", {other: data}), "not the model it is named by"),
         (evil(tmp_path / "e.zip", {name: data}, kind=zipfile.ZIP_DEFLATED), "is compressed"),
-        (evil(tmp_path / "f.zip", {name: data, "more.txt": b"x"}, {name: ""}), "not both in it"),
+        (evil(tmp_path / "f.zip", {name: data, "more.txt": b"x"}, {name: ""}), "holds other files than"),
         (evil(tmp_path / "g.zip", {name: b"no model"}), "not the model it is named by"),
-        (evil(tmp_path / "h.zip", {}, []), "names no checksums"),
+        (evil(tmp_path / "h.zip", {}, []), "not an object"),
     ]
     (tmp_path / "i.zip").write_bytes(b"PK\3\4 and no more")
     cut = tmp_path / "j.zip"
-    model_archive.pack(kept, cut)
+    trained_models.pack(kept, cut)
     cut.write_bytes(cut.read_bytes()[:-2000])
     packed = evil(tmp_path / "l.zip", {}, dict.fromkeys(map(str, range(99)), "0" * 64), kind=zipfile.ZIP_DEFLATED)
     damaged = bytearray(packed.read_bytes())
@@ -118,10 +118,10 @@ def test_archives_that_are_refused_leave_nothing(kept, tmp_path):
     cases.append((packed, "cannot be read"))
     for path, words in [*cases, (tmp_path / "i.zip", "cannot be read"), (cut, "cannot be read")]:
         with pytest.raises(InputError, match=words):
-            model_archive.unpack(path, tmp_path / "out")
+            trained_models.unpack(path, tmp_path / "out")
         assert not [left for left in tmp_path.rglob("*") if left.suffix == ".safetensors"], path
     with pytest.raises(InputError, match="has no models"):
-        model_archive.pack(tmp_path, tmp_path / "k.zip")
+        trained_models.pack(tmp_path, tmp_path / "k.zip")
 
 
 # A figure again
@@ -293,18 +293,16 @@ def test_the_commit_is_that_of_the_code(monkeypatch, tmp_path):
 
 def test_costs_are_those_of_the_likest_run():
     runs = [
-        costs.Measured(replace(PAPER, share=0.1), 2.0, "GPU"),
-        costs.Measured(replace(PAPER, share=0.1, seed=1), 5.0, "GPU"),
-        costs.Measured(replace(PAPER, share=0.1, variant="sharpen"), 3.0, "GPU"),
+        status.Measured(replace(PAPER, share=0.1), 2.0),
+        status.Measured(replace(PAPER, share=0.1, seed=1), 5.0),
+        status.Measured(replace(PAPER, share=0.1, variant="sharpen"), 3.0),
     ]
-    assert costs.cost(replace(PAPER, share=1.0), runs) == pytest.approx(20.0)
-    assert costs.cost(replace(PAPER, share=0.1, variant="sharpen", seed=4), runs) == pytest.approx(3.0)
+    assert status.cost(replace(PAPER, share=1.0), runs) == pytest.approx(20.0)
+    assert status.cost(replace(PAPER, share=0.1, variant="sharpen", seed=4), runs) == pytest.approx(3.0)
     deep = replace(PAPER, share=0.1, variant="sharpen", shape=replace(PAPER.shape, depth=48))
-    assert costs.cost(deep, runs) == pytest.approx(12.0)
-    assert costs.total([deep, deep], runs) == pytest.approx(24.0)
-    assert costs.cost(PAPER, []) is None
-    assert costs.cost(replace(PAPER, data="cifar10"), runs) is None  # of which there may be more or less
-    assert costs.total([PAPER], []) is None
+    assert status.cost(deep, runs) == pytest.approx(12.0)
+    assert status.cost(PAPER, []) is None
+    assert status.cost(replace(PAPER, data="cifar10"), runs) is None  # of which there may be more or less
 
 
 def test_runs_that_shared_a_device_count_where_none_had_it_alone(tmp_path):
@@ -317,12 +315,9 @@ def test_runs_that_shared_a_device_count_where_none_had_it_alone(tmp_path):
     ):
         named = {"table": "table2", "title": recipe.title, "accuracy": 0.5, "hardware": "GPU", "day": "2026-01-01"}
         cells.write(tmp_path / "table2" / f"{recipe.key}.json", {**named, **times, "recipe": recipe.to_dict()})
-    runs = costs.measured(tmp_path, "GPU")
-    assert costs.cost(deep, runs) == pytest.approx(4.0)
-    assert costs.cost(elsewhere, runs) == pytest.approx(3.0)
-    slow = {"table": "old", "title": "", "accuracy": 0.5, "hardware": "slow", "day": "2026-01-01", "seconds": 6000}
-    cells.write(tmp_path / "old" / f"{elsewhere.key}.json", {**slow, "recipe": elsewhere.to_dict()})
-    assert costs.cost(elsewhere, costs.measured(tmp_path, "GPU")) == pytest.approx(3.0)  # of this machine first
+    runs = status.measured(tmp_path)
+    assert status.cost(deep, runs) == pytest.approx(4.0)
+    assert status.cost(elsewhere, runs) == pytest.approx(3.0)
 
 
 def test_a_last_cell_that_runs_alone_says_nothing_of_others(tmp_path):

@@ -20,8 +20,7 @@ from oversmooth.safety.machine import hardware_name
 from oversmooth_papers.engine.loop import device_named
 
 COMMIT = "OVERSMOOTH_COMMIT"
-"""Says the commit where the code runs without its repository, as in a container."""
-_PIECE = 2**22  # bytes read at once
+"""Names the commit where the code runs without its repository, as in a container."""
 
 
 def provenance(device: str | None = None) -> dict[str, Any]:
@@ -69,11 +68,8 @@ def data_hash(parts: Iterable[Tensor | str]) -> str:
 def file_hash(path: Path) -> str:
     """SHA-256 of a file."""
     check_plain(path, "give a file")
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # As this is imported: by the time that a long run is over, someone may have committed more.

@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from oversmooth.safety.errors import InputError
 from oversmooth_papers.tables import table_charts, table_text
-from oversmooth_papers.tables.base import Rows, Table, register
+from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Kept
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent
 
@@ -26,7 +27,6 @@ _QUICK_NOTE = (
 )
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
 class Table2(Table):
     """Make table 2 of Dovonon et al.: accuracy against the share of training data, for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
@@ -44,10 +44,9 @@ class Table2(Table):
 
     def recipes(self) -> list[Recipe]:
         """The cheapest column first; quick has one column."""
-        base, shares = (QUICK, (QUICK.share,)) if self.quick else (PAPER, SHARES[::-1])
         return [
-            replace(base, share=share, variant=variant, seed=seed)
-            for share in shares
+            replace(QUICK if self.quick else PAPER, share=share, variant=variant, seed=seed)
+            for share in self._shares()[::-1]
             for seed in range(self.seeds)
             for variant in VARIANTS
         ]
@@ -73,9 +72,9 @@ class Table2(Table):
             points = []
             for variant in VARIANTS:
                 name = self.model_name(variant)
-                if ours := accuracies(kept, variant, share):
-                    mean, spread = table_text.mean_and_spread([100 * accuracy for accuracy in ours])
-                    points.append(table_charts.point(name, self.whose(), mean, spread))
+                points += table_charts.over_seeds(
+                    name, self.whose(), [100 * a for a in accuracies(kept, variant, share)]
+                )
                 if not self.quick:
                     points.append(table_charts.point(name, "published", *self.published[variant][share]))
             panels.append((f"{percent(share)} of the data{', quick' if self.quick else ''}", points))
@@ -89,6 +88,14 @@ class Table2(Table):
 
     def _shares(self) -> list[float]:
         return [QUICK.share] if self.quick else list(SHARES)
+
+
+def column(share: float, *, seeds: int = 1, quick: bool = False) -> list[Recipe]:
+    """The recipes of one column; quick has one, whatever its share."""
+    recipes = [recipe for recipe in Table2(seeds=seeds, quick=quick).recipes() if quick or recipe.share == share]
+    if not recipes:
+        raise InputError(f"table 2 has no models of a share of {share:g}; choose 1, 0.5 or 0.1")
+    return recipes
 
 
 def accuracies(kept: Kept, variant: str, share: float) -> list[float]:

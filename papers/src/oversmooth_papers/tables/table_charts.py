@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,12 @@ Point = dict[str, Any]
 def point(model: str, whose: str, mean: float, spread: float | None, **more: Any) -> Point:
     width = spread or 0.0
     return {"model": model, "whose": whose, "value": mean, "low": mean - width, "high": mean + width, **more}
+
+
+def over_seeds(model: str, whose: str, values: Sequence[float], **more: Any) -> list[Point]:
+    """The mean and the standard deviation (n − 1) as one point; none where there are no values."""
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return [point(model, whose, statistics.fmean(values), spread, **more)] if values else []
 
 
 def points(panels: list[tuple[str, list[Point]]], label: str) -> Any:
