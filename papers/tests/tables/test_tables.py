@@ -87,7 +87,7 @@ def test_tables_are_listed_by_number_and_then_by_name():
     assert [table.home() for table in all_tables()] == [
         "table2",
         "table3",
-        *("controls", "depth", "forms", "mixtures", "rules"),
+        *("controls", "depth", "forms", "mixtures", "rules", "sharpening"),
         *(f"neutreno/{name}" for name in ("ablation", "classification", "language", "language-ablation")),
         *(f"neutreno/{name}" for name in ("methods", "segmentation")),
         *(f"text/{name}" for name in ("causal", "glue", "masked", "wikitext")),

@@ -21,6 +21,7 @@ EXAMPLES = {
     "reproduce controls": "oversmooth reproduce controls --seeds 3 --at-once 3 -o controls.md",
     "reproduce forms": "oversmooth reproduce forms --seeds 3 --at-once 3 -o forms.md",
     "reproduce mixtures": "oversmooth reproduce mixtures --seeds 3 --at-once 3 -o mixtures.md",
+    "reproduce sharpening": "oversmooth reproduce sharpening --seeds 7 --at-once 6 -o sharpening.md",
     "reproduce text causal": "oversmooth reproduce text causal --seeds 1 -o causal.md",
     "reproduce text masked": "oversmooth reproduce text masked --seeds 1 -o masked.md",
     "reproduce text wikitext": "oversmooth reproduce text wikitext --seeds 1 -o wikitext.md",

@@ -343,9 +343,9 @@ def adaptation(
     A cell per method is kept in results/neutreno/adaptation; what is there is not run again.
     """
     from oversmooth import models
-    from oversmooth_papers import tuning
     from oversmooth.inputs.sources import check_readable
     from oversmooth.safety import files
+    from oversmooth_papers import tuning
     from oversmooth_papers.tables.filling import Running
     from oversmooth_papers.tables.neutreno import adaptation as recipe
     from oversmooth_papers.tuning import report as report

@@ -16,6 +16,7 @@ from oversmooth_papers.tables.neutreno.language_ablation import LanguageAblation
 from oversmooth_papers.tables.neutreno.methods import Methods
 from oversmooth_papers.tables.neutreno.segmentation import Segmentation
 from oversmooth_papers.tables.rules import RulesOfTable1
+from oversmooth_papers.tables.sharpening import Sharpening
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tables.table3 import Table3
 from oversmooth_papers.tables.text.causal import Causal
@@ -26,7 +27,7 @@ from oversmooth_papers.tables.text.wikitext import Wikitext
 __all__ = ["OF_THE_PAPERS", "TABLES", "all_tables", "folders_of_cells", "register"]
 
 OF_THE_PAPERS: tuple[type[Table], ...] = (
-    *(Table2, Table3, Controls, Depth, Forms, Mixtures, RulesOfTable1),
+    *(Table2, Table3, Controls, Depth, Forms, Mixtures, RulesOfTable1, Sharpening),
     *(Ablation, Classification, Language, LanguageAblation, Methods, Segmentation),
     *(Causal, Glue, Masked, Wikitext),
 )

@@ -1,0 +1,58 @@
+"""The confirmation of bounded sharpening: its runs are those of the protocol, its statistics those of the textbook."""
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oversmooth_papers.tables.sharpening import ARMS, Sharpening, holm, interval
+
+
+def test_the_runs_are_those_of_the_protocol():
+    recipes = Sharpening(seeds=7).recipes()
+    assert len(recipes) == 28
+    assert [recipe.seed for recipe in recipes] == [seed for seed in range(3, 10) for _ in ARMS]
+    assert all(recipe.share_seed == recipe.seed and recipe.share == 0.1 for recipe in recipes)
+    table = Sharpening()
+    assert {tuple(table.names_of(r).values()) for r in recipes} == {
+        (a, f"seed-{s}") for s in range(3, 10) for a in ARMS
+    }
+    assert {table.folder(recipe) for recipe in recipes} == {"sharpening"}
+
+
+def test_rows_pair_by_seed():
+    table = Sharpening(seeds=7)
+    gains = {"plain": 0.0, "sharpen": 0.01, "bounded": 0.02, "front-6": 0.015}
+    kept = {
+        recipe: {"accuracy": 0.3 + 0.001 * recipe.seed + gains[table._name(recipe)] + 1e-4 * (recipe.seed % 2)}
+        for recipe in table.recipes()
+        if (table._name(recipe), recipe.seed) != ("bounded", 9)  # not run yet
+    }
+    _, rows = table.rows(kept)
+    assert rows[4][0] == "bounded − plain"
+    assert rows[4][1].startswith("+2.00")
+    assert rows[4][1].endswith("(6)")
+
+
+def test_the_interval_is_that_of_students_table():
+    values = [2.1, 1.4, 2.9, 2.2, 1.8, 2.5, 3.0]
+    half = 2.4469 * statistics.stdev(values) / math.sqrt(7)  # t of 6 degrees of freedom, from a printed table
+    assert interval(values) == pytest.approx(
+        (statistics.fmean(values) - half, statistics.fmean(values) + half), abs=1e-4
+    )
+    assert interval([1.0]) is None
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_holm_rejects_as_the_step_down_procedure_does(p_values):
+    adjusted = holm(p_values)
+    level, rejected = 0.05, set()
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        if p_values[place] > level / (len(p_values) - rank):
+            break
+        rejected.add(place)
+    near = any(abs(p * k - level) < 1e-9 for p in p_values for k in range(1, len(p_values) + 1))
+    assert near or rejected == {i for i, p in enumerate(adjusted) if p <= level}
+    assert holm([*p_values, None]) == [None] * (len(p_values) + 1)
