@@ -11,7 +11,8 @@ from support.places import ROOT
 
 from oversmooth.safety.options import option_fields
 from oversmooth_papers.cli import train as train_command
-from oversmooth_papers.tables import cells, table_charts, table_text
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import cells, table_text
 from oversmooth_papers.tables.rules import RulesOfTable1
 from oversmooth_papers.tables.table2 import SHARES, Table2
 from oversmooth_papers.tables.table3 import Table3
@@ -23,7 +24,8 @@ WIDTHS = '''
 
 from dataclasses import dataclass, replace
 
-from oversmooth_papers.tables import table_charts, table_text
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.base import Table, register
 from oversmooth.safety.options import option
 from oversmooth_papers.tasks.images.recipe import QUICK

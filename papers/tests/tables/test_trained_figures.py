@@ -17,7 +17,8 @@ from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine import saved_model as saved
-from oversmooth_papers.tables import fig3, table1, table2, trained_models
+from oversmooth_papers.figures import fig3
+from oversmooth_papers.tables import table1, table2, trained_models
 from oversmooth_papers.tasks.images.build import model_of
 from oversmooth_papers.tasks.images.recipe import PAPER, VARIANTS
 from oversmooth_papers.tasks.images.settings import Shape

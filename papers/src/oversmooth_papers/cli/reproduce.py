@@ -156,7 +156,7 @@ def fig2(
 ) -> None:
     """Draw figure 2 of Dovonon et al.: the three notions of smoothing, layer by layer."""
     from oversmooth.report import terminal
-    from oversmooth_papers.tables import fig2 as recipe
+    from oversmooth_papers.figures import fig2 as recipe
 
     _check_output(output, figure=True)
     names = _named(models, trained, share, results, seed)
@@ -188,7 +188,7 @@ def fig3(
     """Draw figure 3 of Dovonon et al.: a model forced to sharpen, forced to smooth and left alone."""
     from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, Loaded
     from oversmooth.report import terminal
-    from oversmooth_papers.tables import fig3 as recipe
+    from oversmooth_papers.figures import fig3 as recipe
 
     _check_output(output, figure=True)
     names = _named(models, trained, share, results, seed, none=True)
@@ -257,7 +257,7 @@ def fig5(
     """Draw figure 5 of Dovonon et al.: eigenvalues of H, from weights alone."""
     from oversmooth.cli.spectrum import spectra_of
     from oversmooth.report import terminal
-    from oversmooth_papers.tables import fig5 as recipe
+    from oversmooth_papers.figures import fig5 as recipe
 
     _check_output(output, figure=True)
     diagnoses = [spectra_of(name) for name in _named(models, trained, share, results, seed)]

@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oversmooth.safety.options import option
-from oversmooth_papers.tables import table2, table_charts, table_text
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import table2, table_text
 from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Cell, Kept
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth_papers.tables import table_charts, table_text
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Kept
 from oversmooth_papers.tables.table2 import column

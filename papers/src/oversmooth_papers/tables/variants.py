@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from oversmooth_papers.tables import depth, table2, table_charts, table_text
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import depth, table2, table_text
 from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Cell, Kept
 from oversmooth_papers.tasks.images.recipe import PAPER, VARIANTS, Recipe
