@@ -135,10 +135,10 @@ def test_table_1_joined_has_a_case_a_layer_and_input(monkeypatch, capsys, kept):
 def test_seeds_are_together_whoever_names_them(kept):
     paths = trained_models.find(kept, 0.1)[:2]
     found = [diagnose(str(path), depth=0, joined=0, ranks=0) for path in paths]
-    assert "ViT, depth 2, 10 % of cifar100, 2 seeds" in table1.markdown(found)
+    assert "ViT, depth 2, 10 % of cifar100, 2 seeds" in str(table1.rows(found))
     for diagnosis in found:
         del diagnosis.model["recipe"]  # as of a model that nobody says anything of
-    assert "seeds" not in table1.markdown(found).split("published")[0]
+    assert "seeds" not in str(table1.rows(found)).split("published")[0]
 
 
 def test_figures_of_trained_models(monkeypatch, capsys, tmp_path, kept):
@@ -198,7 +198,7 @@ def test_fig3_refuses_models_that_do_not_compare(tmp_path, kept):
         ([plain, smooth], "2 models were given, of plain, smooth; give one each"),
         ([plain, smooth, smooth], "3 models were given, of plain, smooth; give one each"),
         ([plain, smooth, sharpen, sharpen], "4 models were given"),
-        ([plain, smooth, "gpt2"], "gpt2 is no ViT that oversmooth train wrote"),
+        ([plain, smooth, "gpt2"], "gpt2 is no plain, smooth or sharpen ViT"),
     ):
         with pytest.raises(InputError, match=said):
             fig3.cases(given)

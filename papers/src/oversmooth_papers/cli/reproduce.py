@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,6 +61,22 @@ def write_page(path: Path | None, text: str) -> None:
         with whole_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
         tell(f"wrote {path}")
+
+
+def show(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    output: Path | None = None,
+    style: str | None = None,
+) -> None:
+    """A table with its notes, in the terminal and, where one is asked for, as a file. style: of the notes."""
+    from oversmooth_papers.tables import table_text
+
+    out.print(table_text.terminal(head, rows))
+    for note in notes:
+        tell(note, style)
+    write_page(output, table_text.markdown(head, rows, notes))
 
 
 def _check_output(path: Path | None, *, figure: bool) -> None:
@@ -133,10 +150,7 @@ def table1(
         seed=seed,
     )
     diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
-    out.print(recipe.table(diagnoses, joined))
-    for note in recipe.notes(diagnoses, joined):
-        tell(note)
-    write_page(output, recipe.markdown(diagnoses, joined))
+    show(recipe.COLUMNS, recipe.rows(diagnoses, joined), recipe.notes(diagnoses, joined), output)
 
 
 @reproduce.command()
@@ -241,8 +255,7 @@ def steering(
                 bars.update(task, completed=done, total=total)
 
             diagnoses.append(recipe.sweep(loaded, whole, few, name, method, layers, advance))
-    out.print(recipe.table(diagnoses))
-    write_page(output, recipe.markdown(diagnoses))
+    show(recipe.COLUMNS, recipe.rows(diagnoses), output=output)
 
 
 @reproduce.command()
