@@ -35,14 +35,15 @@ def corrupt_and_test(
     folder: Folder,
     running: Running,
     models: Path | None = None,
-    **made: Path | None,
+    official: Path | None = None,
+    frost: Path | None = None,
 ) -> Filled:
     """Test the models that are there and were not tested yet; says which models are missing.
 
-    models: their folder, by default the results' own. made: the folders official and frost, of `Corruptions`.
+    models: their folder, by default the results' own. official, frost: as of `Corruptions`.
     """
     device = device_named(running.device)
-    corruptions = Corruptions(test, device, **made)
+    corruptions = Corruptions(test, device, official=official, frost=frost)
     evaluator: Evaluator | None = None
 
     def find(results: Path, recipe: Recipe) -> Path:
@@ -60,7 +61,7 @@ def corrupt_and_test(
         return {
             "accuracy": clean,
             "test_images": len(test),
-            **corruptions_made(**made),
+            **corruptions_made(official, frost),
             "mean": by_severity(by_kind),
             "kinds": by_kind,
             "data_sha256": data_hash((test.images, test.labels)),

@@ -148,16 +148,10 @@ def measure_models(
     made_by: str,
     find: Callable[[Path, Any], Path] = model_path,
 ) -> Filled:
-    """Cells of models that are there and were not measured yet; those that are missing are named.
+    """Cells of trained models that are there and were not measured yet; models that are missing are named.
 
-    Args:
-        recipes: of the models.
-        results: directory of cells and models.
-        folder: of these cells.
-        running: how.
-        measure: what a cell says of a recipe's model, by its file.
-        made_by: the tables that train these models.
-        find: where a recipe's model is.
+    measure: what a cell says of a recipe's model, by its file. made_by: the tables that train these models. find: where
+    in the results a recipe's model is.
     """
     lacking = []
     with one_writer(results, running):
@@ -169,20 +163,24 @@ def measure_models(
             own = recipe_of(path)
             if (differs := "it has none" if own is None else own.difference(recipe)) is not None:
                 raise InputError(f"{path} is of another recipe: {differs}; remove it, or name another folder of models")
-            cell = {
-                "table": folder_name(folder, recipe),
-                "title": recipe.title,
-                "seed": recipe.seed,
-                **measure(recipe, path),
-                "checkpoint_sha256": file_hash(path),
-                "recipe": recipe.to_dict(),
-                **provenance(running.device),
-                **({"command": running.command} if running.command else {}),
-            }
-            write(cell_path(results, folder, recipe), cell)
+            measured = {**measure(recipe, path), "checkpoint_sha256": file_hash(path)}
+            write(cell_path(results, folder, recipe), _cell(recipe, folder, running, measured))
     for title in lacking:
         running.on_message(f"{title}: no model; oversmooth reproduce {made_by} makes it")
     return Filled(NO_MODELS if lacking else "finished")
+
+
+def _cell(recipe: BaseRecipe, folder: Folder, running: Running, found: Cell) -> Cell:
+    """What was found, with what and where it was found."""
+    return {
+        "table": folder_name(folder, recipe),
+        "title": recipe.title,
+        "seed": recipe.seed,
+        **found,
+        "recipe": recipe.to_dict(),
+        **provenance(running.device),
+        **({"command": running.command} if running.command else {}),
+    }
 
 
 def one_writer(results: Path, running: Running) -> AbstractContextManager[lock.Lock]:
@@ -203,18 +201,15 @@ def _tidy(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> None:
 
 def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) -> None:
     """The finished run as a cell and a model, and no run any more."""
-    task, device = task_of(job.recipe, data), running.device
-    result = loop.train(task, folder=job.folder, device=device, resume=True)  # over: read from its files
-    model = _keep_model(task, result, job.folder / loop.MODEL, results, device) if running.keep_models else {}
+    task = task_of(job.recipe, data)
+    result = loop.train(task, folder=job.folder, device=running.device, resume=True)  # over: read from its files
+    model = _keep_model(task, result, job.folder / loop.MODEL, results, running.device) if running.keep_models else {}
     per_s = f"{job.recipe.unit}_per_s"
     speeds = [row[per_s] for row in result.epochs if per_s in row]
     step = max(1, math.ceil(len(result.smoothing) / _LOOKS))
     logged = ("epoch", "loss", "lr", "strength_share", *result.scores)
-    cell: Cell = {
-        "table": folder_name(folder, job.recipe),
-        "title": job.recipe.title,
+    found = {
         **result.scores,
-        "seed": job.recipe.seed,
         **task.facts(),
         **model,
         "data_sha256": data_hash(task.data()),
@@ -222,11 +217,10 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
         "minutes": round(result.seconds / 60, 2),
         **({"at_once": running.at_once} if running.at_once > 1 else {}),
         per_s: round(statistics.median(speeds), 1) if speeds else None,
-        "recipe": job.recipe.to_dict(),
-        **provenance(device),
-        **({"command": running.command} if running.command else {}),
         **({"machines": result.machines} if result.machines else {}),
         **({"retries": result.retries} if result.retries else {}),
+    }
+    cell = _cell(job.recipe, folder, running, found) | {
         "epochs": [{k: row[k] for k in logged if k in row} for row in result.epochs],
         "smoothing": result.smoothing[::-1][::step][::-1],
     }

@@ -35,20 +35,18 @@ def commit_of(folder: Path | None = None) -> str:
     """Of the code that runs, with ``+`` where it was changed since; empty where nothing says it."""
     if given := os.environ.get(COMMIT, "").strip():
         return given[:64]
-    home = folder or Path(oversmooth.__file__).parent
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder or Path(oversmooth.__file__).parent), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
     try:
-        head = _git(home, "rev-parse", "HEAD")
-        # A package that was installed into someone else's repository is not that repository's.
-        if not head or not _git(home, "ls-files", "."):
+        if not git("ls-files", "."):  # a package installed into someone else's repository is not that repository's
             return ""
-        return head + ("+" if _git(home, "status", "--porcelain", "--untracked-files=no", ".") else "")
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def data_hash(parts: Iterable[Tensor | str]) -> str:

@@ -80,8 +80,8 @@ class Table3(Table):
         """Nothing is trained: models of table 2 that were not tested yet are."""
         from oversmooth_papers.tables.corruption import corrupt_and_test
 
-        made = dict(official=self.official, frost=self.frost)
-        return corrupt_and_test(recipes, splits.test, results, self.folder, running, self.models, **made)
+        given = (self.models, self.official, self.frost)
+        return corrupt_and_test(recipes, splits.test, results, self.folder, running, *given)
 
     def rows(self, kept: Kept) -> Rows:
         rows = []
