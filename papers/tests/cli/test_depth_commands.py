@@ -30,14 +30,8 @@ def cell(one, accuracy, last):
         {"step": 1, "hfc_lfc": [9.0] * ends, "cos": [0.9] * ends, "abs_cos": [0.9] * ends},
         {"step": 7, "hfc_lfc": [1.0] * (ends - 1) + [last], "cos": [0.1] * ends, "abs_cos": [last / 9] * ends},
     ]
-    return {
-        "title": one.title,
-        "accuracy": accuracy,
-        "recipe": one.to_dict(),
-        "smoothing": looks,
-        "hardware": "x",
-        "day": "y",
-    }
+    where = {"title": one.title, "hardware": "x", "day": "y", "recipe": one.to_dict()}
+    return {**where, "accuracy": accuracy, "smoothing": looks}
 
 
 def test_cells_of_twelve_blocks_are_those_of_table_2():

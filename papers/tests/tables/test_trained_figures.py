@@ -91,20 +91,8 @@ def cases_by_hand(path):
 
 
 def test_table_1_of_trained_models_against_dense_eigenvalues(monkeypatch, capsys, tmp_path, kept):
-    given = (
-        "reproduce",
-        "table1",
-        "--trained",
-        "--share",
-        0.1,
-        "--results",
-        kept,
-        "--inputs",
-        2,
-        "-o",
-        tmp_path / "t.md",
-    )
-    assert run(monkeypatch, *given) == 0
+    given = ("reproduce", "table1", "--trained", "--share", 0.1, "--results", kept, "--inputs", 2)
+    assert run(monkeypatch, *given, "-o", tmp_path / "t.md") == 0
     text = (tmp_path / "t.md").read_text(encoding="utf-8")
     assert "ViT-Ti are other models" in " ".join(capsys.readouterr().out.split())
     for variant, name in (("plain", "ViT"), ("smooth", "ViT⁺"), ("sharpen", "ViT⁻")):
@@ -122,11 +110,8 @@ def test_table_1_of_trained_models_against_dense_eigenvalues(monkeypatch, capsys
         assert f"| {name}, depth 2, 10 % of cifar100, 2 seeds | {means} | ours, mean |" in text
     assert len({line.split("|")[2] for line in text.splitlines() if "ours, this run" in line}) > 2  # not all alike
     assert "| ViT-Ti, CIFAR-100 | 98.92 | 1.08 | – | – | – | published |" in text
-
-
-def test_table_1_joined_has_a_case_a_layer_and_input(monkeypatch, capsys, kept):
-    given = ("reproduce", "table1", "--trained", "--share", 0.1, "--results", kept, "--inputs", 2, "--rule", "joined")
-    assert run(monkeypatch, *given) == 0
+    # With all heads together a case is a layer and an input.
+    assert run(monkeypatch, *given, "--rule", "joined") == 0
     shown = capsys.readouterr().out
     assert len(re.findall(r" 4 +ours, this run", shown)) == 6
     assert "all heads of a layer together" in shown
