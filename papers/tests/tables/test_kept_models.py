@@ -265,9 +265,9 @@ def test_the_commit_is_that_of_the_code(monkeypatch, tmp_path):
 
 def test_costs_are_those_of_the_likest_run():
     runs = [
-        status.Measured(replace(PAPER, share=0.1), 2.0),
-        status.Measured(replace(PAPER, share=0.1, seed=1), 5.0),
-        status.Measured(replace(PAPER, share=0.1, variant="sharpen"), 3.0),
+        (replace(PAPER, share=0.1), 2.0),
+        (replace(PAPER, share=0.1, seed=1), 5.0),
+        (replace(PAPER, share=0.1, variant="sharpen"), 3.0),
     ]
     assert status.cost(replace(PAPER, share=1.0), runs) == pytest.approx(20.0)
     assert status.cost(replace(PAPER, share=0.1, variant="sharpen", seed=4), runs) == pytest.approx(3.0)

@@ -63,19 +63,13 @@ def write_page(path: Path | None, text: str) -> None:
         tell(f"wrote {path}")
 
 
-def show(
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    notes: Sequence[str] = (),
-    output: Path | None = None,
-    style: str | None = None,
-) -> None:
-    """A table with its notes, in the terminal and, where one is asked for, as a file. style: of the notes."""
+def _show(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], output: Path | None) -> None:
+    """A table with its notes, in the terminal and, where one is asked for, as a file."""
     from oversmooth_papers.tables import table_text
 
     out.print(table_text.terminal(head, rows))
     for note in notes:
-        tell(note, style)
+        tell(note)
     write_page(output, table_text.markdown(head, rows, notes))
 
 
@@ -150,7 +144,7 @@ def table1(
         seed=seed,
     )
     diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
-    show(recipe.COLUMNS, recipe.rows(diagnoses, joined), recipe.notes(diagnoses, joined), output)
+    _show(recipe.COLUMNS, recipe.rows(diagnoses, joined), recipe.notes(diagnoses, joined), output)
 
 
 @reproduce.command()
@@ -255,7 +249,7 @@ def steering(
                 bars.update(task, completed=done, total=total)
 
             diagnoses.append(recipe.sweep(loaded, whole, few, name, method, layers, advance))
-    show(recipe.COLUMNS, recipe.rows(diagnoses), output=output)
+    _show(recipe.COLUMNS, recipe.rows(diagnoses), [], output)
 
 
 @reproduce.command()

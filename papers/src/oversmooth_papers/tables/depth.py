@@ -8,7 +8,7 @@ from there and kept there. The paper's figures were not published as numbers, no
 10 % is the default here because 48 blocks cost four times 12, and because the three variants are furthest apart there.
 
 Beside accuracy stands how smooth the tokens end, since that is what more layers are about: HFC/LFC and mean |cos| of
-what leaves the last block, from the log that every run keeps (`train.engine.smoothing`, on the first 8 test images).
+what leaves the last block, from the log that every run keeps (`engine.smoothing`, on the first 8 test images).
 
 What it reached: with 12 blocks what table 2 did at 10 % (33.35, 29.49 and 34.61 %; seeds 0, 1 and 2; an H200; 2 to 6
 minutes a run), with HFC/LFC of 1.74 ± 0.05, 0.22 ± 0.02 and 3.65 ± 0.11 at the end for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.

@@ -8,7 +8,6 @@ their share. It is an estimate: it knows nothing of compiling, nor of what else 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,39 +59,34 @@ def missing_rows(results: Path, seeds: int = 1) -> list[tuple[str, str, float | 
     return list(rows.values())
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A training run that is over."""
-
-    recipe: BaseRecipe
-    minutes: float
+Run = tuple[BaseRecipe, float]
+"""A training run that is over, and its minutes."""
 
 
-def measured(results: Path) -> list[Measured]:
+def measured(results: Path) -> list[Run]:
     """Every training run that has a cell."""
     cells = [cell for folder in folders_of_cells(results) for cell in read_folder(folder, []) if cell.get("seconds")]
     runs = [(read_recipe(cell["recipe"]), cell["seconds"] / 60, cell.get("at_once", 1)) for cell in cells]
-    alone = {(type(recipe), recipe.data) for recipe, _, at_once in runs if at_once == 1}
+    alone = {_kind(recipe) for recipe, _, at_once in runs if at_once == 1}
     return [
-        Measured(recipe, minutes / at_once)
-        for recipe, minutes, at_once in runs
-        if at_once == 1 or (type(recipe), recipe.data) not in alone
+        (recipe, minutes / at_once) for recipe, minutes, at_once in runs if at_once == 1 or _kind(recipe) not in alone
     ]
 
 
-def cost(recipe: BaseRecipe, runs: Iterable[Measured]) -> float | None:
+def cost(recipe: BaseRecipe, runs: Iterable[Run]) -> float | None:
     """Minutes that a recipe takes, estimated from similar runs; None where nothing like it was run on these data."""
-    mine = _leaves(recipe.to_dict())
+    mine, estimates = _leaves(recipe.to_dict()), []
+    for other, minutes in runs:
+        if _kind(other) == _kind(recipe):
+            theirs = _leaves(other.to_dict())
+            differ = sum(mine.get(name) != theirs.get(name) for name in {*mine, *theirs} if name not in _NO_COST)
+            estimates.append((differ, minutes * _work(recipe) / _work(other)))
+    return min(estimates)[1] if estimates else None
 
-    def distance(run: Measured) -> tuple[int, float]:
-        """How many fields differ, and the minutes by this run."""
-        theirs = _leaves(run.recipe.to_dict())
-        differs = sum(mine.get(name) != theirs.get(name) for name in {*mine, *theirs} if name not in _NO_COST)
-        return differs, run.minutes * _work(recipe) / _work(run.recipe)
 
-    # How much there is of other data is not known without loading them.
-    alike = [run for run in runs if (type(run.recipe), run.recipe.data) == (type(recipe), recipe.data)]
-    return min(map(distance, alike))[1] if alike else None
+def _kind(recipe: BaseRecipe) -> tuple[type[BaseRecipe], str]:
+    """The task and the data: how much there is of other data is not known without loading them."""
+    return type(recipe), recipe.data
 
 
 def _work(recipe: BaseRecipe) -> float:

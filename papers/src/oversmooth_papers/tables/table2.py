@@ -3,7 +3,7 @@
     oversmooth reproduce table2 --cells 10% --seeds 3 --at-once 3      the 10 % column, about 2 minutes a run on an H200
     oversmooth reproduce table2 --quick                                a small version, minutes on a CPU
 
-The recipe is `train.tasks.images.recipe.PAPER` (recovered from the authors' code), which says what it reached, with
+The recipe is `tasks.images.recipe.PAPER` (recovered from the authors' code), which says what it reached, with
 which seeds, on what and in what time: all blocks constrained, Θ and ψ as in THEORY §5 with the paper's wiring. Accuracy
 is that of the last epoch on the 10,000 test images; ± is the standard deviation over seeds (n − 1). How many seeds are
 behind the published ± was not published.

@@ -4,7 +4,7 @@
     oversmooth reproduce table3 --share 1                              their corruptions
 
 A figure is the mean over the 15 standard types, which is our reading; intensity 0 is the clean test set. Corruptions
-are made on the spot with the published constants (`train.tasks.images.corruptions` says what differs: random numbers,
+are made on the spot with the published constants (`tasks.images.corruptions` says what differs: random numbers,
 and textures of frost of our own, unless --frost names the official pictures), or read from the official files with
 --official. The published figures are of models that were trained with all of the data; models of a smaller share are
 ours alone, and said to be.
