@@ -210,7 +210,7 @@ def test_a_damaged_steered_checkpoint_is_refused(tmp_path, vit):
 
 def test_fig3_is_what_the_theory_says(monkeypatch, capsys, tmp_path):
     """Untrained, sharpening keeps tokens apart and smoothing draws them together; predicted in every case."""
-    from oversmooth_papers.tables import fig3
+    from oversmooth_papers.figures import fig3
     from oversmooth_papers.tasks.images import recipe as settings
 
     small = settings.Shape(patch=8, width=48, depth=6, heads=3)

@@ -30,14 +30,8 @@ def cell(one, accuracy, last):
         {"step": 1, "hfc_lfc": [9.0] * ends, "cos": [0.9] * ends, "abs_cos": [0.9] * ends},
         {"step": 7, "hfc_lfc": [1.0] * (ends - 1) + [last], "cos": [0.1] * ends, "abs_cos": [last / 9] * ends},
     ]
-    return {
-        "title": one.title,
-        "accuracy": accuracy,
-        "recipe": one.to_dict(),
-        "smoothing": looks,
-        "hardware": "x",
-        "day": "y",
-    }
+    where = {"title": one.title, "hardware": "x", "day": "y", "recipe": one.to_dict()}
+    return {**where, "accuracy": accuracy, "smoothing": looks}
 
 
 def test_cells_of_twelve_blocks_are_those_of_table_2():
@@ -122,7 +116,7 @@ def test_the_quick_study_is_run_kept_and_called_quick(monkeypatch, capsys, tmp_p
         alone = Evaluator(own, model, torch.device("cpu")).accuracy(test.images[:50], test.labels[:50])
         assert found["accuracy"] == pytest.approx(alone, abs=0.021)  # weights are kept in bf16
         first, last = by_hand(model, augment_of(own).normalise(test.images[:8].float()))
-        wanted = depth.ends(found)
+        (wanted,) = depth.looks([found])
         assert wanted[:2] == pytest.approx((first, last), rel=0.02)
         row = f"| {own.shape.depth} | 1 | {100 * found['accuracy']:.2f} | {wanted[0]:.3g} | {wanted[1]:.3g} |"
         assert row in text

@@ -10,6 +10,7 @@ from support.train_example import RECIPE, SHAPE, splits
 
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.tables import cells, counting_rules, rules
+from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tasks.images.build import augment_of, model_of
 from oversmooth_papers.tasks.images.data import Images
 
@@ -87,7 +88,7 @@ def test_every_rule_is_numpys(model):
 def test_the_table_measures_models_that_are_there(model, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "220")
     monkeypatch.setattr(
-        rules.Table2, "recipes", lambda _self: [replace(RECIPE, share=1.0), replace(RECIPE, variant="smooth")]
+        Table2, "recipes", lambda _self: [replace(RECIPE, share=1.0), replace(RECIPE, variant="smooth")]
     )
     data = splits()
     small = data.__class__(data.train, Images(data.test.images, data.test.labels, data.test.classes, "blobs"))

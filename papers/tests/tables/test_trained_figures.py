@@ -17,7 +17,8 @@ from oversmooth.safety.errors import InputError
 from oversmooth.steering import fold, steering_of
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine import saved_model as saved
-from oversmooth_papers.tables import fig3, table1, table2, trained_models
+from oversmooth_papers.figures import fig3
+from oversmooth_papers.tables import table1, table2, trained_models
 from oversmooth_papers.tasks.images.build import model_of
 from oversmooth_papers.tasks.images.recipe import PAPER, VARIANTS, Shape
 from oversmooth_papers.tasks.registry import load_trained
@@ -89,20 +90,8 @@ def cases_by_hand(path):
 
 
 def test_table_1_of_trained_models_against_dense_eigenvalues(monkeypatch, capsys, tmp_path, kept):
-    given = (
-        "reproduce",
-        "table1",
-        "--trained",
-        "--share",
-        0.1,
-        "--results",
-        kept,
-        "--inputs",
-        2,
-        "-o",
-        tmp_path / "t.md",
-    )
-    assert run(monkeypatch, *given) == 0
+    given = ("reproduce", "table1", "--trained", "--share", 0.1, "--results", kept, "--inputs", 2)
+    assert run(monkeypatch, *given, "-o", tmp_path / "t.md") == 0
     text = (tmp_path / "t.md").read_text(encoding="utf-8")
     assert "ViT-Ti are other models" in " ".join(capsys.readouterr().out.split())
     for variant, name in (("plain", "ViT"), ("smooth", "ViT⁺"), ("sharpen", "ViT⁻")):
@@ -120,11 +109,8 @@ def test_table_1_of_trained_models_against_dense_eigenvalues(monkeypatch, capsys
         assert f"| {name}, depth 2, 10 % of cifar100, 2 seeds | {means} | ours, mean |" in text
     assert len({line.split("|")[2] for line in text.splitlines() if "ours, this run" in line}) > 2  # not all alike
     assert "| ViT-Ti, CIFAR-100 | 98.92 | 1.08 | – | – | – | published |" in text
-
-
-def test_table_1_joined_has_a_case_a_layer_and_input(monkeypatch, capsys, kept):
-    given = ("reproduce", "table1", "--trained", "--share", 0.1, "--results", kept, "--inputs", 2, "--rule", "joined")
-    assert run(monkeypatch, *given) == 0
+    # With all heads together a case is a layer and an input.
+    assert run(monkeypatch, *given, "--rule", "joined") == 0
     shown = capsys.readouterr().out
     assert len(re.findall(r" 4 +ours, this run", shown)) == 6
     assert "all heads of a layer together" in shown
@@ -133,10 +119,10 @@ def test_table_1_joined_has_a_case_a_layer_and_input(monkeypatch, capsys, kept):
 def test_seeds_are_together_whoever_names_them(kept):
     paths = trained_models.find(kept, 0.1)[:2]
     found = [diagnose(str(path), depth=0, joined=0, ranks=0) for path in paths]
-    assert "ViT, depth 2, 10 % of cifar100, 2 seeds" in table1.markdown(found)
+    assert "ViT, depth 2, 10 % of cifar100, 2 seeds" in str(table1.rows(found))
     for diagnosis in found:
         del diagnosis.model["recipe"]  # as of a model that nobody says anything of
-    assert "seeds" not in table1.markdown(found).split("published")[0]
+    assert "seeds" not in str(table1.rows(found)).split("published")[0]
 
 
 def test_figures_of_trained_models(monkeypatch, capsys, tmp_path, kept):
@@ -196,7 +182,7 @@ def test_fig3_refuses_models_that_do_not_compare(tmp_path, kept):
         ([plain, smooth], "2 models were given, of plain, smooth; give one each"),
         ([plain, smooth, smooth], "3 models were given, of plain, smooth; give one each"),
         ([plain, smooth, sharpen, sharpen], "4 models were given"),
-        ([plain, smooth, "gpt2"], "gpt2 is no ViT that oversmooth train wrote"),
+        ([plain, smooth, "gpt2"], "gpt2 is no plain, smooth or sharpen ViT"),
     ):
         with pytest.raises(InputError, match=said):
             fig3.cases(given)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from oversmooth.cli.app import duration, out, status
-from oversmooth_papers.cli.reproduce import reproduce
+from oversmooth_papers.cli.reproduce import reproduce, tell, write_page
 from oversmooth_papers.cli.train import Device, load, say
 
 Results = Annotated[Path, typer.Option(help="Directory that keeps cells and models.")]
@@ -24,20 +24,16 @@ def models(
 ) -> None:
     """The trained models of the tables as one archive with checksums, or from one."""
     from oversmooth.safety.errors import InputError
-    from oversmooth_papers.tables import model_archive
+    from oversmooth_papers.tables import trained_models
 
-    if (pack is None) == (source is None):
+    if pack is not None and source is None:
+        titles = trained_models.pack(results, pack)
+        tell("\n".join([*titles, f"wrote {pack}: {len(titles)} models"]))
+    elif source is not None and pack is None:
+        taken = trained_models.unpack(source, results, say)
+        tell(f"{len(taken)} models taken into {results / 'models'}")
+    else:
         raise InputError("give one of --pack FILE and --from FILE")
-    if pack is not None:
-        titles = model_archive.pack(results, pack)
-        for title in titles:
-            out.print(title, highlight=False, markup=False)
-        out.print(f"wrote {pack}: {len(titles)} models", highlight=False, markup=False)
-        return
-    assert source is not None
-    taken = model_archive.unpack(source, results, say)
-    where = results / "models"
-    out.print(f"{len(taken)} models taken into {where}", highlight=False, markup=False)
 
 
 @reproduce.command()
@@ -95,7 +91,4 @@ def first_paper(
     text = page(results)
     if output is None:
         out.print(text, highlight=False, markup=False, soft_wrap=True)
-        return
-    with files.whole_file(output) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    out.print(f"wrote {output}", highlight=False, markup=False)
+    write_page(output, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ from oversmooth.cli.app import Commands, app, out, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, Seed, Variant, diagnose_all
 
 if TYPE_CHECKING:
+    from oversmooth.diagnosis.result import Diagnosis
     from oversmooth.inputs import Inputs
 
 reproduce = Commands(
@@ -44,6 +46,48 @@ class Rule(StrEnum):
     heads = "heads"
     joined = "joined"
     real = "real"
+
+
+def tell(text: str, style: str | None = None) -> None:
+    """Print a line as it is, whatever brackets it has."""
+    out.print(text, style=style, highlight=False, markup=False)
+
+
+def write_page(path: Path | None, text: str) -> None:
+    """Write a table, or a page, where one was asked for."""
+    from oversmooth.safety.files import whole_file
+
+    if path is not None:
+        with whole_file(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        tell(f"wrote {path}")
+
+
+def _show(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], output: Path | None) -> None:
+    """A table with its notes, in the terminal and, where one is asked for, as a file."""
+    from oversmooth_papers.tables import table_text
+
+    out.print(table_text.terminal(head, rows))
+    for note in notes:
+        tell(note)
+    write_page(output, table_text.markdown(head, rows, notes))
+
+
+def _check_output(path: Path | None, *, figure: bool) -> None:
+    """Refuse what cannot be written, before the work that it is to show."""
+    from oversmooth.report import figures
+    from oversmooth.safety import files
+
+    if path is not None:
+        figures.check(path) if figure else files.check_writable(path, (".md",))
+
+
+def _draw(diagnoses: list[Diagnosis], figure: str, path: Path | None) -> None:
+    from oversmooth.report import figures
+
+    if path is not None:
+        figures.save_one(diagnoses, figure, path)
+        tell(f"wrote {path}")
 
 
 def _named(
@@ -87,13 +131,10 @@ def table1(
 
     With --trained, of all seeds of table 2's models that are there.
     """
-    from oversmooth.safety import files
     from oversmooth_papers.tables import table1 as recipe
 
-    if output is not None:
-        files.check_writable(output, (".md",))
-    names = _named(models, trained, share, results)
-    joined = rule is Rule.joined
+    _check_output(output, figure=False)
+    names, joined = _named(models, trained, share, results), rule is Rule.joined
     settings = dict(
         joined=sys.maxsize if joined else 0,
         ranks=0,
@@ -103,13 +144,7 @@ def table1(
         seed=seed,
     )
     diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
-    out.print(recipe.table(diagnoses, joined))
-    for note in recipe.notes(diagnoses, joined):
-        out.print(note, highlight=False, markup=False)
-    if output is not None:
-        with files.whole_file(output) as temporary:
-            temporary.write_text(recipe.markdown(diagnoses, joined), encoding="utf-8")
-        out.print(f"wrote {output}", highlight=False, markup=False)
+    _show(recipe.COLUMNS, recipe.rows(diagnoses, joined), recipe.notes(diagnoses, joined), output)
 
 
 @reproduce.command()
@@ -128,18 +163,15 @@ def fig2(
     seed: SeedToo = 0,
 ) -> None:
     """Draw figure 2 of Dovonon et al.: the three notions of smoothing, layer by layer."""
-    from oversmooth.report import figures, terminal
-    from oversmooth_papers.tables import fig2 as recipe
+    from oversmooth.report import terminal
+    from oversmooth_papers.figures import fig2 as recipe
 
-    if output is not None:
-        figures.check(output)
+    _check_output(output, figure=True)
     names = _named(models, trained, share, results, seed)
     settings = dict(spectra=False, seed=seed)
     diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
     out.print(terminal.overview(diagnoses))
-    if output is not None:
-        figures.save_one(diagnoses, recipe.FIGURE, output)
-        out.print(f"wrote {output}", highlight=False, markup=False)
+    _draw(diagnoses, recipe.FIGURE, output)
 
 
 @reproduce.command()
@@ -163,11 +195,10 @@ def fig3(
 ) -> None:
     """Draw figure 3 of Dovonon et al.: a model forced to sharpen, forced to smooth and left alone."""
     from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, Loaded
-    from oversmooth.report import figures, terminal
-    from oversmooth_papers.tables import fig3 as recipe
+    from oversmooth.report import terminal
+    from oversmooth_papers.figures import fig3 as recipe
 
-    if output is not None:
-        figures.check(output)
+    _check_output(output, figure=True)
     names = _named(models, trained, share, results, seed, none=True)
     count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
 
@@ -186,10 +217,8 @@ def fig3(
     for diagnosis in diagnoses:
         for sentence in diagnosis.verdict:
             if sentence.startswith("Steered"):
-                out.print(f"{diagnosis.name}: {sentence}", highlight=False, markup=False)
-    if output is not None:
-        figures.save_one(diagnoses, recipe.FIGURE, output)
-        out.print(f"wrote {output}", highlight=False, markup=False)
+                tell(f"{diagnosis.name}: {sentence}")
+    _draw(diagnoses, recipe.FIGURE, output)
 
 
 @reproduce.command()
@@ -204,11 +233,9 @@ def steering(
 ) -> None:
     """What each method and strength does to a trained model without any training: curves, prediction, top-1."""
     from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
-    from oversmooth.safety import files
     from oversmooth_papers.tables import steering as recipe
 
-    if output is not None:
-        files.check_writable(output, (".md",))
+    _check_output(output, figure=False)
     count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
     loaded = load(model, device=device)
     diagnoses = []
@@ -222,11 +249,7 @@ def steering(
                 bars.update(task, completed=done, total=total)
 
             diagnoses.append(recipe.sweep(loaded, whole, few, name, method, layers, advance))
-    out.print(recipe.table(diagnoses))
-    if output is not None:
-        with files.whole_file(output) as temporary:
-            temporary.write_text(recipe.markdown(diagnoses), encoding="utf-8")
-        out.print(f"wrote {output}", highlight=False, markup=False)
+    _show(recipe.COLUMNS, recipe.rows(diagnoses), [], output)
 
 
 @reproduce.command()
@@ -240,20 +263,13 @@ def fig5(
 ) -> None:
     """Draw figure 5 of Dovonon et al.: eigenvalues of H, from weights alone."""
     from oversmooth.cli.spectrum import spectra_of
-    from oversmooth.report import figures, terminal
-    from oversmooth_papers.tables import fig5 as recipe
+    from oversmooth.report import terminal
+    from oversmooth_papers.figures import fig5 as recipe
 
-    if output is not None:
-        figures.check(output)
+    _check_output(output, figure=True)
     diagnoses = [spectra_of(name) for name in _named(models, trained, share, results, seed)]
     for diagnosis in diagnoses:
-        out.print(
-            f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero",
-            highlight=False,
-            markup=False,
-        )
+        tell(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
         out.print(terminal.histogram(diagnosis))
     out.print(recipe.PUBLISHED, style="dim")
-    if output is not None:
-        figures.save_one(diagnoses, recipe.FIGURE, output)
-        out.print(f"wrote {output}", highlight=False, markup=False)
+    _draw(diagnoses, recipe.FIGURE, output)

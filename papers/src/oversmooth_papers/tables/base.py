@@ -1,8 +1,9 @@
 """What every table of trained models is: recipes, the cells kept for them, rows and a chart of these, notes.
 
-A new table is one file in this folder, with one class: a frozen dataclass that is registered. Its command, `oversmooth
-reproduce NAME`, follows from it: the docstring is the help, and fields made by `option` are options beside those that
-all tables share. These files are imported for that help, so what needs torch is imported where it is used.
+A table is one file with one class, a frozen dataclass: `table_registry` lists those of the papers, and `register` adds
+others. Its command, `oversmooth reproduce NAME`, follows from it: the docstring is the help, and fields made by
+`option` are options beside those that all tables share. These files are imported for that help, so they import what
+needs torch where it is used.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Table(ABC):
 
 
 TABLES: dict[str, type[Table]] = {}
-"""By name."""
+"""By the folder of their cells, in the order in which they were registered."""
 _Table = TypeVar("_Table", bound=type[Table])
 
 

@@ -6,7 +6,6 @@ the end. Machines that fill different cells of one table need only put their fil
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -33,13 +32,6 @@ class _Epoch(TypedDict):
     loss: float
 
 
-class _Always(TypedDict):
-    title: str
-    hardware: str
-    day: str
-    recipe: dict[str, Any]
-
-
 class _Counts(TypedDict):
     smooth: int
     rough: int
@@ -52,8 +44,15 @@ class _Prediction(TypedDict):
     apart: list[int]
 
 
+class _Always(TypedDict):
+    title: str
+    hardware: str
+    day: str
+    recipe: dict[str, Any]
+
+
 class _Cell(_Always, total=False):
-    """What is taken from a cell; its file may hold more."""
+    """What is read of a cell; its file may hold more."""
 
     table: str
     accuracy: float
@@ -61,19 +60,15 @@ class _Cell(_Always, total=False):
     valid_perplexity_sliding: float
     test_perplexity: float
     test_perplexity_sliding: float
-    pretraining_perplexity: float
-    """Of the model that was fine-tuned."""
-    majority: dict[str, float]
-    """Scores of the most frequent answer."""
+    pretraining_perplexity: float  # of the model that was fine-tuned
+    majority: dict[str, float]  # scores of the most frequent answer
     miou: float
     miou_multiscale: float
     pixel_accuracy: float
     smoothing: list[_Look]
     epochs: list[_Epoch]
-    mean: list[float]
-    """Of table 3: by intensity of corruption."""
-    rounded: dict[str, float]
-    """Scores of the file that is kept, in bf16."""
+    mean: list[float]  # of table 3: by intensity of corruption
+    rounded: dict[str, float]  # scores of the file that is kept, in bf16
     rules: dict[str, _Counts]
     notions: dict[str, list[float | None]]
     prediction: _Prediction
@@ -96,12 +91,12 @@ def check_there(results: Path) -> None:
         raise InputError(f"{results} {kind}, so there are no cells to show; give the folder that keeps them, --results")
 
 
-def cell_path(results: Path, folder: Folder, recipe: BaseRecipe) -> Path:
-    return results / folder_name(folder, recipe) / f"{recipe.key}.json"
-
-
 def folder_name(folder: Folder, recipe: BaseRecipe) -> str:
     return folder if isinstance(folder, str) else folder(recipe)
+
+
+def cell_path(results: Path, folder: Folder, recipe: BaseRecipe) -> Path:
+    return results / folder_name(folder, recipe) / f"{recipe.key}.json"
 
 
 def model_path(results: Path, recipe: BaseRecipe) -> Path:
@@ -127,12 +122,12 @@ def read(path: Path) -> Cell | None:
             raise ValueError(f"at_once is {cell['at_once']}, not a number of runs")
         if lacks := [name for name in _NEEDED.get(cell.get("table", ""), ()) if not cell.get(name)]:
             raise ValueError(f"it has no {lacks[0]}")
+        if not all(look["hfc_lfc"] and look["abs_cos"] for look in cell.get("smoothing", [])):
+            raise ValueError("smoothing has a look without numbers")
         try:
             recipe.describe(cell)
         except (KeyError, TypeError) as error:
             raise ValueError(f"it has no score {error}") from error
-        if not all(look["hfc_lfc"] and look["abs_cos"] for look in cell.get("smoothing", [])):
-            raise ValueError("smoothing has a look without numbers")
     except ValueError as error:
         raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {remedy}") from error
     if recipe.key != path.stem:
@@ -140,26 +135,19 @@ def read(path: Path) -> Cell | None:
     return {**cell, "recipe": recipe.to_dict()}
 
 
-def write(path: Path, cell: Cell) -> None:
-    with whole_file(path) as temporary:
-        temporary.write_text(json_text(cell, indent=1) + "\n", encoding="utf-8")
-
-
 def read_folder(folder: Path, damaged: list[str] | None = None) -> list[Cell]:
-    """Every cell of a folder, whatever its recipe. damaged: gets a sentence for each that cannot be read, in place of
-    the first one's error.
+    """Every cell of a folder, whatever its recipe. damaged: receives a sentence for each that cannot be read, in place
+    of the first one's error.
     """
     cells = []
     for path in sorted(folder.glob("*.json")):
         try:
-            cell = read(path)
+            cells.append(read(path))
         except InputError as error:
             if damaged is None:
                 raise
             damaged.append(str(error))
-        else:
-            cells += [] if cell is None else [cell]
-    return cells
+    return [cell for cell in cells if cell is not None]
 
 
 def read_kept(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> Kept:
@@ -167,8 +155,14 @@ def read_kept(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> K
     return {recipe: cell for recipe, cell in kept.items() if cell is not None}
 
 
-def missing(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> list[Any]:
-    return [recipe for recipe in recipes if read(cell_path(results, folder, recipe)) is None]
+def missing(recipes: Sequence[BaseRecipe], results: Path, folder: Folder) -> list[Any]:
+    kept = read_kept(recipes, results, folder)
+    return [recipe for recipe in recipes if recipe not in kept]
+
+
+def write(path: Path, cell: Cell) -> None:
+    with whole_file(path) as temporary:
+        temporary.write_text(json_text(cell, indent=1) + "\n", encoding="utf-8")
 
 
 Names = Callable[[Any], Mapping[str, str]]
@@ -177,8 +171,7 @@ Names = Callable[[Any], Mapping[str, str]]
 
 def names_of(recipe: Any) -> dict[str, str]:
     """Of a cell whose model sees images."""
-    depth = {"depth": f"depth{recipe.shape.depth}"}
-    return {"variant": recipe.variant, "share": f"{100 * recipe.share:g}%", **depth}
+    return {"variant": recipe.variant, "share": f"{100 * recipe.share:g}%", "depth": f"depth{recipe.shape.depth}"}
 
 
 def chosen(recipes: Sequence[Any], words: Sequence[str], names: Names = names_of) -> list[Any]:
@@ -187,20 +180,13 @@ def chosen(recipes: Sequence[Any], words: Sequence[str], names: Names = names_of
     """
     if not words:
         return list(recipes)
-    wanted: list[Any] = []
+    wanted: dict[Any, None] = {}
     for word in (part for text in words for part in text.replace(",", " ").split()):
         fits = [recipe for recipe in recipes if _fits(names(recipe), word)]
         if not fits:
-            kinds: dict[str, list[str]] = {}
-            for recipe in recipes:
-                for kind, name in names(recipe).items():
-                    kinds[kind] = list(dict.fromkeys([*kinds.get(kind, []), name]))
-            open_kinds = {kind: each for kind, each in kinds.items() if len(each) > 1 or kind == "variant"}
-            listed = ", ".join(f"{kind}s ({', '.join(each)})" for kind, each in open_kinds.items())
-            several = ":".join(each[-1] for each in open_kinds.values())
-            raise InputError(f"no cell is called {word!r}; name {listed}, or several of them, such as {several}")
-        wanted += [recipe for recipe in fits if recipe not in wanted]
-    return wanted
+            raise InputError(f"no cell is called {word!r}; {_choices(list(map(names, recipes)))}")
+        wanted |= dict.fromkeys(fits)
+    return list(wanted)
 
 
 def _fits(names: Mapping[str, str], word: str) -> bool:
@@ -208,16 +194,16 @@ def _fits(names: Mapping[str, str], word: str) -> bool:
     return all(part in known for part in word.split(":"))
 
 
+def _choices(named: Sequence[Mapping[str, str]]) -> str:
+    """What may be given in place of a word that names nothing."""
+    kinds = {kind: list(dict.fromkeys(names[kind] for names in named)) for kind in named[0]}
+    kinds = {kind: names for kind, names in kinds.items() if len(names) > 1 or kind == "variant"}
+    listed = ", ".join(f"{kind}s ({', '.join(names)})" for kind, names in kinds.items())
+    return f"name {listed}, or several of them, such as {':'.join(names[-1] for names in kinds.values())}"
+
+
 def fitted_to_kept(recipes: Sequence[Any], results: Path, folder: Folder) -> list[Any]:
     """Quick recipes fitted to the data set of the cells that are there: without its images, only they know it."""
     kept = read_folder(results / folder_name(folder, recipes[0]))
-    if not kept:
-        return list(recipes)
-    like = read_recipe(kept[0]["recipe"])
-    return [recipe.fitted_like(like) for recipe in recipes]
-
-
-def with_unknowns(recipes: Sequence[Any], **changes: Any) -> list[Any]:
-    """The same with what the paper leaves open settled: wiring, initialisation; None leaves one as it is."""
-    given = {name: value for name, value in changes.items() if value is not None}
-    return [dataclasses.replace(recipe, **given) for recipe in recipes]
+    like = read_recipe(kept[0]["recipe"]) if kept else None
+    return [recipe if like is None else recipe.fitted_like(like) for recipe in recipes]

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oversmooth_papers.tables.base import register
 from oversmooth_papers.tables.variants import WEIGHTS, Case, VariantTable
 
 CASES = {
@@ -28,7 +27,6 @@ CASES = {
 }
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
 class Controls(VariantTable):
     """Controls of sharpening: its form with random signs, with free eigenvalues, and its initial weights alone."""

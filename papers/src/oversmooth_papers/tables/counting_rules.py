@@ -30,7 +30,6 @@ from oversmooth_papers.tasks.images.vit import Attention, ViT
 RULES = ("heads", "joined", "real", "folded", "unnormalised")
 NOTIONS = ("hfc_lfc", "cos", "effective_rank")
 _BATCH = 8
-_QUIET: dict[str, Any] = dict(ranks=0, depth=0, joined=0)
 
 
 def measure(
@@ -55,29 +54,29 @@ def measure(
     device = next(model.parameters()).device
     x = augment_of(recipe).to(device).normalise(images.to(device).float())
     batches, few = list(x.split(_BATCH)), list(x[:joined].split(_BATCH))
+    settings: dict[str, dict[str, Any]] = {
+        "heads": {"ranks": joined},
+        "joined": {"joined": joined},
+        "real": {"rule": "real"},
+        "folded": {"variant": "folded"},
+    }
     counts: dict[str, Sequence[int]] = {}
-
-    def next_is(rule: str) -> None:
-        progress(RULES.index(rule), len(RULES), rule)
-
-    next_is("heads")
-    whole = diagnose(model, batches, **{**_QUIET, "ranks": len(few) and joined})
-    counts["heads"] = shares(whole)
-    next_is("joined")
-    together = diagnose(model, few, **{**_QUIET, "joined": joined})
-    counts["joined"] = shares(together, joined=True)
-    others: dict[str, dict[str, Any]] = {"real": {"rule": "real"}, "folded": {"variant": "folded"}}
-    for rule, settings in others.items():
-        next_is(rule)
-        counts[rule] = shares(diagnose(model, batches, **_QUIET, **settings))
-    next_is("unnormalised")
-    counts["unnormalised"] = unnormalised(model, batches)
+    diagnoses: dict[str, Diagnosis] = {}
+    for number, rule in enumerate(RULES):
+        progress(number, len(RULES), rule)
+        if rule == "unnormalised":
+            counts[rule] = unnormalised(model, batches)
+            continue
+        own = {"ranks": 0, "depth": 0, "joined": 0, **settings[rule]}
+        diagnoses[rule] = diagnose(model, few if rule == "joined" else batches, **own)
+        counts[rule] = shares(diagnoses[rule], joined=rule == "joined")
+    whole, together = diagnoses["heads"], diagnoses["joined"]
     agree, apart = agreement(together.layers[1:])
     return {
         "images": len(images),
         "joined_images": joined,
         "rules": {rule: dict(zip(WORDS, counts[rule], strict=True)) for rule in RULES},
-        "notions": {name: _curve(whole, name) for name in NOTIONS},
+        "notions": {name: _rounded(whole.curve(name)) for name in NOTIONS},
         "negative_share": whole.negative_share,
         "prediction": {"agree": agree, "apart": list(apart)},
     }
@@ -110,5 +109,5 @@ def unnormalised(model: ViT, batches: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(verdicts.count(word) for word in WORDS)
 
 
-def _curve(diagnosis: Diagnosis, name: str) -> list[float | None]:
-    return [None if value is None else float(f"{value:.5g}") for value in diagnosis.curve(name)]
+def _rounded(curve: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else float(f"{value:.5g}") for value in curve]

@@ -8,7 +8,7 @@ from there and kept there. The paper's figures were not published as numbers, no
 10 % is the default here because 48 blocks cost four times 12, and because the three variants are furthest apart there.
 
 Beside accuracy stands how smooth the tokens end, since that is what more layers are about: HFC/LFC and mean |cos| of
-what leaves the last block, from the log that every run keeps (`train.engine.smoothing`, on the first 8 test images).
+what leaves the last block, from the log that every run keeps (`engine.smoothing`, on the first 8 test images).
 
 What it reached: with 12 blocks what table 2 did at 10 % (33.35, 29.49 and 34.61 %; seeds 0, 1 and 2; an H200; 2 to 6
 minutes a run), with HFC/LFC of 1.74 ± 0.05, 0.22 ± 0.02 and 3.65 ± 0.11 at the end for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
@@ -18,12 +18,14 @@ With 24 blocks, seed 0 alone: 33.85, 28.68 and 33.69 %, and 1.83, 0.126 and 6.55
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from oversmooth.safety.options import option
-from oversmooth_papers.tables import table2, table_charts, table_text
-from oversmooth_papers.tables.base import Rows, Table, register
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import table2, table_text
+from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Cell, Kept
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent
 
@@ -42,7 +44,6 @@ _NOTE = (
 _HEAD = ("", "blocks", "seeds", "accuracy, %", "HFC/LFC, first", "HFC/LFC, last", "mean |cos|, last", "whose")
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
 class Depth(Table):
     """Make the depth study of Dovonon et al.: accuracy, and how smooth tokens end, with 12, 24 and 48 blocks.
@@ -74,14 +75,10 @@ class Depth(Table):
     def rows(self, kept: Kept) -> Rows:
         whose = "ours, quick" if self.quick else f"ours, {percent(self.share)}"
         rows = []
-        for variant in VARIANTS:
-            for depth in self._depths():
-                cells = _cells(kept, variant, depth)
-                looks = [look for cell in cells if (look := ends(cell)) is not None]
-                columns = list(zip(*looks, strict=True)) if looks else [()] * 3
-                accuracy = table_text.over_seeds([100 * cell["accuracy"] for cell in cells], ".2f")
-                smoothness = [table_text.over_seeds(column, ".3g") for column in columns]
-                rows.append([self.model_name(variant), str(depth), str(len(cells)), accuracy, *smoothness, whose])
+        for variant, depth, cells in self.by_case(kept):
+            accuracy = table_text.over_seeds([100 * cell["accuracy"] for cell in cells])
+            smoothness = [table_text.over_seeds([look[place] for look in looks(cells)], ".3g") for place in range(3)]
+            rows.append([self.model_name(variant), str(depth), str(len(cells)), accuracy, *smoothness, whose])
         return _HEAD, rows
 
     def chart(self, kept: Kept) -> Any:
@@ -89,21 +86,25 @@ class Depth(Table):
         whose = "ours, quick" if self.quick else f"ours, {percent(self.share)} of the data"
         accuracy: list[table_charts.Point] = []
         smoothness: list[table_charts.Point] = []
-        for variant in VARIANTS:
-            for depth in self._depths():
-                cells = _cells(kept, variant, depth)
-                lasts = [look[1] for cell in cells if (look := ends(cell)) is not None]
-                for points, numbers in ((accuracy, [100 * cell["accuracy"] for cell in cells]), (smoothness, lasts)):
-                    if numbers:
-                        mean, spread = table_text.mean_and_spread(numbers)
-                        point = table_charts.point(self.model_name(variant), whose, mean, spread, x=depth)
-                        point["low"] = max(point["low"], mean / 10)  # above zero, where the axis is logarithmic
-                        points.append(point)
+        for variant, depth, cells in self.by_case(kept):
+            name, lasts = self.model_name(variant), [last for _, last, _ in looks(cells)]
+            accuracy += table_charts.over_seeds(name, whose, [100 * cell["accuracy"] for cell in cells], x=depth)
+            smoothness += table_charts.over_seeds(name, whose, lasts, x=depth)
+        for point in smoothness:
+            point["low"] = max(point["low"], point["value"] / 10)  # above zero, as the axis is logarithmic
         panels = [
             (f"accuracy; {whose}", accuracy, "test accuracy, %"),
             (f"after the last block; {whose}", smoothness, "HFC / LFC"),
         ]
         return table_charts.lines(panels, "blocks", ratios=("HFC / LFC",))
+
+    def by_case(self, kept: Kept) -> list[tuple[str, int, list[Cell]]]:
+        """Of each variant and depth the cells over seeds."""
+        cases = [(variant, depth) for variant in VARIANTS for depth in self._depths()]
+        return [
+            (*case, [cell for recipe, cell in kept.items() if (recipe.variant, recipe.shape.depth) == case])
+            for case in cases
+        ]
 
     def notes(self) -> list[str]:
         return [_QUICK_NOTE, _NOTE] if self.quick else [f"Ours: {percent(self.share)} of the training images. {_NOTE}"]
@@ -115,14 +116,7 @@ class Depth(Table):
         return QUICK_DEPTHS if self.quick else DEPTHS
 
 
-def ends(cell: Cell) -> tuple[float, float, float] | None:
-    """HFC/LFC first and last, and mean |cos| last, when smoothing was last looked at; None if it never was."""
-    if not cell.get("smoothing"):
-        return None
-    look = cell["smoothing"][-1]
-    return look["hfc_lfc"][0], look["hfc_lfc"][-1], look["abs_cos"][-1]
-
-
-def _cells(kept: Kept, variant: str, depth: int) -> list[Cell]:
-    """Over seeds."""
-    return [cell for recipe, cell in kept.items() if (recipe.variant, recipe.shape.depth) == (variant, depth)]
+def looks(cells: Sequence[Cell]) -> list[tuple[float, float, float]]:
+    """HFC/LFC first and last, and mean |cos| last, of each run's last look at smoothing; runs without one left out."""
+    lasts = [cell["smoothing"][-1] for cell in cells if cell.get("smoothing")]
+    return [(last["hfc_lfc"][0], last["hfc_lfc"][-1], last["abs_cos"][-1]) for last in lasts]

@@ -1,4 +1,4 @@
-"""Filling a table: the cells that are missing, run one by one or several at once.
+"""Filling a table: the cells that are missing, trained one by one or several at once, or measured on trained models.
 
 A results directory has one writer at a time. What is interrupted goes on from its checkpoint next time.
 """
@@ -9,9 +9,10 @@ import math
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from oversmooth_papers.engine import lock, loop
 from oversmooth_papers.engine.parallel_runs import Job, run_many
 from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.engine.result import OnNan, Result, WatchSettings
-from oversmooth_papers.engine.saved_model import load_model, save_model
+from oversmooth_papers.engine.saved_model import load_model, recipe_of, save_model
 from oversmooth_papers.engine.task import Task
 from oversmooth_papers.tables.cells import Cell, Folder, cell_path, folder_name, missing, model_path, work_folder, write
 from oversmooth_papers.tables.provenance import data_hash, file_hash, provenance
@@ -53,7 +54,7 @@ class Running:
     command: str = ""
     """That a user gave, without where things lie, for cells to record."""
     keep_models: bool = True
-    """Whether results/models gets what was trained."""
+    """Whether results/models receives what was trained."""
     watch: WatchSettings = field(default_factory=WatchSettings)
     """Of runs one by one."""
     force: bool = False
@@ -64,12 +65,7 @@ class Running:
 
     def told(self, title: str) -> Callable[[int, int, str], None]:
         """`on_progress` of one model, if it is asked for."""
-
-        def tell(done: int, total: int, what: str) -> None:
-            if self.on_progress is not None:
-                self.on_progress(title, done, total, what)
-
-        return tell
+        return (lambda *_: None) if self.on_progress is None else partial(self.on_progress, title)
 
 
 @dataclass(frozen=True)
@@ -142,11 +138,54 @@ def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder,
     return Filled(stopped if missing([job.recipe for job in jobs], results, folder) else "finished")
 
 
-@contextmanager
-def one_writer(results: Path, running: Running) -> Iterator[None]:
+def measure_models(
+    recipes: Sequence[BaseRecipe],
+    results: Path,
+    folder: Folder,
+    running: Running,
+    measure: Callable[[Any, Path], Cell],
+    *,
+    made_by: str,
+    find: Callable[[Path, Any], Path] = model_path,
+) -> Filled:
+    """Cells of trained models that are there and were not measured yet; models that are missing are named.
+
+    measure: what a cell says of a recipe's model, by its file. made_by: the tables that train these models. find: where
+    in the results a recipe's model is.
+    """
+    lacking = []
+    with one_writer(results, running):
+        for recipe in missing(recipes, results, folder):
+            path = find(results, recipe)
+            if not path.is_file():
+                lacking.append(recipe.title)
+                continue
+            own = recipe_of(path)
+            if (differs := "it has none" if own is None else own.difference(recipe)) is not None:
+                raise InputError(f"{path} is of another recipe: {differs}; remove it, or name another folder of models")
+            measured = {**measure(recipe, path), "checkpoint_sha256": file_hash(path)}
+            write(cell_path(results, folder, recipe), _cell(recipe, folder, running, measured))
+    for title in lacking:
+        running.on_message(f"{title}: no model; oversmooth reproduce {made_by} makes it")
+    return Filled(NO_MODELS if lacking else "finished")
+
+
+def _cell(recipe: BaseRecipe, folder: Folder, running: Running, found: Cell) -> Cell:
+    """What was found, with what and where it was found."""
+    return {
+        "table": folder_name(folder, recipe),
+        "title": recipe.title,
+        "seed": recipe.seed,
+        **found,
+        "recipe": recipe.to_dict(),
+        **provenance(running.device),
+        **({"command": running.command} if running.command else {}),
+    }
+
+
+def one_writer(results: Path, running: Running) -> AbstractContextManager[lock.Lock]:
     """A results directory, made if it is not there, with this process as its one writer."""
-    with lock.held(results, force=running.force, on_message=running.on_message):
-        yield
+    return lock.held(results, force=running.force, on_message=running.on_message)
 
 
 def _tidy(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> None:
@@ -162,18 +201,15 @@ def _tidy(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> None:
 
 def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) -> None:
     """The finished run as a cell and a model, and no run any more."""
-    task, device = task_of(job.recipe, data), running.device
-    result = loop.train(task, folder=job.folder, device=device, resume=True)  # over: read from its files
-    model = _keep_model(task, result, job.folder / loop.MODEL, results, device) if running.keep_models else {}
+    task = task_of(job.recipe, data)
+    result = loop.train(task, folder=job.folder, device=running.device, resume=True)  # over: read from its files
+    model = _keep_model(task, result, job.folder / loop.MODEL, results, running.device) if running.keep_models else {}
     per_s = f"{job.recipe.unit}_per_s"
     speeds = [row[per_s] for row in result.epochs if per_s in row]
     step = max(1, math.ceil(len(result.smoothing) / _LOOKS))
     logged = ("epoch", "loss", "lr", "strength_share", *result.scores)
-    cell: Cell = {
-        "table": folder_name(folder, job.recipe),
-        "title": job.recipe.title,
+    found = {
         **result.scores,
-        "seed": job.recipe.seed,
         **task.facts(),
         **model,
         "data_sha256": data_hash(task.data()),
@@ -181,17 +217,20 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
         "minutes": round(result.seconds / 60, 2),
         **({"at_once": running.at_once} if running.at_once > 1 else {}),
         per_s: round(statistics.median(speeds), 1) if speeds else None,
-        "recipe": job.recipe.to_dict(),
-        **provenance(device),
-        **({"command": running.command} if running.command else {}),
         **({"machines": result.machines} if result.machines else {}),
         **({"retries": result.retries} if result.retries else {}),
+    }
+    cell = _cell(job.recipe, folder, running, found) | {
         "epochs": [{k: row[k] for k in logged if k in row} for row in result.epochs],
         "smoothing": result.smoothing[::-1][::step][::-1],
     }
-    _check_finite({**result.scores, **cell.get("rounded", {})}, job)
-    apart = _far_apart(cell)
-    if apart:
+    for name, value in {**result.scores, **cell.get("rounded", {})}.items():
+        if not math.isfinite(value):  # before a cell is written that nothing could read, and its run removed
+            raise InputError(
+                f"{job.recipe.title}: {name} is {value} after training, and no cell is made of that; the run stays in "
+                f"{job.folder}: remove it to train again"
+            )
+    if apart := _far_apart(cell):
         cell["remark"] = ", ".join(f"open: {cell['rounded'][name]:.4g} by its kept file's {name}" for name in apart)
     write(cell_path(results, folder, job.recipe), cell)
     shutil.rmtree(job.folder, ignore_errors=True)
@@ -201,16 +240,6 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
             "that of its kept file, which is more than rounding explains; rely on neither before oversmooth reproduce "
             "verify has tested the file elsewhere"
         )
-
-
-def _check_finite(scores: Mapping[str, float], job: Job) -> None:
-    """Before a cell is written that nothing could read, and its run removed."""
-    for name, value in scores.items():
-        if not math.isfinite(value):
-            raise InputError(
-                f"{job.recipe.title}: {name} is {value} after training, and no cell is made of that; the run stays in "
-                f"{job.folder}: remove it to train again"
-            )
 
 
 def _far_apart(cell: Cell) -> list[str]:
@@ -230,9 +259,8 @@ def strengths(model: nn.Module) -> dict[str, list[float] | dict[str, float]]:
     Wherever it was steered: a Segmenter's encoder and decoder each are.
     """
     found: dict[str, list[float] | dict[str, float]] = {}
-    parts = [(name, module) for name, module in model.named_modules() if isinstance(module, Part)]
-    for where, part in parts:
-        for name, parameter in part.named_parameters():
+    for where, part in model.named_modules():
+        for name, parameter in part.named_parameters() if isinstance(part, Part) else ():
             values = parameter.detach().double().flatten().tolist()
             ends = {"mean": statistics.fmean(values), "least": min(values), "greatest": max(values)}
             found[f"{where}.{name}"] = values if len(values) <= _STRENGTHS else ends

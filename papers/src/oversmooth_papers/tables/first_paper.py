@@ -10,7 +10,6 @@ larger spread of the two, and at least one point.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from oversmooth_papers.tables import controls, depth, forms, mixtures, rules, table1, table2, table3, table_text
@@ -21,6 +20,7 @@ from oversmooth_papers.tables.text.variants import cells_of
 from oversmooth_papers.tasks.images.recipe import VARIANTS, percent, variant_title
 
 MISSING = "missing"
+_FROST = Path("imagenet-c-frost")
 _HEAD = ("claim", "command", "ours", "published", "agrees")
 _INTRO = (
     "# Dovonon et al., line by line",
@@ -34,29 +34,24 @@ _INTRO = (
 )
 
 
-@dataclass(frozen=True)
-class Line:
-    """One claim."""
-
-    claim: str
-    command: str
-    ours: str
-    published: str
-    agrees: str
-
-    @property
-    def row(self) -> tuple[str, ...]:
-        return self.claim, f"`{self.command}`", self.ours, self.published, self.agrees
+Line = tuple[str, str, str, str, str]
+"""One claim: its words, the command, our figure, the published one, and whether they agree."""
 
 
 def page(results: Path) -> str:
     """The page, in Markdown."""
     lines = [*_accuracies(results), *_table1(results), *_corruption(results), *_depth(results), *_text(results)]
-    parts = [*_INTRO, table_text.markdown(_HEAD, [line.row for line in lines]).strip()]
+    shown = [(claim, f"`{command}`", *others) for claim, command, *others in lines]
+    parts = [*_INTRO, table_text.markdown(_HEAD, shown).strip()]
     for title, table in _tables():
-        kept = read_kept(table.recipes(), results, table.folder)
+        kept = _kept(table, results)
+        options = []
+        if isinstance(table, table3.Table3):
+            options = ["--share", f"{table.share:g}", *(["--frost", table.frost.name] if table.frost else [])]
+        elif isinstance(table, rules.RulesOfTable1) and table.depths:
+            options = ["--depths"]
+        command = " ".join(["oversmooth reproduce", *filter(None, (table.group, table.name)), *options])
         parts.append(f"## {title}")
-        command = " ".join(["oversmooth reproduce", *filter(None, (table.group, table.name)), *_options(table)])
         if not kept:
             parts.append(f"`{command}`: none of its {len(table.recipes())} cells has been run.")
             continue
@@ -69,7 +64,7 @@ def _tables() -> list[tuple[str, Table]]:
     return [
         ("Table 1 under every counting rule", rules.RulesOfTable1()),
         ("Table 2", table2.Table2()),
-        ("Table 3, frost from the official pictures", table3.Table3(share=1.0, frost=Path("imagenet-c-frost"))),
+        ("Table 3, frost from the official pictures", table3.Table3(share=1.0, frost=_FROST)),
         ("Table 3 of the 10 % models, frost of our own", table3.Table3(share=0.1)),
         ("More layers", depth.Depth()),
         ("More layers: the three notions, and prediction beside measurement", rules.RulesOfTable1(depths=True)),
@@ -83,55 +78,50 @@ def _tables() -> list[tuple[str, Table]]:
     ]
 
 
-def _options(table: Table) -> list[str]:
-    if isinstance(table, table3.Table3):
-        return ["--share", f"{table.share:g}", *(["--frost", table.frost.name] if table.frost else [])]
-    return ["--depths"] if isinstance(table, rules.RulesOfTable1) and table.depths else []
+def _kept(table: Table, results: Path) -> Kept:
+    return read_kept(table.recipes(), results, table.folder)
 
 
 def agrees(ours: Sequence[float], published: float, spread: float) -> str:
     """Of figures in %, over seeds."""
+    if not ours:
+        return MISSING
     mean, own = table_text.mean_and_spread(ours)
     return "yes" if abs(mean - published) <= max(1.0, 3 * max(spread, own or 0.0)) else "no"
 
 
+def _accuracy(claim: str, command: str, ours: Sequence[float], published: float, spread: float) -> Line:
+    """A line of accuracies over seeds, which are shares."""
+    verdict = agrees([100 * share for share in ours], published, spread)
+    shown = table_text.percent_over_seeds(ours) if ours else MISSING
+    return f"{claim}, accuracy in %", command, shown, f"{published:.2f} ± {spread}", verdict
+
+
 def _accuracies(results: Path) -> list[Line]:
+    """Every variant's, then smoothing and sharpening beside plain, in points of the means."""
     table = table2.Table2()
-    kept = read_kept(table.recipes(), results, table.folder)
+    kept = _kept(table, results)
     lines = []
     for share in table2.SHARES:
         command = f"oversmooth reproduce table2 --cells {percent(share).replace(' ', '')}"
-        by_variant = {v: [100 * a for a in table2.accuracies(kept, v, share)] for v in VARIANTS}
-        for variant, ours in by_variant.items():
-            published, spread = table.published[variant][share]
-            shown = table_text.percent_over_seeds([a / 100 for a in ours]) if ours else MISSING
-            verdict = agrees(ours, published, spread) if ours else MISSING
-            claim = f"{variant_title(variant)} on {percent(share)} of CIFAR-100, accuracy in %"
-            lines.append(Line(claim, command, shown, f"{published:.2f} ± {spread}", verdict))
-        lines += _order(share, command, by_variant)
-    return lines
-
-
-def _order(share: float, command: str, by_variant: dict[str, list[float]]) -> list[Line]:
-    """Smoothing and sharpening beside plain, in points of the means."""
-    published = {variant: table2.Table2.published[variant][share][0] for variant in VARIANTS}
-    lines = []
-    for variant in VARIANTS[1:]:
-        claim = f"{variant_title(variant)} less ViT-Ti on {percent(share)} of the data, in points"
-        theirs = published[variant] - published["plain"]
-        if not by_variant[variant] or not by_variant["plain"]:
-            lines.append(Line(claim, command, MISSING, f"{theirs:+.2f}", MISSING))
-            continue
-        means = [table_text.mean_and_spread(by_variant[name])[0] for name in (variant, "plain")]
-        ours = means[0] - means[1]
-        verdict = "in sign" if (ours > 0) == (theirs > 0) else "no"
-        lines.append(Line(claim, command, f"{ours:+.2f}", f"{theirs:+.2f}", verdict))
+        ours = {variant: table2.accuracies(kept, variant, share) for variant in VARIANTS}
+        published = {variant: table.published[variant][share] for variant in VARIANTS}
+        for variant in VARIANTS:
+            claim = f"{variant_title(variant)} on {percent(share)} of CIFAR-100"
+            lines.append(_accuracy(claim, command, ours[variant], *published[variant]))
+        for variant in VARIANTS[1:]:
+            claim = f"{variant_title(variant)} less ViT-Ti on {percent(share)} of the data, in points"
+            theirs = published[variant][0] - published["plain"][0]
+            shown = verdict = MISSING
+            if ours[variant] and ours["plain"]:
+                one, plain = (100 * table_text.mean_and_spread(ours[name])[0] for name in (variant, "plain"))
+                shown, verdict = f"{one - plain:+.2f}", "in sign" if (one > plain) == (theirs > 0) else "no"
+            lines.append((claim, command, shown, f"{theirs:+.2f}", verdict))
     return lines
 
 
 def _table1(results: Path) -> list[Line]:
-    table = rules.RulesOfTable1(seeds=1)
-    kept = read_kept(table.recipes(), results, table.folder)
+    kept = _kept(rules.RulesOfTable1(seeds=1), results)
     lines = []
     for variant in VARIANTS:
         published = table1.PUBLISHED[f"{variant_title(variant)}, CIFAR-100"]
@@ -139,73 +129,53 @@ def _table1(results: Path) -> list[Line]:
         for rule in ("heads", "unnormalised"):
             claim = f"{variant_title(variant)}: smoothing eigenvalue dominates, % of cases, {rules.TITLES[rule]}"
             # What is open may lie on either side: the published figure is held against the nearest it allows.
-            ours = [
-                min(
-                    max(published, rules.smoothing(cell, rule)),
-                    rules.smoothing(cell, rule) + rules.undecided(cell, rule),
-                )
-                for cell in cells
-            ]
+            spans = [(share := rules.smoothing(cell, rule), share + rules.undecided(cell, rule)) for cell in cells]
+            verdict = agrees([min(max(published, low), high) for low, high in spans], published, 0.0)
             shown = rules.share_text(cells[0], rule) if cells else MISSING
-            verdict = agrees(ours, published, 0.0) if ours else MISSING
-            lines.append(Line(claim, "oversmooth reproduce rules", shown, f"{published:.2f}", verdict))
+            lines.append((claim, "oversmooth reproduce rules", shown, f"{published:.2f}", verdict))
     return lines
 
 
 def _corruption(results: Path) -> list[Line]:
-    table = table3.Table3(share=1.0, frost=Path("imagenet-c-frost"))
-    kept = read_kept(table.recipes(), results, table.folder)
+    table = table3.Table3(share=1.0, frost=_FROST)
+    kept = _kept(table, results)
     lines = []
     for variant in VARIANTS:
-        cells = [cell for recipe, cell in kept.items() if recipe.variant == variant]
-        ours = [100 * cell["mean"][-1] for cell in cells]
-        published, spread = table.published[variant][-1]
-        shown = table_text.percent_over_seeds([value / 100 for value in ours]) if ours else MISSING
-        verdict = agrees(ours, published, spread) if ours else MISSING
-        claim = f"{variant_title(variant)} under corruption of intensity 5, accuracy in %"
-        command = "oversmooth reproduce table3 --frost imagenet-c-frost"
-        lines.append(Line(claim, command, shown, f"{published:.2f} ± {spread}", verdict))
+        ours = [cell["mean"][-1] for recipe, cell in kept.items() if recipe.variant == variant]
+        claim = f"{variant_title(variant)} under corruption of intensity 5"
+        command = f"oversmooth reproduce table3 --frost {_FROST}"
+        lines.append(_accuracy(claim, command, ours, *table.published[variant][-1]))
     return lines
 
 
 def _depth(results: Path) -> list[Line]:
-    table = depth.Depth()
-    kept = read_kept(table.recipes(), results, table.folder)
-
-    def mean(variant: str, blocks: int) -> float | None:
-        cells = [cell for r, cell in kept.items() if (r.variant, r.shape.depth) == (variant, blocks)]
-        return table_text.mean_and_spread([100 * cell["accuracy"] for cell in cells])[0] if cells else None
-
     lines = []
+    by_case = depth.Depth().by_case(_kept(depth.Depth(), results))
     for variant in VARIANTS:
-        values = [mean(variant, blocks) for blocks in depth.DEPTHS]
-        known = [value for value in values if value is not None]
-        shown = ", ".join("–" if value is None else f"{value:.2f}" for value in values)
+        by_depth = [[100 * cell["accuracy"] for cell in cells] for own, _, cells in by_case if own == variant]
+        shown = ", ".join(f"{table_text.mean_and_spread(values)[0]:.2f}" if values else "–" for values in by_depth)
         claim = f"{variant_title(variant)} with {', '.join(map(str, depth.DEPTHS))} blocks, accuracy in %"
-        verdict = MISSING if len(known) < 2 else "no figures were published"
-        lines.append(Line(claim, "oversmooth reproduce depth", shown, "not published as numbers", verdict))
+        verdict = MISSING if sum(map(bool, by_depth)) < 2 else "no figures were published"
+        lines.append((claim, "oversmooth reproduce depth", shown, "not published as numbers", verdict))
     return lines
 
 
 def _text(results: Path) -> list[Line]:
+    tables: dict[str, Table] = {
+        "Causal language model": causal.Causal(),
+        "Causal language model of WikiText-2": wikitext.Wikitext(),
+        "Masked language model": masked.Masked(),
+    }
     lines = []
-    tables: list[tuple[str, Table]] = [
-        ("Causal language model", causal.Causal()),
-        ("Causal language model of WikiText-2", wikitext.Wikitext()),
-        ("Masked language model", masked.Masked()),
-    ]
-    for title, table in tables:
-        kept = read_kept(table.recipes(), results, table.folder)
-        for name in ("smooth", "sharpen"):
-            forced = f"forced to {name} in all layers, begun near the plain one's weights"
-            claim = f"{title} {forced}: validation perplexity beside the plain model's"
-            lines.append(_worse(claim, f"oversmooth reproduce text {table.name}", kept, name))
+    for title, table in tables.items():
+        kept = _kept(table, results)
+        plain, *forced = ([cell["valid_perplexity"] for cell in cells_of(kept, name)] for name in VARIANTS)
+        for name, values in zip(VARIANTS[1:], forced, strict=True):
+            how = f"forced to {name} in all layers, begun near the plain one's weights"
+            claim = f"{title} {how}: validation perplexity beside the plain model's"
+            shown = verdict = MISSING
+            if plain and values:
+                ours, beside = (table_text.mean_and_spread(each)[0] for each in (values, plain))
+                shown, verdict = f"{ours:.2f} against {beside:.2f}", "yes" if ours > beside else "no"
+            lines.append((claim, f"oversmooth reproduce text {table.name}", shown, "worse", verdict))
     return lines
-
-
-def _worse(claim: str, command: str, kept: Kept, name: str) -> Line:
-    by_name = {which: [cell["valid_perplexity"] for cell in cells_of(kept, which)] for which in (name, "plain")}
-    if not all(by_name.values()):
-        return Line(claim, command, MISSING, "worse", MISSING)
-    forced, plain = (table_text.mean_and_spread(values)[0] for values in by_name.values())
-    return Line(claim, command, f"{forced:.2f} against {plain:.2f}", "worse", "yes" if forced > plain else "no")

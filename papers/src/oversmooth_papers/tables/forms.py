@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oversmooth_papers.tables.base import register
 from oversmooth_papers.tables.variants import WEIGHTS, Case, VariantTable
 
 _COLD = "spectral:mode=sharpen,start=cold"
@@ -30,7 +29,6 @@ CASES = {
 }
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
 class Forms(VariantTable):
     """Forms of sharpening: accuracy, how smooth tokens end, parameters, where weight decay acts, minutes."""

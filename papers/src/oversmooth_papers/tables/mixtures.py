@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oversmooth_papers.tables.base import register
 from oversmooth_papers.tables.variants import Case, VariantTable
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
 class Mixtures(VariantTable):
     """Dovonon et al.'s ViT*: sharpening in a quarter, a half and three quarters of the blocks, front or back."""

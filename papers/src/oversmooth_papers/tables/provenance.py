@@ -20,8 +20,7 @@ from oversmooth.safety.machine import hardware_name
 from oversmooth_papers.engine.loop import device_named
 
 COMMIT = "OVERSMOOTH_COMMIT"
-"""Says the commit where the code runs without its repository, as in a container."""
-_PIECE = 2**22  # bytes read at once
+"""Names the commit where the code runs without its repository, as in a container."""
 
 
 def provenance(device: str | None = None) -> dict[str, Any]:
@@ -36,20 +35,18 @@ def commit_of(folder: Path | None = None) -> str:
     """Of the code that runs, with ``+`` where it was changed since; empty where nothing says it."""
     if given := os.environ.get(COMMIT, "").strip():
         return given[:64]
-    home = folder or Path(oversmooth.__file__).parent
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder or Path(oversmooth.__file__).parent), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
     try:
-        head = _git(home, "rev-parse", "HEAD")
-        # A package that was installed into someone else's repository is not that repository's.
-        if not head or not _git(home, "ls-files", "."):
+        if not git("ls-files", "."):  # a package installed into someone else's repository is not that repository's
             return ""
-        return head + ("+" if _git(home, "status", "--porcelain", "--untracked-files=no", ".") else "")
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def data_hash(parts: Iterable[Tensor | str]) -> str:
@@ -69,11 +66,8 @@ def data_hash(parts: Iterable[Tensor | str]) -> str:
 def file_hash(path: Path) -> str:
     """SHA-256 of a file."""
     check_plain(path, "give a file")
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # As this is imported: by the time that a long run is over, someone may have committed more.

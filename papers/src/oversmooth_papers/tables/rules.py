@@ -3,7 +3,7 @@
     oversmooth reproduce rules --share 1                       table 2's models
     oversmooth reproduce rules --depths                        those of 12, 24 and 48 blocks, at 10 % of the data
 
-What a case is was not published: `reproduce.counting_rules` has five readings. Beside them how HFC/LFC, cosine and
+What a case is was not published: `counting_rules` has five readings. Beside them how HFC/LFC, cosine and
 effective rank go from the first block to the last, and in how many blocks attention moved HFC/LFC to the side that its
 spectrum favours.
 """
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth_papers.tables import table_charts
-from oversmooth_papers.tables.base import Rows, Table, register
-from oversmooth_papers.tables.cells import Cell, Kept, cell_path, missing, model_path, write
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables.base import Rows, Table
+from oversmooth_papers.tables.cells import Cell, Kept
 from oversmooth_papers.tables.depth import Depth
-from oversmooth_papers.tables.table2 import Table2
+from oversmooth_papers.tables.table2 import column
 from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe, percent
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ _NOTE = (
 )
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
 class RulesOfTable1(Table):
     """Table 1 of trained models under five counting rules, the three notions, and prediction beside measurement."""
@@ -64,54 +63,28 @@ class RulesOfTable1(Table):
     def recipes(self) -> list[Recipe]:
         if self.depths:
             return Depth(seeds=self.seeds, quick=self.quick).recipes()
-        recipes = Table2(seeds=self.seeds, quick=self.quick).recipes()
-        recipes = [recipe for recipe in recipes if self.quick or recipe.share == self.share]
-        if not recipes:
-            raise InputError(f"table 2 has no models of a share of {self.share:g}; choose 1, 0.5 or 0.1")
-        return recipes
+        return column(self.share, seeds=self.seeds, quick=self.quick)
 
     def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> Filled:
         """Nothing is trained: models that are there and were not measured yet are."""
         from oversmooth_papers.engine.loop import device_named
         from oversmooth_papers.engine.saved_model import notes_of
-        from oversmooth_papers.tables.counting_rules import measure
-        from oversmooth_papers.tables.filling import NO_MODELS, Filled, one_writer
-        from oversmooth_papers.tables.provenance import data_hash, file_hash, provenance
+        from oversmooth_papers.tables import counting_rules
+        from oversmooth_papers.tables.filling import measure_models
+        from oversmooth_papers.tables.provenance import data_hash
         from oversmooth_papers.tasks.images.build import load_vit
 
-        device = device_named(running.device)
         images = splits.test.images[: self.images]
-        lacking = False
-        with one_writer(results, running):
-            for recipe in missing(recipes, results, self.folder):
-                path = model_path(results, recipe)
-                if not path.is_file():
-                    running.on_message(f"{recipe.title}: no model; oversmooth reproduce table2 or depth makes it")
-                    lacking = True
-                    continue
-                model, trained = load_vit(path)
-                if (differs := trained.difference(recipe)) is not None:
-                    raise InputError(f"{path} is of another recipe: {differs}; remove it")
 
-                accuracy = notes_of(path).get("accuracy")
-                if accuracy is None:
-                    raise InputError(f"{path} does not say how accurate the model was; train it again")
-                joined, progress = min(self.joined, len(images)), running.told(recipe.title)
-                measured = measure(model.to(device), recipe, images, joined=joined, progress=progress)
-                cell = {
-                    "table": self.folder(recipe),
-                    "title": recipe.title,
-                    "accuracy": accuracy,
-                    "seed": recipe.seed,
-                    **measured,
-                    "data_sha256": data_hash((images,)),
-                    "checkpoint_sha256": file_hash(path),
-                    "recipe": recipe.to_dict(),
-                    **provenance(running.device),
-                    "command": running.command,
-                }
-                write(cell_path(results, self.folder, recipe), cell)
-        return Filled(NO_MODELS if lacking else "finished")
+        def measure(recipe: Recipe, path: Path) -> Cell:
+            accuracy = notes_of(path).get("accuracy")
+            if accuracy is None:
+                raise InputError(f"{path} does not say how accurate the model was; train it again")
+            model, joined = load_vit(path)[0].to(device_named(running.device)), min(self.joined, len(images))
+            counted = counting_rules.measure(model, recipe, images, joined=joined, progress=running.told(recipe.title))
+            return {"accuracy": accuracy, **counted, "data_sha256": data_hash((images,))}
+
+        return measure_models(recipes, results, self.folder, running, measure, made_by="table2 or depth")
 
     def rows(self, kept: Kept) -> Rows:
         head = ["", *TITLES.values(), "HFC/LFC", "cosine", "effective rank", "as predicted", "whose"]

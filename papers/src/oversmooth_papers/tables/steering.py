@@ -10,35 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from rich import box
-from rich.table import Table
-
+from oversmooth import steering as ways
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Inputs
 from oversmooth.models import Loaded
 from oversmooth.report.terminal import number
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import (
-    AttnScale,
-    Centred,
-    ContraNorm,
-    FeatScale,
-    Laplacian,
-    LayerNormScaling,
-    Method,
-    NeuTRENO,
-    OrthogonalUpdate,
-    Spectral,
-    ValueResidual,
-    steer,
-    steering_of,
-    unsteer,
-)
-from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.fitting_table import FittingTable
+from oversmooth.steering import Method, Spectral, steer, steering_of, unsteer
 
 SWEEP: list[tuple[str, Method | None, str]] = [
     ("left alone", None, "all"),
@@ -49,19 +29,19 @@ SWEEP: list[tuple[str, Method | None, str]] = [
     ("Spectral, sharpen, wiring of the code", Spectral("sharpen", wiring="code"), "all"),
     ("Spectral, smooth", Spectral("smooth"), "all"),
     ("Spectral, smooth, first half", Spectral("smooth"), "first half"),
-    *[(f"NeuTRENO, λ̃ = {s}", NeuTRENO(s), "all") for s in (0.05, 0.2, 0.6)],
-    *[(f"AttnScale, w = {s}", AttnScale(s, learned=False), "all") for s in (-0.1, 0.1, 0.5)],
-    *[(f"FeatScale, t = {s}", FeatScale(0.0, s, learned=False), "all") for s in (0.1, 0.5)],
-    *[(f"FeatScale, s = {s}", FeatScale(s, 0.0, learned=False), "all") for s in (0.1, 0.5)],
-    *[(f"ContraNorm, s = {s}", ContraNorm(s), "all") for s in (0.1, 0.5)],
-    *[(f"value residual, s = {s}", ValueResidual(s), "all") for s in (0.05, 0.5)],
-    *[(f"centred attention, s = {s}", Centred(s), "all") for s in (0.1, 1.0)],
-    *[(f"Laplacian heads, c = {s}", Laplacian(s), "all") for s in (0.1, 1.0)],
-    *[(f"orthogonal update, s = {s}", OrthogonalUpdate(s), "all") for s in (0.1, 1.0)],
-    *[(f"LayerNorm scaling, s = {s}", LayerNormScaling(s), "all") for s in (0.1, 1.0)],
+    *[(f"NeuTRENO, λ̃ = {s}", ways.NeuTRENO(s), "all") for s in (0.05, 0.2, 0.6)],
+    *[(f"AttnScale, w = {s}", ways.AttnScale(s, learned=False), "all") for s in (-0.1, 0.1, 0.5)],
+    *[(f"FeatScale, t = {s}", ways.FeatScale(0.0, s, learned=False), "all") for s in (0.1, 0.5)],
+    *[(f"FeatScale, s = {s}", ways.FeatScale(s, 0.0, learned=False), "all") for s in (0.1, 0.5)],
+    *[(f"ContraNorm, s = {s}", ways.ContraNorm(s), "all") for s in (0.1, 0.5)],
+    *[(f"value residual, s = {s}", ways.ValueResidual(s), "all") for s in (0.05, 0.5)],
+    *[(f"centred attention, s = {s}", ways.Centred(s), "all") for s in (0.1, 1.0)],
+    *[(f"Laplacian heads, c = {s}", ways.Laplacian(s), "all") for s in (0.1, 1.0)],
+    *[(f"orthogonal update, s = {s}", ways.OrthogonalUpdate(s), "all") for s in (0.1, 1.0)],
+    *[(f"LayerNorm scaling, s = {s}", ways.LayerNormScaling(s), "all") for s in (0.1, 1.0)],
 ]
 """What changes a model without training: Inversion and GatedAttention learn all that they do, from nothing."""
-_COLUMNS = ("method", "moved", "HFC/LFC, first, most, last", "cos, last", "eff. rank, last", "smoothing cases", "top-1")
+COLUMNS = ("method", "moved", "HFC/LFC, first, most, last", "cos, last", "eff. rank, last", "smoothing cases", "top-1")
 
 
 @dataclass(frozen=True)
@@ -101,7 +81,7 @@ def rows(diagnoses: Sequence[Diagnosis | Refused]) -> list[tuple[str, ...]]:
             continue
         curve = [v for v in d.curve("hfc_lfc") if v is not None]
         moved = [h for m in (d.steering or {}).get("moved", []) for h in m["heads"]]
-        top1: Any = d.provenance.get("top1")
+        top1 = d.provenance.get("top1")
         lines.append(
             (
                 d.name,
@@ -114,16 +94,3 @@ def rows(diagnoses: Sequence[Diagnosis | Refused]) -> list[tuple[str, ...]]:
             )
         )
     return lines
-
-
-def table(diagnoses: Sequence[Diagnosis | Refused]) -> Table:
-    out = FittingTable(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for column, heading in enumerate(_COLUMNS):
-        out.add_column(heading.replace(", ", "\n", 1), justify="right" if column else "left")
-    for row in rows(diagnoses):
-        out.add_row(*row)
-    return out
-
-
-def markdown(diagnoses: Sequence[Diagnosis | Refused]) -> str:
-    return table_text.markdown(_COLUMNS, rows(diagnoses))

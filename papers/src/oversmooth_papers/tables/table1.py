@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tables import table_text
 from oversmooth_papers.tasks.images.recipe import Recipe, percent
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 PUBLISHED = {
     "ViT-B/16, random weights": 100.0,
@@ -31,7 +27,7 @@ PUBLISHED = {
     "ViT-Ti⁻, CIFAR-100": 0.0,
 }
 """Smoothing eigenvalue, in % of cases; the rest is the sharpening one."""
-_COLUMNS = ("model", "smoothing %", "sharpening %", "tie %", "undecided %", "cases", "whose")
+COLUMNS = ("model", "smoothing %", "sharpening %", "tie %", "undecided %", "cases", "whose")
 WORDS = ("smooth", "rough", "tie", "undecided")
 
 
@@ -46,16 +42,11 @@ def shares(diagnosis: Diagnosis, joined: bool = False) -> tuple[int, ...]:
     return tuple(sum(v == word for v in verdicts) for word in WORDS)
 
 
-def rules(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
-    """What a case is, in words."""
-    if joined:
-        return ["all heads of a layer together, per input and layer"]
-    return sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None})
-
-
 def notes(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[str]:
     """What a reader must know to compare: what a case is, of what inputs, and on what ours were trained."""
-    sentences = [f"A case: {rule}." for rule in rules(diagnoses, joined)]
+    rules = sorted({d.provenance["counting_rule"] for d in diagnoses if d.smoothing_share is not None})
+    rules = ["all heads of a layer together, per input and layer"] if joined else rules
+    sentences = [f"A case: {rule}." for rule in rules]
     if any(shares(d, joined)[2] for d in diagnoses):
         sentences.append("A tie: both radii are the same as far as they were computed; the paper has no such column.")
     if any(shares(d, joined)[3] for d in diagnoses):
@@ -79,14 +70,14 @@ def trained_by(diagnosis: Diagnosis) -> Recipe | None:
     return None if recipe is None else Recipe.from_dict(recipe, f"the recipe of {diagnosis.name}")
 
 
-def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, ...]]:
+def rows(diagnoses: Sequence[Diagnosis], joined: bool = False) -> list[tuple[str, ...]]:
     """A row per model; under models that differ in their seed alone, their mean."""
     groups: dict[str, list[Diagnosis]] = {}
     for index, diagnosis in enumerate(diagnoses):
         recipe = trained_by(diagnosis)
         key = str(index) if recipe is None else dataclasses.replace(recipe, seed=0).key
         groups.setdefault(key, []).append(diagnosis)
-    rows: list[tuple[str, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for group in groups.values():
         percents, cases = [], 0
         for diagnosis in group:
@@ -97,19 +88,10 @@ def _rows(diagnoses: Sequence[Diagnosis], joined: bool) -> list[tuple[str, ...]]
                 )
             percents.append([100 * count / sum(counts) for count in counts])
             cases += sum(counts)
-            rows.append((diagnosis.name, *(f"{p:.2f}" for p in percents[-1]), f"{sum(counts):,}", "ours, this run"))
-        recipe = trained_by(group[0])
-        seeds = {trained.seed for d in group if (trained := trained_by(d)) is not None}
-        if len(group) == len(seeds) > 1 and recipe is not None:
+            lines.append((diagnosis.name, *(f"{p:.2f}" for p in percents[-1]), f"{sum(counts):,}", "ours, this run"))
+        recipes = [recipe for d in group if (recipe := trained_by(d)) is not None]
+        if len(group) == len({recipe.seed for recipe in recipes}) > 1:
             means = [table_text.mean_and_spread(column) for column in zip(*percents, strict=True)]
             figures = [f"{mean:.2f} ± {spread:.2f}" for mean, spread in means]
-            rows.append((f"{recipe.label}, {len(group)} seeds", *figures, f"{cases:,}", "ours, mean"))
-    return rows + [(name, f"{v:.2f}", f"{100 - v:.2f}", "–", "–", "–", "published") for name, v in PUBLISHED.items()]
-
-
-def table(diagnoses: Sequence[Diagnosis], joined: bool = False) -> Table:
-    return table_text.terminal(_COLUMNS, _rows(diagnoses, joined))
-
-
-def markdown(diagnoses: Sequence[Diagnosis], joined: bool = False) -> str:
-    return table_text.markdown(_COLUMNS, _rows(diagnoses, joined), notes(diagnoses, joined))
+            lines.append((f"{recipes[0].label}, {len(group)} seeds", *figures, f"{cases:,}", "ours, mean"))
+    return lines + [(name, f"{v:.2f}", f"{100 - v:.2f}", "–", "–", "–", "published") for name, v in PUBLISHED.items()]

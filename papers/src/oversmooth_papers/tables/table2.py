@@ -3,7 +3,7 @@
     oversmooth reproduce table2 --cells 10% --seeds 3 --at-once 3      the 10 % column, about 2 minutes a run on an H200
     oversmooth reproduce table2 --quick                                a small version, minutes on a CPU
 
-The recipe is `train.tasks.images.recipe.PAPER` (recovered from the authors' code), which says what it reached, with
+The recipe is `tasks.images.recipe.PAPER` (recovered from the authors' code), which says what it reached, with
 which seeds, on what and in what time: all blocks constrained, Θ and ψ as in THEORY §5 with the paper's wiring. Accuracy
 is that of the last epoch on the 10,000 test images; ± is the standard deviation over seeds (n − 1). How many seeds are
 behind the published ± was not published.
@@ -14,8 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from oversmooth_papers.tables import table_charts, table_text
-from oversmooth_papers.tables.base import Rows, Table, register
+from oversmooth.safety.errors import InputError
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import table_text
+from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Kept
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe, percent
 
@@ -26,7 +28,6 @@ _QUICK_NOTE = (
 )
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
 class Table2(Table):
     """Make table 2 of Dovonon et al.: accuracy against the share of training data, for ViT-Ti, ViT-Ti⁺ and ViT-Ti⁻.
@@ -44,10 +45,9 @@ class Table2(Table):
 
     def recipes(self) -> list[Recipe]:
         """The cheapest column first; quick has one column."""
-        base, shares = (QUICK, (QUICK.share,)) if self.quick else (PAPER, SHARES[::-1])
         return [
-            replace(base, share=share, variant=variant, seed=seed)
-            for share in shares
+            replace(QUICK if self.quick else PAPER, share=share, variant=variant, seed=seed)
+            for share in self._shares()[::-1]
             for seed in range(self.seeds)
             for variant in VARIANTS
         ]
@@ -73,9 +73,9 @@ class Table2(Table):
             points = []
             for variant in VARIANTS:
                 name = self.model_name(variant)
-                if ours := accuracies(kept, variant, share):
-                    mean, spread = table_text.mean_and_spread([100 * accuracy for accuracy in ours])
-                    points.append(table_charts.point(name, self.whose(), mean, spread))
+                points += table_charts.over_seeds(
+                    name, self.whose(), [100 * a for a in accuracies(kept, variant, share)]
+                )
                 if not self.quick:
                     points.append(table_charts.point(name, "published", *self.published[variant][share]))
             panels.append((f"{percent(share)} of the data{', quick' if self.quick else ''}", points))
@@ -89,6 +89,14 @@ class Table2(Table):
 
     def _shares(self) -> list[float]:
         return [QUICK.share] if self.quick else list(SHARES)
+
+
+def column(share: float, *, seeds: int = 1, quick: bool = False) -> list[Recipe]:
+    """The recipes of one column; quick has one, whatever its share."""
+    recipes = [recipe for recipe in Table2(seeds=seeds, quick=quick).recipes() if quick or recipe.share == share]
+    if not recipes:
+        raise InputError(f"table 2 has no models of a share of {share:g}; choose 1, 0.5 or 0.1")
+    return recipes
 
 
 def accuracies(kept: Kept, variant: str, share: float) -> list[float]:

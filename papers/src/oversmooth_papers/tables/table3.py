@@ -4,7 +4,7 @@
     oversmooth reproduce table3 --share 1                              their corruptions
 
 A figure is the mean over the 15 standard types, which is our reading; intensity 0 is the clean test set. Corruptions
-are made on the spot with the published constants (`train.tasks.images.corruptions` says what differs: random numbers,
+are made on the spot with the published constants (`tasks.images.corruptions` says what differs: random numbers,
 and textures of frost of our own, unless --frost names the official pictures), or read from the official files with
 --official. The published figures are of models that were trained with all of the data; models of a smaller share are
 ours alone, and said to be.
@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth_papers.tables import table_charts, table_text
-from oversmooth_papers.tables.base import Rows, Table, register
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import table_text
+from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Kept
-from oversmooth_papers.tables.table2 import Table2
+from oversmooth_papers.tables.table2 import column
 from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe, percent
 
 if TYPE_CHECKING:
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 
 INTENSITIES = (0, 1, 2, 3, 4, 5)
 """Of corruption; 0 is the clean test set."""
-_OTHER_WEIGHTS = (
+_NOTE = (
+    "Accuracy in %, the mean over the 15 standard corruptions; mean ± standard deviation over seeds (their number). "
     "Intensity 0 is not table 2's figure to the last image: that was tested at the end of training, with the weights "
     "in float32; this is of the file that training left, whose weights are in bf16, with ViT⁺ and ViT⁻ folded."
 )
 _PUBLISHED = "published, 100 % of the data"
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
 class Table3(Table):
     """Make table 3 of Dovonon et al.: accuracy of table 2's models against the intensity of corruption."""
@@ -68,11 +69,7 @@ class Table3(Table):
     official: Path | None = option(None, "Folder of CIFAR-100-C's official files.", after="results")
 
     def recipes(self) -> list[Recipe]:
-        recipes = Table2(seeds=self.seeds, quick=self.quick).recipes()
-        recipes = [recipe for recipe in recipes if self.quick or recipe.share == self.share]
-        if not recipes:
-            raise InputError(f"table 2 has no models of a share of {self.share:g}; choose 1, 0.5 or 0.1")
-        return recipes
+        return column(self.share, seeds=self.seeds, quick=self.quick)
 
     def folder(self, recipe: Recipe) -> str:
         official = "" if self.official is None else "-official"  # other pictures, and so other cells
@@ -83,9 +80,8 @@ class Table3(Table):
         """Nothing is trained: models of table 2 that were not tested yet are."""
         from oversmooth_papers.tables.corruption import corrupt_and_test
 
-        return corrupt_and_test(
-            recipes, splits.test, results, self.folder, running, self.models, self.official, self.frost
-        )
+        given = (self.models, self.official, self.frost)
+        return corrupt_and_test(recipes, splits.test, results, self.folder, running, *given)
 
     def rows(self, kept: Kept) -> Rows:
         rows = []
@@ -107,35 +103,28 @@ class Table3(Table):
         ours: list[table_charts.Point] = []
         published: list[table_charts.Point] = []
         for variant in VARIANTS:
-            name = self.model_name(variant)
-            columns = self._by_intensity(kept, variant)
-            for intensity, column in enumerate(columns):
-                mean, spread = table_text.mean_and_spread([100 * accuracy for accuracy in column])
-                ours.append(table_charts.point(name, self.whose(), mean, spread, x=intensity))
-            if not self.quick and columns:
-                for intensity, figure in enumerate(self.published[variant]):
-                    published.append(table_charts.point(name, _PUBLISHED, *figure, x=intensity))
+            name, columns = self.model_name(variant), self._by_intensity(kept, variant)
+            for intensity, accuracies in enumerate(columns):
+                ours += table_charts.over_seeds(name, self.whose(), [100 * a for a in accuracies], x=intensity)
+                if not self.quick:
+                    published.append(
+                        table_charts.point(name, _PUBLISHED, *self.published[variant][intensity], x=intensity)
+                    )
         panels = [(self.whose(), ours), (_PUBLISHED, published)]
-        if self.share == 1 and not self.quick:
+        if self.quick:
+            panels = panels[:1]
+        elif self.share == 1:
             panels = [("100 % of the data", ours + published)]
         return table_charts.lines([(*panel, "test accuracy, %") for panel in panels], "intensity of corruption")
 
     def notes(self) -> list[str]:
-        note = (
-            "Accuracy in %, the mean over the 15 standard corruptions; mean ± standard deviation over seeds (their "
-            "number)."
-        )
-        if self.quick:
-            note = f"quick: small models, trained for minutes, nothing to compare with published figures. {note}"
-        return [f"{note} {_OTHER_WEIGHTS} Corruptions: {self._made()}."]
+        quick = "quick: small models, trained for minutes, nothing to compare with published figures. "
+        frost = "textures of our own" if self.frost is None else "the official pictures"
+        made = f"made on the spot, frost by {frost}" if self.official is None else "the official files"
+        return [f"{quick if self.quick else ''}{_NOTE} Corruptions: {made}."]
 
     def terminal_note(self) -> str:
         return ""
-
-    def _made(self) -> str:
-        if self.official is not None:
-            return "the official files"
-        return f"made on the spot, frost by {'textures of our own' if self.frost is None else 'the official pictures'}"
 
     def whose(self) -> str:
         return "ours, quick" if self.quick else f"ours, {percent(self.share)} of the data"
@@ -145,12 +134,10 @@ class Table3(Table):
         seeds = []
         for recipe, cell in kept.items():
             if recipe.variant == variant:
-                by_intensity = [cell["accuracy"], *cell.get("mean", ())]
-                if len(by_intensity) != len(INTENSITIES):
-                    path = f"{self.folder(recipe)}/{recipe.key}.json"
-                    corrupted = len(INTENSITIES) - 1
+                seeds.append([cell["accuracy"], *cell.get("mean", ())])
+                if len(seeds[-1]) != len(INTENSITIES):
                     raise InputError(
-                        f"{path} has no mean of each of {corrupted} intensities; remove it to run it again"
+                        f"{self.folder(recipe)}/{recipe.key}.json has no mean of each of {len(INTENSITIES) - 1} "
+                        "intensities; remove it to run it again"
                     )
-                seeds.append(by_intensity)
         return list(zip(*seeds, strict=True))

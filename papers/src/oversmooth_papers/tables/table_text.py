@@ -6,21 +6,22 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.table import Table
+from rich.text import Text
 
 from oversmooth.safety.foreign import visible
 
-if TYPE_CHECKING:
-    from rich.table import Table
+_ANY_WIDTH = 10_000
 
 
 def terminal(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Figures to the right, names and whose to the left; what is published is dimmed. It fits any width."""
-    from rich import box  # lazily: machines that train need not have it
-
-    from oversmooth_papers.tables.fitting_table import FittingTable
-
-    out = FittingTable(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
+    out = _FittingTable(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
     for column, heading in enumerate(head):
         last = column == len(head) - 1
         # Where it is narrow, figures break over lines; headings, and whose figures they are, never do.
@@ -33,6 +34,43 @@ def terminal(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for row in rows:
         out.add_row(*row, style="dim" if row[-1].startswith("published") else None)
     return out
+
+
+class _FittingTable(Table):
+    """As rich draws it where that breaks no word; else every row as a name, with a line per column under it.
+
+    Rich itself cuts words and leaves out columns, the last first, without a sign of it.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unlimited = options.update(max_width=_ANY_WIDTH)
+        if self.__rich_measure__(console, unlimited).maximum <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        texts = [[str(column.header), *map(str, column.cells)] for column in self.columns]
+        whole = [max(cell_len(line) for text in each for line in text.splitlines() or [""]) for each in texts]
+        for column, each, most in zip(self.columns, texts, whole, strict=True):
+            words = [cell_len(word) for text in each for word in text.split()]
+            column.width = most if column.no_wrap else max(words, default=0)
+        left = options.max_width - self.__rich_measure__(console, unlimited).maximum
+        if left < 0:
+            rows = list(zip(*texts, strict=True))[1:]
+            yield Group(*(part for row in rows for part in self._stacked(row)), Text(""))
+            return
+        for _ in range(left):  # more to those that break most
+            most_broken = max(range(len(whole)), key=lambda place: whole[place] - (self.columns[place].width or 0))
+            self.columns[most_broken].width = (self.columns[most_broken].width or 0) + 1
+        yield from super().__rich_console__(console, options)
+
+    def _stacked(self, row: Sequence[str]) -> list[Text | Table]:
+        """What is not known is left out: there would be a line of dashes for each."""
+        lines = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        lines.add_column(style="dim")
+        lines.add_column()
+        for column, cell in list(zip(self.columns, row, strict=True))[1:]:
+            if cell not in ("", "–"):
+                lines.add_row(f"  {' '.join(str(column.header).split())}", Text(cell))
+        return [Text(""), Text(row[0], style="bold"), lines]
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:

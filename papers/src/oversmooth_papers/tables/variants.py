@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from oversmooth_papers.tables import depth, table2, table_charts, table_text
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import depth, table2, table_text
 from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Cell, Kept
 from oversmooth_papers.tasks.images.recipe import PAPER, VARIANTS, Recipe
@@ -72,12 +73,11 @@ class VariantTable(Table):
 
     def _name(self, recipe: Recipe) -> str:
         """Of the case, whatever data a quick recipe was fitted to."""
-        for name, case in self.cases().items():
-            usual = self.base()
-            keys = {key for other in self.cases().values() for key in other.changes}
-            if all(getattr(recipe, key) == case.changes.get(key, getattr(usual, key)) for key in keys):
-                return name
-        return ""
+        cases, usual = self.cases(), self.base()
+        keys = {key for case in cases.values() for key in case.changes}
+        own = {key: getattr(recipe, key) for key in keys}
+        found = (name for name in cases if own == {key: getattr(usual, key) for key in keys} | {**cases[name].changes})
+        return next(found, "")
 
     def cells(self, kept: Kept, name: str) -> list[Cell]:
         """Over seeds."""
@@ -98,32 +98,25 @@ class VariantTable(Table):
     def chart(self, kept: Kept) -> Any:
         points = []
         for name, case in self.cases().items():
-            if cells := self.cells(kept, name):
-                mean, spread = table_text.mean_and_spread([100 * cell["accuracy"] for cell in cells])
-                points.append(table_charts.point(case.title, self.whose(), mean, spread))
-        return table_charts.bars(f"{'quick' if self.quick else '10 % of CIFAR-100'}", points, "test accuracy, %")
+            accuracies = [100 * cell["accuracy"] for cell in self.cells(kept, name)]
+            points += table_charts.over_seeds(case.title, self.whose(), accuracies)
+        return table_charts.bars("quick" if self.quick else "10 % of CIFAR-100", points, "test accuracy, %")
 
     def notes(self) -> list[str]:
         return [QUICK_NOTE] if self.quick else [NOTE]
 
 
 def parameters(recipe: Recipe) -> int:
-    """Numbers that training changes: in a constrained block Θ, or the entries of a rotation, and ψ in place of W_V and
-    W_O.
+    """Numbers that training changes, of models constrained in all blocks or in none: in a constrained block Θ, or the
+    entries of a rotation, and ψ in place of W_V and W_O.
     """
     constrained = [method for method in recipe.methods() if method.place == "weights"]
     if not constrained or recipe.freed:
         return recipe.parameters
-    width, blocks = recipe.shape.width, recipe.shape.depth
-    if recipe.layers != "all":
-        from oversmooth.steering.layer_names import layers_named
-
-        words = {"first half": blocks // 2, "last half": blocks - blocks // 2}
-        named = layers_named(recipe.layers)
-        blocks = words[named.replace("-", " ")] if isinstance(named, str) else len(set(named))
+    width = recipe.shape.width
     rotated = getattr(constrained[0], "orthogonal", "qr") != "qr"
     free = width * (width - 1) // 2 if rotated else width**2
-    return recipe.parameters + blocks * (free + width - 2 * width**2)
+    return recipe.parameters + recipe.shape.depth * (free + width - 2 * width**2)
 
 
 def minutes(cells: Sequence[Cell]) -> str:
@@ -139,5 +132,4 @@ def minutes(cells: Sequence[Cell]) -> str:
 
 def ends(cells: Sequence[Cell]) -> list[str]:
     """HFC/LFC and mean |cos| after the last block."""
-    looks = [look for cell in cells if (look := depth.ends(cell)) is not None]
-    return [table_text.over_seeds([look[which] for look in looks], ".3g") for which in (1, 2)]
+    return [table_text.over_seeds([look[place] for look in depth.looks(cells)], ".3g") for place in (1, 2)]

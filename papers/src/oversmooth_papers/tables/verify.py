@@ -22,7 +22,7 @@ from oversmooth_papers.engine.saved_model import recipe_of
 from oversmooth_papers.tables.base import Table
 from oversmooth_papers.tables.cells import Cell, model_path, read
 from oversmooth_papers.tables.provenance import data_hash, file_hash
-from oversmooth_papers.tables.table_registry import TABLES, all_tables
+from oversmooth_papers.tables.table_registry import TABLES, folders_of_cells
 from oversmooth_papers.tables.tolerances import tested_again, weights_rounded
 from oversmooth_papers.tasks.images.data import Splits, first_of_test
 from oversmooth_papers.tasks.registry import check_fits, load_trained, task_of
@@ -72,9 +72,8 @@ def find_cell(named: str, results: Path) -> tuple[Path, Cell]:
     if path.suffix != ".json":
         if path.is_file():
             raise InputError(f"{path} is no cell, which a .json holds; {remedy}")
-        homes = sorted(all_tables(), key=lambda table: not table.trains)
-        places = [folder for table in homes for folder in sorted(results.glob(f"{table.home()}*")) if folder.is_dir()]
-        path = next((file for folder in places if (file := folder / f"{named}.json").is_file()), path)
+        places = sorted(folders_of_cells(results).items(), key=lambda place: not place[1].trains)
+        path = next((file for folder, _ in places if (file := folder / f"{named}.json").is_file()), path)
     cell = read(path)
     if cell is None:
         raise InputError(f"there is no cell {named!r} in {results}; {remedy}")

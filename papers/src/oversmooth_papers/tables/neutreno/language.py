@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from oversmooth_papers.tables import table_charts, table_text
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.base import Rows, Table, register
 from oversmooth_papers.tables.cells import Cell, Kept
 from oversmooth_papers.tasks.language.recipe import QUICK, WIKITEXT2, Recipe

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from oversmooth.safety.options import option
-from oversmooth_papers.tables import table_charts, table_text
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.base import Rows, register
 from oversmooth_papers.tables.cells import Kept
 from oversmooth_papers.tables.neutreno import language

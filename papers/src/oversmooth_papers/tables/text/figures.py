@@ -18,7 +18,7 @@ from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
 from oversmooth.report import figures, terminal
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.tables import fig2, fig3, fig5, table_charts
+from oversmooth_papers.figures import fig2, fig3, fig5, table_charts
 from oversmooth_papers.tables.cells import Cell, fitted_to_kept, model_path, read_kept
 from oversmooth_papers.tables.text import variants
 from oversmooth_papers.tables.text.causal import Causal

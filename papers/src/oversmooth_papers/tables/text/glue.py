@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oversmooth.safety.options import option
-from oversmooth_papers.tables import table_charts
+from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables.base import Rows, Table, register
 from oversmooth_papers.tables.cells import Kept, missing, model_path
 from oversmooth_papers.tables.text import variants

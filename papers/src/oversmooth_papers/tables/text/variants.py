@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, ClassVar
 
-from oversmooth_papers.tables import table_charts, table_text
+from oversmooth_papers.figures import table_charts
+from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Cell, Kept
 from oversmooth_papers.tables.variants import Case, minutes

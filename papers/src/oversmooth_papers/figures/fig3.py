@@ -13,14 +13,12 @@ beside each its untrained twin of the same seed, which is what it began as.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal
 
-from torch import nn
-
-from oversmooth.diagnosis.diagnose import OnProgress, diagnose
+from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs import Inputs, Preprocessing
 from oversmooth.models import Loaded, load
@@ -34,6 +32,8 @@ FIGURE = "steered"
 """The figure of `report.figures` that it is."""
 Mode = Literal["sharpen", "smooth"]
 _NAMES: dict[Mode | None, str] = {None: "left alone", "sharpen": "sharpening", "smooth": "smoothing"}
+_MODES: dict[str, Mode | None] = {"plain": None, "sharpen": "sharpen", "smooth": "smooth"}
+"""Of recipes' variants."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,12 @@ def _trained_so(models: Sequence[str], device: str | None) -> list[SteeredCase]:
     by_mode: dict[Mode | None, tuple[str, Recipe]] = {}
     for model in models:
         recipe = recipe_of(Path(model))
-        if not isinstance(recipe, Recipe):
-            raise InputError(f"{model} is no ViT that oversmooth train wrote; give one model, or three that are")
-        if recipe.variant not in ("plain", *get_args(Mode)):
-            raise InputError(f"{model} is of the variant {recipe.variant!r}; give one each of plain, smooth, sharpen")
-        mode: Mode | None = None if recipe.variant == "plain" else recipe.variant  # type: ignore[assignment]
-        by_mode[mode] = model, recipe
-    if len(models) != len(_NAMES) or len(by_mode) != len(_NAMES):
+        if not isinstance(recipe, Recipe) or recipe.variant not in _MODES:
+            raise InputError(
+                f"{model} is no plain, smooth or sharpen ViT that oversmooth train wrote; give three that are"
+            )
+        by_mode[_MODES[recipe.variant]] = model, recipe
+    if not len(models) == len(by_mode) == len(_NAMES):
         given = ", ".join(recipe.variant for _, recipe in by_mode.values())
         raise InputError(f"{len(models)} models were given, of {given}; give one each of plain, smooth and sharpen")
     plain = by_mode[None][1]
@@ -96,23 +95,14 @@ def _trained_so(models: Sequence[str], device: str | None) -> list[SteeredCase]:
     return [SteeredCase(state, mode, make(mode, so), None) for state, so in states.items() for mode in _NAMES]
 
 
-def run(
-    case: SteeredCase, inputs: Callable[[Loaded], Inputs], seed: int = 0, progress: OnProgress | None = None
-) -> Diagnosis:
+def run(case: SteeredCase, inputs: Callable[[Loaded], Inputs], seed: int = 0) -> Diagnosis:
     """A case, steered and diagnosed."""
     loaded = case.make()
     if case.mode is not None and case.start is not None:
         # Bounded, so that what is called sharpening cannot flip back to smoothing.
         steer(loaded.model, Spectral(case.mode, bounded=True, start=case.start, seed=seed))
-    settings: dict[str, Any] = dict(depth=0, joined=1, seed=seed)
     about = {"state": case.state, "mode": case.mode or "plain"}
-    return diagnose(loaded.model, inputs(loaded), name=case.name, about=about, progress=progress, **settings)
-
-
-def groups(diagnoses: list[Diagnosis]) -> Iterator[tuple[str, list[Diagnosis]]]:
-    """By state, in order."""
-    for state in dict.fromkeys(str(d.model.get("state", "")) for d in diagnoses):
-        yield state, [d for d in diagnoses if str(d.model.get("state", "")) == state]
+    return diagnose(loaded.model, inputs(loaded), name=case.name, about=about, depth=0, joined=1, seed=seed)
 
 
 def _own(seed: int, device: str | None) -> Loaded:
@@ -121,6 +111,6 @@ def _own(seed: int, device: str | None) -> Loaded:
     from oversmooth_papers.tasks.images.vit import ViT
 
     with seeded(seed):
-        model: nn.Module = ViT(Shape(patch=4))
+        model = ViT(Shape(patch=4))
     steps = Preprocessing(size=(32, 32))
     return Loaded(model.eval().to(device or "cpu"), "ViT-Ti", "vision", preprocessing=steps, argument="images")

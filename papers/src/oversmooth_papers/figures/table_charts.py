@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,13 +20,19 @@ def point(model: str, whose: str, mean: float, spread: float | None, **more: Any
     return {"model": model, "whose": whose, "value": mean, "low": mean - width, "high": mean + width, **more}
 
 
+def over_seeds(model: str, whose: str, values: Sequence[float], **more: Any) -> list[Point]:
+    """The mean and the standard deviation (n − 1) as one point; none where there are no values."""
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return [point(model, whose, statistics.fmean(values), spread, **more)] if values else []
+
+
 def points(panels: list[tuple[str, list[Point]]], label: str) -> Any:
     """A panel per title, with a place on it for each model."""
     import altair as alt
 
-    panels = [(title, _drawable(rows)) for title, rows in panels if rows]
-    _check_any(panels)
+    panels = _drawable([panel for panel in panels if panel[1]])
     whose = list(dict.fromkeys(row["whose"] for _, rows in panels for row in rows))
+    legend = ", ".join(f"{'hollow' if word.startswith('published') else 'filled'}: {word}" for word in whose)
     drawn = []
     for title, rows in panels:
         names = list(dict.fromkeys(row["model"] for row in rows))
@@ -39,7 +46,6 @@ def points(panels: list[tuple[str, list[Point]]], label: str) -> Any:
         low, value = (alt.Y(f"{what}:Q", title=label, scale=scale, axis=axis) for what in ("low", "value"))
         bars = base.mark_rule(strokeWidth=1.5).encode(low, alt.Y2("high:Q"))
         marks = base.mark_point(size=70, strokeWidth=1.5, opacity=1).encode(value, fill=_fill(alt, names))
-        legend = ", ".join(f"{'hollow' if word.startswith('published') else 'filled'}: {word}" for word in whose)
         heading = alt.Title(title, subtitle=legend)
         drawn.append(alt.layer(bars, marks).properties(width=190, height=190, title=heading))
     return alt.hconcat(*drawn, spacing=40).resolve_scale(y="independent")
@@ -60,8 +66,7 @@ def bars(
     """
     import altair as alt
 
-    rows = _drawable(rows)
-    _check_any(rows)
+    ((_, rows),) = _drawable([(title, rows)] if rows else [])
     names = [row["model"] for row in rows] if models is None else [plain_signs(name) for name in models]
     axis = alt.Axis(labelLimit=260, grid=True, labels=named, ticks=named)
     base = alt.Chart(alt.Data(values=rows)).encode(
@@ -80,10 +85,9 @@ def bars_side_by_side(
     """`bars` on scales of their own, so many in a row; the same models in all, named beside the first."""
     import altair as alt
 
-    _check_any(panels)
     drawn = [
         bars(title, rows, label, models=models, width=150, named=place % columns == 0)
-        for place, (title, rows) in enumerate(panels)
+        for place, (title, rows) in enumerate(_drawable(panels))
     ]
     return alt.concat(*drawn, columns=columns, spacing=24)
 
@@ -95,13 +99,12 @@ def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[s
     """
     import altair as alt
 
-    panels = [(title, _drawable(rows), label) for title, rows, label in panels if rows]
-    _check_any(panels)
-    every = [row for _, rows, _ in panels for row in rows]
-    names = list(dict.fromkeys(row["model"] for row in every))
+    labels = [label for _, rows, label in panels if rows]
+    drawable = _drawable([(title, rows) for title, rows, _ in panels if rows])
+    names = list(dict.fromkeys(row["model"] for _, rows in drawable for row in rows))
     legend = PAPER.legend(columns=3)
     drawn = []
-    for title, rows, label in panels:
+    for (title, rows), label in zip(drawable, labels, strict=True):
         at = sorted({row["x"] for row in rows})
         whose = list(dict.fromkeys(row["whose"] for row in rows))
         # Vega shortens ~g by the distance of ticks: 200 would be 2e+2.
@@ -120,19 +123,16 @@ def lines(panels: list[tuple[str, list[Point], str]], x: str, *, ratios: tuple[s
             line = line.encode(alt.StrokeDash("whose:N", sort=whose, scale=dashes, legend=legend))
         bars = base.mark_rule(strokeWidth=1.5).encode(alt.Y("low:Q", scale=scale), alt.Y2("high:Q"))
         dots = base.mark_point(size=35, strokeWidth=1.5, opacity=1).encode(y, fill=_fill(alt, names))
-        width = 420 if len(panels) == 1 else 270
+        width = 420 if len(drawable) == 1 else 270
         drawn.append(alt.layer(line, bars, dots).properties(width=width, height=240, title=title))
     return alt.hconcat(*drawn, spacing=72, bounds="flush")
 
 
-def _drawable(rows: list[Point]) -> list[Point]:
-    """With signs that every font has."""
-    return [{**row, "model": plain_signs(row["model"])} for row in rows]
-
-
-def _check_any(panels: Sequence[object]) -> None:
+def _drawable(panels: list[tuple[str, list[Point]]]) -> list[tuple[str, list[Point]]]:
+    """Titles and points, with signs that every font has."""
     if not panels:
         raise InputError("there is nothing to draw: no cell of the table is there yet; run some first")
+    return [(title, [{**row, "model": plain_signs(row["model"])} for row in rows]) for title, rows in panels]
 
 
 def _colours(alt: Any, names: list[str]) -> Any:

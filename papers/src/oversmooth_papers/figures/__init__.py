@@ -1,0 +1,1 @@
+"""Figures of the papers, and the charts of tables."""
