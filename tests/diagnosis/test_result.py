@@ -12,10 +12,10 @@ from support.nightly import nightly
 from support.report_example import example
 
 from oversmooth import Diagnosis, InputError
-from oversmooth.diagnosis import verdict
-from oversmooth.diagnosis.parts import Accuracy, Course
 from oversmooth.metrics import METRICS
 from oversmooth.report import figures, page, shell, terminal
+from oversmooth.results import verdict
+from oversmooth.results.parts import Accuracy, Course
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 EACH = int(os.environ.get("OVERSMOOTH_EACH", "60"))
@@ -161,14 +161,14 @@ def tabulated(found):
 
 def drawn(found):
     page.render([found, found])
-    for make in figures.FIGURES.values():
-        make([found])
+    for name in figures.names():
+        figures.drawn([found], name)
 
 
 @nightly
 def test_one_thing_changed_anywhere(monkeypatch):
     """Every field of a file in turn, made something else: refused in a sentence, or shown like any other."""
-    monkeypatch.setattr(shell, "_library", lambda: "")
+    monkeypatch.setattr(shell, "library", lambda: "")
     found = example("tiny", layers=1, heads=1, head_dim=1, inputs=1)
     found.accuracy = Accuracy(10, 0.5, [0.4, 0.3], 5, "noise", 0.6)
     found.model |= {"state": "trained", "mode": "plain", "recipe": {"variant": "plain"}}

@@ -1,18 +1,15 @@
 """The film page: what it holds, what it refuses, and that it plays in a browser without asking the network."""
 
-import json
 import math
 import re
 
 import pytest
 from support import browser
 from support.nightly import some
+from support.report_example import held
 
 from oversmooth.report import film, film_words
 from oversmooth.safety.errors import InputError
-
-PARTS = ("diagnoses", "drawn")
-"""Of the page: what was seen, and how it is drawn."""
 
 
 def run(name, rate, depth=4):
@@ -46,7 +43,7 @@ def test_the_page_holds_everything_and_shows_names_as_text():
     assert "<b>plain</b>" not in text
     assert "&lt;b&gt;plain" in text
     assert not re.search(r'(src|href)="https?:', text)
-    payload, drawn = (json.loads(re.search(rf'id="{part}">(.*?)</script>', text, re.DOTALL)[1]) for part in PARTS)
+    payload, drawn = held(text, "diagnoses"), held(text, "drawn")
     assert list(drawn["panels"]) == ["hfc_lfc", "cos", "asymmetry"]
     assert payload["steps"] == [1, 50, 100]
     assert [one["name"] for one in payload["runs"]] == ["<b>plain</b>", "other"]
@@ -55,7 +52,7 @@ def test_the_page_holds_everything_and_shows_names_as_text():
 def test_many_looks_are_thinned_and_the_last_stays():
     rows = [{"step": step, "cos": [0.1, 0.2]} for step in range(1, 2001)]
     text = film.render([film.Run("long", rows)])
-    payload = json.loads(re.search(r'id="diagnoses">(.*?)</script>', text, re.DOTALL)[1])
+    payload = held(text, "diagnoses")
     assert len(payload["runs"][0]["rows"]) <= film.MOST_LOOKS + 1
     assert payload["runs"][0]["rows"][-1]["step"] == 2000
     assert "long: this page keeps 401 of 2,000 looks" in text

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oversmooth.diagnosis.facts import Numbers, plain
-from oversmooth.diagnosis.parts import Layer
 from oversmooth.inputs import Batch
 from oversmooth.observe.axes import axes_checked
 from oversmooth.observe.blocks import named_blocks
 from oversmooth.observe.depths import Depths, every_depth
 from oversmooth.observe.feed import Given
 from oversmooth.observe.padding import HeardPadding, mask_of
+from oversmooth.results.facts import Numbers, plain
+from oversmooth.results.parts import Layer
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 

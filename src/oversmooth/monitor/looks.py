@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.diagnosis.facts import plain
 from oversmooth.diagnosis.layers import changes
-from oversmooth.diagnosis.parts import share_of_smoothing
 from oversmooth.diagnosis.weights import why_undecided
 from oversmooth.monitor.reduced import band_norms
 from oversmooth.observe import Observations, Observer, SeenBlock, Settings, study
@@ -26,6 +24,8 @@ from oversmooth.observe.collect import Look
 from oversmooth.observe.depths import Depths, every_depth, every_stream
 from oversmooth.observe.padding import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
 from oversmooth.observe.watch import Watch
+from oversmooth.results.facts import plain
+from oversmooth.results.parts import share_of_smoothing
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import untouched

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from oversmooth.report import film_charts, film_words, shell
+from oversmooth.report.figures import Figure
 from oversmooth.report.film_charts import cells
 from oversmooth.report.film_words import Run, title_of
-from oversmooth.report.packing import json_in_html
+from oversmooth.report.fitting import embedded
 from oversmooth.report.shell import check
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import check_writable, whole_file
-from oversmooth.safety.libraries import import_library
 
 __all__ = ["MOST_LOOKS", "MOST_RUNS", "Run", "cells", "check", "figures", "render", "save", "title_of"]
 MOST_RUNS = COLOURS_OF_MODELS
@@ -33,8 +32,6 @@ def save(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
 
 def render(runs: Sequence[Run]) -> str:
     """The page of one run, or of several laid over each other."""
-    from markupsafe import Markup
-
     shown = _checked(runs)
     names = film_charts.metrics(shown)
     if not names:
@@ -64,7 +61,7 @@ def render(runs: Sequence[Run]) -> str:
         "film.html.j2",
         ("charts.js", "film.js"),
         len(shown),
-        styles=("film.css",),
+        style=shell.text_of("film.css"),
         page_title=film_words.page_title(shown),
         finding=film_words.finding(shown),
         runs=[
@@ -79,8 +76,8 @@ def render(runs: Sequence[Run]) -> str:
         table=[{"title": title_of(name), "cells": [_ends(run, name) for run in shown]} for name in names],
         steps=steps,
         left_out=_left_out(shown, thinned),
-        payload=Markup(json_in_html(payload)),
-        drawn=Markup(json_in_html(drawn)),
+        payload=embedded(payload),
+        drawn=embedded(drawn),
     )
 
 
@@ -92,27 +89,12 @@ def figures(runs: Sequence[Run], path: str | os.PathLike[str], metric: str = "co
         path: .pdf, .png or .svg.
         metric: which.
     """
-    path = arguments.path(path)
-    check_writable(path, (".pdf", ".png", ".svg"))
-    convert = import_library("vl_convert", "drawing a figure")
     shown = _checked(runs)
     known = film_charts.metrics(shown)
     if metric not in known:
         raise InputError(f"{metric!r} was not seen; choose one of {', '.join(known)}")
     maps = [{**film_charts.heat(metric, shown, index, PAPER), "title": run.name} for index, run in enumerate(shown)]
-    spec = {
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "title": title_of(metric),
-        "hconcat": maps,
-        "config": PAPER.config,
-    }
-    drawn = {
-        ".pdf": lambda: convert.vegalite_to_pdf(spec),
-        ".png": lambda: convert.vegalite_to_png(spec, scale=2),
-        ".svg": lambda: convert.vegalite_to_svg(spec).encode(),
-    }[path.suffix.lower()]()
-    with whole_file(path) as temporary:
-        temporary.write_bytes(drawn)
+    Figure({"title": title_of(metric), "hconcat": maps}).save(path)
 
 
 def _checked(runs: Sequence[Run]) -> list[Run]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from oversmooth.diagnosis.facts import Number
-from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.diagnosis.verdict import disagreement
 from oversmooth.report.charts.base import Shown, mode_of
+from oversmooth.results.data import DiagnosisData
+from oversmooth.results.facts import Number
+from oversmooth.results.verdict import disagreement
 
 _FORCED = {"smooth": "forced to smooth", "sharpen": "forced to sharpen", "plain": "left alone"}
 _MODES = {"smooth": "smoothing", "sharpen": "sharpening"}
@@ -153,7 +153,7 @@ def _clauses(facts: dict[str, str], *, several: bool) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, and {words[-1]}"
 
 
-def _facts(diagnosis: Diagnosis) -> dict[str, str]:
+def _facts(diagnosis: DiagnosisData) -> dict[str, str]:
     model: dict[str, Any] = dict(diagnosis.model)
     counted = {"blocks": model.get("layers"), "heads": model.get("heads"), "features": model.get("width")}
     facts = {name: str(count) for name, count in counted.items() if count is not None}
@@ -167,7 +167,7 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
     return facts
 
 
-def steered(diagnosis: Diagnosis) -> str:
+def steered(diagnosis: DiagnosisData) -> str:
     """The methods in a few words; empty where there are none."""
     methods = (diagnosis.steering or {}).get("methods") or []
     words = []
@@ -183,7 +183,7 @@ def steered(diagnosis: Diagnosis) -> str:
     return " and ".join(words)
 
 
-def _cosine(diagnosis: Diagnosis, place: int) -> Number:
+def _cosine(diagnosis: DiagnosisData, place: int) -> Number:
     return diagnosis.layers[place].tokens.get("cos")
 
 

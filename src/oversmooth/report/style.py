@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oversmooth.diagnosis.facts import Number  # which needs torch, and a style does not
+    from oversmooth.results.facts import Number  # which needs torch, and a style does not
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from oversmooth.diagnosis.parts import Accuracy, standard_error
 from oversmooth.report.charts.base import Drawing, Panel, Shown, chart
 from oversmooth.report.charts.pieces import (
     by_model,
@@ -17,6 +16,7 @@ from oversmooth.report.charts.pieces import (
     tip,
 )
 from oversmooth.report.style import Look, fixed, percent
+from oversmooth.results.parts import Accuracy, standard_error
 
 
 @chart(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from oversmooth.diagnosis.parts import Layer
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import (
     answering,
@@ -17,6 +16,7 @@ from oversmooth.report.charts.pieces import (
     zero_line,
 )
 from oversmooth.report.style import Look, number, part_colour, spread
+from oversmooth.results.parts import Layer
 
 _SIGNED = "datum.value == 0 ? '0' : format(datum.value, '+~g')"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from oversmooth.diagnosis.facts import Number
-from oversmooth.diagnosis.parts import Layer
 from oversmooth.metrics import METRICS, Metric
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart, shown
 from oversmooth.report.charts.pieces import (
@@ -25,6 +23,8 @@ from oversmooth.report.charts.pieces import (
     titled,
 )
 from oversmooth.report.style import Look, number, percent, spread
+from oversmooth.results.facts import Number
+from oversmooth.results.parts import Layer
 
 _SIZE = (210, 190, 220)
 _PLACES = {"input convergence": "hfc", "angle convergence": "cos"}
@@ -42,7 +42,7 @@ _BOUNDED = ("effective_rank", "stable_rank")
 def alike(models: list[Shown], look: Look) -> Drawing:
     """The mean cosine of tokens after every block, a line per model: what the page shows first."""
     metric = METRICS["cos"]
-    if not any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers):
+    if not _known(models, metric):
         return Drawing([])
     panels = [_curve(models, metric, look, without_massive=False, first=True)]
     if any(layer.without_massive for m in models for layer in m.diagnosis.layers):
@@ -90,36 +90,29 @@ def steered(models: list[Shown], look: Look) -> Drawing:
     return Drawing(rows)
 
 
-@chart(title="Mean cosine of tokens over depth", in_page=False, in_files=False)
-def cosines(models: list[Shown], look: Look) -> Drawing:
-    """The mean cosine of tokens after every block, a line per model (Nguyen et al.'s curves); drawn on request."""
-    metric = METRICS["cos"]
-    if not any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers):
-        return Drawing([])
-    panel = _curve(models, metric, look, without_massive=False)
-    # One panel, as wide as a legend of several models, which its heading names already.
-    return Drawing([dataclasses.replace(panel, title="", spec={**panel.spec, "width": 640, "height": 300})])
-
-
 def _notions(models: list[Shown], look: Look, *, without_massive: bool = False) -> list[Panel]:
     """A panel per metric. In the page every metric that is shown has one, on paper those that stand for a notion."""
     found = [
         metric
         for metric in METRICS.values()
         if (metric.label and metric.name not in _BESIDE.values() if look.in_page else metric.panel)
-        and any(
-            _value(layer, of) is not None for m in models for layer in m.diagnosis.layers for of in _drawn(metric, look)
-        )
+        and _known(models, *_drawn(metric, look))
     ]
     return [_curve(models, metric, look, without_massive=without_massive) for metric in found]
 
 
 def of_metric(models: list[Shown], name: str, look: Look) -> list[Panel]:
-    """One metric over depth, on request."""
+    """One metric over depth, on request: as wide as a legend of several models, and named by its heading."""
     metric = METRICS[name]
-    if not any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers):
+    if not _known(models, metric):
         return []
-    return [_curve(models, metric, look, without_massive=False)]
+    panel = _curve(models, metric, look, without_massive=False)
+    return [dataclasses.replace(panel, title="", spec={**panel.spec, "width": 640, "height": 300})]
+
+
+def _known(models: list[Shown], *metrics: Metric) -> bool:
+    """Whether any of these can be drawn of any model."""
+    return any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers for metric in metrics)
 
 
 def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: bool, first: bool = False) -> Panel:

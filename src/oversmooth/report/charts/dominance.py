@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from oversmooth.diagnosis.parts import Layer, LayerDominance
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import (
     answering,
@@ -18,6 +17,7 @@ from oversmooth.report.charts.pieces import (
     titled,
 )
 from oversmooth.report.style import Look, number
+from oversmooth.results.parts import Layer, LayerDominance
 
 _WORDS = ("smooth", "rough", "tie", "undecided")
 _SHAPES = {"ρ smooth": ("smooth", "circle", "round"), "ρ rough": ("rough", "diamond", "diamond")}

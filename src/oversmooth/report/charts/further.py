@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from oversmooth.diagnosis.facts import Number
-from oversmooth.diagnosis.parts import Extrapolation
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import (
     DASHES,
@@ -21,6 +19,8 @@ from oversmooth.report.charts.pieces import (
     tip,
 )
 from oversmooth.report.style import Look, number, ratio, sentence
+from oversmooth.results.facts import Number
+from oversmooth.results.parts import Extrapolation
 
 _LOG_10 = math.log(10)
 _LOWEST = -14
