@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.oracles import normal
 
-from oversmooth.metrics import Summary, cosine, hfc, input_convergence, lfc, summary
+from oversmooth.metrics import cosine, hfc, input_convergence, lfc, summary
+from oversmooth.metrics.summary import Summary
 
 
 def agrees(x, mask=None, tolerance=1e-5):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oversmooth.inputs import Batch
+from oversmooth.inputs.batches import Batch
 from oversmooth.observe.axes import axes_checked
 from oversmooth.observe.blocks import named_blocks
 from oversmooth.observe.depths import Depths, every_depth

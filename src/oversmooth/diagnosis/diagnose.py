@@ -24,11 +24,12 @@ from oversmooth.diagnosis.extrapolate import last_block, whole_stack
 from oversmooth.diagnosis.layers import layers_observed
 from oversmooth.diagnosis.one_input import one_input
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.inputs import Batch, Inputs
+from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.models.loaded import Loaded
-from oversmooth.observe import MASSIVE_RATIO, ONE_AT_A_TIME, Observations, Observer, SeenBlock, Settings, study
+from oversmooth.observe import ONE_AT_A_TIME, Observer, study
 from oversmooth.observe.feed import Given, Runner
-from oversmooth.observe.stages import BY_INPUT
+from oversmooth.observe.observations import MASSIVE_RATIO, Observations, Settings
+from oversmooth.observe.stages import BY_INPUT, SeenBlock
 from oversmooth.results import verdict
 from oversmooth.results.facts import ModelFacts, Provenance, plain
 from oversmooth.results.parts import SPECIAL_COUNTED, Extrapolation

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.calls import PAIRS, USE_CACHE
 from oversmooth.anatomy.layer import Anatomy
-from oversmooth.inputs import Batch
+from oversmooth.inputs.batches import Batch
 from oversmooth.observe.layout import own_word
 from oversmooth.observe.padding import Padding, decodes
 from oversmooth.observe.watch import first_tensor

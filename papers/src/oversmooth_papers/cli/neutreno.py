@@ -105,7 +105,8 @@ def _run(
     device: str | None,
 ) -> None:
     """Every model's table, one below the other."""
-    from oversmooth.models import DEFAULT_COUNT, load
+    from oversmooth.models import load
+    from oversmooth.models.loaded import DEFAULT_COUNT
     from oversmooth.safety import files
     from oversmooth_papers.tables import table_text
 
@@ -343,6 +344,7 @@ def adaptation(
     A cell per method is kept in results/neutreno/adaptation; what is there is not run again.
     """
     from oversmooth import models
+    from oversmooth.models.loading import check_loadable
     from oversmooth_papers import tuning
     from oversmooth.inputs.sources import check_readable
     from oversmooth.safety import files
@@ -357,7 +359,7 @@ def adaptation(
         files.check_writable(output, (".md",))
         files.check_apart([output], (model, data))
     files.check_folder(results)
-    models.check_loadable(model)
+    check_loadable(model)
     check_readable(data)
     with status(f"loading {Path(model).name}"):
         loaded = models.load(model, dtype="float32", device=device)

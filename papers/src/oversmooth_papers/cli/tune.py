@@ -70,6 +70,7 @@ def tune(
     was. Needs oversmooth[models].
     """
     from oversmooth import models
+    from oversmooth.models.loading import check_loadable
     from oversmooth_papers import tuning
     from oversmooth.inputs.sources import check_readable
     from oversmooth.safety import files
@@ -89,7 +90,7 @@ def tune(
                 f"--save {save} holds one tuned model, and {len(methods)} methods were given; give one --method"
             )
     files.check_apart((output, save), (model, data))
-    models.check_loadable(model)
+    check_loadable(model)
     check_readable(data)
     with status(f"loading {Path(model).name}"):
         loaded = models.load(model, dtype="float32", device=device)

@@ -22,7 +22,8 @@ from torch import nn
 
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.inputs import Inputs, Preprocessing
+from oversmooth.inputs.batches import Inputs
+from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.randomness import seeded

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.inputs import Inputs
+from oversmooth.inputs.batches import Inputs
 from oversmooth.models import Loaded
 from oversmooth.report.terminal import number
 from oversmooth.safety.errors import InputError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth.inputs import picture
+from oversmooth.inputs.pictures import picture
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.images import randaugment
 from oversmooth_papers.tasks.images.augment import Augment, AugmentDraws

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from oversmooth.metrics import METRICS, Metric
+from oversmooth.metrics import METRICS
+from oversmooth.metrics.registry import Metric
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart, shown
 from oversmooth.report.charts.pieces import (
     DASHES,

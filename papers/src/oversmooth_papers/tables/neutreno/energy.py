@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.inputs import Inputs
+from oversmooth.inputs.batches import Inputs
 from oversmooth.metrics import fidelity_energy, nonlocal_energy
 from oversmooth.models import Loaded
 from oversmooth.observe import study
@@ -35,7 +35,8 @@ from oversmooth.observe.feed import Runner
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.theory import gradient_flow, gradient_step
+from oversmooth.theory import gradient_step
+from oversmooth.theory.kernels import gradient_flow
 from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.neutreno.kernel import CAUSAL, one_by_one, scores_of
 

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy import locate
-from oversmooth.inputs import Batch, Inputs
+from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.models import Loaded
-from oversmooth.observe import SeenBlock, study
+from oversmooth.observe import study
+from oversmooth.observe.stages import SeenBlock
 from oversmooth.observe.feed import Runner
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety.errors import InputError
