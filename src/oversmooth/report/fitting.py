@@ -40,17 +40,18 @@ def fit(data: list[dict[str, Any]], taken: int) -> list[str]:
     for entry, _ in tokens:
         entry["one_input"] = None
     room = MOST_BYTES - _APART - taken
-    if len(embedded(data)) > room:
+    size = len(embedded(data))
+    if size > room:
         for layer in (layer for entry in data for layer in entry["layers"] if layer["dominance"]):
             layer["dominance"] |= {"rho_rough_heads": [], "verdict_heads": []}
         said.append("The JSON that this page offers has no ρ rough and no verdicts of single inputs.")
-    room -= len(embedded(data))
+        size = len(embedded(data))
     lost = []
     for entry, one in tokens:
-        size = len(embedded(one))
-        if size <= room:
+        more = len(embedded(one))
+        if size + more <= room:
             entry["one_input"] = one
-            room -= size
+            size += more
         else:
             lost.append(entry["model"]["name"])
     if lost:
