@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from support import browser
 from support.report_example import example, held
 
-from oversmooth.report import charts, figures, page, shell
+from oversmooth.report import figures, page, shell
+from oversmooth.report.charts import base as charts
 from oversmooth.report.charts.pieces import log_ticks
 from oversmooth.report.charts.spectra import _bars
 from oversmooth.report.style import PAGE, PALETTE, PAPER, css_variables, number, number_expression

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oversmooth.metrics import METRICS
-from oversmooth.report import charts, figures, headline, page
+from oversmooth.report import figures, headline, page
+from oversmooth.report.charts import base as charts
 from oversmooth.report.style import PAPER, number, percent
 from oversmooth.results.data import DiagnosisData
 from oversmooth.safety import arguments

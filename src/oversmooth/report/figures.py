@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oversmooth.metrics import METRICS
-from oversmooth.report import charts
+from oversmooth.report.charts import base as charts
 from oversmooth.report.charts.depth import of_metric
 from oversmooth.report.style import PAPER
 from oversmooth.results.data import DiagnosisData

@@ -3,7 +3,7 @@
 const looks = await read("diagnoses"), { steps, runs } = looks;
 const { panels, keys, first } = await read("drawn");
 const short = (value) => (Math.abs(value) >= 1e4 || (value !== 0 && Math.abs(value) < 1e-3) ? value.toExponential(1) : String(Number(value.toPrecision(3)))).replace("-", "−").replace("e-", "e−");
-const said = (metric, value) => (panels[metric].percent ? `${Math.round(100 * value)} %`.replace("-", "−") : short(value));
+const said = (metric, value) => (panels[metric].percent ? `${Math.round(100 * value)}%`.replace("-", "−") : short(value));
 const drawable = (metric, value) => known(value) && !(panels[metric].log && value <= 0);
 const shownRuns = () => runs.filter(({ name }) => !isHidden("run", name));
 const kept = new Set();

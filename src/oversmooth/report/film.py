@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from oversmooth.report import film_charts, film_words, shell
+from oversmooth.report.charts.base import distinct
 from oversmooth.report.figures import Figure
-from oversmooth.report.film_charts import cells
-from oversmooth.report.film_words import Run, title_of
+from oversmooth.report.film_words import Run as Run
+from oversmooth.report.film_words import title_of
 from oversmooth.report.fitting import embedded
-from oversmooth.report.shell import check
+from oversmooth.report.shell import check as check
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 
-__all__ = ["MOST_LOOKS", "MOST_RUNS", "Run", "cells", "check", "figures", "render", "save", "title_of"]
 MOST_RUNS = COLOURS_OF_MODELS
 MOST_LOOKS = 400
 """Of one run in a page: more would be thinner than a line on any screen."""
@@ -75,7 +75,11 @@ def render(runs: Sequence[Run]) -> str:
         ],
         table=[{"title": title_of(name), "cells": [_ends(run, name) for run in shown]} for name in names],
         steps=steps,
-        left_out=_left_out(shown, thinned),
+        left_out=[
+            f"{run.name}: this page keeps {len(rows):,} of {len(run.rows):,} looks, evenly spread, and the last."
+            for run, rows in zip(shown, thinned, strict=True)
+            if len(rows) < len(run.rows)
+        ],
         payload=embedded(payload),
         drawn=embedded(drawn),
     )
@@ -100,15 +104,11 @@ def figures(runs: Sequence[Run], path: str | os.PathLike[str], metric: str = "co
 def _checked(runs: Sequence[Run]) -> list[Run]:
     if not 1 <= len(runs) <= MOST_RUNS:
         raise InputError(f"a film shows 1 to {MOST_RUNS} runs and {len(runs)} were given; choose among them")
-    seen: dict[str, int] = {}
-    named = []
     for run in runs:
         if not hasattr(run, "name") or not hasattr(run, "rows"):
             raise InputError(f"a run is {arguments.shown(run)}; give a History, or film.Run(name, rows)")
-        seen[run.name] = seen.get(run.name, 0) + 1
-        name = run.name if seen[run.name] == 1 else f"{run.name} ({seen[run.name]})"
-        named.append(Run(name, run.rows, dict(getattr(run, "about", None) or {})))
-    return named
+    names = distinct([run.name for run in runs])
+    return [Run(name, run.rows, getattr(run, "about", None) or {}) for name, run in zip(names, runs, strict=True)]
 
 
 def _ends(run: Run, name: str) -> str:
@@ -120,15 +120,6 @@ def _ends(run: Run, name: str) -> str:
 
 
 def _thinned(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
-    stride = max(1, math.ceil(len(rows) / MOST_LOOKS))
+    stride = math.ceil(len(rows) / MOST_LOOKS) or 1
     kept = [row for place, row in enumerate(rows) if place % stride == 0 or place == len(rows) - 1]
     return [{"step": row["step"], **{name: row[name] for name in names if name in row}} for row in kept]
-
-
-def _left_out(runs: Sequence[Run], thinned: Sequence[list[dict[str, Any]]]) -> list[str]:
-    """A sentence for each run of which the page holds fewer looks than there were."""
-    return [
-        f"{run.name}: this page keeps {len(rows):,} of {len(run.rows):,} looks, evenly spread, and the last."
-        for run, rows in zip(runs, thinned, strict=True)
-        if len(rows) < len(run.rows)
-    ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from oversmooth.metrics import METRICS
 from oversmooth.report.charts.base import Key, Spec
-from oversmooth.report.charts.pieces import log_axis, nominal, quantitative
+from oversmooth.report.charts.pieces import log_axis, marks, nominal, quantitative
 from oversmooth.report.film_words import SHARES, Run, axis_of
 from oversmooth.report.style import PAGE, Look, model_colour
 
@@ -54,10 +54,9 @@ def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
     answering = {"tooltip": {"content": "data"}, "cursor": "pointer"} if look.in_page else {}
     depth_scale = {"nice": False, "zero": False}
     layers: list[Spec] = [
-        {
-            "data": {"name": "cells"} if look.in_page else {"values": cells(runs[index], name)},
-            "mark": {"type": "rect", **answering},
-            "encoding": {
+        marks(
+            "rect",
+            {
                 "x": _steps("from"),
                 "x2": {"field": "to"},
                 "y": quantitative("low", "depth", depth_scale, tickMinStep=1, format="d", grid=False, tickCount=6),
@@ -69,7 +68,9 @@ def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
                     "legend": None if look.in_page else legend,
                 },
             },
-        }
+            {"name": "cells"} if look.in_page else {"values": cells(runs[index], name)},
+            **answering,
+        )
     ]
     if look.in_page:
         layers.append(_now(look))
@@ -104,9 +105,9 @@ def over_depth(name: str, runs: Sequence[Run]) -> Spec:
         **PAGE.size(320, 200, 220),
         "data": {"name": "curves"},
         "layer": [
-            {
-                "mark": {"type": "line", "strokeWidth": 2},
-                "encoding": {
+            marks(
+                "line",
+                {
                     "x": x,
                     "y": y,
                     "color": colour,
@@ -114,12 +115,16 @@ def over_depth(name: str, runs: Sequence[Run]) -> Spec:
                     "opacity": {"condition": {"test": "datum.kept", "value": 0.5}, "value": 1},
                     "strokeDash": {"condition": {"test": "datum.kept", "value": [4, 3]}, "value": [1, 0]},
                 },
-            },
-            {
-                "transform": [{"filter": "!datum.kept"}],
-                "mark": {"type": "circle", "size": 26, "opacity": 1, "tooltip": {"content": "data"}},
-                "encoding": {"x": x, "y": y, "color": colour},
-            },
+                strokeWidth=2,
+            ),
+            marks(
+                "circle",
+                {"x": x, "y": y, "color": colour},
+                transform=[{"filter": "!datum.kept"}],
+                size=26,
+                opacity=1,
+                tooltip={"content": "data"},
+            ),
         ],
     }
 
@@ -132,16 +137,16 @@ def over_time(name: str, runs: Sequence[Run], *, first: bool = False) -> Spec:
         y["scale"] = {"domain": [min([0.0, *values]), max([1.0, *values])], "nice": False}
         y["title"] = "how alike tokens are: mean cosine"
     layers: list[Spec] = [
-        {
-            "data": {"name": "last"},
-            "mark": {"type": "line", "strokeWidth": 2},
-            "encoding": {"x": x, "y": y, "color": colour},
-        },
-        {
-            "data": {"name": "last"},
-            "mark": {"type": "circle", "size": 26, "opacity": 1, "tooltip": {"content": "data"}, "cursor": "pointer"},
-            "encoding": {"x": x, "y": y, "color": colour},
-        },
+        marks("line", {"x": x, "y": y, "color": colour}, {"name": "last"}, strokeWidth=2),
+        marks(
+            "circle",
+            {"x": x, "y": y, "color": colour},
+            {"name": "last"},
+            size=26,
+            opacity=1,
+            tooltip={"content": "data"},
+            cursor="pointer",
+        ),
     ]
     if first:
         text = {"type": "text", "align": "left", "dx": 7, "fontSize": 13, "fontWeight": 600, "aria": False}
@@ -165,11 +170,14 @@ def _room(runs: Sequence[Run]) -> list[float]:
 
 def _now(look: Look) -> Spec:
     """The chosen step."""
-    return {
-        "data": {"name": "at"},
-        "mark": {"type": "rule", "color": look.colour("ink"), "strokeWidth": 1.5, "aria": False},
-        "encoding": {"x": {"field": "step", "type": "quantitative"}},
-    }
+    return marks(
+        "rule",
+        {"x": {"field": "step", "type": "quantitative"}},
+        {"name": "at"},
+        color=look.colour("ink"),
+        strokeWidth=1.5,
+        aria=False,
+    )
 
 
 def _steps(name: str) -> Spec:

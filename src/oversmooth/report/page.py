@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from oversmooth.metrics import METRICS
-from oversmooth.report import charts, headline, shell
+from oversmooth.report import headline, shell
+from oversmooth.report.charts import base as charts
 from oversmooth.report.charts.accuracy import error_of
 from oversmooth.report.charts.changes import stages
 from oversmooth.report.fitting import embedded, fit
-from oversmooth.report.shell import check
+from oversmooth.report.shell import check as check
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, fixed, number, percent, sentence
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
@@ -25,7 +26,6 @@ from oversmooth.results.verdict import agreement
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened
 
-__all__ = ["MOST_MODELS", "check", "render", "save"]
 MOST_MODELS = 24
 """Of one page, which shows `COLOURS_OF_MODELS` of them at a time."""
 _MOST_NAMED = 6
@@ -66,10 +66,7 @@ def render(diagnoses: Sequence[DiagnosisData], links: Links = ()) -> str:
 
 
 def _values(
-    models: list[charts.Shown],
-    diagnoses: Sequence[DiagnosisData],
-    drawn: dict[str, dict[str, Any]],
-    links: Links,
+    models: list[charts.Shown], diagnoses: Sequence[DiagnosisData], drawn: dict[str, dict[str, Any]], links: Links
 ) -> dict[str, Any]:
     """What the template writes out."""
     labels = [model.label for model in models]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from oversmooth.report import figures, shell
 from oversmooth.report.charts.base import Key, Panel, Spec
-from oversmooth.report.charts.pieces import DASHES, answering, caption, inline, nominal, quantitative, tip
+from oversmooth.report.charts.pieces import DASHES, answering, caption, marks, nominal, quantitative, tip
 from oversmooth.report.fitting import embedded
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN, Look, fixed, model_colour, number, ratio
 from oversmooth.report.terminal import plain_table
@@ -219,21 +219,9 @@ def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, loo
         "color": nominal("case", names, colours, legend),
     }
     layers: list[Spec] = [
-        {
-            "data": inline(lines),
-            "mark": {"type": "line", "clip": True, "strokeDash": [5, 4], "opacity": 0.75},
-            "encoding": {**at, "detail": {"field": "case"}},
-        },
-        {
-            "data": inline(rows),
-            "mark": {"type": "line", "clip": True, "strokeWidth": 2.2},
-            "encoding": {**at, "strokeDash": nominal("case", names, dashes, legend)},
-        },
-        {
-            "data": inline(rows if look.in_page else []),
-            "mark": {"type": "circle", "opacity": 0, "size": 90, "aria": False, **answering(look)},
-            "encoding": at,
-        },
+        marks("line", {**at, "detail": {"field": "case"}}, lines, clip=True, strokeDash=[5, 4], opacity=0.75),
+        marks("line", {**at, "strokeDash": nominal("case", names, dashes, legend)}, rows, clip=True, strokeWidth=2.2),
+        marks("circle", at, rows if look.in_page else [], opacity=0, size=90, aria=False, **answering(look)),
     ]
     return Panel(
         caption(look, notion),

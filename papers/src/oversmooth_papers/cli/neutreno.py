@@ -344,10 +344,10 @@ def adaptation(
     A cell per method is kept in results/neutreno/adaptation; what is there is not run again.
     """
     from oversmooth import models
-    from oversmooth.models.loading import check_loadable
-    from oversmooth_papers import tuning
     from oversmooth.inputs.sources import check_readable
+    from oversmooth.models.loading import check_loadable
     from oversmooth.safety import files
+    from oversmooth_papers import tuning
     from oversmooth_papers.tables.filling import Running
     from oversmooth_papers.tables.neutreno import adaptation as recipe
     from oversmooth_papers.tuning import report as report

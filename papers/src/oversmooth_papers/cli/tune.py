@@ -70,12 +70,12 @@ def tune(
     was. Needs oversmooth[models].
     """
     from oversmooth import models
-    from oversmooth.models.loading import check_loadable
-    from oversmooth_papers import tuning
     from oversmooth.inputs.sources import check_readable
+    from oversmooth.models.loading import check_loadable
     from oversmooth.safety import files
     from oversmooth.safety.errors import InputError
     from oversmooth.safety.foreign import json_text
+    from oversmooth_papers import tuning
     from oversmooth_papers.tuning import report as report
 
     # What can be refused is, before the model takes its time.

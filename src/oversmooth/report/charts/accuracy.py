@@ -11,6 +11,7 @@ from oversmooth.report.charts.pieces import (
     dots,
     hover_columns,
     inline,
+    marks,
     model_legend,
     quantitative,
     tip,
@@ -58,18 +59,14 @@ def accuracy(models: list[Shown], look: Look) -> Drawing:
         "data": inline(rows),
         "layer": [
             *hover_columns(look, stops, x),
-            {
-                "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.55},
-                "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
-            },
-            {
-                "mark": {"type": "line", "strokeWidth": 2, "strokeJoin": "round"},
-                "encoding": {"x": x, "y": y, "color": colour},
-            },
-            {
-                "mark": {"type": "circle", "opacity": 1, "aria": False},
-                "encoding": {"x": x, "y": y, "color": colour, "size": dots(look, 30, 60)},
-            },
+            marks(
+                "rule",
+                {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
+                strokeWidth=1.5,
+                opacity=0.55,
+            ),
+            marks("line", {"x": x, "y": y, "color": colour}, strokeWidth=2, strokeJoin="round"),
+            marks("circle", {"x": x, "y": y, "color": colour, "size": dots(look, 30, 60)}, opacity=1, aria=False),
         ],
     }
     named = ", ".join(m.label for m in drawn)

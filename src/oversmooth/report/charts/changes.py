@@ -6,7 +6,7 @@ from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, char
 from oversmooth.report.charts.pieces import (
     answering,
     depth_bands,
-    inline,
+    marks,
     nominal,
     page_widths,
     paper_width,
@@ -47,23 +47,17 @@ def changes(models: list[Shown], look: Look) -> Drawing:
         width = 64 if look.in_page and len(sums) < 6 else {"band": 1}
         colour = nominal("part", parts, colours, look.legend())
         layers: list[Spec] = [
-            {
-                "data": inline(bars),
-                "mark": {"type": "bar", "width": width, **answering(look)},
-                "encoding": {"x": x, "y": y, "color": colour, "order": {"field": "place"}},
-            },
+            marks(
+                "bar",
+                {"x": x, "y": y, "color": colour, "order": {"field": "place"}},
+                bars,
+                width=width,
+                **answering(look),
+            ),
             zero_line(look),
-            {
-                "data": inline(sums),
-                "mark": {
-                    "type": "tick",
-                    "thickness": 2.5,
-                    "color": look.colour("ink"),
-                    "width": width,
-                    **answering(look),
-                },
-                "encoding": {"x": x, "y": y},
-            },
+            marks(
+                "tick", {"x": x, "y": y}, sums, thickness=2.5, color=look.colour("ink"), width=width, **answering(look)
+            ),
         ]
         panels.append(
             Panel(

@@ -9,6 +9,7 @@ from oversmooth.report.charts.pieces import (
     answering,
     depth_bands,
     inline,
+    marks,
     nominal,
     page_widths,
     paper_width,
@@ -135,28 +136,29 @@ def radii(models: list[Shown], look: Look) -> Drawing:
         legend = look.legend()
         link = nominal("verdict", [*_WORDS[:3]], look.colours([*_WORDS[:3]]), None)
         layers: list[Spec] = [
-            {
-                "data": inline(links),
-                "mark": {"type": "rule", "strokeWidth": 5, "opacity": 0.4, **answering(look)},
-                "encoding": {"x": x, "y": {**y, "field": "smooth"}, "y2": {"field": "rough"}, "stroke": link},
-            },
-            {
-                "data": inline(points),
-                "mark": {
-                    "type": "point",
-                    "size": 62,
-                    "opacity": 1,
-                    "strokeWidth": 2,
-                    **answering(look),
-                },
-                "encoding": {
+            marks(
+                "rule",
+                {"x": x, "y": {**y, "field": "smooth"}, "y2": {"field": "rough"}, "stroke": link},
+                links,
+                strokeWidth=5,
+                opacity=0.4,
+                **answering(look),
+            ),
+            marks(
+                "point",
+                {
                     "x": x,
                     "y": y,
                     "shape": nominal("kind", names, [shape for _, shape, _ in _SHAPES.values()], legend),
                     "color": nominal("kind", names, colours, legend),
                     "fill": nominal("kind", names, look.colours(["smooth", "ground"]), legend),
                 },
-            },
+                points,
+                size=62,
+                opacity=1,
+                strokeWidth=2,
+                **answering(look),
+            ),
         ]
         panels.append(
             Panel(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
-from oversmooth.report.charts.pieces import inline, nominal, quantitative
+from oversmooth.report.charts.pieces import inline, marks, nominal, quantitative
 from oversmooth.report.style import Look, number_expression, percent
 
 MOST_A_PLOT = 2_000
@@ -184,18 +184,16 @@ def _plane(look: Look, points: Spec, quiet: Spec, box: str, width: str, height: 
     layers: list[Spec] = [
         {"data": inline([{}]), "mark": rule, "encoding": {"x": {"datum": 0}}},
         {"data": inline([{}]), "mark": rule, "encoding": {"y": {"datum": 0}}},
-        {
-            "data": {"sequence": {"start": 0, "stop": 361, "as": "degree"}},
-            "transform": turn,
-            "mark": {
-                "type": "line",
-                "clip": True,
-                "color": look.colour("soft"),
-                "strokeWidth": 1.5,
-                "strokeDash": [5, 4],
-            },
-            "encoding": {**at, "order": {"field": "degree"}},
-        },
+        marks(
+            "line",
+            {**at, "order": {"field": "degree"}},
+            {"sequence": {"start": 0, "stop": 361, "as": "degree"}},
+            transform=turn,
+            clip=True,
+            color=look.colour("soft"),
+            strokeWidth=1.5,
+            strokeDash=[5, 4],
+        ),
         {
             "data": quiet,
             "transform": growth,

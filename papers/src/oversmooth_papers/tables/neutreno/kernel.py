@@ -24,8 +24,8 @@ from oversmooth.anatomy import locate
 from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.models import Loaded
 from oversmooth.observe import study
-from oversmooth.observe.stages import SeenBlock
 from oversmooth.observe.feed import Runner
+from oversmooth.observe.stages import SeenBlock
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import SoftmaxAttention, attention_kernel, gradient_step
