@@ -73,11 +73,11 @@ def finding(models: list[Shown]) -> str:
             f"Tokens end from {percent(low, 0)} alike in {least} to {percent(high, 0)} in {most}: {len(models)} models"
         )
     begun = all(_cosine(m.diagnosis, 0) is not None for m in known)
-    courses = []
+    courses: list[str] = []
     for m in known:
-        begin, end = (percent(_cosine(m.diagnosis, place), 0) for place in (0, -1))
+        cosines = [percent(_cosine(m.diagnosis, place), 0) for place in (0, -1)]
         once = "" if courses else " alike"
-        courses.append(f"{f'{begin} to {end}' if begun else end}{once} in {m.label}")
+        courses.append(f"{' to '.join(cosines) if begun else cosines[-1]}{once} in {m.label}")
     return f"Tokens {'go from' if begun else 'end'} {', '.join(courses)}"
 
 

@@ -34,39 +34,28 @@ def accuracy(models: list[Shown], look: Look) -> Drawing:
     drawn = [m for m, _ in tested]
     rows = []
     for place, (m, values) in enumerate(tested):
-        for at, value in enumerate(values):
-            error = error_of(m.diagnosis.accuracy, at)
+        for intensity, value in enumerate(values):
+            error = error_of(m.diagnosis.accuracy, intensity)
             # Beside each other, so that bars of models that are as good as one another can be told apart.
-            beside = at + 0.07 * (place - (len(tested) - 1) / 2) / max(1, len(tested) / 3)
+            beside = intensity + 0.07 * (place - (len(tested) - 1) / 2) / max(1, len(tested) / 3)
             ends = {"low": round(100 * (value - error), 3), "high": round(100 * (value + error), 3)}
             rows.append({"model": m.key, "depth": round(beside, 3), "value": round(100 * value, 3), **ends})
     most = max(len(values) for _, values in tested)
-    x, colour = depth_axis(most, "intensity of corruption"), by_model(drawn, look)
+    x = depth_axis(most, "intensity of corruption")
     y = quantitative("value", "accuracy, %", {"zero": False, "nice": True}, tickCount=5)
-    stops = [
-        (
-            float(at),
-            tip(
-                look,
-                f"intensity {at}" if at else "clean",
-                [(i, _counted(m, values, at)) for i, (m, values) in enumerate(tested)],
-            ),
-        )
-        for at in range(most)
-    ]
+    at = {"x": x, "y": y, "color": by_model(drawn, look)}
+    stops = []
+    for intensity in range(most):
+        said = [(i, _counted(m, values, intensity)) for i, (m, values) in enumerate(tested)]
+        stops.append((float(intensity), tip(look, f"intensity {intensity}" if intensity else "clean", said)))
     spec = {
         **look.size(260, 190, 220),
         "data": inline(rows),
         "layer": [
             *hover_columns(look, stops, x),
-            marks(
-                "rule",
-                {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
-                strokeWidth=1.5,
-                opacity=0.55,
-            ),
-            marks("line", {"x": x, "y": y, "color": colour}, strokeWidth=2, strokeJoin="round"),
-            marks("circle", {"x": x, "y": y, "color": colour, "size": dots(look, 30, 60)}, opacity=1, aria=False),
+            marks("rule", {**at, "y": {**y, "field": "low"}, "y2": {"field": "high"}}, strokeWidth=1.5, opacity=0.55),
+            marks("line", at, strokeWidth=2, strokeJoin="round"),
+            marks("circle", {**at, "size": dots(look, 30, 60)}, opacity=1, aria=False),
         ],
     }
     named = ", ".join(m.label for m in drawn)

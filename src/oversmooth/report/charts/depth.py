@@ -23,6 +23,7 @@ from oversmooth.report.charts.pieces import (
     quantitative,
     tip,
     titled,
+    written_at_ends,
 )
 from oversmooth.report.style import Look, number, percent, spread
 from oversmooth.results.facts import Number
@@ -126,26 +127,16 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
     y, colour = quantitative("value", label, scale, **{"tickCount": 5, **ticks}), by_model(models, look)
     dash = {"strokeDash": nominal("kind", list(DASHES), list(DASHES.values()), None)} if beside else {}
     detail = {"detail": [{"field": "model"}, *([{"field": "kind"}] if beside else [])]}
+    at = {"x": x, "y": y, "color": colour}
     size = 0 if count > _MOST_DOTTED else 18 if len(models) <= 3 else 12
     layers: list[Spec] = [
-        marks(
-            "area",
-            {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour, **detail},
-            opacity=0.15,
-        ),
+        marks("area", {**at, "y": {**y, "field": "low"}, "y2": {"field": "high"}, **detail}, opacity=0.15),
         *hover_columns(look, _stops(models, series, look, without_massive), x),
-        marks("line", {"x": x, "y": y, "color": colour, **dash, **detail}, strokeWidth=2, strokeJoin="round"),
+        marks("line", {**at, **dash, **detail}, strokeWidth=2, strokeJoin="round"),
     ]
     if look.in_page or size:
-        layers.append(
-            marks(
-                "circle",
-                {"x": x, "y": y, "color": colour, "size": dots(look, size)},
-                transform=[{"filter": "isValid(datum.value)"}],
-                opacity=1,
-                aria=False,
-            )
-        )
+        known: list[Spec] = [{"filter": "isValid(datum.value)"}]
+        layers.append(marks("circle", {**at, "size": dots(look, size)}, transform=known, opacity=1, aria=False))
     layers += _ceiling(list(ceilings), look) if ceilings else []
     if first:
         layers.append(_ends(rows, x, y, look))
@@ -176,17 +167,7 @@ def _ends(rows: list[Spec], x: Spec, y: Spec, look: Look) -> Spec:
         value = row["value"]
         if not any(abs(value - other["value"]) < 0.05 and row["depth"] == other["depth"] for other in written):
             written.append({**row, "said": percent(value, 0)})
-    return marks(
-        "text",
-        {"x": x, "y": y, "text": {"field": "said"}},
-        written,
-        align="left",
-        dx=7,
-        fontSize=13,
-        fontWeight=600,
-        aria=False,
-        color=look.colour("ink"),
-    )
+    return written_at_ends(x, y, written, look)
 
 
 def _ceilings(models: list[Shown]) -> dict[int, None]:

@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from oversmooth.report.charts.base import Key, Shown, Spec
+from oversmooth.report.charts.base import Key, Panel, Shown, Spec
 from oversmooth.report.style import Look
 from oversmooth.safety.foreign import shortened, visible
 
@@ -77,6 +77,18 @@ def marks(
     own: Spec = {} if rows is None else {"data": inline(rows) if isinstance(rows, list) else rows}
     own |= {} if transform is None else {"transform": transform}
     return {**own, "mark": {"type": kind, **settings}, "encoding": at}
+
+
+def written_at_ends(x: Spec, y: Spec, rows: list[Spec] | Spec, look: Look) -> Spec:
+    """What rows have to say, right of their points."""
+    text = {"align": "left", "dx": 7, "fontSize": 13, "fontWeight": 600, "aria": False, "color": look.colour("ink")}
+    return marks("text", {"x": x, "y": y, "text": {"field": "said"}}, rows, **text)
+
+
+def of_model(m: Shown, look: Look, spec: Spec, place: str, described: str, **more: Any) -> Panel:
+    """A panel of one model with a band a layer; the page says elsewhere which model it is."""
+    title, widths = "" if look.in_page else m.label, page_widths(len(m.diagnosis.layers))
+    return Panel(title, spec, place=place, described=f"{described}, by layer of {m.label}", widths=widths, **more)
 
 
 def depth_axis(count: int, title: str = "depth") -> Spec:
