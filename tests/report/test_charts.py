@@ -10,7 +10,6 @@ import pytest
 import vl_convert
 from hypothesis import given
 from hypothesis import strategies as st
-from support import browser
 from support.report_example import example, held
 
 from oversmooth.report import figures, page, shell
@@ -92,19 +91,6 @@ def test_a_chart_of_ones_own_is_one_function(norms, several, tmp_path):
     assert tmp_path / "norms.svg" in written
     assert "model 1" in svg
     assert PALETTE["model-1"].light in svg
-
-
-@pytest.mark.skipif(browser.executable() is None, reason="no Chromium; set OVERSMOOTH_CHROMIUM to one")
-@pytest.mark.browser
-def test_a_chart_of_ones_own_in_a_browser(norms, several, tmp_path):
-    assert norms.__name__ in charts.CHARTS
-    page.save(several, tmp_path / "page.html")
-    (tmp_path / "profile").mkdir()
-    with browser.browser(tmp_path / "profile") as chromium:
-        chromium.open(tmp_path / "page.html")
-        bars = "document.querySelectorAll('[data-chart=norms] .mark-rect path').length"
-        assert chromium.wait(bars) == sum(layer.massive is not None for layer in several[0].layers)
-        assert chromium.complaints() == []
 
 
 @pytest.mark.parametrize("name", IN_BOTH)

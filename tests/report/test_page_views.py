@@ -239,10 +239,3 @@ def test_nothing_keeps_readers_out(chromium, pages, installed, name, dark, width
     opened(chromium, pages / f"{name}.html", width=width, height=800, dark=dark, touch=width < 500)
     assert axe.violations(chromium, installed) == []
     chromium.dark(False)
-
-
-@nightly
-def test_pages_of_many_large_models_stay_small(tmp_path):
-    large = [example(f"model {i}", layers=12, heads=12, head_dim=64, inputs=16, seed=i) for i in range(24)]
-    page.save(large, tmp_path / "page.html")
-    assert (tmp_path / "page.html").stat().st_size < 8e6

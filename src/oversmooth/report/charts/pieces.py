@@ -81,7 +81,14 @@ def marks(
 
 def written_at_ends(x: Spec, y: Spec, rows: list[Spec] | Spec, look: Look) -> Spec:
     """What rows have to say, right of their points."""
-    text = {"align": "left", "dx": 7, "fontSize": 13, "fontWeight": 600, "aria": False, "color": look.colour("ink")}
+    text: Spec = {
+        "align": "left",
+        "dx": 7,
+        "fontSize": 13,
+        "fontWeight": 600,
+        "aria": False,
+        "color": look.colour("ink"),
+    }
     return marks("text", {"x": x, "y": y, "text": {"field": "said"}}, rows, **text)
 
 
