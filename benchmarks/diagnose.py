@@ -69,7 +69,8 @@ def forward(data: str) -> dict[str, float]:
 @torch.no_grad()
 def observed(data: str, ranks: int) -> dict[str, float]:
     from oversmooth.anatomy import locate
-    from oversmooth.observe import Observer, Settings, study
+    from oversmooth.observe import Observer, study
+    from oversmooth.observe.observations import Settings
 
     model, batches = deit(data)
     blocks = study(model, locate(model), lambda: model(pixel_values=batches[0]["pixel_values"][:1]), attention=False)

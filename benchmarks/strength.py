@@ -20,7 +20,7 @@ import transformers
 
 import oversmooth
 from oversmooth.demo.language import MINILM, folder
-from oversmooth.inputs import PROSE
+from oversmooth.inputs.text import PROSE
 from oversmooth.steering import NeuTRENO, ramp, steer
 
 STRENGTH = 0.6

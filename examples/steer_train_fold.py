@@ -16,7 +16,7 @@ import transformers
 
 import oversmooth
 from oversmooth.demo.language import MINILM, folder
-from oversmooth.inputs import PROSE
+from oversmooth.inputs.text import PROSE
 from oversmooth.steering import Spectral, steering_of, verify
 
 TOLERANCE = 1e-5

@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from oversmooth.demo.language import MINILM, folder
-from oversmooth.inputs import PROSE
+from oversmooth.inputs.text import PROSE
 from oversmooth.integrations import SmoothingCallback
 from oversmooth.steering import NeuTRENO, ramp, steer
 

@@ -5,7 +5,7 @@ import importlib
 import inspect
 import re
 
-_NAMES = ("metrics", "theory", "anatomy", "inputs", "steering", "models", "testing", "monitor", "integrations")
+_NAMES = ("metrics", "theory", "anatomy", "steering", "models", "testing", "monitor", "integrations")
 ROOMS = ["oversmooth", *(f"oversmooth.{room}" for room in _NAMES)]
 _SECTION = re.compile(r"^Args:\n(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): ", re.MULTILINE)

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-HEAVY = ["transformers", "timm", "torchvision", "altair", "typer", "rich", "pandas", "scipy", "oversmooth.theory.toy"]
+HEAVY = ["transformers", "timm", "torchvision", "vl_convert", "typer", "rich", "pandas", "scipy"]
+HEAVY += ["oversmooth.theory.toy", "oversmooth.report"]
 
 
 def test_the_mathematics_imports_torch_alone():
@@ -25,7 +26,7 @@ def test_watching_imports_no_trainer_and_no_logger():
         "wandb",
         "tensorboard",
         "peft",
-        "altair",
+        "vl_convert",
     }
     code = f"import oversmooth.monitor, oversmooth.integrations, sys; print(sorted({libraries} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -33,7 +34,7 @@ def test_watching_imports_no_trainer_and_no_logger():
 
 
 def test_the_command_line_imports_no_model_library_and_no_chart_library_until_it_draws():
-    libraries = {"transformers", "timm", "torchvision", "altair"}
+    libraries = {"transformers", "timm", "torchvision", "vl_convert"}
     code = f"import oversmooth.cli, sys; print(sorted({libraries} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -51,7 +52,7 @@ try:
     main()
 except SystemExit as end:
     assert not end.code
-sys.stderr.write(str(sorted({{"torch", "numpy", "altair"}} & set(sys.modules))))
+sys.stderr.write(str(sorted({{"torch", "numpy", "vl_convert"}} & set(sys.modules))))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"

@@ -70,7 +70,7 @@ def test_a_run_is_steered_folded_and_loaded_again(tmp_path, monkeypatch):
 
 
 def test_one_mean_means_grey():
-    from oversmooth.inputs import Preprocessing
+    from oversmooth.inputs.preprocessing import Preprocessing
 
     pixels = np.random.default_rng(0).integers(0, 256, (4, 4, 3), dtype=np.uint8)
     pil = pytest.importorskip("PIL.Image")

@@ -13,7 +13,8 @@ from support.families import FAMILIES, HEADS, WIDTH, Stack, run
 from torch import nn
 
 from oversmooth import InputError, diagnose
-from oversmooth.anatomy import LAYOUTS, layouts, locate, register
+from oversmooth.anatomy import layouts, locate, register
+from oversmooth.anatomy.layouts import LAYOUTS
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from support.report_example import example
 
 from oversmooth import cli
 from oversmooth.cli.streams import Terminal, standard_streams
-from oversmooth.report import simulation_files
+from oversmooth.report import simulation
 from oversmooth.safety import files, foreign
 from oversmooth.theory import toy as cases
 
@@ -44,7 +44,7 @@ def test_the_default_shows_the_four_cases_side_by_side(monkeypatch, capsys):
     assert "rank collapse" in text
 
 
-@pytest.mark.parametrize("ending", simulation_files.ENDINGS)
+@pytest.mark.parametrize("ending", simulation.ENDINGS)
 def test_every_ending_writes_its_format(monkeypatch, tmp_path, ending):
     path = tmp_path / f"chart{ending}"
     assert run(monkeypatch, *SMALL, "-o", path) == 0
@@ -366,14 +366,14 @@ def not_yet(*_):
 @pytest.mark.parametrize(
     ("arguments", "library"),
     [
-        (["simulate", "-o", "x.png"], "altair"),
+        (["simulate", "-o", "x.png"], "vl_convert"),
         (["simulate", "-o", "x.html"], "vl_convert"),
         (["diagnose", "SAVED", "--html", "x.html"], "jinja2"),
         (["diagnose", "SAVED", "--html", "x.html"], "vl_convert"),
-        (["diagnose", "SAVED", "--figures", "x"], "altair"),
-        (["spectrum", "SAVED", "-o", "x.pdf"], "altair"),
+        (["diagnose", "SAVED", "--figures", "x"], "vl_convert"),
+        (["spectrum", "SAVED", "-o", "x.pdf"], "vl_convert"),
         (["reproduce", "fig5", "SAVED", "-o", "x.svg"], "vl_convert"),
-        (["reproduce", "table2", "--show", "-o", "x.svg"], "altair"),
+        (["reproduce", "table2", "--show", "-o", "x.svg"], "vl_convert"),
         (["demo", "-o", "x.html"], "jinja2"),
         (["diagnose", "folder.parquet", "--data", "data.parquet"], "transformers"),
         (["diagnose", "VIT", "--data", "data.parquet"], "pyarrow.parquet"),
@@ -394,5 +394,5 @@ def test_a_missing_library_is_noticed_before_the_work(monkeypatch, capsys, tmp_p
     stands_for = {"SAVED": "saved.json", "VIT": str(vits.file_of("plain"))}
     assert run(monkeypatch, *(stands_for.get(a, a) for a in arguments)) == 2
     said = capsys.readouterr().err
-    assert re.search("which is not installed; install (altair|vl-convert-python|jinja2|oversmooth\\[models\\])", said)
+    assert re.search("which is not installed; install (vl-convert-python|jinja2|oversmooth\\[models\\])", said)
     assert sorted(os.listdir(tmp_path)) == before

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from oversmooth.demo.smiles import SPLIT, smiles_tokenizer
-from oversmooth.inputs import REACTIONS, text_inputs
+from oversmooth.inputs.text import REACTIONS, text_inputs
 from oversmooth.safety.errors import InputError
 
 LINES = REACTIONS.read_text(encoding="utf-8").splitlines()

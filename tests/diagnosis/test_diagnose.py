@@ -14,7 +14,7 @@ from torch import nn
 
 from oversmooth import Diagnosis, InputError, diagnose, metrics
 from oversmooth.anatomy import locate
-from oversmooth.inputs import Batch
+from oversmooth.inputs.batches import Batch
 
 LLAMA, VIT, BERT = (FAMILIES[name] for name in ("Llama", "ViT", "BERT"))
 QUICK = dict(depth=0, joined=0, ranks=4)

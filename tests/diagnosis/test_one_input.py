@@ -12,8 +12,8 @@ from support.nightly import nightly
 from oversmooth import Diagnosis, InputError, diagnose
 from oversmooth.diagnosis import one_input as looking
 from oversmooth.diagnosis.one_input import MOST_TOKENS, one_input
-from oversmooth.inputs import Batch
-from oversmooth.observe import SeenBlock
+from oversmooth.inputs.batches import Batch
+from oversmooth.observe.stages import SeenBlock
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 NAMES = [name for name in ("ViT", "BERT", "Llama") if name in usable()]

@@ -14,7 +14,7 @@ from support.report_example import example as made_example
 
 from oversmooth import Diagnosis, InputError
 from oversmooth.diagnosis import schema
-from oversmooth.diagnosis.result import VERSION
+from oversmooth.results.data import VERSION
 
 example = functools.cache(made_example)
 _FILE = ROOT / "docs" / "schema" / f"diagnosis-{VERSION}.json"

@@ -9,7 +9,8 @@ from support.conformance_methods import make
 from support.report_example import example
 
 from oversmooth.anatomy.steered import FOLDED
-from oversmooth.diagnosis.parts import (
+from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.results.parts import (
     SPECIAL_COUNTED,
     Accuracy,
     Change,
@@ -20,8 +21,7 @@ from oversmooth.diagnosis.parts import (
     LayerDominance,
     Spectrum,
 )
-from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.diagnosis.verdict import agreement, sentences
+from oversmooth.results.verdict import agreement, sentences
 from oversmooth.steering import Spectral, steer, steering_of, verify
 from oversmooth.theory.stack import Verdict
 

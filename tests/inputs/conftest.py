@@ -5,7 +5,7 @@ import pytest
 from support.files_of_packages import installed
 from support.places import DATA
 
-from oversmooth.inputs import picture
+from oversmooth.inputs.pictures import picture
 
 
 @pytest.fixture(scope="session")

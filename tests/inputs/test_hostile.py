@@ -14,7 +14,10 @@ import torch
 from PIL import Image
 
 from oversmooth import InputError
-from oversmooth.inputs import Preprocessing, arrays, image_inputs, parquet, text_inputs
+from oversmooth.inputs import arrays, parquet
+from oversmooth.inputs.images import image_inputs
+from oversmooth.inputs.preprocessing import Preprocessing
+from oversmooth.inputs.text import text_inputs
 
 STEPS = Preprocessing(size=(16, 24), note="")
 PLAIN = dict(images=np.zeros((3, 8, 8, 3), np.uint8))

@@ -10,7 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from oversmooth.inputs import Preprocessing, image_inputs, picture
+from oversmooth.inputs.images import image_inputs
+from oversmooth.inputs.pictures import picture
+from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.safety.errors import InputError
 
 STEPS = Preprocessing((16, 24))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from oversmooth.inputs import picture
+from oversmooth.inputs.pictures import picture
 
 
 def test_a_picture_is_fixed_by_its_index_and_seed():

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from support import timm_models
 
-from oversmooth.inputs import Preprocessing, picture
-from oversmooth.inputs.preprocessing import rgb
+from oversmooth.inputs.pictures import picture
+from oversmooth.inputs.preprocessing import Preprocessing, rgb
 from oversmooth.inputs.processor_files import image_size
 from oversmooth.models.loaded import described
 from oversmooth.safety.errors import InputError

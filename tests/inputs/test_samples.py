@@ -8,7 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from oversmooth.inputs import Preprocessing, image_inputs, picture
+from oversmooth.inputs.images import image_inputs
+from oversmooth.inputs.pictures import picture
+from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.inputs.sources import check_readable, resolve
 from oversmooth.safety.errors import InputError
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth.inputs import PROSE, text_inputs
+from oversmooth.inputs.text import PROSE, text_inputs
 from oversmooth.safety.errors import InputError
 
 

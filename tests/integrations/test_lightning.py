@@ -1,5 +1,6 @@
 """The real Lightning: loggers get every look at its own step, and the training is as without."""
 
+import functools
 import warnings
 
 import pytest
@@ -95,6 +96,16 @@ def test_bit_for_bit_and_every_look_is_logged_at_its_step(passing, settings, tmp
     assert not any(m._forward_hooks for m in seen.modules())
 
 
+def is_as_without(plain, seen, callback, depths):
+    """Weights and losses, and every look has all depths."""
+    assert watched.same(plain, seen)
+    assert len(seen.losses) == 8
+    assert seen.losses == plain.losses
+    assert callback.monitor.failures == []
+    assert callback.history.steps == [1, 3, 6]
+    assert all(len(row["cos"]) == depths and None not in row["cos"] for row in callback.history.rows)
+
+
 def compiled_whole(module):
     torch._dynamo.reset()
     module.logs = False  # Lightning's log() is nothing that this dynamo can compile
@@ -124,12 +135,7 @@ def test_a_compiled_fit_is_bit_for_bit_the_same_and_every_layer_reports(prepare,
     plain, seen = (module for _, module, _ in fits)
     assert counts[0][0] >= 1, "nothing was compiled"
     assert counts[0] == counts[1]
-    assert watched.same(plain, seen)
-    assert len(seen.losses) == 8
-    assert seen.losses == plain.losses
-    assert callback.monitor.failures == []
-    assert callback.history.steps == [1, 3, 6]
-    assert all(len(row["cos"]) == 3 and None not in row["cos"] for row in callback.history.rows)
+    is_as_without(plain, seen, callback, depths=3)
 
 
 def test_the_passing_batch_of_a_module_that_is_compiled_inside_is_not_watched_and_it_is_said():
@@ -143,20 +149,12 @@ def test_the_passing_batch_of_a_module_that_is_compiled_inside_is_not_watched_an
 @pytest.mark.parametrize("passing", [False, True])
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_fit_with_checkpointing_is_bit_for_bit_the_same_and_every_layer_reports(reentrant, passing, tmp_path):
-    def make():
-        return watched.Own(checkpointing=reentrant)
-
+    make = functools.partial(watched.Own, checkpointing=reentrant)
     _, plain, _ = fitted(tmp_path / "a", make=make)
     callback = LightningSmoothing(every=3, passing=passing, blocks="model.layers.*", gradients=1 if passing else 0)
     _, seen, _ = fitted(tmp_path / "b", callback, make=make)
-    assert watched.same(plain, seen)
-    assert len(seen.losses) == 8
-    assert seen.losses == plain.losses
-    assert callback.monitor.failures == []
-    assert callback.history.steps == [1, 3, 6]
-    assert all(len(row["cos"]) == 4 and None not in row["cos"] for row in callback.history.rows)
-    if passing:
-        assert all(len(row["gradient_norm"]) == 3 and None not in row["gradient_norm"] for row in callback.history.rows)
+    is_as_without(plain, seen, callback, depths=4)
+    assert all(None not in row["gradient_norm"] for row in callback.history.rows if passing)
 
 
 def test_a_fit_that_is_resumed_goes_on_without_double_steps(tmp_path):

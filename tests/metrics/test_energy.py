@@ -5,12 +5,17 @@ from hypothesis import strategies as st
 from support.oracles import normal
 
 from oversmooth import InputError
-from oversmooth.metrics import fidelity_energy, nonlocal_energy, step_size
+from oversmooth.metrics import fidelity_energy, nonlocal_energy
 from oversmooth.theory import SoftmaxAttention
 
 
 def double_sum(u, kernel):
     return 0.5 * sum(kernel[i, j] * (u[i] - u[j]).square().sum() for i in range(len(u)) for j in range(len(u)))
+
+
+def step_size(kernel):
+    """Δt_i = 1 / Σ_j (k_ij + k_ji), at which the flow of a symmetric kernel becomes attention."""
+    return 1 / (kernel.sum(-1) + kernel.sum(-2))
 
 
 @given(st.integers(1, 7), st.integers(1, 5), st.integers(0, 10_000))
@@ -62,7 +67,6 @@ def test_mask_is_the_same_as_leaving_tokens_out():
         fidelity_energy(padded, f, kernel, 0.3, mask=mask),
         fidelity_energy(u[mask], f[mask], kernel[mask][:, mask], 0.3),
     )
-    torch.testing.assert_close(step_size(kernel, mask=mask)[mask], step_size(kernel[mask][:, mask]))
 
 
 def test_equal_tokens_have_no_energy_and_a_wrong_kernel_is_named():

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from scipy.stats import entropy
 from support.oracles import normal
 
-from oversmooth.metrics import effective_rank, rank_one_distance, sigma_ratio, singular_values, stable_rank
+from oversmooth.metrics import effective_rank, rank_one_distance, sigma_ratio, stable_rank
+from oversmooth.metrics.rank import singular_values
 
 ALL = (effective_rank, stable_rank, sigma_ratio, rank_one_distance)
 shapes = st.tuples(st.integers(2, 12), st.integers(2, 12))

@@ -57,7 +57,7 @@ def test_it_is_shown_in_the_terminal_the_page_and_the_figures(found):
     text = page.render([diagnosis])
     assert '<th scope="col">largest norm</th>' in text
     assert "<option>largest norm</option>" in text
-    drawn = json.dumps(figures.FIGURES["curves"]([diagnosis]).to_dict())
+    drawn = json.dumps(figures.drawn([diagnosis], "curves").to_dict())
     assert '"largest norm"' in drawn
 
 

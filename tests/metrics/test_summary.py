@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.oracles import normal
 
-from oversmooth.metrics import Summary, cosine, hfc, input_convergence, lfc, summary
+from oversmooth.metrics import cosine, hfc, input_convergence, lfc, summary
+from oversmooth.metrics.summary import Summary
 
 
 def agrees(x, mask=None, tolerance=1e-5):
@@ -72,9 +73,20 @@ def test_tokens_of_length_zero(n, d, zeros, seed):
     agrees(x, tolerance=1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_all_zero(dtype):
-    agrees(torch.zeros(2, 4, 3, dtype=dtype))
+def with_nan():
+    x = normal(2, 4, 3)
+    x[0, 0, 0] = torch.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.zeros(2, 4, 3), torch.zeros(2, 4, 3).double(), normal(2, 1, 3), with_nan()]
+    + [torch.full((7, 5), value) for value in (0.1, 1000.1)],
+    ids=["zero", "zero in double", "a single token", "NaN", "equal", "equal and far"],
+)
+def test_arrays_at_the_edges(x):
+    agrees(x)
 
 
 def test_nothing_counts():
@@ -82,16 +94,6 @@ def test_nothing_counts():
     for value in (found.log_hfc_lfc, found.cos, found.abs_cos):
         assert value.isnan().all()
     assert not found.token_norms.any()
-
-
-def test_a_single_token():
-    agrees(normal(2, 1, 3))
-
-
-def test_nan_stays_where_it_is():
-    x = normal(2, 4, 3)
-    x[0, 0, 0] = torch.nan
-    agrees(x, tolerance=1e-9)
 
 
 def test_tokens_on_one_line():
@@ -123,11 +125,6 @@ def test_no_gradients_and_no_change():
     before = x.detach().clone()
     assert not summary(x).cos.requires_grad
     assert torch.equal(x, before)
-
-
-@pytest.mark.parametrize("value", [0.1, 1000.1])
-def test_equal_tokens(value):
-    agrees(torch.full((7, 5), value))
 
 
 def test_nearly_equal_tokens():

@@ -14,7 +14,7 @@ from support import timm_models
 
 from oversmooth import InputError, cli, models
 from oversmooth.anatomy import locate
-from oversmooth.models import building, remote_code
+from oversmooth.models import building, hub, remote_code
 from oversmooth.steering import NeuTRENO, steer
 
 CODE = """
@@ -270,7 +270,7 @@ def test_offline_is_said_without_asking_the_network(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: pytest.fail("the network was asked"))
-    for load in (models.load, models.fetch):
+    for load in (models.load, hub.fetch):
         with pytest.raises(InputError, match=r"not in the hub's cache, and HF_HUB_OFFLINE is set; unset it"):
             load("someone/nothing")
 

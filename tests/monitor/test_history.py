@@ -10,7 +10,8 @@ from support import watched
 from support.nightly import nightly
 
 import oversmooth
-from oversmooth.monitor import Crossing, History, JSONLines, Monitor, MonitorWarning, TensorBoard, WandB
+from oversmooth.monitor import History, JSONLines, Monitor, MonitorWarning, TensorBoard, WandB
+from oversmooth.monitor.alarm import Crossing
 from oversmooth.monitor.names import keys
 
 

@@ -17,7 +17,7 @@ from oversmooth.monitor.reduced import band_norms, token_numbers
 from oversmooth.observe import padding
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral, ramp, steer
-from oversmooth.theory import joined_asymmetry
+from oversmooth.theory.weights import joined_asymmetry
 
 
 def by_hand(x):

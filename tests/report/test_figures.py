@@ -47,12 +47,12 @@ def test_courses_that_fall_below_what_a_number_holds(tmp_path):
     deep = example(layers=1, heads=1, head_dim=2, inputs=1)
     deep.extrapolation[0].simulated.log_hfc_lfc = [-400.0 * i for i in range(13)]
     deep.extrapolation[1].simulated = None
-    assert figures.extrapolation([deep]).save(tmp_path / "x.svg") is None
+    assert figures.drawn([deep], "extrapolation").save(tmp_path / "x.svg") is None
 
 
 def test_two_models_of_one_name_stay_apart(tmp_path):
     twice = [example(layers=1, heads=1, head_dim=2), example(layers=1, heads=1, head_dim=2, seed=1)]
-    figures.curves(twice).save(tmp_path / "curves.svg")
+    figures.drawn(twice, "curves").save(tmp_path / "curves.svg")
     assert "tiny vit (2)" in (tmp_path / "curves.svg").read_text(encoding="utf-8")
 
 

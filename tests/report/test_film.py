@@ -1,18 +1,15 @@
 """The film page: what it holds, what it refuses, and that it plays in a browser without asking the network."""
 
-import json
 import math
 import re
 
 import pytest
 from support import browser
 from support.nightly import some
+from support.report_example import held
 
-from oversmooth.report import film, film_words
+from oversmooth.report import film, film_charts, film_words
 from oversmooth.safety.errors import InputError
-
-PARTS = ("diagnoses", "drawn")
-"""Of the page: what was seen, and how it is drawn."""
 
 
 def run(name, rate, depth=4):
@@ -30,15 +27,15 @@ def run(name, rate, depth=4):
 
 
 def test_cells_reach_half_the_way_to_their_neighbours():
-    cells = film.cells(run("a", 1.0), "hfc_lfc")
+    cells = film_charts.cells(run("a", 1.0), "hfc_lfc")
     assert len(cells) == 15
     assert {(cell["from"], cell["to"]) for cell in cells} == {(1, 25.5), (25.5, 75), (75, 100)}
     (one,) = [cell for cell in cells if cell["from"] == 25.5 and cell["low"] == 1.5]
     assert one["shown"] == pytest.approx(math.log10(2 * math.exp(-1.0)))
-    assert len(film.cells(run("a", 1.0), "cos")) == 14  # one has no meaning
-    assert min(cell["low"] for cell in film.cells(run("a", 1.0), "asymmetry")) == 0.5
+    assert len(film_charts.cells(run("a", 1.0), "cos")) == 14  # one has no meaning
+    assert min(cell["low"] for cell in film_charts.cells(run("a", 1.0), "asymmetry")) == 0.5
     alone = film.Run("a", [{"step": 7, "cos": [0.1]}])
-    assert [(cell["from"], cell["to"]) for cell in film.cells(alone, "cos")] == [(6.5, 7.5)]
+    assert [(cell["from"], cell["to"]) for cell in film_charts.cells(alone, "cos")] == [(6.5, 7.5)]
 
 
 def test_the_page_holds_everything_and_shows_names_as_text():
@@ -46,7 +43,7 @@ def test_the_page_holds_everything_and_shows_names_as_text():
     assert "<b>plain</b>" not in text
     assert "&lt;b&gt;plain" in text
     assert not re.search(r'(src|href)="https?:', text)
-    payload, drawn = (json.loads(re.search(rf'id="{part}">(.*?)</script>', text, re.DOTALL)[1]) for part in PARTS)
+    payload, drawn = held(text, "diagnoses"), held(text, "drawn")
     assert list(drawn["panels"]) == ["hfc_lfc", "cos", "asymmetry"]
     assert payload["steps"] == [1, 50, 100]
     assert [one["name"] for one in payload["runs"]] == ["<b>plain</b>", "other"]
@@ -55,7 +52,7 @@ def test_the_page_holds_everything_and_shows_names_as_text():
 def test_many_looks_are_thinned_and_the_last_stays():
     rows = [{"step": step, "cos": [0.1, 0.2]} for step in range(1, 2001)]
     text = film.render([film.Run("long", rows)])
-    payload = json.loads(re.search(r'id="diagnoses">(.*?)</script>', text, re.DOTALL)[1])
+    payload = held(text, "diagnoses")
     assert len(payload["runs"][0]["rows"]) <= film.MOST_LOOKS + 1
     assert payload["runs"][0]["rows"][-1]["step"] == 2000
     assert "long: this page keeps 401 of 2,000 looks" in text
@@ -68,28 +65,22 @@ def course(*values, metric="cos", every=100, name="plain"):
 @pytest.mark.parametrize(
     ("runs", "said"),
     [
-        ([course(0.41, 0.7, 0.93)], "Tokens of the last block went from 41 % to 93 % alike over 200 steps"),
-        ([course(0.41, 0.409)], "Tokens of the last block stayed 41 % alike over 100 steps"),
-        ([course(0.414, 0.406, every=1)], "Tokens of the last block stayed 41 % alike over 1 step"),
-        ([course(0.41)], "Tokens of the last block are 41 % alike at step 0: one look so far"),
+        ([course(0.41, 0.7, 0.93)], "Tokens of the last block went from 41% to 93% alike over 200 steps"),
+        ([course(0.414, 0.406, every=1)], "Tokens of the last block stayed 41% alike over 1 step"),
+        ([course(0.41)], "Tokens of the last block began 41% alike, at step 0: one look so far"),
         (
             [course(0.4, 0.9, 0.41)],
-            "Tokens of the last block went from 40 % to 41 % alike over 200 steps, with 90 % at step 100 in between",
+            "Tokens of the last block went from 40% to 41% alike over 200 steps, with 90% at step 100 in between",
         ),
-        ([course(None, 0.4, 0.5)], "Tokens of the last block went from 40 % to 50 % alike over 100 steps"),
+        ([course(None, 0.4, 0.5)], "Tokens of the last block went from 40% to 50% alike over 100 steps"),
         (
-            [course(0.1, 0.9), course(0.3, 0.3, name="a"), course(0.2, 0.1, name="b")],
-            "Tokens of the last block went from 10 % to 90 % alike in plain, stayed 30 % in a, went from 20 % to 10 % "
-            "in b, over 100 steps",
-        ),
-        (
-            [course(0.1, 0.9), course(0.2, 0.1, 0.3, name="a, b")],
-            "Tokens of the last block went from 10 % to 90 % alike in plain; 20 % to 30 % in a, b, over 100 to 200 "
-            "steps",
+            [course(0.1, 0.9), course(0.3, 0.3, name="a, b")],
+            "Tokens of the last block went from 10% to 90% alike over 100 steps in plain; stayed 30% alike over 100 "
+            "steps in a, b",
         ),
         (
             [course(0.1, place / 10, name=f"r{place}") for place in range(1, 7)],
-            "Tokens of the last block end from 10 % alike in r1 to 60 % in r6: 6 runs",
+            "Tokens of the last block ended from 10% alike in r1 to 60% alike in r6: 6 runs",
         ),
         ([course(2.0, 0.5, metric="hfc_lfc")], "HFC/LFC after the last block went from 2 to 0.5 over 100 steps"),
         (
@@ -101,8 +92,8 @@ def course(*values, metric="cos", every=100, name="plain"):
     ],
 )
 def test_the_headline_is_the_finding(runs, said):
-    assert film_words.finding(runs).replace("\u00a0", " ") == said
-    assert said in film.render(runs).replace("\u00a0", " ")
+    assert film_words.finding(runs) == said
+    assert said in film.render(runs)
 
 
 def test_a_title_says_what_it_is_and_of_which_run():
@@ -164,7 +155,7 @@ def test_a_metric_that_was_never_a_number_leaves_an_empty_map(tmp_path):
     nothing = film.Run("a", [{"step": step, "hfc_lfc": [None, None], "cos": [None, 0.5]} for step in (1, 2)])
     film.save([nothing], str(tmp_path / "film.html"))
     assert (tmp_path / "film.html").stat().st_size > 1000
-    assert film.cells(nothing, "hfc_lfc") == []
+    assert film_charts.cells(nothing, "hfc_lfc") == []
     film.figures([nothing], str(tmp_path / "map.svg"), "hfc_lfc")
     assert "<svg" in (tmp_path / "map.svg").read_text()
     with pytest.raises(InputError, match="a run is 3; give a History"):

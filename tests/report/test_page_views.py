@@ -9,7 +9,7 @@ from support import axe, browser
 from support.nightly import nightly, some
 from support.report_example import example, one_input
 
-from oversmooth.report import film, page, simulation_files
+from oversmooth.report import film, page, simulation
 from oversmooth.theory.toy import PRESETS, with_options
 
 pytestmark = [
@@ -43,7 +43,7 @@ class Pages:
         path = self.folder / name
         if not path.exists() and name == "simulation.html":
             small = with_options(PRESETS["cases"], tokens=6, width=4, layers=8)
-            simulation_files.save([case.run() for case in small], path, "six tokens")
+            simulation.save([case.run() for case in small], path, "six tokens")
         elif not path.exists() and name == "film.html":
             rows = [{"step": step, "cos": [0.2, step / 100], "asymmetry": [0.5]} for step in (1, 50, 90)]
             film.save([film.Run("plain", rows), film.Run("steered", rows[:2])], path)
@@ -239,10 +239,3 @@ def test_nothing_keeps_readers_out(chromium, pages, installed, name, dark, width
     opened(chromium, pages / f"{name}.html", width=width, height=800, dark=dark, touch=width < 500)
     assert axe.violations(chromium, installed) == []
     chromium.dark(False)
-
-
-@nightly
-def test_pages_of_many_large_models_stay_small(tmp_path):
-    large = [example(f"model {i}", layers=12, heads=12, head_dim=64, inputs=16, seed=i) for i in range(24)]
-    page.save(large, tmp_path / "page.html")
-    assert (tmp_path / "page.html").stat().st_size < 8e6

@@ -21,10 +21,10 @@ from oversmooth.steering import (
     NeuTRENO,
     Spectral,
     ValueResidual,
-    method_from,
     steer,
     unsteer,
 )
+from oversmooth.steering.methods.registry import method_from
 
 B, N, K, D = 2, 6, 3, 12
 

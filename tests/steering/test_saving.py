@@ -13,7 +13,8 @@ from support.families import FAMILIES, TRANSFORMERS
 from torch import nn
 
 from oversmooth import InputError, fold, load_steered, unsteer
-from oversmooth.steering import NeuTRENO, Spectral, method_from, save_steered, steer, steering_of
+from oversmooth.steering import NeuTRENO, Spectral, save_steered, steer, steering_of
+from oversmooth.steering.methods.registry import method_from
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # processors without bfloat16
 FAMILY = FAMILIES["BERT"]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
+import re
+import zlib
+from typing import Any
 
 import numpy
 
-from oversmooth.diagnosis.facts import Numbers, plain
-from oversmooth.diagnosis.parts import (
+from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.results.facts import Numbers, plain
+from oversmooth.results.parts import (
     Change,
     Course,
     Eigenvalues,
@@ -19,7 +24,6 @@ from oversmooth.diagnosis.parts import (
     Picture,
     Spectrum,
 )
-from oversmooth.diagnosis.result import Diagnosis
 
 MASSIVE = {"input_share": 0.75, "tokens": 9, "positions": {"0": 6, "57": 3}, "largest_ratio": 41.3}
 VARIANTS = {"raw": 1.0, "folded": 1.25, "observed": 1.9}
@@ -95,6 +99,12 @@ def example(
         ],
         one_input=one_input(draw, layers, heads),
     )
+
+
+def held(text: str, part: str) -> Any:
+    """What a page holds: its "diagnoses", or what is "drawn"."""
+    (found,) = re.findall(rf'<script type="text/plain" id="{part}">(.*?)</script>', text, re.DOTALL)
+    return json.loads(zlib.decompress(base64.b64decode(found), -zlib.MAX_WBITS))
 
 
 def one_input(draw: numpy.random.Generator, layers: int, heads: int, grid: tuple[int, int] | None = (3, 4)) -> OneInput:

@@ -58,7 +58,7 @@ def doubled():
 
 
 def test_a_method_of_ones_own_is_one_class(doubled, vit, images):
-    from oversmooth.steering import method_named
+    from oversmooth.steering.methods.registry import method_named
 
     check_method(doubled(0.5), vit, images)
     assert method_named("louder:strength=0.25") == doubled(0.25)

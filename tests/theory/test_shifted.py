@@ -9,8 +9,9 @@ from support.nightly import nightly
 from support.oracles import attention, weights
 
 from oversmooth import InputError
-from oversmooth.theory import AttentionChange, DenseAttention, dominance, shifted_dominance
+from oversmooth.theory import AttentionChange, DenseAttention, dominance
 from oversmooth.theory import shifted as module
+from oversmooth.theory.shifted import shifted_dominance
 
 SHIFTS = [i / 20 for i in range(25)]
 

@@ -11,15 +11,8 @@ from support.nightly import few, nightly
 from support.oracles import apply_layer, attention, layer_matrix, normal, weights, with_spectrum
 
 from oversmooth.metrics import cosine, hfc, input_convergence, sigma_ratio
-from oversmooth.theory import (
-    attention_spectrum,
-    dominance,
-    flip_threshold,
-    fold_norm,
-    head_spectrum,
-    repeat_shared_heads,
-    simulate,
-)
+from oversmooth.theory import attention_spectrum, dominance, flip_threshold, fold_norm, head_spectrum, simulate
+from oversmooth.theory.weights import repeat_shared_heads
 
 seeds = st.integers(0, 10_000)
 

@@ -6,13 +6,8 @@ from support.oracles import normal, same_spectrum, weights
 from torch.nn.functional import layer_norm, rms_norm
 
 from oversmooth import InputError
-from oversmooth.theory import (
-    centre_features,
-    fold_norm,
-    head_spectrum,
-    joined_spectrum,
-    repeat_shared_heads,
-)
+from oversmooth.theory import centre_features, fold_norm, head_spectrum, joined_spectrum
+from oversmooth.theory.weights import repeat_shared_heads
 
 sizes = st.tuples(st.integers(1, 4), st.integers(2, 9), st.integers(1, 9))
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.inputs import Preprocessing
+from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.models.loaded import Loaded, Wanted
 from oversmooth.models.trained_file import read_metadata, trained_file
 from oversmooth.safety.errors import InputError

@@ -18,7 +18,6 @@ from support.train_example import RECIPE, splits
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import loop as training_run
-from oversmooth_papers.engine.recipe import read_recipe
 from oversmooth_papers.tables import cells, filling, provenance, status, trained_models, variants, verify
 from oversmooth_papers.tables.filling import Running, fill
 from oversmooth_papers.tasks.images.evaluate import Evaluator

@@ -11,13 +11,13 @@ from pathlib import Path
 from torch import nn
 
 from oversmooth.anatomy.checkpoint import Checkpoint
-from oversmooth.anatomy.layer import Anatomy, AttentionLayer, Norm, NormPosition
-from oversmooth.anatomy.layouts import LAYOUTS, Layout, register
+from oversmooth.anatomy.layer import Anatomy, AttentionLayer, NormPosition
+from oversmooth.anatomy.layouts import register
 from oversmooth.anatomy.live import LiveModel, check_is_module, unwrapped
 from oversmooth.anatomy.locate import find
 from oversmooth.anatomy.steered import steered_as
 
-__all__ = ["LAYOUTS", "Anatomy", "AttentionLayer", "Layout", "Norm", "locate", "register"]
+__all__ = ["Anatomy", "AttentionLayer", "locate", "register"]
 
 
 def locate(

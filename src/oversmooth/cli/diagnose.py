@@ -33,7 +33,7 @@ class Format(StrEnum):
 
 def _usable(device: str | None) -> str | None:
     if device is not None:
-        from oversmooth.models import check_device
+        from oversmooth.models.loading import check_device
 
         check_device(device)
     return device
@@ -200,7 +200,9 @@ def diagnose_all(
     from oversmooth.diagnosis.diagnose import diagnose as run
     from oversmooth.diagnosis.result import Diagnosis
     from oversmooth.inputs.sources import check_readable
-    from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, check_loadable, load
+    from oversmooth.models import load
+    from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
+    from oversmooth.models.loading import check_loadable
 
     # What can be refused is, of all of them, before the first takes its time.
     saved = {name: Diagnosis.load(name) for name in names if is_saved(name)}

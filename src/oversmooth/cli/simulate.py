@@ -60,7 +60,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict from spectra what depth does to random tokens, apply the layers, and show both side by side."""
-    from oversmooth.report import simulation, simulation_files
+    from oversmooth.report import simulation
     from oversmooth.theory import toy as cases
 
     chosen = dict(
@@ -78,7 +78,7 @@ def simulate(
         seed=seed,
     )
     if output is not None:
-        simulation_files.check(output)
+        simulation.check(output)
     if preset is None:
         shapes_the_case = any(
             chosen[name] is not None for name in ("eigenvalues", "residual", "norm", "gamma", "neutreno")
@@ -111,7 +111,7 @@ def simulate(
     for remark in simulation.remarks(outcomes):
         out.print(remark)
     if output is not None:
-        simulation_files.save(outcomes, output, title)
+        simulation.save(outcomes, output, title)
         out.print(f"wrote {output}")
 
 

@@ -44,7 +44,7 @@ def spectrum(
 
     A stopped run goes on where it was. Files on disk need no extra; hub ids need oversmooth[models].
     """
-    from oversmooth.models import check_there
+    from oversmooth.models.sources import check_there
     from oversmooth.safety import files
     from oversmooth.safety.errors import InputError
 
@@ -114,12 +114,14 @@ def _anatomy(
     position = norm_position(norm)
     path = Path(name)
     if not path.exists():
-        from oversmooth import models
+        from oversmooth.models import load
+        from oversmooth.models.from_timm import is_timm_name
+        from oversmooth.models.hub import fetch
 
-        if models.is_timm_name(name):
-            loaded = models.load(name)
+        if is_timm_name(name):
+            loaded = load(name)
             return loaded.name, locate(loaded.model, stack=stack, heads=heads, norm=position), None
-        path = models.fetch(name)
+        path = fetch(name)
         title = name
     else:
         title = path.resolve().name

@@ -40,6 +40,7 @@ def steer(
     Needs oversmooth[models], or oversmooth[timm] for timm names.
     """
     from oversmooth import models
+    from oversmooth.models.loading import check_loadable
     from oversmooth.report import terminal
     from oversmooth.safety import files
     from oversmooth.steering import steer as put_on
@@ -49,7 +50,7 @@ def steer(
 
     methods, places = [method_named(text) for text in method], layers_named(layers)
     files.check_new_folder(output)
-    models.check_loadable(model)
+    check_loadable(model)
     with status(f"loading {Path(model).name}"):
         loaded = models.load(model, dtype=dtype)
     with status("steering"):
@@ -79,6 +80,7 @@ def fold(
     Needs oversmooth[models], or oversmooth[timm] for timm models.
     """
     from oversmooth import models
+    from oversmooth.models.loading import check_loadable, dtype_named
     from oversmooth.safety import files
     from oversmooth.safety.errors import InputError
     from oversmooth.steering import fold as fold_in
@@ -86,14 +88,14 @@ def fold(
 
     files.check_new_folder(output)
     if dtype is not None:
-        models.dtype_named(dtype)
-    models.check_loadable(model)
+        dtype_named(dtype)
+    check_loadable(model)
     with status(f"loading {Path(model).name}"):
         loaded = models.load(model)
     if steering_of(loaded.model) is None:
         raise InputError(f"{model} holds no steered model, so there is nothing to fold; give what steer wrote")
     fold_in(loaded.model)
     if dtype is not None:
-        loaded.model = loaded.model.to(models.dtype_named(dtype))
+        loaded.model = loaded.model.to(dtype_named(dtype))
     models.save(loaded, output)
     out.print(f"wrote {output}")

@@ -16,8 +16,7 @@ from pathlib import Path, PurePosixPath
 from oversmooth.demo import language, vits
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.inputs import Inputs
-from oversmooth.inputs.batches import Batch
+from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import cache_folder, check_unpacked, data_folder, whole_folder

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oversmooth.demo.gallery import Entry
-from oversmooth.diagnosis.facts import Number, plain
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.report.style import css_variables, fixed, number, percent
+from oversmooth.results.facts import Number, plain
 
 Figures = dict[str, Any]
 HEAD = (

@@ -13,7 +13,8 @@ from pathlib import Path
 from oversmooth.demo.smiles import smiles_tokenizer
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.inputs import REACTIONS, Inputs, text_inputs
+from oversmooth.inputs.batches import Inputs
+from oversmooth.inputs.text import REACTIONS, text_inputs
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from oversmooth.diagnosis import verdict
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
-from oversmooth.diagnosis.parts import Accuracy
 from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.inputs.batches import spread
 from oversmooth.models import Loaded, load
 from oversmooth.models.trained_file import read_metadata
+from oversmooth.results import verdict
+from oversmooth.results.parts import Accuracy
 from oversmooth.safety import arguments
 from oversmooth.steering import fold, steering_of
 

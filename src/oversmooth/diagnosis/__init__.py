@@ -1,5 +1,1 @@
-"""What is known about a model: the result (`result`), how it is made (`diagnose`), and what it says (`verdict`)."""
-
-from oversmooth.diagnosis.result import Diagnosis
-
-__all__ = ["Diagnosis"]
+"""How a diagnosis is made (`diagnose`), and the public result (`result`)."""

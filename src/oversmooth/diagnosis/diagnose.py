@@ -19,19 +19,20 @@ from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, NormPosition
 from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.diagnosis import verdict
 from oversmooth.diagnosis.blocks_alone import layers_of_blocks
 from oversmooth.diagnosis.extrapolate import last_block, whole_stack
-from oversmooth.diagnosis.facts import ModelFacts, Provenance, plain
 from oversmooth.diagnosis.layers import layers_observed
 from oversmooth.diagnosis.one_input import one_input
-from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.inputs import Batch, Inputs
-from oversmooth.observe import MASSIVE_RATIO, ONE_AT_A_TIME, Observer, SeenBlock, Settings, study
+from oversmooth.inputs.batches import Batch, Inputs
+from oversmooth.observe import ONE_AT_A_TIME, Observer, study
 from oversmooth.observe.feed import Given, Runner
 from oversmooth.observe.feed import OnProgress as OnProgress
-from oversmooth.observe.stages import BY_INPUT
+from oversmooth.observe.observations import MASSIVE_RATIO, Settings
+from oversmooth.observe.stages import BY_INPUT, SeenBlock
+from oversmooth.results import verdict
+from oversmooth.results.facts import ModelFacts, Provenance, plain
+from oversmooth.results.parts import SPECIAL_COUNTED, Extrapolation
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.precision import float32_products

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from oversmooth import metrics
 from oversmooth.anatomy.calls import CACHES, USE_CACHE
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.diagnosis.facts import Number, plain
-from oversmooth.diagnosis.parts import Course, Extrapolation
 from oversmooth.observe.layout import attention_batch_first
 from oversmooth.observe.stages import SeenBlock
 from oversmooth.observe.study import inverse_sigma
 from oversmooth.observe.watch import as_tokens, first_tensor, results_like
+from oversmooth.results.facts import Number, plain
+from oversmooth.results.parts import Course, Extrapolation
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.theory.dominance import dominance

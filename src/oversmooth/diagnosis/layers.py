@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from oversmooth.diagnosis.facts import Numbers, plain
-from oversmooth.diagnosis.parts import Change, Layer, LayerDominance, Spectrum, share_of_smoothing
 from oversmooth.diagnosis.weights import layer_spectrum, without_radii
-from oversmooth.observe import Observations, SeenBlock
+from oversmooth.observe.observations import Observations
+from oversmooth.observe.stages import SeenBlock
+from oversmooth.results.facts import Numbers, plain
+from oversmooth.results.parts import Change, Layer, LayerDominance, Spectrum, share_of_smoothing
 
 
 def layers_observed(blocks: list[SeenBlock], observed: Observations, *, spectra: bool) -> list[Layer]:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
-from oversmooth.diagnosis.parts import OneInput, Picture
-from oversmooth.inputs import Batch
-from oversmooth.observe import SeenBlock
+from oversmooth.inputs.batches import Batch
+from oversmooth.observe.stages import SeenBlock
+from oversmooth.results.parts import OneInput, Picture
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened, visible
 from oversmooth.theory.operators import AttentionOperator

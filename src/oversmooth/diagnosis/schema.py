@@ -16,7 +16,8 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from oversmooth.diagnosis.result import SCHEMA, VERSION, Diagnosis
+from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.results.data import SCHEMA, VERSION
 
 _SCALARS: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from oversmooth._version import __version__
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.diagnosis.facts import Number, plain
-from oversmooth.diagnosis.parts import Eigenvalues, Layer, Spectrum
 from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.results.facts import Number, plain
+from oversmooth.results.parts import Eigenvalues, Layer, Spectrum
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.files import cache_folder, parse_json, read_bytes
 from oversmooth.safety.typed import typed

@@ -6,8 +6,7 @@ says where its metric is undefined.
 """
 
 from oversmooth.metrics.angle import cosine
-from oversmooth.metrics.average import Average
-from oversmooth.metrics.energy import fidelity_energy, nonlocal_energy, step_size
+from oversmooth.metrics.energy import fidelity_energy, nonlocal_energy
 from oversmooth.metrics.frequency import hfc, input_convergence, lfc
 from oversmooth.metrics.rank import (
     effective_rank,
@@ -17,29 +16,11 @@ from oversmooth.metrics.rank import (
     singular_values,
     stable_rank,
 )
-from oversmooth.metrics.registry import METRICS, Metric, find, register
+from oversmooth.metrics.registry import METRICS, register
 from oversmooth.metrics.summary import Summary, summary
 
-find()
-
 __all__ = [
-    "METRICS",
-    "Average",
-    "Metric",
-    "Summary",
-    "cosine",
-    "effective_rank",
-    "fidelity_energy",
-    "hfc",
-    "input_convergence",
-    "lfc",
-    "nonlocal_energy",
-    "rank_one_distance",
-    "ranks_of",
-    "register",
-    "sigma_ratio",
-    "singular_values",
-    "stable_rank",
-    "step_size",
+    "METRICS", "Summary", "cosine", "effective_rank", "fidelity_energy", "hfc", "input_convergence", "lfc",
+    "nonlocal_energy", "rank_one_distance", "ranks_of", "register", "sigma_ratio", "singular_values", "stable_rank",
     "summary",
-]
+]  # fmt: skip

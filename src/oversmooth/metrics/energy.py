@@ -65,22 +65,6 @@ def fidelity_energy(
     return nonlocal_energy(u, kernel, mask=mask) + weighted.sum(-1) / 2
 
 
-def step_size(kernel: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The step ``Δt_i = 1 / Σ_j (k_ij + k_ji)`` at which the flow of a symmetric kernel becomes attention.
-
-    Args:
-        kernel: ``(..., n, n)``, the weight of each pair of tokens.
-        mask: ``(..., n)``, true for the tokens that count; None: all of them.
-
-    Returns:
-        ``(..., n)``, one step per token.
-    """
-    kernel = _as_kernel(kernel)
-    mask = None if mask is None else arguments.mask(mask, kernel.device)
-    kernel = _prepare_kernel(kernel, kernel, mask)
-    return 1 / (kernel.sum(-1) + kernel.sum(-2))
-
-
 def _as_kernel(kernel: Tensor) -> Tensor:
     return arguments.tensor(kernel, "kernel", "(..., n, n)", floating=False)
 

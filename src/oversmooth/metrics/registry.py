@@ -1,6 +1,6 @@
 """Every metric that a diagnosis takes, with what tables, pages and figures need to show it.
 
-A new metric is one file in this folder that registers a function of tokens::
+A new metric is a function of tokens that is registered::
 
     @register(label="spread", scale="log", falls=True)
     def spread(x, *, mask=None):
@@ -11,8 +11,6 @@ It is then measured after every block and appears in the diagnosis, the terminal
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -103,10 +101,3 @@ _TOGETHER = (
 )
 """Taken in one sweep over a token array (`summary`), or from its singular values (`ranks_of`)."""
 METRICS.update({metric.name: metric for metric in _TOGETHER})
-
-
-def find() -> None:
-    """Import every module of this package, so that the metrics in it register themselves."""
-    package = importlib.import_module(__name__.rpartition(".")[0])
-    for file in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{file.name}")

@@ -4,14 +4,8 @@ Nothing is loaded but safetensors or, through torch's restricted loader, arrays.
 run only on request.
 """
 
-from oversmooth.models.from_timm import is_timm_name
-from oversmooth.models.hub import fetch
-from oversmooth.models.loaded import DATA_COUNT, DEFAULT_BATCH, DEFAULT_COUNT, DEFAULT_LENGTH, Loaded, default_inputs
-from oversmooth.models.loading import check_device, check_loadable, dtype_named, load, load_steered
+from oversmooth.models.loaded import Loaded, default_inputs
+from oversmooth.models.loading import load, load_steered
 from oversmooth.models.saving import save
-from oversmooth.models.sources import check_there
 
-__all__ = [
-    "DATA_COUNT", "DEFAULT_BATCH", "DEFAULT_COUNT", "DEFAULT_LENGTH", "Loaded", "check_device", "check_loadable",
-    "check_there", "default_inputs", "dtype_named", "fetch", "is_timm_name", "load", "load_steered", "save",
-]  # fmt: skip
+__all__ = ["Loaded", "default_inputs", "load", "load_steered", "save"]

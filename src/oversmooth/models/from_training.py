@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from oversmooth.inputs import Preprocessing
+from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.models.loaded import Loaded, Wanted
 from oversmooth.models.trained_file import RECIPE, TrainedFile, save_trained, trained_file
 from oversmooth.models.vit import ViT

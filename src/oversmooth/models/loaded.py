@@ -12,8 +12,11 @@ from typing import Any, Literal
 from torch import nn
 
 from oversmooth.anatomy.checkpoint import read_config
-from oversmooth.inputs import Inputs, Preprocessing, image_inputs, text_inputs
+from oversmooth.inputs.batches import Inputs
+from oversmooth.inputs.images import image_inputs
+from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.inputs.processor_files import image_size
+from oversmooth.inputs.text import text_inputs
 from oversmooth.safety.errors import InputError
 
 Kind = Literal["vision", "text", "other"]

@@ -5,10 +5,10 @@ monitor.step()                                        after each step of the opt
 monitor.history.to_pandas(), monitor.to_html(path)    what was seen
 """
 
-from oversmooth.monitor.alarm import Alarm, Crossing
+from oversmooth.monitor.alarm import Alarm
 from oversmooth.monitor.history import History
 from oversmooth.monitor.monitor import Monitor
 from oversmooth.monitor.sinks import JSONLines, TensorBoard, WandB
 from oversmooth.monitor.warning import MonitorWarning
 
-__all__ = ["Alarm", "Crossing", "History", "JSONLines", "Monitor", "MonitorWarning", "TensorBoard", "WandB"]
+__all__ = ["Alarm", "History", "JSONLines", "Monitor", "MonitorWarning", "TensorBoard", "WandB"]

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.diagnosis.facts import plain
 from oversmooth.monitor.looks import Eyes, Probe, observed
-from oversmooth.observe import SeenBlock, Settings
+from oversmooth.observe.observations import Settings
+from oversmooth.observe.stages import SeenBlock
+from oversmooth.results.facts import plain
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.theory.dominance import dominance
 from oversmooth.theory.operators import AttentionOperator, DenseAttention

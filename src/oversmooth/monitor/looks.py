@@ -13,19 +13,21 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy, AttentionLayer
-from oversmooth.diagnosis.facts import plain
 from oversmooth.diagnosis.layers import changes
-from oversmooth.diagnosis.parts import share_of_smoothing
 from oversmooth.diagnosis.weights import why_undecided
 from oversmooth.monitor.reduced import band_norms
-from oversmooth.observe import Observations, Observer, SeenBlock, Settings, study
+from oversmooth.observe import Observer, study
 from oversmooth.observe.axes import axes_checked
 from oversmooth.observe.blocks import named_blocks, repeated_blocks
 from oversmooth.observe.catch import Caught
 from oversmooth.observe.collect import Look
 from oversmooth.observe.depths import Depths, every_depth, every_stream
+from oversmooth.observe.observations import Observations, Settings
 from oversmooth.observe.padding import HeardPadding, Padding, UnknownPaddingError, decodes, mask_of
+from oversmooth.observe.stages import SeenBlock
 from oversmooth.observe.watch import Watch
+from oversmooth.results.facts import plain
+from oversmooth.results.parts import share_of_smoothing
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.untouched import untouched

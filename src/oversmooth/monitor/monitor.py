@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.live import check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.diagnosis.facts import plain
 from oversmooth.monitor import looks
 from oversmooth.monitor.alarm import Alarm, Crossing
 from oversmooth.monitor.gauge import Gauge
@@ -25,6 +24,7 @@ from oversmooth.monitor.processes import fingerprint, mean_over, processes, rank
 from oversmooth.monitor.settings import DEFAULT_TOKENS, checked
 from oversmooth.monitor.sinks import Guarded
 from oversmooth.monitor.warning import say
+from oversmooth.results.facts import plain
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.precision import float32_products

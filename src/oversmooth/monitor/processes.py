@@ -9,8 +9,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from oversmooth.diagnosis.facts import plain
 from oversmooth.monitor.names import Row
+from oversmooth.results.facts import plain
 
 
 def mean_over(rows: list[Row | None]) -> Row | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from oversmooth.anatomy.calls import PAIRS, USE_CACHE
 from oversmooth.anatomy.layer import Anatomy
-from oversmooth.inputs import Batch, Inputs
+from oversmooth.inputs.batches import Batch, Inputs
 from oversmooth.observe.layout import own_word
 from oversmooth.observe.padding import Padding, decodes
 from oversmooth.observe.watch import first_tensor

@@ -2,11 +2,9 @@
 // What every page of charts needs: drawing, legends that hide and show, what stands under the mouse, terms, enlarging, and
 // the view in the address. Text from the data only ever enters as text.
 
-/** The data of the page; those of many large models are packed. */
+/** Data of the page, which are deflated. */
 async function read(id) {
-  const element = document.getElementById(id), text = element.textContent;
-  if (!("packed" in element.dataset)) return JSON.parse(text);
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   return JSON.parse(await new Response(stream).text());
 }
@@ -25,6 +23,11 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 const swatch = (kind, colour) => make("i", { class: `swatch ${kind}`, "--key": colour, "aria-hidden": "true" });
+/** A link that saves a value as a file. */
+function offer(link, name, value) {
+  link.download = name;
+  link.href = URL.createObjectURL(new Blob([JSON.stringify(value)], { type: "application/json" }));
+}
 function listen(id, event, action) {
   const element = find(id);
   if (element) element.addEventListener(event, action);
@@ -114,14 +117,6 @@ addEventListener("click", (event) => explain(event.target.closest(".term")));
 addEventListener("keydown", (event) => { if (event.key === "Escape") { explain(null); tip.hidden = true; } });
 addEventListener("scroll", () => explain(null), { passive: true });
 
-/** A description with its columns of data as rows again. */
-function unpacked(part) {
-  if (Array.isArray(part)) return part.map(unpacked);
-  if (!part || typeof part !== "object") return part;
-  if (!part.columns) return Object.fromEntries(Object.entries(part).map(([name, value]) => [name, unpacked(value)]));
-  const columns = Object.entries(part.columns).map(([name, column]) => [name, Array.isArray(column) ? column : column.at.map((place) => column.of[place])]);
-  return { values: columns[0][1].map((_, i) => Object.fromEntries(columns.map(([name, column]) => [name, column[i]]))) };
-}
 /** Without the rows that are hidden. */
 function shownOf(part) {
   if (Array.isArray(part)) return part.map(shownOf);
@@ -147,7 +142,7 @@ async function draw(element, panel, missing, changed = {}, clicked = () => {}) {
     element.dataset.ready = "empty";
     return;
   }
-  const spec = shownOf(unpacked(panel.spec));
+  const spec = shownOf(panel.spec);
   entry.rows = changed.datasets ? changed.datasets.points : rowsOf(spec).map(({ tip: _, title: __, ...row }) => row);
   const full = {
     $schema: "https://vega.github.io/schema/vega-lite/v6.json", autosize: { type: "fit-x", contains: "padding" },
@@ -224,8 +219,7 @@ addEventListener("click", (event) => {
 listen("large-data", "click", (event) => {
   const { rows, title } = drawn.get(enlarged.figure.querySelector(".chart[id]")) || {};
   const names = models.map(({ label }) => label);
-  event.currentTarget.download = "chart.json";
-  event.currentTarget.href = URL.createObjectURL(new Blob([JSON.stringify({ title, models: names, rows })], { type: "application/json" }));
+  offer(event.currentTarget, "chart.json", { title, models: names, rows });
 });
 
 // The view is in the address, so that it can be sent: what differs from how a page opens, and nothing else.

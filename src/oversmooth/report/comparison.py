@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.metrics import METRICS
-from oversmooth.report import charts, figures, headline, page
-from oversmooth.report.charts.depth import of_metric
+from oversmooth.report import figures, headline, page
+from oversmooth.report.charts import base as charts
 from oversmooth.report.style import PAPER, number, percent
+from oversmooth.results.data import DiagnosisData
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import is_installed
@@ -22,23 +22,27 @@ if TYPE_CHECKING:
 _COLUMNS = ("model", "blocks", "mean cos", "HFC/LFC", "effective rank", "Re λ < 0", "smoothing cases")
 
 
-class Comparison:
-    """Several diagnoses side by side, in the order in which they were given."""
+class Drawable:
+    """What one diagnosis and several have in common: a page, figures, and what a notebook shows."""
 
-    def __init__(self, diagnoses: list[Diagnosis]) -> None:
-        self.diagnoses = diagnoses
+    def _drawn(self) -> Sequence[DiagnosisData]:
+        raise NotImplementedError
 
-    def __repr__(self) -> str:
-        return f"<Comparison of {', '.join(d.name for d in self.diagnoses)}>"
+    def to_html(self, path: str | Path) -> None:
+        """Write a report as one self-contained page.
 
-    def __iter__(self) -> Iterator[Diagnosis]:
-        return iter(self.diagnoses)
+        Args:
+            path: of an .html file.
 
-    def __len__(self) -> int:
-        return len(self.diagnoses)
+        Raises:
+            InputError: it cannot be written, or there are too many models.
+        """
+        file = arguments.path(path, remedy="give the path of a .html file")
+        page.check(file)
+        page.save(self._drawn(), file)
 
     def plot(self, name: str = "curves") -> figures.Figure:
-        """A figure, which notebooks show and which saves itself: ``.save("figure.pdf")``.
+        """A figure, which notebooks show and which saves itself: ``d.plot("hfc_lfc").save("figure.pdf")``.
 
         Args:
             name: of a metric, such as "hfc_lfc", or of a chart, such as "curves".
@@ -46,20 +50,30 @@ class Comparison:
         Raises:
             InputError: there is no such name, or no data for it.
         """
-        return plot(self.diagnoses, name)
+        return plot(self._drawn(), name)
 
-    def to_html(self, path: str | Path) -> None:
-        """Write one page with all of them.
+    def _repr_html_(self) -> str:
+        """In a notebook."""
+        return notebook(self._drawn())
 
-        Args:
-            path: of an .html file.
 
-        Raises:
-            InputError: it cannot be written, or there are too many.
-        """
-        file = arguments.path(path, remedy="give the path of a .html file")
-        page.check(file)
-        page.save(self.diagnoses, file)
+class Comparison(Drawable):
+    """Several diagnoses side by side, in the order in which they were given."""
+
+    def __init__(self, diagnoses: list[DiagnosisData]) -> None:
+        self.diagnoses = diagnoses
+
+    def _drawn(self) -> Sequence[DiagnosisData]:
+        return self.diagnoses
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(d.name for d in self.diagnoses)}>"
+
+    def __iter__(self) -> Iterator[DiagnosisData]:
+        return iter(self.diagnoses)
+
+    def __len__(self) -> int:
+        return len(self.diagnoses)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per model and layer."""
@@ -69,11 +83,8 @@ class Comparison:
         tables = [d.to_pandas().assign(model=label) for d, label in zip(self.diagnoses, labels, strict=True)]
         return pandas.concat(tables, ignore_index=True)
 
-    def _repr_html_(self) -> str:
-        return notebook(self.diagnoses)
 
-
-def compare(*diagnoses: Diagnosis) -> Comparison:
+def compare(*diagnoses: DiagnosisData) -> Comparison:
     """Several diagnoses side by side: ``compare(d1, d2).plot("cos")``, ``.to_html("page.html")``.
 
     Args:
@@ -88,37 +99,29 @@ def compare(*diagnoses: Diagnosis) -> Comparison:
     if not diagnoses:
         raise InputError("there is nothing to compare: no diagnosis was given; give two or more")
     for place, one in enumerate(diagnoses):
-        if not isinstance(one, Diagnosis):
+        if not isinstance(one, DiagnosisData):
             raise InputError(f"argument {place + 1} is {arguments.kind(one)}; give diagnoses, one by one")
     return Comparison(list(diagnoses))
 
 
-def plot(diagnoses: list[Diagnosis], name: str) -> figures.Figure:
+def plot(diagnoses: Sequence[DiagnosisData], name: str) -> figures.Figure:
     """A metric over depth, or a chart, by its name."""
-    known = [*(metric.name for metric in METRICS.values() if metric.label), *figures.FIGURES]
+    known = [*(metric.name for metric in METRICS.values() if metric.label), *figures.names()]
     if not isinstance(name, str) or name not in known:
         raise InputError(f"there is no plot {arguments.shown(name)}; choose one of {', '.join(known)}")
     figures.check_libraries()
-    made: figures.Figure | None
-    if name in METRICS:
-        models = charts.shown(diagnoses, PAPER)
-        spec = charts.assembled(f"{METRICS[name].label} over depth", of_metric(models, name, PAPER), models)
-        made = None if spec is None else figures.Figure({**spec, "config": PAPER.config})
-    else:
-        made = figures.FIGURES[name](diagnoses)
+    made = figures.drawn(diagnoses, name)
     if made is None:
         raise InputError(f"there is nothing to plot: these diagnoses have no data for {name}; choose another")
     return made
 
 
-def notebook(diagnoses: list[Diagnosis]) -> str:
+def notebook(diagnoses: Sequence[DiagnosisData]) -> str:
     """What a notebook shows: the finding, its chart, and a line per model."""
     models = charts.shown(diagnoses, PAPER)
     parts = [f"<p><b>{html.escape(headline.finding(models))}.</b></p>"]
-    if is_installed("vl_convert"):
-        spec = charts.figure(charts.CHARTS["cosines"], diagnoses)
-        if spec is not None:
-            parts.append(figures.Figure({**spec, "config": PAPER.config})._repr_svg_())
+    if is_installed("vl_convert") and (made := figures.drawn(diagnoses, "cos")):
+        parts.append(made._repr_svg_())
     rows = "".join(_row([m.label, *_cells(m.diagnosis)], "td") for m in models)
     parts.append(f"<table><thead>{_row(list(_COLUMNS), 'th')}</thead><tbody>{rows}</tbody></table>")
     each = "d" if len(diagnoses) == 1 else "comparison"
@@ -126,7 +129,7 @@ def notebook(diagnoses: list[Diagnosis]) -> str:
     return "<div>" + "".join(parts) + "</div>"
 
 
-def _cells(diagnosis: Diagnosis) -> list[str]:
+def _cells(diagnosis: DiagnosisData) -> list[str]:
     first, last = diagnosis.layers[0].tokens, diagnosis.layers[-1].tokens
     courses = [f"{number(first.get(m), 3)} → {number(last.get(m), 3)}" for m in ("cos", "hfc_lfc", "effective_rank")]
     shares = [percent(share, 0) for share in (diagnosis.negative_share, diagnosis.smoothing_share)]

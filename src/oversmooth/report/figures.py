@@ -2,123 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.report.charts import CHARTS, figure
+from oversmooth.metrics import METRICS
+from oversmooth.report.charts import base as charts
+from oversmooth.report.charts.depth import of_metric
 from oversmooth.report.style import PAPER
+from oversmooth.results.data import DiagnosisData
+from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder, check_writable, whole_file
 from oversmooth.safety.libraries import import_library
 
 FORMATS = ("pdf", "svg", "png")
-ENDINGS = tuple(f".{name}" for name in FORMATS)
+_ENDINGS = tuple(f".{name}" for name in FORMATS)
 _PIXELS_AN_INCH = 220
 
 
 def check(path: Path, also: tuple[str, ...] = ()) -> None:
     """Refuse what cannot become a figure, before the work that it is to show. also: other endings."""
-    check_writable(path, (*also, *ENDINGS))
-    if path.suffix.lower() in ENDINGS:
+    check_writable(path, (*also, *_ENDINGS))
+    if path.suffix.lower() in _ENDINGS:
         check_libraries()
 
 
 def check_libraries() -> None:
-    for library in ("altair", "vl_convert"):
-        import_library(library, "drawing")
-
-
-def save(diagnoses: list[Diagnosis], folder: Path, format: str) -> list[Path]:
-    """Every figure there is data for, as ``folder/<name>.<format>``."""
-    if format not in FORMATS:
-        raise InputError(f"figures cannot be written as {format!r}; choose one of {', '.join(FORMATS)}")
-    if not diagnoses:
-        raise InputError("there is nothing to draw: no diagnosis was given; give at least one")
-    charts = {name: chart for name, make in FIGURES.items() if (chart := make(diagnoses)) is not None}
-    check_folder(folder)
-    written = []
-    for name, chart in charts.items():
-        path = folder / f"{name}.{format}"
-        write(chart, path)
-        written.append(path)
-    return written
-
-
-def save_one(diagnoses: list[Diagnosis], name: str, path: Path) -> None:
-    """One figure, by its name in FIGURES or of a chart that is drawn on request, in the format of the path's ending."""
-    chart = _drawn(name, diagnoses)
-    if chart is None:
-        raise InputError(f"there is nothing to draw for {path}: these diagnoses have no data for {name}")
-    write(chart, path)
-
-
-def write(chart: Any, path: Path) -> None:
-    """A figure or any altair chart, in the package's style."""
-    format = path.suffix.lower().removeprefix(".")
-    settings: dict[str, Any] = {"ppi": _PIXELS_AN_INCH} if format == "png" else {}
-    with whole_file(path) as temporary:
-        (chart if isinstance(chart, Figure) else styled(chart)).save(temporary, format=format, **settings)
-
-
-def styled(chart: Any) -> Any:
-    """An altair chart with the package's fonts, axes and colours."""
-    chart = chart.copy(deep=False)
-    chart.config = PAPER.config
-    return chart
+    import_library("vl_convert", "drawing")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A Vega-Lite description that can write itself, as altair's charts can."""
+    """A Vega-Lite description that notebooks show and that writes itself."""
 
     spec: dict[str, Any] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        return self.spec
+        """The description, in the package's fonts, axes and colours."""
+        return {**self.spec, "config": PAPER.config}
 
-    def save(self, path: str | Path, format: str | None = None, **settings: Any) -> None:
-        """settings: of vl-convert, such as ppi."""
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file, whole or not at all.
+
+        Args:
+            path: of a .pdf, .svg or .png file.
+
+        Raises:
+            InputError: it cannot be written.
+        """
         import vl_convert  # heavy, and only charts need it
 
-        write = getattr(vl_convert, f"vegalite_to_{format or Path(path).suffix.lower().removeprefix('.')}")
-        made = write(self.spec, **settings)
-        Path(path).write_bytes(made.encode() if isinstance(made, str) else made)
+        file = arguments.path(path)
+        check(file)
+        ending = file.suffix.lower()
+        settings: dict[str, Any] = {"ppi": _PIXELS_AN_INCH} if ending == ".png" else {}
+        made = getattr(vl_convert, f"vegalite_to_{ending[1:]}")(self.to_dict(), **settings)
+        with whole_file(file) as temporary:
+            temporary.write_bytes(made.encode() if isinstance(made, str) else made)
 
     def _repr_svg_(self) -> str:
         """In a notebook."""
         import vl_convert
 
-        return str(vl_convert.vegalite_to_svg(self.spec))
+        return str(vl_convert.vegalite_to_svg(self.to_dict()))
 
 
-Make = Callable[[list[Diagnosis]], Figure | None]
+def names() -> list[str]:
+    """The charts that are written as files."""
+    return [name for name, chart in charts.CHARTS.items() if chart.in_files]
 
 
-def _drawn(name: str, diagnoses: list[Diagnosis]) -> Figure | None:
-    spec = figure(CHARTS[name], diagnoses)
-    return None if spec is None else Figure({**spec, "config": PAPER.config})
+def drawn(diagnoses: Sequence[DiagnosisData], name: str) -> Figure | None:
+    """A chart, or a metric over depth; None where there is no data."""
+    models = charts.shown(diagnoses, PAPER)
+    if name in METRICS:
+        spec = charts.assembled(f"{METRICS[name].label} over depth", of_metric(models, name, PAPER), models)
+    else:
+        chart = charts.CHARTS[name]
+        spec = charts.assembled(chart.title, chart.draw(models, PAPER).panels, models, chart.arranged)
+    return None if spec is None else Figure(spec)
 
 
-class _Figures(Mapping[str, Make]):
-    """The charts that are written as files, whenever they were registered."""
-
-    def __getitem__(self, name: str) -> Make:
-        if not CHARTS[name].in_files:
-            raise KeyError(name)
-        return partial(_drawn, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, chart in CHARTS.items() if chart.in_files)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+def save(diagnoses: Sequence[DiagnosisData], folder: Path, format: str) -> list[Path]:
+    """Every figure there is data for, as ``folder/<name>.<format>``."""
+    if format not in FORMATS:
+        raise InputError(f"figures cannot be written as {format!r}; choose one of {', '.join(FORMATS)}")
+    if not diagnoses:
+        raise InputError("there is nothing to draw: no diagnosis was given; give at least one")
+    made = {folder / f"{name}.{format}": figure for name in names() if (figure := drawn(diagnoses, name))}
+    check_folder(folder)
+    for path, figure in made.items():
+        figure.save(path)
+    return list(made)
 
 
-FIGURES: Mapping[str, Make] = _Figures()
-"""By name: from diagnoses to a figure, or None where there is no data."""
-curves, steered, changes = FIGURES["curves"], FIGURES["steered"], FIGURES["changes"]
-eigenvalues, dominance, extrapolation = FIGURES["eigenvalues"], FIGURES["dominance"], FIGURES["extrapolation"]
+def save_one(diagnoses: Sequence[DiagnosisData], name: str, path: Path) -> None:
+    """One figure, by the name of its chart or metric, in the format of the path's ending."""
+    figure = drawn(diagnoses, name)
+    if figure is None:
+        raise InputError(f"there is nothing to draw for {path}: these diagnoses have no data for {name}")
+    figure.save(path)
+
+
+def write(chart: Any, path: Path) -> None:
+    """What has a Vega-Lite description, such as an altair chart, in the package's style."""
+    Figure(chart.to_dict()).save(path)

@@ -1,9 +1,9 @@
 // The film's clock: one slider moves every chart, and runs can be hidden.
 
-const { steps, runs } = await read("diagnoses");
+const looks = await read("diagnoses"), { steps, runs } = looks;
 const { panels, keys, first } = await read("drawn");
 const short = (value) => (Math.abs(value) >= 1e4 || (value !== 0 && Math.abs(value) < 1e-3) ? value.toExponential(1) : String(Number(value.toPrecision(3)))).replace("-", "−").replace("e-", "e−");
-const said = (metric, value) => (panels[metric].percent ? `${Math.round(100 * value)} %`.replace("-", "−") : short(value));
+const said = (metric, value) => (panels[metric].percent ? `${Math.round(100 * value)}%`.replace("-", "−") : short(value));
 const drawable = (metric, value) => known(value) && !(panels[metric].log && value <= 0);
 const shownRuns = () => runs.filter(({ name }) => !isHidden("run", name));
 const kept = new Set();
@@ -162,8 +162,7 @@ listen("time", "change", () => remember());
 listen("play", "click", play);
 listen("keep", "click", () => { kept.add(now()); show(); remember(); });
 listen("clear", "click", () => { kept.clear(); show(); remember(); });
-find("film-data").download = "film.json";
-find("film-data").href = URL.createObjectURL(new Blob([find("diagnoses").textContent], { type: "application/json" }));
+offer(find("film-data"), "film.json", looks);
 async function open() {
   recall();
   hideMaps();

@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from oversmooth.report import film_charts, film_words, shell
-from oversmooth.report.film_charts import cells
-from oversmooth.report.film_words import Run, title_of
-from oversmooth.report.packing import json_in_html
-from oversmooth.report.shell import check
+from oversmooth.report.charts.base import distinct
+from oversmooth.report.figures import Figure
+from oversmooth.report.film_words import Run as Run
+from oversmooth.report.film_words import title_of
+from oversmooth.report.fitting import embedded
+from oversmooth.report.shell import check as check
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import check_writable, whole_file
-from oversmooth.safety.libraries import import_library
 
-__all__ = ["MOST_LOOKS", "MOST_RUNS", "Run", "cells", "check", "figures", "render", "save", "title_of"]
 MOST_RUNS = COLOURS_OF_MODELS
 MOST_LOOKS = 400
 """Of one run in a page: more would be thinner than a line on any screen."""
@@ -33,8 +32,6 @@ def save(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
 
 def render(runs: Sequence[Run]) -> str:
     """The page of one run, or of several laid over each other."""
-    from markupsafe import Markup
-
     shown = _checked(runs)
     names = film_charts.metrics(shown)
     if not names:
@@ -64,7 +61,7 @@ def render(runs: Sequence[Run]) -> str:
         "film.html.j2",
         ("charts.js", "film.js"),
         len(shown),
-        styles=("film.css",),
+        style=shell.text_of("film.css"),
         page_title=film_words.page_title(shown),
         finding=film_words.finding(shown),
         runs=[
@@ -78,9 +75,13 @@ def render(runs: Sequence[Run]) -> str:
         ],
         table=[{"title": title_of(name), "cells": [_ends(run, name) for run in shown]} for name in names],
         steps=steps,
-        left_out=_left_out(shown, thinned),
-        payload=Markup(json_in_html(payload)),
-        drawn=Markup(json_in_html(drawn)),
+        left_out=[
+            f"{run.name}: this page keeps {len(rows):,} of {len(run.rows):,} looks, evenly spread, and the last."
+            for run, rows in zip(shown, thinned, strict=True)
+            if len(rows) < len(run.rows)
+        ],
+        payload=embedded(payload),
+        drawn=embedded(drawn),
     )
 
 
@@ -92,41 +93,22 @@ def figures(runs: Sequence[Run], path: str | os.PathLike[str], metric: str = "co
         path: .pdf, .png or .svg.
         metric: which.
     """
-    path = arguments.path(path)
-    check_writable(path, (".pdf", ".png", ".svg"))
-    convert = import_library("vl_convert", "drawing a figure")
     shown = _checked(runs)
     known = film_charts.metrics(shown)
     if metric not in known:
         raise InputError(f"{metric!r} was not seen; choose one of {', '.join(known)}")
     maps = [{**film_charts.heat(metric, shown, index, PAPER), "title": run.name} for index, run in enumerate(shown)]
-    spec = {
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "title": title_of(metric),
-        "hconcat": maps,
-        "config": PAPER.config,
-    }
-    drawn = {
-        ".pdf": lambda: convert.vegalite_to_pdf(spec),
-        ".png": lambda: convert.vegalite_to_png(spec, scale=2),
-        ".svg": lambda: convert.vegalite_to_svg(spec).encode(),
-    }[path.suffix.lower()]()
-    with whole_file(path) as temporary:
-        temporary.write_bytes(drawn)
+    Figure({"title": title_of(metric), "hconcat": maps}).save(path)
 
 
 def _checked(runs: Sequence[Run]) -> list[Run]:
     if not 1 <= len(runs) <= MOST_RUNS:
         raise InputError(f"a film shows 1 to {MOST_RUNS} runs and {len(runs)} were given; choose among them")
-    seen: dict[str, int] = {}
-    named = []
     for run in runs:
         if not hasattr(run, "name") or not hasattr(run, "rows"):
             raise InputError(f"a run is {arguments.shown(run)}; give a History, or film.Run(name, rows)")
-        seen[run.name] = seen.get(run.name, 0) + 1
-        name = run.name if seen[run.name] == 1 else f"{run.name} ({seen[run.name]})"
-        named.append(Run(name, run.rows, dict(getattr(run, "about", None) or {})))
-    return named
+    names = distinct([run.name for run in runs])
+    return [Run(name, run.rows, getattr(run, "about", None) or {}) for name, run in zip(names, runs, strict=True)]
 
 
 def _ends(run: Run, name: str) -> str:
@@ -138,15 +120,6 @@ def _ends(run: Run, name: str) -> str:
 
 
 def _thinned(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
-    stride = max(1, math.ceil(len(rows) / MOST_LOOKS))
+    stride = math.ceil(len(rows) / MOST_LOOKS) or 1
     kept = [row for place, row in enumerate(rows) if place % stride == 0 or place == len(rows) - 1]
     return [{"step": row["step"], **{name: row[name] for name in names if name in row}} for row in kept]
-
-
-def _left_out(runs: Sequence[Run], thinned: Sequence[list[dict[str, Any]]]) -> list[str]:
-    """A sentence for each run of which the page holds fewer looks than there were."""
-    return [
-        f"{run.name}: this page keeps {len(rows):,} of {len(run.rows):,} looks, evenly spread, and the last."
-        for run, rows in zip(runs, thinned, strict=True)
-        if len(rows) < len(run.rows)
-    ]

@@ -8,11 +8,12 @@ from typing import Any
 
 from oversmooth.metrics import METRICS
 from oversmooth.report.charts.base import Key, Spec
-from oversmooth.report.charts.pieces import log_axis, nominal, quantitative
+from oversmooth.report.charts.pieces import answering, inline, log_axis, marks, nominal, quantitative, written_at_ends
 from oversmooth.report.film_words import SHARES, Run, axis_of
 from oversmooth.report.style import PAGE, Look, model_colour
 
 _STEPS = 16
+_DOT: Spec = {"size": 26, "opacity": 1, "tooltip": {"content": "data"}}
 _LOGARITHMIC = ("gradient_norm",)
 _NOTHING = [0.1, 1.0]
 """The ends of an axis on which nothing is shown; logarithms have them too."""
@@ -51,28 +52,17 @@ def heat(name: str, runs: Sequence[Run], index: int, look: Look) -> Spec:
         "type": "symbol",
         "symbolType": "square",
     }
-    answering = {"tooltip": {"content": "data"}, "cursor": "pointer"} if look.in_page else {}
-    depth_scale = {"nice": False, "zero": False}
-    layers: list[Spec] = [
-        {
-            "data": {"name": "cells"} if look.in_page else {"values": cells(runs[index], name)},
-            "mark": {"type": "rect", **answering},
-            "encoding": {
-                "x": _steps("from"),
-                "x2": {"field": "to"},
-                "y": quantitative("low", "depth", depth_scale, tickMinStep=1, format="d", grid=False, tickCount=6),
-                "y2": {"field": "high"},
-                "color": {
-                    "field": "shown",
-                    "type": "quantitative",
-                    "scale": {"type": "quantize", "domain": [low, high], "range": _colours(name, look)},
-                    "legend": None if look.in_page else legend,
-                },
-            },
-        }
-    ]
-    if look.in_page:
-        layers.append(_now(look))
+    scale = {"type": "quantize", "domain": [low, high], "range": _colours(name, look)}
+    plain = {"nice": False, "zero": False}
+    at = {
+        "x": _steps("from"),
+        "x2": {"field": "to"},
+        "y": quantitative("low", "depth", plain, tickMinStep=1, format="d", grid=False, tickCount=6),
+        "y2": {"field": "high"},
+        "color": {"field": "shown", "type": "quantitative", "scale": scale, "legend": look.legend() and legend},
+    }
+    drawn = {"name": "cells"} if look.in_page else inline(cells(runs[index], name))
+    layers = [marks("rect", at, drawn, **answering(look)), *([_now()] if look.in_page else [])]
     return {**look.size(320, 180, 190), "layer": layers}
 
 
@@ -96,80 +86,46 @@ def cells(run: Run, name: str) -> list[dict[str, Any]]:
 
 def over_depth(name: str, runs: Sequence[Run]) -> Spec:
     """Curves at the chosen step, bold, and at the steps that are kept, dashed. The axis is that of all looks."""
-    x = quantitative("depth", "depth", {"nice": False, "zero": False, "padding": 6}, tickMinStep=1, format="d",
-                     tickCount=7, grid=False)  # fmt: skip
-    y = _axis(name, _values(name, runs))
-    colour = _by_run(runs)
-    return {
-        **PAGE.size(320, 200, 220),
-        "data": {"name": "curves"},
-        "layer": [
-            {
-                "mark": {"type": "line", "strokeWidth": 2},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "color": colour,
-                    "detail": {"field": "line"},
-                    "opacity": {"condition": {"test": "datum.kept", "value": 0.5}, "value": 1},
-                    "strokeDash": {"condition": {"test": "datum.kept", "value": [4, 3]}, "value": [1, 0]},
-                },
-            },
-            {
-                "transform": [{"filter": "!datum.kept"}],
-                "mark": {"type": "circle", "size": 26, "opacity": 1, "tooltip": {"content": "data"}},
-                "encoding": {"x": x, "y": y, "color": colour},
-            },
-        ],
+    scale = {"nice": False, "zero": False, "padding": 6}
+    at = {
+        "x": quantitative("depth", "depth", scale, tickMinStep=1, format="d", tickCount=7, grid=False),
+        "y": _axis(name, _values(name, runs)),
+        "color": _by_run(runs),
     }
+    kept = {
+        "detail": {"field": "line"},
+        "opacity": {"condition": {"test": "datum.kept", "value": 0.5}, "value": 1},
+        "strokeDash": {"condition": {"test": "datum.kept", "value": [4, 3]}, "value": [1, 0]},
+    }
+    layers = [
+        marks("line", at | kept, strokeWidth=2),
+        marks("circle", at, transform=[{"filter": "!datum.kept"}], **_DOT),
+    ]
+    return {**PAGE.size(320, 200, 220), "data": {"name": "curves"}, "layer": layers}
 
 
 def over_time(name: str, runs: Sequence[Run], *, first: bool = False) -> Spec:
     """After the last block, over training. first: as the page's first chart, larger and over all a cosine can be."""
     values = _values(name, runs, last=True)
-    x, y, colour = _steps("step"), _axis(name, values), _by_run(runs)
+    x, y = _steps("step"), _axis(name, values)
+    at = {"x": x, "y": y, "color": _by_run(runs)}
     if first and name == "cos":
         y["scale"] = {"domain": [min([0.0, *values]), max([1.0, *values])], "nice": False}
         y["title"] = "how alike tokens are: mean cosine"
-    layers: list[Spec] = [
-        {
-            "data": {"name": "last"},
-            "mark": {"type": "line", "strokeWidth": 2},
-            "encoding": {"x": x, "y": y, "color": colour},
-        },
-        {
-            "data": {"name": "last"},
-            "mark": {"type": "circle", "size": 26, "opacity": 1, "tooltip": {"content": "data"}, "cursor": "pointer"},
-            "encoding": {"x": x, "y": y, "color": colour},
-        },
-    ]
+    last = {"name": "last"}
+    layers = [marks("line", at, last, strokeWidth=2), marks("circle", at, last, **_DOT, cursor="pointer")]
     if first:
-        text = {"type": "text", "align": "left", "dx": 7, "fontSize": 13, "fontWeight": 600, "aria": False}
-        x["scale"] = {**x["scale"], "domain": _room(runs)}
-        layers.append(
-            {
-                "data": {"name": "ends"},
-                "mark": {**text, "color": PAGE.colour("ink")},
-                "encoding": {"x": x, "y": y, "text": {"field": "said"}},
-            }
-        )
-    return {**PAGE.size(320, 200, 300 if first else 220), "layer": [*layers, _now(PAGE)]}
+        steps = [row["step"] for run in runs for row in run.rows] or [0]
+        low, high = min(steps), max(steps)
+        x["scale"] |= {"domain": [low, high + max(0.06 * (high - low), 0.5)]}  # with room for what is written
+        layers.append(written_at_ends(x, y, {"name": "ends"}, PAGE))
+    return {**PAGE.size(320, 200, 300 if first else 220), "layer": [*layers, _now()]}
 
 
-def _room(runs: Sequence[Run]) -> list[float]:
-    """Steps, with some air on the right for what is written there."""
-    steps = [row["step"] for run in runs for row in run.rows] or [0]
-    low, high = min(steps), max(steps)
-    return [low, high + max(0.06 * (high - low), 0.5)]
-
-
-def _now(look: Look) -> Spec:
+def _now() -> Spec:
     """The chosen step."""
-    return {
-        "data": {"name": "at"},
-        "mark": {"type": "rule", "color": look.colour("ink"), "strokeWidth": 1.5, "aria": False},
-        "encoding": {"x": {"field": "step", "type": "quantitative"}},
-    }
+    rule: Spec = {"color": PAGE.colour("ink"), "strokeWidth": 1.5, "aria": False}
+    return marks("rule", {"x": {"field": "step", "type": "quantitative"}}, {"name": "at"}, **rule)
 
 
 def _steps(name: str) -> Spec:

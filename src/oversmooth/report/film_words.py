@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oversmooth.metrics import METRICS
-from oversmooth.report.headline import alike
-from oversmooth.report.style import number
+from oversmooth.report.style import number, percent
 
 _TITLES = {
     "change_attention": "Change through attention",
@@ -63,8 +62,8 @@ _HEADLINES = ("cos", "hfc_lfc", "effective_rank", "stable_rank")
 """What the headline is of: the first of these that was seen."""
 _UNNAMED = ("", "run", "runs", "this run", "out", "output")
 _MOST_NAMED = 4
-_NOTICED = {"cos": 0.005}
-"""Smaller changes are none; of what is not listed, a hundredth of its size."""
+_NOTICED = 0.01
+"""Changes of less than this share are none."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,7 @@ def axis_of(name: str) -> str:
 
 def value_of(name: str, value: float | None) -> str:
     """A metric's value as tables and sentences have it."""
-    if value is not None and name in SHARES:
-        return alike(value)
-    return number(value, 3)
+    return percent(value, 0) if name in SHARES else number(value, 3)
 
 
 def page_title(runs: Sequence[Run]) -> str:
@@ -134,28 +131,15 @@ def finding(runs: Sequence[Run]) -> str:
     if metric is None:
         looks = _counted(sum(len(run.rows) for run in runs), "look")
         return f"How a training went: {looks}, and nothing seen of its tokens"
+    axis = axis_of(metric)
+    subject = "Tokens of the last block" if metric == "cos" else f"{axis[:1].upper()}{axis[1:]} after the last block"
     seen = [(run, ends) for run in runs if (ends := _ends(run, metric))]
     if len(seen) > _MOST_NAMED:
-        last = [(ends[-1][1], run.name) for run, ends in seen]
-        (low, least), (high, most) = min(last), max(last)
-        subject = "Tokens of the last block end" if metric == "cos" else f"{axis_of(metric)} ends"
-        suffix = " alike" if metric == "cos" else ""
-        low_word, high_word = value_of(metric, low), value_of(metric, high)
-        return f"{subject} from {low_word}{suffix} in {least} to {high_word} in {most}: {_counted(len(runs), 'run')}"
-    subject = "Tokens of the last block" if metric == "cos" else f"{_capital(axis_of(metric))} after the last block"
-    clauses: list[str] = []
-    before = ""
-    for run, ends in seen:
-        verb, course = _course(metric, ends)
-        words = course if verb == before else f"{verb} {course}"
-        alike_once = " alike" if metric == "cos" and not clauses else ""
-        clauses.append(f"{words}{alike_once}{f' in {run.name}' if len(runs) > 1 else ''}")
-        before = verb
-    over = _over([ends for _, ends in seen])
-    comma = "," if len(clauses) > 1 and over[:1] != ":" else ""
-    turn = _turn(metric, seen[0][1]) if len(runs) == 1 else ""
-    between = "; " if any("," in run.name for run, _ in seen) else ", "
-    return f"{subject} {between.join(clauses)}{comma}{over}{turn}"
+        (low, least), (high, most) = (pick((ends[-1][1], run.name) for run, ends in seen) for pick in (min, max))
+        extremes = f"{_alike(metric, low)} in {least} to {_alike(metric, high)} in {most}"
+        return f"{subject} ended from {extremes}: {_counted(len(runs), 'run')}"
+    clauses = [f"{_course(metric, ends)}{f' in {run.name}' if len(runs) > 1 else ''}" for run, ends in seen]
+    return f"{subject} {'; '.join(clauses)}"
 
 
 Ends = list[tuple[int, float]]
@@ -167,46 +151,25 @@ def _ends(run: Run, metric: str) -> Ends:
     return [(step, value) for step, value in rows if value is not None]
 
 
-def _course(metric: str, ends: Ends) -> tuple[str, str]:
-    """A verb, and what was seen at first and at last."""
-    begin, end = ends[0][1], ends[-1][1]
+def _alike(metric: str, value: float) -> str:
+    return f"{value_of(metric, value)} alike" if metric == "cos" else value_of(metric, value)
+
+
+def _course(metric: str, ends: Ends) -> str:
+    """What was seen at first and at last, and in between where that lies beyond both."""
+    (first, begin), (last, end) = ends[0], ends[-1]
     if len(ends) == 1:
-        return ("are" if metric == "cos" else "is"), value_of(metric, end)
-    if _is_level(metric, begin, end):
-        return "stayed", value_of(metric, end)
-    return "went from", f"{value_of(metric, begin)} to {value_of(metric, end)}"
-
-
-def _is_level(metric: str, begin: float, end: float) -> bool:
-    if metric in SHARES and alike(begin) == alike(end):
-        return True  # whoever reads 41 % twice was told that nothing changed
-    return abs(end - begin) < _NOTICED.get(metric, 0.01 * max(abs(begin), abs(end)))
-
-
-def _over(all_ends: list[Ends]) -> str:
-    """Over how many steps, where that is the same for all."""
-    if all(len(ends) == 1 for ends in all_ends):
-        steps = sorted({ends[0][0] for ends in all_ends})
-        return f" at step {steps[0]:,}: one look so far" if len(steps) == 1 else ": one look each so far"
-    spans = {ends[-1][0] - ends[0][0] for ends in all_ends if len(ends) > 1}
-    least, most = min(spans), max(spans)
-    return f" over {_counted(most, 'step')}" if least == most else f" over {least:,} to {most:,} steps"
-
-
-def _turn(metric: str, ends: Ends) -> str:
-    """Where it was further off in between than at either end: a first and a last look do not tell that."""
-    values = [value for _, value in ends]
-    low, high = sorted((values[0], values[-1]))
+        return f"began {_alike(metric, end)}, at step {first:,}: one look so far"
+    over = f"over {_counted(last - first, 'step')}"
+    low, high = sorted((begin, end))
     step, value = max(ends, key=lambda one: max(one[1] - high, low - one[1]))
     beyond = max(value - high, low - value)
-    if beyond <= max(0.05 if metric == "cos" else 0.0, 0.25 * (high - low), 0.1 * max(map(abs, values))):
-        return ""
-    return f", with {value_of(metric, value)} at step {step:,} in between"
+    noticed = max(0.05 if metric == "cos" else 0.0, 0.25 * (high - low), 0.1 * max(abs(one) for _, one in ends))
+    turn = f", with {value_of(metric, value)} at step {step:,} in between" if beyond > noticed else ""
+    if value_of(metric, begin) == value_of(metric, end) or high - low < _NOTICED * max(abs(begin), abs(end)):
+        return f"stayed {_alike(metric, end)} {over}{turn}"
+    return f"went from {value_of(metric, begin)} to {_alike(metric, end)} {over}{turn}"
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

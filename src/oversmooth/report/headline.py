@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from oversmooth.diagnosis.facts import Number
-from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.diagnosis.verdict import disagreement
-from oversmooth.report.charts.base import Shown, mode_of
+from oversmooth.report.charts.base import Shown
+from oversmooth.report.style import percent
+from oversmooth.results.data import DiagnosisData
+from oversmooth.results.facts import Number
+from oversmooth.results.verdict import disagreement
 
-_FORCED = {"smooth": "forced to smooth", "sharpen": "forced to sharpen", "plain": "left alone"}
 _MODES = {"smooth": "smoothing", "sharpen": "sharpening"}
 _MOST_NAMED = 4
 """Models whose end is named each; of more, the two extremes."""
-_COUNTED = ("blocks", "heads", "features")
-_DIFFERS = {
-    "blocks": "in the number of blocks",
-    "heads": "in the number of heads",
-    "features": "in the number of features",
-    "norms": "in where norms stand",
-    "class": "in their class",
-    "weights": "in whether blocks share weights",
-    "steering": "in how they are steered",
-    "data": "in what they were shown",
-}
-"""Facts, and how a sentence names them where models differ in them."""
 TERMS = {
     "alike": (
         "alike",
-        "The mean cosine of two different tokens of one input: 100 % where all point the same way, 0 % where they are "
+        "The mean cosine of two different tokens of one input: 100% where all point the same way, 0% where they are "
         "unrelated, below 0 where they point away from each other.",
     ),
     "hfc": (
@@ -75,29 +63,22 @@ def finding(models: list[Shown]) -> str:
         (m,) = known
         blocks = len(m.diagnosis.layers) - 1
         begin = _cosine(m.diagnosis, 0)
-        start = "" if begin is None else f"begin {alike(begin)} alike and "
-        end = alike(_cosine(m.diagnosis, -1) or 0.0)
+        start = "" if begin is None else f"begin {percent(begin, 0)} alike and "
+        end = percent(_cosine(m.diagnosis, -1), 0)
         return f"{m.label}: tokens {start}end {end} alike, after {blocks} block{'' if blocks == 1 else 's'}"
     if len(known) > _MOST_NAMED:
         ends = [(_cosine(m.diagnosis, -1) or 0.0, m.label) for m in known]
         (low, least), (high, most) = min(ends), max(ends)
-        return f"Tokens end from {alike(low)} alike in {least} to {alike(high)} in {most}: {len(models)} models"
-    verb = "end" if any(_cosine(m.diagnosis, 0) is None for m in known) else "go from"
-    modes = [mode_of(m.diagnosis) for m in known]
-    if len(set(modes)) == len(modes) == len(models) and all(mode in _FORCED for mode in modes):
-        by_mode = dict(zip(modes, known, strict=True))
-        clauses = [f"{_FORCED[mode]}, {_course(by_mode[mode], verb)}" for mode in _FORCED if mode in by_mode]
-        name, _, course = clauses[0].rpartition(", ")
-        return "; ".join([f"{name[0].upper()}{name[1:]}, tokens {verb} {course} alike", *clauses[1:]])
-    first, *rest = known
-    others = [f"{_course(m, verb)} in {m.label}" for m in rest]
-    return ", ".join([f"Tokens {verb} {_course(first, verb)} alike in {first.label}", *others])
-
-
-def _course(model: Shown, verb: str) -> str:
-    """How alike tokens end, and how they began where that is known of every model."""
-    begin, end = (_cosine(model.diagnosis, place) or 0.0 for place in (0, -1))
-    return alike(end) if verb == "end" else f"{alike(begin)} to {alike(end)}"
+        return (
+            f"Tokens end from {percent(low, 0)} alike in {least} to {percent(high, 0)} in {most}: {len(models)} models"
+        )
+    begun = all(_cosine(m.diagnosis, 0) is not None for m in known)
+    courses: list[str] = []
+    for m in known:
+        cosines = [percent(_cosine(m.diagnosis, place), 0) for place in (0, -1)]
+        once = "" if courses else " alike"
+        courses.append(f"{' to '.join(cosines) if begun else cosines[-1]}{once} in {m.label}")
+    return f"Tokens {'go from' if begun else 'end'} {', '.join(courses)}"
 
 
 def disagreements(models: list[Shown]) -> list[str]:
@@ -113,61 +94,36 @@ def disagreements(models: list[Shown]) -> list[str]:
 
 
 def differences(models: list[Shown]) -> str:
-    """What tells several models apart besides their weights, and what they have in common."""
+    """What several models have in common, and what tells them apart besides their weights."""
     facts = [_facts(m.diagnosis) for m in models]
-    apart = [name for name in _DIFFERS if len({one.get(name, "") for one in facts}) > 1]
-    same = {name: value for name, value in facts[0].items() if value and name not in (*apart, "class")}
-    everyone = "Both" if len(models) == 2 else "All"
-    common = f"{everyone} {_clauses(same, several=True)}. " if same else ""
+    apart = [name for name in facts[0] if len({one[name] for one in facts}) > 1]
+    same = [fact for name, fact in facts[0].items() if fact and name not in (*apart, "class")]
+    common = f"In common: {', '.join(same)}. " if same else ""
     if not apart:
         return f"{common}As far as is recorded, they differ in their weights alone."
     if len(models) > _MOST_NAMED:
-        return f"{common}They differ {listed([_DIFFERS[name] for name in apart])}."
-    groups: dict[tuple[str, ...], list[str]] = {}
+        return f"{common}They differ in {_listed(apart)}."
+    groups: dict[str, list[str]] = {}
     for m, one in zip(models, facts, strict=True):
-        groups.setdefault(tuple(one.get(name, "") for name in apart), []).append(m.label)
-    words = [
-        f"{listed(labels)} {_clauses(dict(zip(apart, values, strict=True)), several=len(labels) > 1)}"
-        for values, labels in groups.items()
-    ]
-    return f"{common}{'; '.join(words)}."
+        words = ", ".join(one[name] or f"no {name}" for name in apart)
+        groups.setdefault(words, []).append(m.label)
+    return f"{common}{'; '.join(f'{_listed(labels)}: {words}' for words, labels in groups.items())}."
 
 
-def _clauses(facts: dict[str, str], *, several: bool) -> str:
-    """Facts as what a sentence says of one model or of several: "have 6 blocks and 12 heads, and are pre-norm"."""
-    have, are = ("have", "are") if several else ("has", "is")
-    counted = [f"{facts[n]} {n if facts[n] != '1' else n[:-1]}" for n in _COUNTED if facts.get(n)]
-    words = [f"{have} {listed(counted)}"] if counted else []
-    if norms := facts.get("norms"):
-        words.append(f"{are} {norms}-norm")
-    if facts.get("class"):
-        words.append(f"{are} of class {facts['class']}")
-    if facts.get("weights"):
-        words.append(f"repeat{'' if several else 's'} one layer")
-    if "steering" in facts:
-        words.append(f"{are} steered by {facts['steering']}" if facts["steering"] else f"{are} not steered")
-    if "data" in facts:
-        words.append(f"saw {facts['data'] or 'inputs that were not named'}")
-    if not words:  # such as norms that are not known, or blocks that share nothing
-        return f"{have} a layer for every block" if "weights" in facts else f"{have} nothing of this on record"
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, and {words[-1]}"
-
-
-def _facts(diagnosis: Diagnosis) -> dict[str, str]:
+def _facts(diagnosis: DiagnosisData) -> dict[str, str]:
+    """By what they are about, in a few words each; empty where there is nothing to say."""
     model: dict[str, Any] = dict(diagnosis.model)
-    counted = {"blocks": model.get("layers"), "heads": model.get("heads"), "features": model.get("width")}
-    facts = {name: str(count) for name, count in counted.items() if count is not None}
-    if model.get("norm"):
-        facts["norms"] = str(model["norm"])
-    if model.get("class"):
-        facts["class"] = str(model["class"])
-    facts["weights"] = "shared" if model.get("shared") else ""
-    facts["steering"] = steered(diagnosis)
-    facts["data"] = str(diagnosis.provenance.get("data") or "")
+    counts = {"blocks": model.get("layers"), "heads": model.get("heads"), "features": model.get("width")}
+    facts = {name: "" if n is None else f"{n} {name if n != 1 else name[:-1]}" for name, n in counts.items()}
+    facts["norms"] = f"{model['norm']}-norm" if model.get("norm") else ""
+    facts["class"] = str(model.get("class") or "")
+    facts["shared weights"] = "one layer repeated" if model.get("shared") else ""
+    facts["steering"] = f"steered by {methods}" if (methods := steered(diagnosis)) else ""
+    facts["named inputs"] = str(diagnosis.provenance.get("data") or "")
     return facts
 
 
-def steered(diagnosis: Diagnosis) -> str:
+def steered(diagnosis: DiagnosisData) -> str:
     """The methods in a few words; empty where there are none."""
     methods = (diagnosis.steering or {}).get("methods") or []
     words = []
@@ -183,13 +139,9 @@ def steered(diagnosis: Diagnosis) -> str:
     return " and ".join(words)
 
 
-def _cosine(diagnosis: Diagnosis, place: int) -> Number:
+def _cosine(diagnosis: DiagnosisData, place: int) -> Number:
     return diagnosis.layers[place].tokens.get("cos")
 
 
-def alike(cosine: float) -> str:
-    return f"{round(100 * cosine) + 0:d}\u00a0%".replace("-", "−")
-
-
-def listed(words: list[str]) -> str:
+def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

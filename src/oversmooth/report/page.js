@@ -221,8 +221,7 @@ addEventListener("resize", () => {
 for (const link of document.querySelectorAll("#downloads a")) {
   const model = Number(link.dataset.model);
   const name = models[model].label.replace(/[^\w.-]+/g, "-").replace(/^-+|-+$/g, "") || "diagnosis";
-  link.download = `${name}.json`;
-  link.href = URL.createObjectURL(new Blob([JSON.stringify(diagnoses[model])], { type: "application/json" }));
+  offer(link, `${name}.json`, diagnoses[model]);
 }
 function open() {
   recall();

@@ -11,22 +11,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from oversmooth.diagnosis.facts import Number
-from oversmooth.diagnosis.parts import Eigenvalues, Layer
-from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.diagnosis.verdict import agreement
 from oversmooth.metrics import METRICS
-from oversmooth.report import charts, headline, shell
+from oversmooth.report import headline, shell
+from oversmooth.report.charts import base as charts
 from oversmooth.report.charts.accuracy import error_of
 from oversmooth.report.charts.changes import stages
-from oversmooth.report.fitting import MOST_BYTES, MOST_PLAIN_BYTES, deflated, fit
-from oversmooth.report.packing import json_in_html, packed, thin
-from oversmooth.report.shell import check
+from oversmooth.report.fitting import embedded, fit
+from oversmooth.report.shell import check as check
 from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, UNKNOWN, fixed, number, percent, sentence
+from oversmooth.results.data import DiagnosisData
+from oversmooth.results.facts import Number
+from oversmooth.results.parts import Eigenvalues, Layer
+from oversmooth.results.verdict import agreement
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.foreign import shortened
 
-__all__ = ["MOST_MODELS", "check", "render", "save"]
 MOST_MODELS = 24
 """Of one page, which shows `COLOURS_OF_MODELS` of them at a time."""
 _MOST_NAMED = 6
@@ -37,63 +36,37 @@ Links = Sequence[tuple[str, str]]
 """Other pages: what they show, and where they are from here."""
 
 
-def save(diagnoses: list[Diagnosis], path: Path, links: Links = ()) -> None:
+def save(diagnoses: Sequence[DiagnosisData], path: Path, links: Links = ()) -> None:
     """The page as a file, there whole or not at all."""
     shell.write(render(diagnoses, links), path)
 
 
-def render(diagnoses: list[Diagnosis], links: Links = ()) -> str:
+def render(diagnoses: Sequence[DiagnosisData], links: Links = ()) -> str:
     """The page of one model, or of several laid over each other."""
     if not 1 <= len(diagnoses) <= MOST_MODELS:
         raise InputError(f"a page shows 1 to {MOST_MODELS} models and {len(diagnoses)} were given; choose among them")
-    data = [diagnosis.to_dict() for diagnosis in diagnoses]
-    thinned = thin(data)
     models = charts.shown(diagnoses, PAGE)
-    drawn = {
+    found = {
         name: drawing for name, chart in charts.CHARTS.items() if chart.in_page and (drawing := _drawn(chart, models))
     }
-    values = _values(models, diagnoses, data, drawn, links)
-    drawn_text = json_in_html(
-        {
-            "config": PAGE.config,
-            "charts": drawn,
-            "models": [_chosen_from(m) for m in models],
-            "at_once": COLOURS_OF_MODELS,
-        }
+    chosen = [_chosen_from(m) for m in models]
+    drawn = embedded({"config": PAGE.config, "charts": found, "models": chosen, "at_once": COLOURS_OF_MODELS})
+    data = [diagnosis.to_dict() for diagnosis in diagnoses]
+    left_out = fit(data, len(drawn))
+    return shell.rendered(
+        "page.html.j2",
+        ("charts.js", "tokens.js", "page.js"),
+        len(models),
+        payload=embedded(data),
+        drawn=drawn,
+        left_out=left_out,
+        looked=any(entry["one_input"] for entry in data),
+        **_values(models, diagnoses, found, links),
     )
-    payload = json_in_html(data)
-    if len(payload) + len(drawn_text) <= MOST_PLAIN_BYTES:
-        return _page(values, thinned, [], payload, drawn_text)
-    drawn_text = deflated(drawn_text)
-    rest = len(_page(values, thinned, [], "", drawn_text).encode("utf-8", "replace"))
-    left_out, more = fit(data, MOST_BYTES - rest)
-    values["looked"] = any(entry["one_input"] for entry in data)
-    if not values["looked"]:  # there is no section on tokens that could say so
-        more, left_out = more + left_out, []
-    return _page(values, thinned + more, left_out, deflated(json_in_html(data)), drawn_text, packed=True)
-
-
-def _page(
-    values: dict[str, Any], thinned: list[str], left_out: list[str], payload: str, drawn: str, packed: bool = False
-) -> str:
-    from markupsafe import Markup
-
-    texts: dict[str, Any] = {
-        "payload": Markup(payload),
-        "drawn": Markup(drawn),
-        "thinned": thinned,
-        "left_out": left_out,
-    }
-    scripts = ("charts.js", "tokens.js", "page.js")
-    return shell.rendered("page.html.j2", scripts, len(values["models"]), packed=packed, **texts, **values)
 
 
 def _values(
-    models: list[charts.Shown],
-    diagnoses: list[Diagnosis],
-    data: list[dict[str, Any]],
-    drawn: dict[str, dict[str, Any]],
-    links: Links,
+    models: list[charts.Shown], diagnoses: Sequence[DiagnosisData], drawn: dict[str, dict[str, Any]], links: Links
 ) -> dict[str, Any]:
     """What the template writes out."""
     labels = [model.label for model in models]
@@ -120,7 +93,6 @@ def _values(
         "at_once": COLOURS_OF_MODELS,
         "metrics": [metric for metric in METRICS.values() if metric.label],
         "sections": _sections(drawn),
-        "looked": any(entry["one_input"] for entry in data),
         "any_massive": any(layer.without_massive for diagnosis in diagnoses for layer in diagnosis.layers),
         "beside": _beside(labels, diagnoses) if len(diagnoses) > 1 else [],
         "tested": _tested(labels, diagnoses),
@@ -139,16 +111,7 @@ def _drawn(chart: charts.Chart, models: list[charts.Shown]) -> dict[str, Any] | 
         "one_model": chart.one_model,
         "missing": chart.missing,
         "of_model": [different.index(drawing) for drawing in drawings],
-        "drawings": [
-            {
-                "legend": drawing.legend,
-                "panels": [
-                    {k: packed(v) for k, v in vars(panel).items() if v not in ("", [], None)}
-                    for panel in drawing.panels
-                ],
-            }
-            for drawing in different
-        ],
+        "drawings": [{"legend": d.legend, "panels": [vars(panel) for panel in d.panels]} for d in different],
     }
 
 
@@ -163,8 +126,8 @@ def _sections(drawn: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         )
         places: dict[str, dict[str, Any]] = {}
         for panel in (panel for drawing in drawn[name]["drawings"] for panel in drawing["panels"]):
-            place = places.setdefault(panel.get("place", name), {"title": panel.get("title", ""), "options": []})
-            if (option := panel.get("option")) and option not in place["options"]:
+            place = places.setdefault(panel["place"] or name, {"title": panel["title"], "options": []})
+            if (option := panel["option"]) and option not in place["options"]:
                 place["options"].append(option)
         section["charts"].append({"name": name, "places": places})
     return list(sections.values())
@@ -198,7 +161,7 @@ def _in_short(e: Eigenvalues) -> list[str]:
     return [percent(e.negative_share), number(e.mean_real, 3), number(e.rho_smooth)]
 
 
-def _summary(diagnosis: Diagnosis) -> str:
+def _summary(diagnosis: DiagnosisData) -> str:
     """Where the numbers come from, in one line."""
     known: dict[str, Any] = {**diagnosis.model, **diagnosis.provenance}
     tokens = known.get("tokens")
@@ -231,7 +194,7 @@ def _entries(values: dict[str, Any]) -> list[tuple[str, str]]:
     return out
 
 
-def _beside(labels: list[str], diagnoses: list[Diagnosis]) -> list[tuple[str, list[str]]]:
+def _beside(labels: list[str], diagnoses: Sequence[DiagnosisData]) -> list[tuple[str, list[str]]]:
     """A line per model: what happened to its tokens, and what its spectra say."""
     rows = []
     for label, d in zip(labels, diagnoses, strict=True):
@@ -256,12 +219,12 @@ def _as_predicted(agree: int, judged: int, blocks: int) -> str:
     return f"{agree} of {judged}" + (f", {blocks - judged} undecided" if judged < blocks else "")
 
 
-def _total(diagnosis: Diagnosis, part: str) -> Number:
+def _total(diagnosis: DiagnosisData, part: str) -> Number:
     known = [value for layer in diagnosis.layers if (value := layer.change(part)) is not None]
     return math.fsum(known) if known else None
 
 
-def _tested(labels: list[str], diagnoses: list[Diagnosis]) -> dict[str, Any] | None:
+def _tested(labels: list[str], diagnoses: Sequence[DiagnosisData]) -> dict[str, Any] | None:
     """The table of accuracies, clean first; None where nothing was tested."""
     tested = [(label, d.accuracy) for label, d in zip(labels, diagnoses, strict=True) if d.accuracy is not None]
     if not tested:
@@ -286,7 +249,7 @@ def _tested(labels: list[str], diagnoses: list[Diagnosis]) -> dict[str, Any] | N
     }
 
 
-def _parts(diagnosis: Diagnosis) -> list[str]:
+def _parts(diagnosis: DiagnosisData) -> list[str]:
     """The parts that changed anything, in the order in which they come."""
     return list(dict.fromkeys(part for layer in diagnosis.layers for part in stages(layer)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -34,18 +35,12 @@ def write(text: str, path: Path) -> None:
 
 
 def rendered(
-    template: str,
-    scripts: tuple[str, ...],
-    coloured: int,
-    *,
-    styles: tuple[str, ...] = (),
-    packed: bool = False,
-    **values: Any,
+    template: str, scripts: Sequence[str], coloured: int, *, payload: str, drawn: str, style: str = "", **values: Any
 ) -> str:
     """A page from its template.
 
     template: one of this folder's. scripts: files of this folder, in one scope. coloured: how many models there are.
-    styles: of this page alone. packed: whether its data are deflated.
+    payload, drawn: data and charts, embedded. style: rules of this page alone.
     """
     import jinja2  # only pages need it
     from markupsafe import Markup
@@ -61,11 +56,12 @@ def rendered(
     own = "(async () => {\n" + "\n".join(text_of(name) for name in scripts) + "\n})();"
     every = [library(), own]
     return environment.get_template(template).render(
-        style=Markup("\n".join([css_variables(), _many_colours(coloured), *map(text_of, ("page.css", *styles))])),
+        style=Markup("\n".join([css_variables(), _many_colours(coloured), text_of("page.css"), style])),
         scripts=[Markup(script) for script in every],
         hashes=[policy_hash(script) for script in every],
         terms=TERMS,
-        packed=packed,
+        payload=payload,
+        drawn=drawn,
         **values,
     )
 

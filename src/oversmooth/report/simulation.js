@@ -9,6 +9,5 @@ function open() {
   markWide();
 }
 addEventListener("hashchange", () => { if (!anchors()) open(); });
-find("simulation-data").download = "simulation.json";
-find("simulation-data").href = URL.createObjectURL(new Blob([find("diagnoses").textContent], { type: "application/json" }));
+offer(find("simulation-data"), "simulation.json", await read("diagnoses"));
 open();

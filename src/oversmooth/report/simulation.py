@@ -1,47 +1,72 @@
-"""Prediction beside outcome: the table in the terminal, and the chart."""
+"""Prediction beside outcome: tables in the terminal, the chart, the page, and the numbers as a file."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from oversmooth.report.figures import styled
-from oversmooth.report.style import PAPER, UNKNOWN, fixed, model_colour, number, ratio
+from oversmooth.report import figures, shell
+from oversmooth.report.charts.base import Key, Panel, Spec
+from oversmooth.report.charts.pieces import DASHES, answering, caption, marks, nominal, quantitative, tip
+from oversmooth.report.fitting import embedded
+from oversmooth.report.style import COLOURS_OF_MODELS, PAGE, PAPER, UNKNOWN, Look, fixed, model_colour, number, ratio
+from oversmooth.report.terminal import plain_table
+from oversmooth.safety.files import check_writable, whole_file
 from oversmooth.theory.toy import ToyOutcome
 
-POWER = "datum.value == 1 ? '1' : format(datum.value, '.0e')"
+ENDINGS = (".png", ".svg", ".pdf", ".html", ".json")
+_POWER = "datum.value == 1 ? '1' : format(datum.value, '.0e')"
 # Below these a chart has nothing to show: σ₂/σ₁ is not resolved any more, and HFC/LFC is as good as zero.
 _FLOOR = {"hfc_lfc": 1e-12, "sigma_ratio": 1e-7, "abs_cos": 0.0}
-PANELS = (
+_PANELS = (
     ("hfc_lfc", "HFC / LFC", "input convergence"),
     ("abs_cos", "mean |cos|", "angle convergence"),
     ("sigma_ratio", "σ₂ / σ₁", "rank collapse"),
 )
+_LEADS = {
+    "What the spectra say, and what happened": "ρ smooth and ρ rough are the growth per layer of what tokens have in "
+    "common and of what sets them apart; said: by the spectra, seen: by applying the layers.",
+    "The three notions": "Whether tokens become equal, parallel, or a rank-one array, by the spectra.",
+    "At the end": "Said and seen after the last layer, by each of the three.",
+}
+
+
+def check(path: Path) -> None:
+    """Refuse what cannot be written, before the work is done that it is to show."""
+    check_writable(path, ENDINGS)
+    if path.suffix.lower() == ".html":
+        shell.check(path)
+    elif path.suffix.lower() != ".json":
+        figures.check_libraries()
+
+
+def save(outcomes: list[ToyOutcome], path: Path, title: str) -> None:
+    """The chart as PNG, SVG or PDF, the page as HTML (everything inside, no network), or the numbers as JSON."""
+    if path.suffix.lower() == ".html":
+        shell.write(render(outcomes, title), path)
+    elif path.suffix.lower() == ".json":
+        with whole_file(path) as temporary:
+            temporary.write_text(json.dumps(numbers(outcomes, title), indent=1), encoding="utf-8")
+    else:
+        chart(outcomes, title).save(path)
 
 
 def tables(outcomes: list[ToyOutcome]) -> list[Table]:
     """Three tables, a row a case: the spectra and the course, the three notions, and their numbers at the end."""
-    course = _table("case", "ρ smooth", "ρ rough", "said", "seen", "per layer\nsaid", "\nseen", "agree")
-    answers = _table("case", "input convergence", "angle convergence", "rank collapse")
-    end = _table("case", "HFC/LFC\nsaid", "\nseen", "|cos|\nsaid", "\nseen", "σ₂/σ₁\nsaid", "\nseen")
+    course = plain_table("case", "ρ smooth", "ρ rough", "said", "seen", "per layer\nsaid", "\nseen", "agree")
+    answers = plain_table("case", "input convergence", "angle convergence", "rank collapse")
+    end = plain_table("case", "HFC/LFC\nsaid", "\nseen", "|cos|\nsaid", "\nseen", "σ₂/σ₁\nsaid", "\nseen")
     for outcome in outcomes:
         p, s, rate = outcome.prediction, outcome.observed, outcome.predicted_rate
         agrees = outcome.agrees
         claims = [a for a in agrees if a is not None]
-        word = (
-            UNKNOWN
-            if not claims
-            else f"{sum(claims)} of {len(claims)}"
-            if len(agrees) > 1
-            else "yes"
-            if claims[0]
-            else "no"
-        )
+        word = f"{sum(claims)} of {len(claims)}" if len(agrees) > 1 else "yes" if all(claims) else "no"
         seen = outcome.seen_rate
         course.add_row(
             outcome.case.name,
@@ -51,7 +76,7 @@ def tables(outcomes: list[ToyOutcome]) -> list[Table]:
             _words(outcome.happened),
             UNKNOWN if rate is None else f"× {_number(rate.mean())}",
             UNKNOWN if seen is None else f"× {_number(seen.mean())}",
-            Text(word, style="dim" if not claims else "green" if all(claims) else "red"),
+            Text(word if claims else UNKNOWN, style="dim" if not claims else "green" if all(claims) else "red"),
         )
         answers.add_row(outcome.case.name, *(_words(values) for values in outcome.notions.values()))
         end.add_row(
@@ -64,13 +89,6 @@ def tables(outcomes: list[ToyOutcome]) -> list[Table]:
             _number(s.sigma_ratio[-1].mean()),
         )
     return [course, answers, end]
-
-
-def _table(*headings: str) -> Table:
-    out = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
-    for heading in headings:
-        out.add_column(heading, justify="left" if heading == "case" else "right", no_wrap=True)
-    return out
 
 
 def _limit(outcome: ToyOutcome, metric: str) -> str:
@@ -107,7 +125,7 @@ def numbers(outcomes: list[ToyOutcome], title: str) -> dict[str, Any]:
     cases = []
     for outcome in outcomes:
         p, s = outcome.prediction, outcome.observed
-        curves = {name: _plain(getattr(s, name).mean(-1)) for name, _, _ in PANELS if name != "hfc_lfc"}
+        curves = {name: _plain(getattr(s, name).mean(-1)) for name, _, _ in _PANELS if name != "hfc_lfc"}
         cases.append(
             {
                 "settings": {k: v for k, v in vars(outcome.case).items() if k != "name"},
@@ -125,46 +143,101 @@ def numbers(outcomes: list[ToyOutcome], title: str) -> dict[str, Any]:
     return {"title": title, "cases": cases}
 
 
-def chart(outcomes: list[ToyOutcome], title: str) -> Any:
+def chart(outcomes: list[ToyOutcome], title: str) -> figures.Figure:
     """Three panels, one a notion: a line a case, and dashed what the spectra predict for the end."""
-    import altair as alt  # heavy, and only charts need it
+    subtitle = []
+    if any(_expected(outcome, metric) for outcome in outcomes for metric, _, _ in _PANELS):
+        subtitle.append("solid: what happened · dashed: the slope or level at the end by the spectra of A and H")
+    subtitle += ["dotted: γ negative"] if any(_negative(outcome) for outcome in outcomes) else []
+    heading = {"text": title, "subtitle": subtitle + remarks(outcomes), "anchor": "start", "offset": 12, "fontSize": 16}
+    panels = [_panel(outcomes, *of, PAPER) for of in _PANELS]
+    return figures.Figure({"title": heading, "hconcat": [{**panel.spec, "title": panel.title} for panel in panels]})
 
-    names = [outcome.case.name for outcome in outcomes]
-    legend = PAPER.legend(symbolType="stroke", symbolStrokeWidth=3)
-    scale = alt.Scale(domain=names, range=PAPER.colours([model_colour(place) for place in range(len(names))]))
-    colour = alt.Color("case:N", sort=names, scale=scale, legend=legend)
-    # With Post-LN the two signs of γ give one curve: dots over a line show both.
-    dashes = [[2, 3] if outcome.case.norm != "none" and outcome.case.gamma < 0 else [1, 0] for outcome in outcomes]
-    dash = alt.StrokeDash("case:N", sort=names, scale=alt.Scale(domain=names, range=dashes), legend=legend)
-    panels, has_predictions = [], False
-    for metric, label, notion in PANELS:
-        rows = [row for outcome in outcomes for row in curve(outcome, metric)]
-        predicted = [row for outcome in outcomes for row in expected(outcome, metric)]
-        scale = alt.Scale(domain=[0, 1]) if metric == "abs_cos" else alt.Scale(type="log", domain=domain(rows, metric))
-        axis = alt.Axis(format=".1~f") if metric == "abs_cos" else alt.Axis(labelExpr=POWER, tickCount=5)
-        y = alt.Y("value:Q", title=label, scale=scale, axis=axis)
-        x = alt.X("layer:Q", title="layer", axis=alt.Axis(tickCount=5))
-        tooltip = ["case:N", "layer:Q", alt.Tooltip("value:Q", title=label, format=".4~g")]
-        curves = alt.Chart(alt.Data(values=rows))
-        solid = curves.mark_line(clip=True, strokeWidth=2.5).encode(x, y, colour, dash, tooltip=tooltip)
-        points = curves.mark_point(opacity=0, size=60).encode(x, y, colour, tooltip=tooltip)
-        layers = [solid, points]
-        if predicted:
-            has_predictions = True
-            dashed = alt.Chart(alt.Data(values=predicted)).mark_line(clip=True, strokeDash=[5, 4], opacity=0.75)
-            layers.insert(0, dashed.encode(x, y, colour, detail="case:N"))
-        panels.append(alt.layer(*layers).properties(width=270, height=240, title=notion))
-    subtitle = (
-        ["solid: what happened · dashed: the slope or level that the spectra of A and H give for the end"]
-        if has_predictions
-        else []
+
+def render(outcomes: list[ToyOutcome], title: str) -> str:
+    """The page. title: the settings, in words."""
+    panels = [_panel(outcomes, *of, PAGE) for of in _PANELS]
+    keys = panels[0].tips
+    drawing = {"legend": keys, "panels": [vars(panel) for panel in panels]}
+    chart = {"one_model": False, "missing": "nothing to draw", "of_model": [0], "drawings": [drawing]}
+    drawn = {"config": PAGE.config, "charts": {"simulation": chart}, "at_once": COLOURS_OF_MODELS}
+    return shell.rendered(
+        "simulation.html.j2",
+        ("charts.js", "simulation.js"),
+        len(outcomes),
+        payload=embedded(numbers(outcomes, title)),
+        drawn=embedded(drawn),
+        finding=finding(outcomes),
+        settings=title,
+        dotted=any(_negative(outcome) for outcome in outcomes),
+        remarks=remarks(outcomes),
+        places={panel.place: {"title": panel.title, "options": []} for panel in panels},
+        colours=[key.colour for key in keys],
+        tables=[
+            {"title": name, "lead": lead, **_in_words(table)}
+            for (name, lead), table in zip(_LEADS.items(), tables(outcomes), strict=True)
+        ],
     )
-    subtitle += ["dotted: γ negative"] if [2, 3] in dashes else []
-    heading = alt.Title(title, subtitle=subtitle + remarks(outcomes), anchor="start", offset=12, fontSize=16)
-    return styled(alt.hconcat(*panels, title=heading))
 
 
-def curve(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
+def finding(outcomes: list[ToyOutcome]) -> str:
+    """In how many draws the spectra predicted what happened."""
+    claims = [agrees for outcome in outcomes for agrees in outcome.agrees if agrees is not None]
+    if not claims:
+        return "The spectra leave open what happens here"
+    held = sum(claims)
+    if len(claims) == 1:
+        said, how = outcomes[0].predicted[0], "and so it was" if held else "but it was not so"
+        word = {"smooth": "smooths", "rough": "does not smooth"}.get(said, said)
+        return f"The spectra say that this layer {word}, {how}"
+    often = f"all {held}" if held == len(claims) else f"{held} of {len(claims)}"
+    return f"In {often} cases the spectra predicted rightly whether tokens become equal"
+
+
+def _panel(outcomes: list[ToyOutcome], metric: str, label: str, notion: str, look: Look) -> Panel:
+    names = [outcome.case.name for outcome in outcomes]
+    colours = look.colours([model_colour(place) for place in range(len(names))])
+    keys = [Key("line", colour, name, "case", name) for name, colour in zip(names, colours, strict=True)]
+    rows = [
+        {**row, **tip(look, f"layer {row['layer']:g}", [(place, number(row["value"]))])}
+        for place, outcome in enumerate(outcomes)
+        for row in _course(outcome, metric)
+    ]
+    lines = [row for outcome in outcomes for row in _expected(outcome, metric)]
+    values = [row["value"] for row in rows] or [1.0]
+    bounds = [max(_FLOOR[metric], min(values) / 1.5), max(values) * 1.5]
+    log = metric != "abs_cos"
+    scale: Spec = {"type": "log", "domain": bounds, "nice": False} if log else {"domain": [0, 1]}
+    ticks = {"labelExpr": _POWER} if log else {"format": ".1~f"}
+    last = max(float(outcome.observed.depth[-1]) for outcome in outcomes)
+    legend = look.legend(symbolType="stroke", symbolStrokeWidth=3)
+    # With Post-LN the two signs of γ give one curve: dots over a line show both.
+    dashes = [DASHES["line dotted" if _negative(outcome) else "line"] for outcome in outcomes]
+    at = {
+        "x": quantitative("layer", "layer", {"domain": [0, last], "nice": False}, tickCount=5, grid=False, format="d"),
+        "y": quantitative("value", None if look.in_page else label, scale, tickCount=5, **ticks),
+        "color": nominal("case", names, colours, legend),
+    }
+    layers: list[Spec] = [
+        marks("line", {**at, "detail": {"field": "case"}}, lines, clip=True, strokeDash=[5, 4], opacity=0.75),
+        marks("line", {**at, "strokeDash": nominal("case", names, dashes, legend)}, rows, clip=True, strokeWidth=2.2),
+        marks("circle", at, rows if look.in_page else [], opacity=0, size=90, aria=False, **answering(look)),
+    ]
+    return Panel(
+        caption(look, notion),
+        {**look.size(270, 240, 260), "layer": layers},
+        note=label,
+        tips=keys,
+        described=f"{label} of {', '.join(names)}, layer by layer; the tables below have the ends",
+        place=metric,
+    )
+
+
+def _negative(outcome: ToyOutcome) -> bool:
+    return outcome.case.norm != "none" and outcome.case.gamma < 0
+
+
+def _course(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     values = getattr(outcome.observed, metric).mean(-1).tolist()
     depth = outcome.observed.depth.tolist()
     rows = []
@@ -174,7 +247,7 @@ def curve(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     return rows
 
 
-def expected(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
+def _expected(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     """The predicted end of a single draw without norm: a level where the rough part wins, a slope where smoothing
     does.
     """
@@ -194,11 +267,6 @@ def expected(outcome: ToyOutcome, metric: str) -> list[dict[str, Any]]:
     if not _FLOOR[metric] <= value < math.inf:
         return []
     return [{"case": case.name, "layer": x, "value": value} for x in depth]
-
-
-def domain(rows: list[dict[str, Any]], metric: str) -> list[float]:
-    values = [row["value"] for row in rows] or [1.0]
-    return [max(_FLOOR[metric], min(values) / 1.5), max(values) * 1.5]
 
 
 def _words(values: list[str]) -> str:
@@ -224,3 +292,15 @@ def _spread(values: Tensor) -> str:
 
 def _plain(values: Tensor) -> list[float | None]:
     return [v if math.isfinite(v) else None for v in values.tolist()]
+
+
+def _in_words(table: Table) -> dict[str, Any]:
+    """A table of the terminal as words; headings over two columns are written out in both."""
+    headings: list[str] = []
+    above = ""
+    for column in table.columns:
+        first, _, second = str(column.header).partition("\n")
+        above = first or above
+        headings.append(f"{above}, {second}" if second else above)
+    cells = [[cell.plain if isinstance(cell, Text) else str(cell) for cell in column.cells] for column in table.columns]
+    return {"headings": headings, "rows": list(zip(*cells, strict=True))}

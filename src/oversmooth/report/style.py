@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oversmooth.diagnosis.facts import Number  # which needs torch, and a style does not
+    from oversmooth.results.facts import Number  # which needs torch, and a style does not
 
 
 @dataclass(frozen=True)
@@ -225,10 +225,10 @@ def fixed(value: Number, decimals: int = 2, *, sign: bool = False) -> str:
 
 def percent(share: Number, decimals: int = 1) -> str:
     """
-    >>> percent(0.123), percent(0.5, 0), percent(None)
-    ('12.3%', '50%', '–')
+    >>> percent(0.123), percent(0.5, 0), percent(-0.034, 0), percent(-0.001, 0), percent(None)
+    ('12.3%', '50%', '−3%', '0%', '–')
     """
-    return UNKNOWN if share is None else f"{share:.{decimals}%}"
+    return UNKNOWN if share is None else f"{round(share, decimals + 2) + 0.0:.{decimals}%}".replace("-", "−")
 
 
 def ratio(log: Number, digits: int = 4) -> str:

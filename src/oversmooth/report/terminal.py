@@ -11,12 +11,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from oversmooth.diagnosis.facts import Number
-from oversmooth.diagnosis.parts import Eigenvalues, Layer
-from oversmooth.diagnosis.result import Diagnosis
 from oversmooth.metrics import METRICS
 from oversmooth.report.style import UNKNOWN, fixed, percent
 from oversmooth.report.style import number as _number
+from oversmooth.results.data import DiagnosisData
+from oversmooth.results.facts import Number
+from oversmooth.results.parts import Eigenvalues, Layer
 
 if TYPE_CHECKING:
     from oversmooth.steering.record import Moved
@@ -27,10 +27,10 @@ _BAR = "▏▎▍▌▋▊▉█"
 number, share = partial(_number, digits=3), partial(percent, decimals=0)
 
 
-def overview(diagnoses: Sequence[Diagnosis]) -> Table:
+def overview(diagnoses: Sequence[DiagnosisData]) -> Table:
     """A row per model: what enters and what leaves, and what the spectra say."""
     # No wider than 80 columns: what does not fit is cut off, and the last column is what many come for.
-    table = _table("model", "blocks", "HFC/LFC\nfirst → last", "cos", "eff. rank", "Re λ\n< 0", "smooth\ncases")
+    table = plain_table("model", "blocks", "HFC/LFC\nfirst → last", "cos", "eff. rank", "Re λ\n< 0", "smooth\ncases")
     table.columns[0].min_width = 10  # names are what rows are told apart by
     for d in diagnoses:
         first, last = d.layers[0].tokens, d.layers[-1].tokens
@@ -47,24 +47,24 @@ def overview(diagnoses: Sequence[Diagnosis]) -> Table:
     return table
 
 
-def accuracies(diagnoses: Sequence[Diagnosis]) -> Table:
+def accuracies(diagnoses: Sequence[DiagnosisData]) -> Table:
     """A row a tested model: clean, and by the intensity of corruption."""
     tested = [(d.name, d.accuracy) for d in diagnoses if d.accuracy is not None]
     most = max((len(a.corrupted) for _, a in tested), default=0)
-    table = _table("model", "accuracy\nclean", *(f"intensity\n{i + 1}" for i in range(most)))
+    table = plain_table("model", "accuracy\nclean", *(f"intensity\n{i + 1}" for i in range(most)))
     for name, accuracy in tested:
         values = [accuracy.clean, *accuracy.corrupted]
         table.add_row(name, *(percent(v) for v in values), *[UNKNOWN] * (most + 1 - len(values)))
     return table
 
 
-def layers(diagnosis: Diagnosis) -> Table:
+def layers(diagnosis: DiagnosisData) -> Table:
     """A row per block."""
     parts = list(dict.fromkeys(change.part for layer in diagnosis.layers for change in layer.changes))
     short = {"attention": "attn", "cross-attention and mlp": "rest"}
     headings = [f"Δ\n{short.get(part, part)}" for part in parts]
     columns = [metric for metric in METRICS.values() if metric.heading]
-    table = _table(
+    table = plain_table(
         "depth",
         *(metric.heading for metric in columns),
         *headings,
@@ -90,14 +90,14 @@ def layers(diagnosis: Diagnosis) -> Table:
 
 def moved(layers: Sequence[Moved]) -> Table:
     """How far a start took each layer's H from what it was, head by head."""
-    table = _table("layer", "‖H' − H‖ / ‖H‖, mean", "by head")
+    table = plain_table("layer", "‖H' − H‖ / ‖H‖, mean", "by head")
     for layer in layers:
         mean = sum(layer.heads) / len(layer.heads)
         table.add_row(str(layer.index), fixed(mean), "  ".join(fixed(value) for value in layer.heads))
     return table
 
 
-def spectra(diagnosis: Diagnosis) -> Table:
+def spectra(diagnosis: DiagnosisData) -> Table:
     """A row per layer: H from weights alone."""
     folded = any("folded" in layer.spectrum.heads for layer in diagnosis.layers if layer.spectrum)
     joined = any(layer.spectrum.joined["raw"].real for layer in diagnosis.layers if layer.spectrum)
@@ -106,7 +106,7 @@ def spectra(diagnosis: Diagnosis) -> Table:
     columns = ["layer", *(f"{name}\n{whose}" for name in ("Re λ < 0", "mean Re λ", "ρ smooth"))]
     columns += ["ρ smooth\nnorm folded"] if folded else []
     decided = any(layer.spectrum.verdicts for layer in diagnosis.layers if layer.spectrum)
-    table = _table(*columns, "Re λ < 0\nby head", *(["by weights\nalone"] if decided else []))
+    table = plain_table(*columns, "Re λ < 0\nby head", *(["by weights\nalone"] if decided else []))
     for place, layer in _some(list(enumerate(layer for layer in diagnosis.layers if layer.spectrum)), table):
         s = layer.spectrum
         assert s is not None
@@ -125,7 +125,7 @@ def spectra(diagnosis: Diagnosis) -> Table:
     return table
 
 
-def histogram(diagnosis: Diagnosis, rows: int = 15) -> Table:
+def histogram(diagnosis: DiagnosisData, rows: int = 15) -> Table:
     """Real parts of the eigenvalues of H over all layers (Dovonon et al.'s figure 5), as bars."""
     values = diagnosis.real_parts
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -173,7 +173,8 @@ def _some(rows: list[tuple[int, Layer]], table: Table) -> list[tuple[int, Layer]
     return [*rows[:-1:step], rows[-1]]
 
 
-def _table(*headings: str) -> Table:
+def plain_table(*headings: str) -> Table:
+    """With names on the left and numbers on the right."""
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1), collapse_padding=True)
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place == 0 else "right", no_wrap=place > 0 or heading != "model")

@@ -14,7 +14,6 @@ _PACKAGES = {"PIL": "pillow", "vl_convert": "vl-convert-python"}
 _EXTRAS = {
     "timm": "oversmooth[timm]",
     "torchvision": "oversmooth-papers[imagenet]",
-    "altair": "altair",
     "vl_convert": "vl-convert-python",
     "jinja2": "jinja2",
     "pytorch_lightning": "lightning",

@@ -22,20 +22,18 @@ from oversmooth.steering.methods.laplacian import Laplacian
 from oversmooth.steering.methods.layernorm_scaling import LayerNormScaling
 from oversmooth.steering.methods.neutreno import NeuTRENO
 from oversmooth.steering.methods.orthogonal_update import OrthogonalUpdate
-from oversmooth.steering.methods.registry import METHODS, method_from, method_named, register
+from oversmooth.steering.methods.registry import METHODS, register
 from oversmooth.steering.methods.spectral import Spectral
 from oversmooth.steering.methods.value_residual import ValueResidual
-from oversmooth.steering.promises import Verification
-from oversmooth.steering.ramps import Ramp, ramp
-from oversmooth.steering.record import Steering, steering_of
+from oversmooth.steering.ramps import ramp
+from oversmooth.steering.record import steering_of
 from oversmooth.steering.saving import save_steered
-from oversmooth.steering.suggestion import Suggestion, suggest
+from oversmooth.steering.suggestion import suggest
 
 __all__ = [
     "METHODS", "AttnScale", "Centred", "ContraNorm", "FeatScale", "GatedAttention", "Inversion", "Laplacian",
-    "LayerNormScaling", "Method", "NeuTRENO", "OrthogonalUpdate", "Ramp", "Spectral", "Steering", "Suggestion",
-    "ValueResidual", "Verification", "fold", "method_from", "method_named", "ramp", "register", "save_steered", "steer",
-    "steering_of", "suggest", "unsteer", "verify",
+    "LayerNormScaling", "Method", "NeuTRENO", "OrthogonalUpdate", "Spectral", "ValueResidual", "fold", "ramp",
+    "register", "save_steered", "steer", "steering_of", "suggest", "unsteer", "verify",
 ]  # fmt: skip
 
 

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.live import check_finite, check_is_module, unwrapped
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.observe import ONE_AT_A_TIME, Observer, SeenBlock, Settings, study
+from oversmooth.observe import ONE_AT_A_TIME, Observer, study
 from oversmooth.observe.feed import Given, OnProgress, Runner
-from oversmooth.observe.stages import BY_INPUT
+from oversmooth.observe.observations import Settings
+from oversmooth.observe.stages import BY_INPUT, SeenBlock
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, about
 from oversmooth.safety.precision import float32_products
@@ -329,6 +330,3 @@ def _number(value: float | Tensor) -> Number:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
-
-
-__all__ = ["STRENGTHS", "Case", "StrengthPoint", "Suggestion", "suggest"]

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import METHODS, Method, fold, method_from, save_steered, steer, steering_of, unsteer
+from oversmooth.steering import METHODS, Method, fold, save_steered, steer, steering_of, unsteer
+from oversmooth.steering.methods.registry import method_from
 from oversmooth.steering.saving import load_into
 from oversmooth.testing.compare import close, outputs, same_bits, same_weights, untouched
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from oversmooth.safety.errors import InputError
-from oversmooth.theory import Dominance, Simulation, centre_features, dominance, flip_threshold, fold_norm, simulate
-from oversmooth.theory.simulate import MOST_LAYERS, Norm
+from oversmooth.theory import Dominance, centre_features, dominance, flip_threshold, fold_norm, simulate
+from oversmooth.theory.simulate import MOST_LAYERS, Norm, Simulation
 
 # The flip: the ends of its range of eigenvalues, in multiples of the threshold.
 _BEYOND_FLIP = (1.6, 1.2)

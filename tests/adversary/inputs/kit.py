@@ -167,7 +167,6 @@ def _by_commands() -> None:
         ("reproduce", "fig3", "--colour", "nowhere"),
         ("train", "--help"),
     ]
-    import altair  # noqa: F401
     import jinja2  # noqa: F401
     import vl_convert  # noqa: F401
 

@@ -30,7 +30,9 @@ from oversmooth import Diagnosis, InputError, load_steered, models
 from oversmooth.anatomy import locate
 from oversmooth.demo.smiles import smiles_tokenizer
 from oversmooth.diagnosis.weights import Memory, layer_spectrum
-from oversmooth.inputs import Preprocessing, image_inputs, text_inputs
+from oversmooth.inputs.images import image_inputs
+from oversmooth.inputs.preprocessing import Preprocessing
+from oversmooth.inputs.text import text_inputs
 from oversmooth.steering import NeuTRENO, save_steered, steer
 from oversmooth_papers.engine import checkpoint, logs
 from oversmooth_papers.engine import saved_model as saved

@@ -99,7 +99,8 @@ def _by_layer(
     device: str | None,
 ) -> None:
     """Every model's table, one below the other."""
-    from oversmooth.models import DEFAULT_COUNT, load
+    from oversmooth.models import load
+    from oversmooth.models.loaded import DEFAULT_COUNT
     from oversmooth_papers.tables import table_text
 
     _check(output)

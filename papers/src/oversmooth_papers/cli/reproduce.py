@@ -15,7 +15,7 @@ from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, S
 
 if TYPE_CHECKING:
     from oversmooth.diagnosis.result import Diagnosis
-    from oversmooth.inputs import Inputs
+    from oversmooth.inputs.batches import Inputs
 
 reproduce = Commands(
     help="Reproduce tables and figures of the papers, ours beside the published ones.", no_args_is_help=True
@@ -194,7 +194,8 @@ def fig3(
     seed: SeedToo = 0,
 ) -> None:
     """Draw figure 3 of Dovonon et al.: a model forced to sharpen, forced to smooth and left alone."""
-    from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, Loaded
+    from oversmooth.models import Loaded
+    from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
     from oversmooth.report import terminal
     from oversmooth_papers.figures import fig3 as recipe
 
@@ -232,7 +233,8 @@ def steering(
     device: Device = None,
 ) -> None:
     """What each method and strength does to a trained model without any training: curves, prediction, top-1."""
-    from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
+    from oversmooth.models import load
+    from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
     from oversmooth_papers.tables import steering as recipe
 
     _check_output(output, figure=False)

@@ -138,7 +138,7 @@ def _fill(
     """
     from oversmooth.safety import files
     from oversmooth_papers.tables.cells import chosen
-    from oversmooth_papers.tasks.images.data.splits import Splits, first_of_test
+    from oversmooth_papers.tasks.images.data import Splits, first_of_test
     from oversmooth_papers.tasks.registry import check_fits, fitted
 
     files.check_folder(results)  # before the data is read, which takes a while

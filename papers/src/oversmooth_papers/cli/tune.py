@@ -127,10 +127,11 @@ def read(
     """The classifier and its labelled images; says what so many images can show."""
     from oversmooth import models
     from oversmooth.inputs.sources import check_readable
+    from oversmooth.models.loading import check_loadable
     from oversmooth_papers import tuning
     from oversmooth_papers.tuning import report
 
-    models.check_loadable(model)
+    check_loadable(model)
     check_readable(data)
     with status(f"loading {Path(model).name}"):
         loaded = models.load(model, dtype="float32", device=device)

@@ -20,16 +20,18 @@ from typing import Literal
 
 from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.inputs import Inputs, Preprocessing
+from oversmooth.inputs.batches import Inputs
+from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.models import Loaded, load
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.randomness import seeded
 from oversmooth.steering import Spectral, steer
 from oversmooth_papers.engine.saved_model import recipe_of
+from oversmooth_papers.tables.steered_chart import steered
 from oversmooth_papers.tasks.images.recipe import Recipe, percent
 
-FIGURE = "steered"
-"""The figure of `report.figures` that it is."""
+FIGURE = steered.__name__
+"""The chart that it is."""
 Mode = Literal["sharpen", "smooth"]
 _NAMES: dict[Mode | None, str] = {None: "left alone", "sharpen": "sharpening", "smooth": "smoothing"}
 _MODES: dict[str, Mode | None] = {"plain": None, "sharpen": "sharpen", "smooth": "smooth"}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from oversmooth import steering as ways
 from oversmooth.diagnosis.diagnose import OnProgress, diagnose
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.inputs import Inputs
+from oversmooth.inputs.batches import Inputs
 from oversmooth.models import Loaded
 from oversmooth.report.terminal import number
 from oversmooth.safety.errors import InputError

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 import torch
 from torch import Tensor
 
-from oversmooth.inputs import Batch
+from oversmooth.inputs.batches import Batch
 from oversmooth.models import Loaded
 from oversmooth.observe.feed import class_count
 from oversmooth.safety.errors import InputError

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.untouched import in_eval_mode
-from oversmooth.steering import Method, method_named, steer, unsteer
+from oversmooth.steering import Method, steer, unsteer
+from oversmooth.steering.methods.registry import method_named
 from oversmooth_papers.tuning.labelled import Labelled
 
 DEFAULT_METHODS = ("neutreno", "featscale", "attnscale", "valueresidual")

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from oversmooth.report.style import fixed
-from oversmooth.steering import method_from
+from oversmooth.steering.methods.registry import method_from
 from oversmooth_papers.tuning.paired import ASSUMED_DISCORDANCE, smallest_detectable
 
 HEAD = ("method", "top-1, %", "tuned", "difference", "gained, lost", "cross-entropy", "tuned", "difference", "p")

@@ -12,7 +12,8 @@ from support.oracles import normal
 
 from oversmooth import InputError
 from oversmooth.models import load
-from oversmooth.theory import gradient_flow, gradient_step
+from oversmooth.theory import gradient_step
+from oversmooth.theory.kernels import gradient_flow
 from oversmooth_papers.tables.neutreno.energy import case_energies, energies
 
 N, K = 6, 3

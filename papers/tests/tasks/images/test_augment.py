@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from oversmooth.inputs import picture
+from oversmooth.inputs.pictures import picture
 from oversmooth_papers.tasks.images import randaugment
 from oversmooth_papers.tasks.images.augment import Augment, AugmentDraws
 from oversmooth_papers.tasks.images.recipe import PAPER, RandAugment, Shape

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from oversmooth.inputs import picture
+from oversmooth.inputs.pictures import picture
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.images.corruptions import CONSTANTS, EXTRA, KINDS, SEVERITIES, corrupt, read_official
 from oversmooth_papers.tasks.images.corruptions.draws import CorruptionDraws, _mix

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, features
 from scipy import ndimage, stats
 
-from oversmooth.inputs import picture
+from oversmooth.inputs.pictures import picture
 from oversmooth_papers.tasks.images.corruptions import CONSTANTS, SEVERITIES, corrupt
 from oversmooth_papers.tasks.images.corruptions.digital import jpeg_compression
 from oversmooth_papers.tasks.images.corruptions.draws import CorruptionDraws

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import timm_models
 
-from oversmooth.inputs import picture
+from oversmooth.inputs.pictures import picture
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.images.randaugment import OPERATIONS, UNIFORMS, Plan, apply, plan_from
 from oversmooth_papers.tasks.images.recipe import RandAugment

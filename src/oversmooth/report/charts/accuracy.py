@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from oversmooth.diagnosis.parts import Accuracy, standard_error
 from oversmooth.report.charts.base import Drawing, Panel, Shown, chart
 from oversmooth.report.charts.pieces import (
     by_model,
@@ -12,11 +11,13 @@ from oversmooth.report.charts.pieces import (
     dots,
     hover_columns,
     inline,
+    marks,
     model_legend,
     quantitative,
     tip,
 )
 from oversmooth.report.style import Look, fixed, percent
+from oversmooth.results.parts import Accuracy, standard_error
 
 
 @chart(
@@ -33,43 +34,28 @@ def accuracy(models: list[Shown], look: Look) -> Drawing:
     drawn = [m for m, _ in tested]
     rows = []
     for place, (m, values) in enumerate(tested):
-        for at, value in enumerate(values):
-            error = error_of(m.diagnosis.accuracy, at)
+        for intensity, value in enumerate(values):
+            error = error_of(m.diagnosis.accuracy, intensity)
             # Beside each other, so that bars of models that are as good as one another can be told apart.
-            beside = at + 0.07 * (place - (len(tested) - 1) / 2) / max(1, len(tested) / 3)
+            beside = intensity + 0.07 * (place - (len(tested) - 1) / 2) / max(1, len(tested) / 3)
             ends = {"low": round(100 * (value - error), 3), "high": round(100 * (value + error), 3)}
             rows.append({"model": m.key, "depth": round(beside, 3), "value": round(100 * value, 3), **ends})
     most = max(len(values) for _, values in tested)
-    x, colour = depth_axis(most, "intensity of corruption"), by_model(drawn, look)
+    x = depth_axis(most, "intensity of corruption")
     y = quantitative("value", "accuracy, %", {"zero": False, "nice": True}, tickCount=5)
-    stops = [
-        (
-            float(at),
-            tip(
-                look,
-                f"intensity {at}" if at else "clean",
-                [(i, _counted(m, values, at)) for i, (m, values) in enumerate(tested)],
-            ),
-        )
-        for at in range(most)
-    ]
+    at = {"x": x, "y": y, "color": by_model(drawn, look)}
+    stops = []
+    for intensity in range(most):
+        said = [(i, _counted(m, values, intensity)) for i, (m, values) in enumerate(tested)]
+        stops.append((float(intensity), tip(look, f"intensity {intensity}" if intensity else "clean", said)))
     spec = {
         **look.size(260, 190, 220),
         "data": inline(rows),
         "layer": [
             *hover_columns(look, stops, x),
-            {
-                "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.55},
-                "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
-            },
-            {
-                "mark": {"type": "line", "strokeWidth": 2, "strokeJoin": "round"},
-                "encoding": {"x": x, "y": y, "color": colour},
-            },
-            {
-                "mark": {"type": "circle", "opacity": 1, "aria": False},
-                "encoding": {"x": x, "y": y, "color": colour, "size": dots(look, 30, 60)},
-            },
+            marks("rule", {**at, "y": {**y, "field": "low"}, "y2": {"field": "high"}}, strokeWidth=1.5, opacity=0.55),
+            marks("line", at, strokeWidth=2, strokeJoin="round"),
+            marks("circle", {**at, "size": dots(look, 30, 60)}, opacity=1, aria=False),
         ],
     }
     named = ", ".join(m.label for m in drawn)

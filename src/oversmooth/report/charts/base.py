@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.report.style import COLOURS_OF_MODELS, MODES, PAPER, Look, model_colour, plain_signs
+from oversmooth.report.style import COLOURS_OF_MODELS, MODES, Look, model_colour, plain_signs
+from oversmooth.results.data import DiagnosisData
 from oversmooth.safety.foreign import visible
 
 Spec = dict[str, Any]
@@ -23,7 +23,7 @@ class Shown:
     """A name of the palette."""
     key: str | int
     """What rows of data call it: its label where a legend is drawn from them, its place in the page."""
-    diagnosis: Diagnosis
+    diagnosis: DiagnosisData
 
 
 class Key(NamedTuple):
@@ -112,7 +112,7 @@ def chart(**settings: Any) -> Callable[[Draw], Draw]:
     return known
 
 
-def shown(diagnoses: list[Diagnosis], look: Look) -> list[Shown]:
+def shown(diagnoses: Sequence[DiagnosisData], look: Look) -> list[Shown]:
     """Diagnoses with the names and colours that tell them apart."""
     names = [d.name if look.in_page else visible(plain_signs(d.name)) for d in diagnoses]
     modes = [mode_of(d) for d in diagnoses]
@@ -128,7 +128,7 @@ def shown(diagnoses: list[Diagnosis], look: Look) -> list[Shown]:
     return [Shown(label, colour, index if look.in_page else label, d) for index, (label, colour, d) in named]
 
 
-def mode_of(diagnosis: Diagnosis) -> str:
+def mode_of(diagnosis: DiagnosisData) -> str:
     """Whether it was made to smooth or to sharpen, or is plain; empty where that is not known."""
     model = diagnosis.model
     if known := model.get("mode") or (model.get("recipe") or {}).get("variant"):
@@ -137,12 +137,6 @@ def mode_of(diagnosis: Diagnosis) -> str:
     if not methods:
         return "plain"
     return str(methods[0].get("mode") or "") if len(methods) == 1 else ""
-
-
-def figure(of: Chart, diagnoses: list[Diagnosis]) -> Spec | None:
-    """The chart on paper, whole; None where there is no data."""
-    models = shown(diagnoses, PAPER)
-    return assembled(of.title, of.draw(models, PAPER).panels, models, of.arranged)
 
 
 def assembled(title: str, panels: list[Panel], models: list[Shown], arranged: Spec = IN_A_ROW) -> Spec | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from oversmooth.diagnosis.parts import Layer
-from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
+from oversmooth.report.charts.base import Drawing, Key, Shown, Spec, chart
 from oversmooth.report.charts.pieces import (
     answering,
     depth_bands,
-    inline,
+    marks,
     nominal,
-    page_widths,
+    of_model,
     paper_width,
     quantitative,
     tip,
@@ -17,6 +16,7 @@ from oversmooth.report.charts.pieces import (
     zero_line,
 )
 from oversmooth.report.style import Look, number, part_colour, spread
+from oversmooth.results.parts import Layer
 
 _SIGNED = "datum.value == 0 ? '0' : format(datum.value, '+~g')"
 
@@ -46,36 +46,15 @@ def changes(models: list[Shown], look: Look) -> Drawing:
         # The page has room that a few bars should not fill.
         width = 64 if look.in_page and len(sums) < 6 else {"band": 1}
         colour = nominal("part", parts, colours, look.legend())
-        layers: list[Spec] = [
-            {
-                "data": inline(bars),
-                "mark": {"type": "bar", "width": width, **answering(look)},
-                "encoding": {"x": x, "y": y, "color": colour, "order": {"field": "place"}},
-            },
+        at, mark = {"x": x, "y": y}, {"width": width, **answering(look)}
+        layers = [
+            marks("bar", {**at, "color": colour, "order": {"field": "place"}}, bars, **mark),
             zero_line(look),
-            {
-                "data": inline(sums),
-                "mark": {
-                    "type": "tick",
-                    "thickness": 2.5,
-                    "color": look.colour("ink"),
-                    "width": width,
-                    **answering(look),
-                },
-                "encoding": {"x": x, "y": y},
-            },
+            marks("tick", at, sums, thickness=2.5, color=look.colour("ink"), **mark),
         ]
-        panels.append(
-            Panel(
-                "" if look.in_page else m.label,
-                {**look.size(paper_width(count), 190, 250), "layer": layers},
-                note="" if look.in_page else "black: the whole block",
-                tips=keys,
-                described=f"What each part of {m.label} changes, by layer",
-                place="changes",
-                widths=page_widths(count),
-            )
-        )
+        spec = {**look.size(paper_width(count), 190, 250), "layer": layers}
+        note = "" if look.in_page else "black: the whole block"
+        panels.append(of_model(m, look, spec, "changes", "What each part of a block changes", note=note, tips=keys))
     return Drawing(panels, keys if parts else [])
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from oversmooth.diagnosis.facts import Number
-from oversmooth.diagnosis.parts import Layer
-from oversmooth.metrics import METRICS, Metric
-from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart, shown
+from oversmooth.metrics import METRICS
+from oversmooth.metrics.registry import Metric
+from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import (
     DASHES,
     by_model,
@@ -18,13 +17,17 @@ from oversmooth.report.charts.pieces import (
     hover_columns,
     inline,
     log_axis,
+    marks,
     model_legend,
     nominal,
     quantitative,
     tip,
     titled,
+    written_at_ends,
 )
 from oversmooth.report.style import Look, number, percent, spread
+from oversmooth.results.facts import Number
+from oversmooth.results.parts import Layer
 
 _SIZE = (210, 190, 220)
 _PLACES = {"input convergence": "hfc", "angle convergence": "cos"}
@@ -42,7 +45,7 @@ _BOUNDED = ("effective_rank", "stable_rank")
 def alike(models: list[Shown], look: Look) -> Drawing:
     """The mean cosine of tokens after every block, a line per model: what the page shows first."""
     metric = METRICS["cos"]
-    if not any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers):
+    if not _known(models, metric):
         return Drawing([])
     panels = [_curve(models, metric, look, without_massive=False, first=True)]
     if any(layer.without_massive for m in models for layer in m.diagnosis.layers):
@@ -59,67 +62,37 @@ def alike(models: list[Shown], look: Look) -> Drawing:
 )
 def curves(models: list[Shown], look: Look) -> Drawing:
     """The three notions after every block, a line per model (Dovonon et al.'s figure 2)."""
-    panels = _notions(models, look)
+    panels = notions(models, look)
     if look.in_page and any(layer.without_massive for m in models for layer in m.diagnosis.layers):
         for panel in panels:
             panel.without_massive = False
-        panels += _notions(models, look, without_massive=True)
+        panels += notions(models, look, without_massive=True)
     return Drawing(panels, model_legend(models, look) if len(models) > 1 else [])
 
 
-@chart(
-    title="Sharpening, smoothing and left alone",
-    in_page=False,
-    arranged={
-        "columns": 1,
-        "spacing": 48,
-        "resolve": {"scale": {"color": "independent", "strokeWidth": "independent"}},
-    },
-)
-def steered(models: list[Shown], look: Look) -> Drawing:
-    """The curves of a model sharpening, smoothing and left alone, with what the spectra predict beside them; a row a
-    state of training (Dovonon et al.'s figure 3).
-    """
-    rows = []
-    for state in dict.fromkeys(m.diagnosis.model["state"] for m in models if "state" in m.diagnosis.model):
-        group = shown([m.diagnosis for m in models if m.diagnosis.model.get("state") == state], look)
-        panels = _notions(group, look) + _smoothing_shares(group, look)
-        if panels:
-            row = [{**panel.spec, "title": panel.title} for panel in panels]
-            rows.append(Panel("", {"hconcat": row, "spacing": 64, "bounds": "flush"}))
-    return Drawing(rows)
-
-
-@chart(title="Mean cosine of tokens over depth", in_page=False, in_files=False)
-def cosines(models: list[Shown], look: Look) -> Drawing:
-    """The mean cosine of tokens after every block, a line per model (Nguyen et al.'s curves); drawn on request."""
-    metric = METRICS["cos"]
-    if not any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers):
-        return Drawing([])
-    panel = _curve(models, metric, look, without_massive=False)
-    # One panel, as wide as a legend of several models, which its heading names already.
-    return Drawing([dataclasses.replace(panel, title="", spec={**panel.spec, "width": 640, "height": 300})])
-
-
-def _notions(models: list[Shown], look: Look, *, without_massive: bool = False) -> list[Panel]:
+def notions(models: list[Shown], look: Look, *, without_massive: bool = False) -> list[Panel]:
     """A panel per metric. In the page every metric that is shown has one, on paper those that stand for a notion."""
     found = [
         metric
         for metric in METRICS.values()
         if (metric.label and metric.name not in _BESIDE.values() if look.in_page else metric.panel)
-        and any(
-            _value(layer, of) is not None for m in models for layer in m.diagnosis.layers for of in _drawn(metric, look)
-        )
+        and _known(models, *_drawn(metric, look))
     ]
     return [_curve(models, metric, look, without_massive=without_massive) for metric in found]
 
 
 def of_metric(models: list[Shown], name: str, look: Look) -> list[Panel]:
-    """One metric over depth, on request."""
+    """One metric over depth, on request: as wide as a legend of several models, and named by its heading."""
     metric = METRICS[name]
-    if not any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers):
+    if not _known(models, metric):
         return []
-    return [_curve(models, metric, look, without_massive=False)]
+    panel = _curve(models, metric, look, without_massive=False)
+    return [dataclasses.replace(panel, title="", spec={**panel.spec, "width": 640, "height": 300})]
+
+
+def _known(models: list[Shown], *metrics: Metric) -> bool:
+    """Whether any of these can be drawn of any model."""
+    return any(_value(layer, metric) is not None for m in models for layer in m.diagnosis.layers for metric in metrics)
 
 
 def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: bool, first: bool = False) -> Panel:
@@ -154,26 +127,16 @@ def _curve(models: list[Shown], metric: Metric, look: Look, *, without_massive: 
     y, colour = quantitative("value", label, scale, **{"tickCount": 5, **ticks}), by_model(models, look)
     dash = {"strokeDash": nominal("kind", list(DASHES), list(DASHES.values()), None)} if beside else {}
     detail = {"detail": [{"field": "model"}, *([{"field": "kind"}] if beside else [])]}
+    at = {"x": x, "y": y, "color": colour}
     size = 0 if count > _MOST_DOTTED else 18 if len(models) <= 3 else 12
     layers: list[Spec] = [
-        {
-            "mark": {"type": "area", "opacity": 0.15},
-            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour, **detail},
-        },
+        marks("area", {**at, "y": {**y, "field": "low"}, "y2": {"field": "high"}, **detail}, opacity=0.15),
         *hover_columns(look, _stops(models, series, look, without_massive), x),
-        {
-            "mark": {"type": "line", "strokeWidth": 2, "strokeJoin": "round"},
-            "encoding": {"x": x, "y": y, "color": colour, **dash, **detail},
-        },
+        marks("line", {**at, **dash, **detail}, strokeWidth=2, strokeJoin="round"),
     ]
     if look.in_page or size:
-        layers.append(
-            {
-                "transform": [{"filter": "isValid(datum.value)"}],
-                "mark": {"type": "circle", "opacity": 1, "aria": False},
-                "encoding": {"x": x, "y": y, "color": colour, "size": dots(look, size)},
-            }
-        )
+        known: list[Spec] = [{"filter": "isValid(datum.value)"}]
+        layers.append(marks("circle", {**at, "size": dots(look, size)}, transform=known, opacity=1, aria=False))
     layers += _ceiling(list(ceilings), look) if ceilings else []
     if first:
         layers.append(_ends(rows, x, y, look))
@@ -203,20 +166,8 @@ def _ends(rows: list[Spec], x: Spec, y: Spec, look: Look) -> Spec:
     for row in last.values():
         value = row["value"]
         if not any(abs(value - other["value"]) < 0.05 and row["depth"] == other["depth"] for other in written):
-            written.append({**row, "said": f"{round(100 * value) + 0:d}%".replace("-", "−")})
-    return {
-        "data": inline(written),
-        "mark": {
-            "type": "text",
-            "align": "left",
-            "dx": 7,
-            "fontSize": 13,
-            "fontWeight": 600,
-            "aria": False,
-            "color": look.colour("ink"),
-        },
-        "encoding": {"x": x, "y": y, "text": {"field": "said"}},
-    }
+            written.append({**row, "said": percent(value, 0)})
+    return written_at_ends(x, y, written, look)
 
 
 def _ceilings(models: list[Shown]) -> dict[int, None]:
@@ -324,29 +275,3 @@ def _stops(
                 said.append((len(series), percent(massive)))
         stops.append((depth, tip(look, titled(depth, *dict.fromkeys(names)), said)))
     return stops
-
-
-def _smoothing_shares(models: list[Shown], look: Look) -> list[Panel]:
-    """By layer, the share of cases in which the smoothing eigenvalue dominates."""
-    rows = [
-        {"model": m.key, "depth": depth, "value": layer.dominance.smoothing_share}
-        for m in models
-        for depth, layer in enumerate(m.diagnosis.layers)
-        if layer.dominance
-    ]
-    if not rows:
-        return []
-    scale = {"domain": [-0.04, 1.04], "nice": False}
-    # Shares are often the same, 0 or 1: the first line is the broadest, so that it shows under the others.
-    broad = nominal("model", [m.key for m in models], [1.5 + 2 * i for i in reversed(range(len(models)))], None)
-    encoding = {
-        "x": depth_axis(max(len(m.diagnosis.layers) for m in models)),
-        "y": quantitative("value", "smoothing cases", scale, format="~%", values=[0, 0.25, 0.5, 0.75, 1]),
-        "color": by_model(models, look),
-        "strokeWidth": broad,
-    }
-    return [
-        Panel(
-            "predicted from spectra", {**look.size(*_SIZE), "data": inline(rows), "mark": "line", "encoding": encoding}
-        )
-    ]

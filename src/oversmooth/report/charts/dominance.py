@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
-from oversmooth.diagnosis.parts import Layer, LayerDominance
-from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
+from oversmooth.report.charts.base import Drawing, Key, Shown, Spec, chart
 from oversmooth.report.charts.pieces import (
     answering,
     depth_bands,
-    inline,
+    marks,
     nominal,
-    page_widths,
+    of_model,
     paper_width,
     quantitative,
     tip,
     titled,
 )
 from oversmooth.report.style import Look, number
+from oversmooth.results.parts import Layer, LayerDominance
 
 _WORDS = ("smooth", "rough", "tie", "undecided")
 _SHAPES = {"ρ smooth": ("smooth", "circle", "round"), "ρ rough": ("rough", "diamond", "diamond")}
@@ -51,41 +51,21 @@ def dominance(models: list[Shown], look: Look) -> Drawing:
         legend = None
         if not look.in_page:
             legend = {"title": "smoothing share", "format": "~%", "gradientLength": 90, "values": [0, 0.5, 1]}
+        axis = {"labelOverlap": True, **(_BOTH if look.in_page else {})}
         scale = look.ramp("rough", "raised", "smooth")
-        spec = {
-            **look.size(
-                paper_width(count), heads * max(6, min(18, 200 // heads)), max(2, heads) * max(9, min(26, 300 // heads))
-            ),
-            "data": inline(rows),
-            "mark": {
-                "type": "rect",
-                "aria": False,
-                "stroke": look.colour("ground"),
-                "strokeWidth": 0.75,
-                **answering(look),
-            },
-            "encoding": {
-                "x": {**x, "title": None if look.in_page else "depth"},
-                "y": {
-                    "field": "head",
-                    "type": "ordinal",
-                    "title": "head",
-                    "axis": {"labelOverlap": True, **(_BOTH if look.in_page else {})},
-                },
-                "color": {"field": "share", "type": "quantitative", "scale": scale, "legend": legend},
-            },
+        at = {
+            "x": {**x, "title": None if look.in_page else "depth"},
+            "y": {"field": "head", "type": "ordinal", "title": "head", "axis": axis},
+            "color": {"field": "share", "type": "quantitative", "scale": scale, "legend": legend},
         }
+        on_paper, in_page = heads * max(6, min(18, 200 // heads)), max(2, heads) * max(9, min(26, 300 // heads))
+        edge: Spec = {"aria": False, "stroke": look.colour("ground"), "strokeWidth": 0.75}
+        size = look.size(paper_width(count), on_paper, in_page)
+        spec = {**size, **marks("rect", at, rows, **edge, **answering(look))}
         tips = [Key("", look.colour("tie" if word == "undecided" else word), word) for word in _WORDS]
         tips += [Key("", "", word) for word in ("ρ smooth", "ρ rough, mean", "head")]
         panels.append(
-            Panel(
-                "" if look.in_page else m.label,
-                spec,
-                tips=tips,
-                described=f"Share of inputs in which smoothing dominates, by layer and head of {m.label}",
-                place="dominance",
-                widths=page_widths(count),
-            )
+            of_model(m, look, spec, "dominance", "Share of inputs in which smoothing dominates a head", tips=tips)
         )
     return Drawing(panels)
 
@@ -134,40 +114,21 @@ def radii(models: list[Shown], look: Look) -> Drawing:
         y = quantitative("value", "ρ", {"zero": False}, tickCount=5, **(_BOTH if look.in_page else {}))
         legend = look.legend()
         link = nominal("verdict", [*_WORDS[:3]], look.colours([*_WORDS[:3]]), None)
-        layers: list[Spec] = [
-            {
-                "data": inline(links),
-                "mark": {"type": "rule", "strokeWidth": 5, "opacity": 0.4, **answering(look)},
-                "encoding": {"x": x, "y": {**y, "field": "smooth"}, "y2": {"field": "rough"}, "stroke": link},
-            },
-            {
-                "data": inline(points),
-                "mark": {
-                    "type": "point",
-                    "size": 62,
-                    "opacity": 1,
-                    "strokeWidth": 2,
-                    **answering(look),
-                },
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "shape": nominal("kind", names, [shape for _, shape, _ in _SHAPES.values()], legend),
-                    "color": nominal("kind", names, colours, legend),
-                    "fill": nominal("kind", names, look.colours(["smooth", "ground"]), legend),
-                },
-            },
+        between = {"x": x, "y": {**y, "field": "smooth"}, "y2": {"field": "rough"}, "stroke": link}
+        at = {
+            "x": x,
+            "y": y,
+            "shape": nominal("kind", names, [shape for _, shape, _ in _SHAPES.values()], legend),
+            "color": nominal("kind", names, colours, legend),
+            "fill": nominal("kind", names, look.colours(["smooth", "ground"]), legend),
+        }
+        layers = [
+            marks("rule", between, links, strokeWidth=5, opacity=0.4, **answering(look)),
+            marks("point", at, points, size=62, opacity=1, strokeWidth=2, **answering(look)),
         ]
-        panels.append(
-            Panel(
-                "" if look.in_page else m.label,
-                {**look.size(paper_width(count), 160, 190), "layer": layers},
-                tips=[*keys, Key("", "", "over inputs"), Key("", "", "dominates")],
-                described=f"Smoothing and rough spectral radius of {m.label}, by layer",
-                place="radii",
-                widths=page_widths(count),
-            )
-        )
+        spec = {**look.size(paper_width(count), 160, 190), "layer": layers}
+        tips = [*keys, Key("", "", "over inputs"), Key("", "", "dominates")]
+        panels.append(of_model(m, look, spec, "radii", "Smoothing and rough spectral radius", tips=tips))
     return Drawing(panels, keys)
 
 

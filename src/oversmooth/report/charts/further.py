@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from oversmooth.diagnosis.facts import Number
-from oversmooth.diagnosis.parts import Extrapolation
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
 from oversmooth.report.charts.pieces import (
     DASHES,
@@ -16,11 +14,14 @@ from oversmooth.report.charts.pieces import (
     hover_columns,
     inline,
     log_axis,
+    marks,
     nominal,
     quantitative,
     tip,
 )
 from oversmooth.report.style import Look, number, ratio, sentence
+from oversmooth.results.facts import Number
+from oversmooth.results.parts import Extrapolation
 
 _LOG_10 = math.log(10)
 _LOWEST = -14
@@ -100,18 +101,17 @@ def _panel(
     dash = nominal("kind", names, [DASHES[_SIGNS[kind][0]] for kind in drawn], legend)
     layers: list[Spec] = [
         *hover_columns(look, _stops(measured, look), x),
-        {
-            "mark": {"type": "line", "clip": True, "strokeWidth": 2},
-            "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash},
-        },
+        marks("line", {"x": x, "y": y, "color": colour, "strokeDash": dash}, clip=True, strokeWidth=2),
     ]
     if look.in_page:
         layers.append(
-            {
-                "transform": [{"filter": f"isValid(datum.value) && datum.kind != {_KINDS['predicted']!r}"}],
-                "mark": {"type": "circle", "opacity": 1, "clip": True},
-                "encoding": {"x": x, "y": y, "color": colour, "size": dots(look, 0 if len(rows) > 80 else 14)},
-            }
+            marks(
+                "circle",
+                {"x": x, "y": y, "color": colour, "size": dots(look, 0 if len(rows) > 80 else 14)},
+                transform=[{"filter": f"isValid(datum.value) && datum.kind != {_KINDS['predicted']!r}"}],
+                opacity=1,
+                clip=True,
+            )
         )
     finding, about = _in_words(found[0][1])
     title = caption(look, f"the {what}, repeated")

@@ -6,11 +6,12 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from oversmooth.report.charts.base import Key, Shown, Spec
+from oversmooth.report.charts.base import Key, Panel, Shown, Spec
 from oversmooth.report.style import Look
 from oversmooth.safety.foreign import shortened, visible
 
 _MOST_OF_A_NAME = 60
+_DENSE = (1, 1.5, 2, 3, 4, 5, 6, 8)
 _EDGE = 0.9999
 """What lies at the very end of an axis is inside it, however it was rounded."""
 DASHES = {"line": [1, 0], "line dashed": [5, 3], "line dotted": [2, 4]}
@@ -36,33 +37,22 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     Vega's own leave out whatever lies between, say, 3 and 10, and so the upper half of some axes.
 
     >>> log_ticks(0.2, 7.0), log_ticks(1e-12, 1.0), log_ticks(2.1, 2.6)
-    ([0.2, 0.5, 1, 2, 5], [1e-12, 1e-10, 1e-08, 1e-06, 0.0001, 0.01, 1], [2.2, 2.4, 2.6])
+    ([0.2, 0.5, 1.0, 2.0, 5.0], [1e-12, 1e-10, 1e-08, 1e-06, 0.0001, 0.01, 1.0], [2.2, 2.4, 2.6])
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
-        ticks = [_times(digit, power) for power in range(first, last + 1) for digit in digits]
+    sparser = max(1, math.ceil((last - first) / most))
+    for digits, stride in ((_DENSE, 1), ((1, 2, 3, 5), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), sparser)):
+        powers = range(math.ceil(first / stride) * stride, last + 1, stride)
+        ticks = [float(f"{digit}e{power}") for power in powers for digit in digits]
         inside = [tick for tick in ticks if low * _EDGE <= tick <= high / _EDGE]
         if len(inside) <= most:
             break
-    if len(inside) > most:
-        stride = math.ceil((last - first) / most)
-        powers = range(math.ceil(first / stride) * stride, last + 1, stride)
-        return [tick for power in powers if low * _EDGE <= (tick := _times(1, power)) <= high / _EDGE]
-    return inside if len(inside) > 2 else _even_ticks(low, high)
-
-
-def _even_ticks(low: float, high: float) -> list[float]:
-    """Round numbers at even distances, where less than an octave is shown."""
-    for step in (digit * 10.0**power for power in range(math.floor(math.log10(high)), -300, -1) for digit in (5, 2, 1)):
-        ticks = [float(f"{place * step:.6g}") for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        if len(ticks) > 2:
-            return ticks
-    return []
-
-
-def _times(digit: float, power: int) -> float:
-    value = float(f"{digit}e{power}")
-    return int(value) if value.is_integer() and value < 1e6 else value
+    if len(inside) > 2:
+        return inside
+    # Less than an octave: round numbers at even distances.
+    steps = (digit * 10.0**power for power in range(math.floor(math.log10(high)), -300, -1) for digit in (5, 2, 1))
+    evenly = ([n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)] for step in steps)
+    return [float(f"{tick:.6g}") for tick in next((ticks for ticks in evenly if len(ticks) > 2), [])]
 
 
 def nominal(field: str, domain: list[Any], values: list[Any], legend: Spec | None) -> Spec:
@@ -80,18 +70,39 @@ def inline(rows: list[Spec]) -> Spec:
     return {"values": rows}
 
 
+def marks(
+    kind: str, at: Spec, rows: list[Spec] | Spec | None = None, *, transform: list[Spec] | None = None, **settings: Any
+) -> Spec:
+    """A layer of a chart. at: what is encoded how. rows: its own data, or where they are. settings: of the mark."""
+    own: Spec = {} if rows is None else {"data": inline(rows) if isinstance(rows, list) else rows}
+    own |= {} if transform is None else {"transform": transform}
+    return {**own, "mark": {"type": kind, **settings}, "encoding": at}
+
+
+def written_at_ends(x: Spec, y: Spec, rows: list[Spec] | Spec, look: Look) -> Spec:
+    """What rows have to say, right of their points."""
+    text: Spec = {
+        "align": "left",
+        "dx": 7,
+        "fontSize": 13,
+        "fontWeight": 600,
+        "aria": False,
+        "color": look.colour("ink"),
+    }
+    return marks("text", {"x": x, "y": y, "text": {"field": "said"}}, rows, **text)
+
+
+def of_model(m: Shown, look: Look, spec: Spec, place: str, described: str, **more: Any) -> Panel:
+    """A panel of one model with a band a layer; the page says elsewhere which model it is."""
+    title, widths = "" if look.in_page else m.label, page_widths(len(m.diagnosis.layers))
+    return Panel(title, spec, place=place, described=f"{described}, by layer of {m.label}", widths=widths, **more)
+
+
 def depth_axis(count: int, title: str = "depth") -> Spec:
     """Where x is a layer: whole numbers only, whatever the width."""
     scale = {"domain": [-0.4, max(count - 1, 0) + 0.4], "nice": False, "zero": False}
     return quantitative(
-        "depth",
-        title,
-        scale,
-        format="d",
-        tickMinStep=1,
-        tickCount=min(count, 7),
-        grid=False,
-        labelFlush=False,
+        "depth", title, scale, format="d", tickMinStep=1, tickCount=min(count, 7), grid=False, labelFlush=False
     )
 
 
@@ -117,11 +128,7 @@ def model_legend(models: list[Shown], look: Look) -> list[Key]:
 
 
 def zero_line(look: Look) -> Spec:
-    return {
-        "data": inline([{}]),
-        "mark": {"type": "rule", "color": look.colour("faint"), "aria": False},
-        "encoding": {"y": {"datum": 0}},
-    }
+    return marks("rule", {"y": {"datum": 0}}, [{}], color=look.colour("faint"), aria=False)
 
 
 def dots(look: Look, size: float, grown: float = 48) -> Spec:

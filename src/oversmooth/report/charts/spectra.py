@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from oversmooth.report.charts.base import Drawing, Key, Panel, Shown, Spec, chart
-from oversmooth.report.charts.pieces import inline, nominal, quantitative
+from oversmooth.report.charts.pieces import inline, marks, nominal, quantitative
 from oversmooth.report.style import Look, number_expression, percent
 
 MOST_A_PLOT = 2_000
@@ -161,7 +161,7 @@ def _plane(look: Look, points: Spec, quiet: Spec, box: str, width: str, height: 
 
     x, y = axis(0, "Re λ", 7), axis(1, "Im λ", 6)
     at = {"x": {**x, "field": "re"}, "y": {**y, "field": "im"}}
-    growth = [{"calculate": "sqrt(pow(1 + datum.re, 2) + pow(datum.im, 2))", "as": "growth"}]
+    growth: list[Spec] = [{"calculate": "sqrt(pow(1 + datum.re, 2) + pow(datum.im, 2))", "as": "growth"}]
     if look.in_page:
         size = number_expression("abs(datum.im)")
         imaginary = f"(datum.im ? (datum.im < 0 ? ' − ' : ' + ') + {size} + ' i' : '')"
@@ -174,58 +174,25 @@ def _plane(look: Look, points: Spec, quiet: Spec, box: str, width: str, height: 
         {"calculate": "datum.count > 800 ? 14 : datum.count > 250 ? 22 : 34", "as": "size"},
         {"calculate": "datum.count > 400 ? 0.62 : 0.8", "as": "opacity"},
     ]
-    mark = {"type": "circle", "clip": True, "aria": False, **({"tooltip": {"content": "data"}} if look.in_page else {})}
+    mark: Spec = {"clip": True, "aria": False, **({"tooltip": {"content": "data"}} if look.in_page else {})}
     as_is = {"type": "quantitative", "scale": None, "legend": None}
+    side = nominal("side", list(_SIDES), look.colours(list(_SIDES.values())), look.legend())
+    shown = {**at, "color": side, "size": {"field": "size", **as_is}, "opacity": {"field": "opacity", **as_is}}
     turn: list[Spec] = [
         {"calculate": "cos(datum.degree * PI / 180) - 1", "as": "re"},
         {"calculate": "sin(datum.degree * PI / 180)", "as": "im"},
     ]
-    rule = {"type": "rule", "color": look.colour("rule"), "aria": False}
-    layers: list[Spec] = [
-        {"data": inline([{}]), "mark": rule, "encoding": {"x": {"datum": 0}}},
-        {"data": inline([{}]), "mark": rule, "encoding": {"y": {"datum": 0}}},
-        {
-            "data": {"sequence": {"start": 0, "stop": 361, "as": "degree"}},
-            "transform": turn,
-            "mark": {
-                "type": "line",
-                "clip": True,
-                "color": look.colour("soft"),
-                "strokeWidth": 1.5,
-                "strokeDash": [5, 4],
-            },
-            "encoding": {**at, "order": {"field": "degree"}},
-        },
-        {
-            "data": quiet,
-            "transform": growth,
-            "mark": {**mark, "color": look.colour("faint"), "opacity": 0.28, "size": 12},
-            "encoding": at,
-        },
-        {
-            "data": points,
-            "transform": growth + crowd,
-            "mark": mark,
-            "encoding": {
-                **at,
-                "color": nominal("side", list(_SIDES), look.colours(list(_SIDES.values())), look.legend()),
-                "size": {"field": "size", **as_is},
-                "opacity": {"field": "opacity", **as_is},
-            },
-        },
-        {
-            "data": points,
-            "transform": [*growth, *crowd, {"filter": "datum.growth == datum.largest"}],
-            "mark": {
-                **mark,
-                "filled": False,
-                "stroke": look.colour("ink"),
-                "strokeWidth": 1.6,
-                "opacity": 1,
-                "size": 110,
-            },
-            "encoding": at,
-        },
+    circle, degrees = {**at, "order": {"field": "degree"}}, {"sequence": {"start": 0, "stop": 361, "as": "degree"}}
+    dashed = {"clip": True, "color": look.colour("soft"), "strokeWidth": 1.5, "strokeDash": [5, 4]}
+    ring = {**mark, "filled": False, "stroke": look.colour("ink"), "strokeWidth": 1.6, "opacity": 1, "size": 110}
+    largest: list[Spec] = [*growth, *crowd, {"filter": "datum.growth == datum.largest"}]
+    axes = [marks("rule", {name: {"datum": 0}}, [{}], color=look.colour("rule"), aria=False) for name in ("x", "y")]
+    layers = [
+        *axes,
+        marks("line", circle, degrees, transform=turn, **dashed),
+        marks("circle", at, quiet, transform=growth, **mark, color=look.colour("faint"), opacity=0.28, size=12),
+        marks("circle", shown, points, transform=growth + crowd, **mark),
+        marks("circle", at, points, transform=largest, **ring),
     ]
     return {"layer": layers}
 

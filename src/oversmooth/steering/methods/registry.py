@@ -6,20 +6,28 @@ A method is named in words as a command line has it, ``neutreno:strength=0.4``, 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import pkgutil
 from typing import Any
 
 from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.typed import typed
-from oversmooth.steering import methods
+from oversmooth.steering.methods import (  # noqa: F401  where each class registers itself
+    attnscale,
+    centred,
+    contranorm,
+    featscale,
+    gated,
+    inversion,
+    laplacian,
+    layernorm_scaling,
+    neutreno,
+    orthogonal_update,
+    spectral,
+    value_residual,
+)
 from oversmooth.steering.methods.base import METHODS, Method, register
 
 __all__ = ["METHODS", "method_from", "method_named", "register"]
-
-for _file in pkgutil.iter_modules(methods.__path__):
-    importlib.import_module(f"{methods.__name__}.{_file.name}")  # where its class registers itself
 
 
 def method_from(settings: dict[str, Any]) -> Method:

@@ -69,6 +69,8 @@ def _good() -> dict[str, tuple[Any, Callable[[], dict[str, Any]]]]:
     import torch
 
     from oversmooth import metrics, theory
+    from oversmooth.theory import kernels, shifted
+    from oversmooth.theory.weights import repeat_shared_heads
 
     def x() -> Any:
         return torch.randn(2, 3, 4)
@@ -86,7 +88,6 @@ def _good() -> dict[str, tuple[Any, Callable[[], dict[str, Any]]]]:
         found[f"metrics.{name}"] = (getattr(metrics, name), lambda: {"x": x()})
     kernel = lambda: torch.softmax(torch.randn(3, 3), -1)  # noqa: E731
     found["metrics.ranks_of"] = (metrics.ranks_of, lambda: {"s": torch.rand(2, 3)})
-    found["metrics.step_size"] = (metrics.step_size, lambda: {"kernel": kernel()})
     found["metrics.nonlocal_energy"] = (metrics.nonlocal_energy, lambda: {"u": x(), "kernel": kernel()})
     found["metrics.fidelity_energy"] = (
         metrics.fidelity_energy, lambda: {"u": x(), "f": x(), "kernel": kernel(), "strength": 0.5},
@@ -94,10 +95,10 @@ def _good() -> dict[str, tuple[Any, Callable[[], dict[str, Any]]]]:
     found["theory.attention_spectrum"] = (theory.attention_spectrum, lambda: {"A": attention()})
     found["theory.dominance"] = (theory.dominance, lambda: {"A": attention(), **weights()})
     found["theory.shifted_dominance"] = (
-        theory.shifted_dominance, lambda: {"A": attention(), **weights(), "shifts": [0.0, 0.5, 1.0]},
+        shifted.shifted_dominance, lambda: {"A": attention(), **weights(), "shifts": [0.0, 0.5, 1.0]},
     )  # fmt: skip
     found["theory.gradient_flow"] = (
-        theory.gradient_flow,
+        kernels.gradient_flow,
         lambda: {"scores": torch.randn(3, 3), "V": torch.randn(3, 4), "f": torch.randn(3, 4), "strength": 0.6,
                  "times": [1.0]},
     )  # fmt: skip
@@ -111,7 +112,7 @@ def _good() -> dict[str, tuple[Any, Callable[[], dict[str, Any]]]]:
     for name in ("head_spectrum", "joined_spectrum", "head_verdicts", "centre_features"):
         found[f"theory.{name}"] = (getattr(theory, name), weights)
     found["theory.fold_norm"] = (theory.fold_norm, lambda: {"W_V": weights()["W_V"], "gamma": torch.ones(6)})
-    found["theory.repeat_shared_heads"] = (theory.repeat_shared_heads, lambda: {"W_V": weights()["W_V"], "heads": 4})
+    found["theory.repeat_shared_heads"] = (repeat_shared_heads, lambda: {"W_V": weights()["W_V"], "heads": 4})
     found["theory.flip_threshold"] = (theory.flip_threshold, lambda: {"A": attention()})
     found["theory.is_causal"] = (theory.is_causal, lambda: {"A": attention()})
     found["theory.is_row_stochastic"] = (theory.is_row_stochastic, lambda: {"A": attention()})
@@ -176,6 +177,7 @@ def _passes_on(call: Callable[[], Any]) -> None:
 def _methods() -> Iterator[Case]:
     """Settings of every steering method."""
     from oversmooth import steering
+    from oversmooth.steering.methods.registry import method_from
 
     for name, method in steering.METHODS.items():
         for argument in inspect.signature(method).parameters:
@@ -194,7 +196,7 @@ def _methods() -> Iterator[Case]:
         "an unknown setting": {"method": "NeuTRENO", "colour": 1}, "a list": [1], "a list as a name": {"method": ["x"]},
     }  # fmt: skip
     for label, value in settings.items():
-        yield _call(f"steering.method_from({label})", lambda value=value: steering.method_from(value), "refused")
+        yield _call(f"steering.method_from({label})", lambda value=value: method_from(value), "refused")
 
 
 def _model() -> Any:
@@ -453,7 +455,10 @@ def _of_files() -> Iterator[Case]:
 
 
 def _of_inputs() -> Iterator[Case]:
-    from oversmooth.inputs import Preprocessing, image_inputs, picture, text_inputs
+    from oversmooth.inputs.images import image_inputs
+    from oversmooth.inputs.pictures import picture
+    from oversmooth.inputs.preprocessing import Preprocessing
+    from oversmooth.inputs.text import text_inputs
 
     for argument in ("count", "batch"):
         for label, value in SCALARS.items():

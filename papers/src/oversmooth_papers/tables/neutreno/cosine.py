@@ -23,7 +23,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import read_json
 from oversmooth_papers.tables import cells
 
-FIGURE = "cosines"
+FIGURE = "cos"
 """The figure of `report.figures` that it is."""
 _BETWEEN = ", "
 _LAST_LOOK = "From cells: the last look in training, at 8 inputs of the task"

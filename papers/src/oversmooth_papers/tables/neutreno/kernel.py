@@ -23,10 +23,11 @@ from torch import Tensor
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.layer import Anatomy
-from oversmooth.inputs import Inputs
+from oversmooth.inputs.batches import Inputs
 from oversmooth.models import Loaded
-from oversmooth.observe import SeenBlock, study
+from oversmooth.observe import study
 from oversmooth.observe.feed import Runner
+from oversmooth.observe.stages import SeenBlock
 from oversmooth.report.style import fixed, percent
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import SoftmaxAttention, attention_kernel, gradient_step

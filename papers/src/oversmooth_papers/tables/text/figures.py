@@ -15,7 +15,8 @@ from pathlib import Path
 
 from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.models import DATA_COUNT, DEFAULT_COUNT, load
+from oversmooth.models import load
+from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
 from oversmooth.report import figures, terminal
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.figures import fig2, fig3, fig5, table_charts

@@ -167,7 +167,7 @@ class ImagenetTask(Task):
             assert isinstance(model, DroppingViT)
             assert model.average is not None
             weights = dict(model.named_parameters())
-            own = [weights[name] for name in model.average]
+            own: list[Tensor] = [weights[name] for name in model.average]
             torch._foreach_lerp_(list(model.average.values()), own, 1 - self.recipe.ema)
 
     def save_beside(self, model: nn.Module, folder: Path) -> None:

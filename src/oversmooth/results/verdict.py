@@ -9,9 +9,9 @@ import math
 from typing import NamedTuple
 
 from oversmooth.anatomy.steered import FOLDED
-from oversmooth.diagnosis.facts import Number
-from oversmooth.diagnosis.parts import SPECIAL_COUNTED, Extrapolation, Layer, standard_error
-from oversmooth.diagnosis.result import Diagnosis
+from oversmooth.results.data import DiagnosisData
+from oversmooth.results.facts import Number
+from oversmooth.results.parts import SPECIAL_COUNTED, Extrapolation, Layer, standard_error
 
 _ROUNDING = 1e-6  # relative to the largest eigenvalue: anything smaller is zero
 
@@ -31,7 +31,7 @@ _NOTIONS = {
 }
 
 
-def sentences(diagnosis: Diagnosis) -> list[str]:
+def sentences(diagnosis: DiagnosisData) -> list[str]:
     """The verdict: what was measured, by part, what spectra predict, and what more depth would do."""
     blocks = diagnosis.layers[1:]
     candidates = [
@@ -49,19 +49,19 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
     ]
 
 
-def _mode(diagnosis: Diagnosis) -> str:
+def _mode(diagnosis: DiagnosisData) -> str:
     if not diagnosis.model.get("dropout"):
         return ""
     return "Train mode: dropout was active and is in every number; diagnose after model.eval() to leave it out."
 
 
-def disagreement(diagnosis: Diagnosis) -> str:
+def disagreement(diagnosis: DiagnosisData) -> str:
     """By which notions tokens end more alike and by which less; empty where none contradicts another."""
     sides = {_NOTIONS[metric].name: side for metric, (_, _, side) in _ends(diagnosis).items()}
     return _in_all(sides).partition("tokens end ")[2] if {1, -1} <= set(sides.values()) else ""
 
 
-def _ends(diagnosis: Diagnosis) -> dict[str, tuple[float, float, int]]:
+def _ends(diagnosis: DiagnosisData) -> dict[str, tuple[float, float, int]]:
     """By metric: its value before the first block and after the last, and whether tokens end more alike (1), less (−1)
     or about as alike (0) by it.
     """
@@ -75,7 +75,7 @@ def _ends(diagnosis: Diagnosis) -> dict[str, tuple[float, float, int]]:
     return ends
 
 
-def _measured(diagnosis: Diagnosis) -> str:
+def _measured(diagnosis: DiagnosisData) -> str:
     clauses, sides = [], {}
     for metric, (before, after, side) in _ends(diagnosis).items():
         name = _NOTIONS[metric].name
@@ -104,7 +104,7 @@ def _in_all(sides: dict[str, int]) -> str:
     return f"the notions disagree: tokens end {', '.join(clauses)}"
 
 
-def _steered(diagnosis: Diagnosis) -> str:
+def _steered(diagnosis: DiagnosisData) -> str:
     """Whether the spectrum that steering promised holds."""
     verified = (diagnosis.steering or {}).get("verified")
     if not verified:
@@ -164,7 +164,7 @@ def _sublayers(part: str) -> str:
     return {"attention": "attention", "mlp": "MLPs", "norm": "norms"}.get(part, part)
 
 
-def _massive(diagnosis: Diagnosis) -> str:
+def _massive(diagnosis: DiagnosisData) -> str:
     with_them = [layer for layer in diagnosis.layers if layer.massive]
     if not with_them:
         return ""
@@ -182,7 +182,7 @@ def _massive(diagnosis: Diagnosis) -> str:
     )
 
 
-def _predicted(diagnosis: Diagnosis, blocks: list[Layer]) -> str:
+def _predicted(diagnosis: DiagnosisData, blocks: list[Layer]) -> str:
     clauses = []
     negative, share = diagnosis.negative_share, diagnosis.smoothing_share
     if negative is not None:
@@ -241,7 +241,7 @@ def _agreement(blocks: list[Layer]) -> str:
     )
 
 
-def _accuracy(diagnosis: Diagnosis) -> str:
+def _accuracy(diagnosis: DiagnosisData) -> str:
     accuracy = diagnosis.accuracy
     if accuracy is None:
         return ""
@@ -267,7 +267,7 @@ def _runs(numbers: list[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
-def _further(entry: Extrapolation, diagnosis: Diagnosis) -> str:
+def _further(entry: Extrapolation, diagnosis: DiagnosisData) -> str:
     predicted = {
         "smooth": f"smoothing, in the end × {entry.predicted_rate:.3g} per block"
         if entry.predicted_rate is not None

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from oversmooth.diagnosis.facts import Alone, Massive, Number, Numbers, Verdict
+from oversmooth.results.facts import Alone, Massive, Number, Numbers, Verdict
 
 SPECIAL_COUNTED = "special tokens counted"
 """In the note of an extrapolation whose input has special tokens."""

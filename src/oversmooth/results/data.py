@@ -1,0 +1,296 @@
+"""The data of a `Diagnosis`: everything measured and predicted about a model, saved to and loaded from JSON.
+
+The JSON it writes is described in docs/diagnosis.md. Numbers that have no meaning (the cosine of a single token, an
+infinite ratio) are None here and ``null`` there.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from oversmooth.metrics import METRICS
+from oversmooth.results.facts import ModelFacts, Number, Provenance, Steered
+from oversmooth.results.parts import Accuracy, Extrapolation, Layer, OneInput, share_of_smoothing
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import check_plain, check_writable, parse_json, read_bytes, whole_file
+from oversmooth.safety.foreign import json_text
+from oversmooth.safety.machine import check_fits
+from oversmooth.safety.typed import typed
+
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA, VERSION = "oversmooth/diagnosis", 3
+_READ = (1, 2, 3)
+"""Version 1 had neither undecided cases nor how verdicts are known, version 2 no single input to look at: what they
+lack is None.
+"""
+_MOST_BYTES = 2 * 2**30
+_MEMORY_PER_BYTE = 12  # of a file: what its numbers take once they are read
+
+
+@dataclass(repr=False)
+class DiagnosisData:
+    """The fields of a `Diagnosis`, what follows from them, and how they are saved and loaded."""
+
+    model: ModelFacts
+    provenance: Provenance
+    layers: list[Layer]
+    extrapolation: list[Extrapolation] = field(default_factory=list)
+    verdict: list[str] = field(default_factory=list)
+    """In plain words: what was measured, what was predicted, and where the two disagree."""
+    remarks: list[str] = field(default_factory=list)
+    """What a reader should know about how this was measured."""
+    steering: Annotated[dict[str, Any], Steered] | None = None
+    """Of a steered model: the methods, how far a warm start moved its layers, whether the promised spectrum holds."""
+    accuracy: Accuracy | None = None
+    """Of a classifier that was tested as well."""
+    one_input: OneInput | None = None
+    """The tokens of one input, to look at; None where it was not kept, or cannot be."""
+
+    def __repr__(self) -> str:
+        """One line; `to_dict` gives everything."""
+        facts = [f"{len(self.layers) - 1} blocks", f"{self.provenance.get('inputs', 0)} inputs"]
+        known = [value for value in self.curve("hfc_lfc") if value is not None]
+        if known:
+            facts.append(f"HFC/LFC {known[0]:.3g} → {known[-1]:.3g}")
+        if self.smoothing_share is not None:
+            facts.append(f"{self.smoothing_share:.1%} smoothing cases")
+        return f"<Diagnosis of {self.model.get('name')}: {', '.join(facts)}>"
+
+    @property
+    def name(self) -> str:
+        """Of the model, as reports show it."""
+        return str(self.model["name"])
+
+    @property
+    def smoothing_share(self) -> Number:
+        """Share of cases, over all inputs, layers and heads, that smooth (table 1 of Dovonon et al.)."""
+        verdicts = [v for layer in self.layers if layer.dominance for row in layer.dominance.verdict_heads for v in row]
+        return share_of_smoothing(verdicts)
+
+    @property
+    def undecided_share(self) -> Number:
+        """Share of these cases that rounding could turn or no theorem covers; None where that is not known."""
+        layers = [layer.dominance for layer in self.layers if layer.dominance]
+        counts = [(d.undecided_share, sum(len(row) for row in d.verdict_heads)) for d in layers]
+        known = [(share * count, count) for share, count in counts if share is not None]
+        total = sum(count for _, count in known)
+        return sum(undecided for undecided, _ in known) / total if total else None
+
+    @property
+    def negative_share(self) -> Number:
+        """Share of the eigenvalues of the joined H, over all layers, that have a negative real part."""
+        spectra = [layer.spectrum.joined["raw"] for layer in self.layers if layer.spectrum]
+        counts = [(e.negative_share * len(e.real), len(e.real)) for e in spectra if e.negative_share is not None]
+        total = sum(size for _, size in counts)
+        return sum(negative for negative, _ in counts) / total if total else None
+
+    @property
+    def real_parts(self) -> list[float]:
+        """Real parts of the eigenvalues of H, over all layers: joined, or per head where only those were computed."""
+        parts: list[float] = []
+        for layer in self.layers:
+            if layer.spectrum:
+                joined = layer.spectrum.joined["raw"].real
+                parts += joined or [v for head in layer.spectrum.heads["raw"] for v in head.real]
+        return parts
+
+    def curve(self, metric: str, *, without_massive: bool = False) -> list[Number]:
+        """A metric after every block, preceded by its value for what enters the first block.
+
+        Args:
+            metric: its name, such as "hfc_lfc".
+            without_massive: leave out massive-activation tokens.
+
+        Returns:
+            One number per depth; None where it was not measured.
+
+        Raises:
+            InputError: there is no such metric.
+        """
+        if metric not in METRICS and not any(metric in layer.tokens for layer in self.layers):
+            raise InputError(f"there is no metric {metric!r}; choose one of {', '.join(METRICS)}")
+        return [
+            (layer.without_massive if without_massive and layer.without_massive else layer.tokens).get(metric)
+            for layer in self.layers
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain lists, dicts and numbers, described in docs/diagnosis.md."""
+        return {"schema": SCHEMA, "version": VERSION, **dataclasses.asdict(self)}
+
+    def to_json(self) -> str:
+        """As JSON text."""
+        return json_text(self.to_dict(), allow_nan=False, separators=(",", ":"))
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file, whole or not at all.
+
+        Args:
+            path: of a .json file.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        file = arguments.path(path, remedy="give the path of a .json file")
+        check_writable(file, (".json",))
+        with whole_file(file) as temporary:
+            temporary.write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read what `to_dict` gave.
+
+        Args:
+            data: of this version or an earlier one.
+
+        Raises:
+            InputError: it is something else, of a later version, or damaged.
+        """
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise InputError(f"this is not a diagnosis: its schema is not {SCHEMA!r}; give what Diagnosis.save wrote")
+        if data.get("version") not in _READ:
+            raise InputError(
+                f"this diagnosis has version {data.get('version')!r} and this program reads {_READ[0]} to {_READ[-1]}; "
+                "diagnose again"
+            )
+        try:
+            for name in ("extrapolation", "verdict", "remarks"):
+                if name not in data:
+                    raise ValueError(f"it has no {name!r}")
+            diagnosis: Self = typed(cls, {k: v for k, v in data.items() if k not in ("schema", "version")})
+            _check_whole(diagnosis)
+            _check_finite(data)
+        except ValueError as error:
+            raise InputError(f"this diagnosis is damaged ({reason(error)}); diagnose again") from error
+        return diagnosis
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` gave.
+
+        Args:
+            text: JSON.
+
+        Raises:
+            InputError: it is something else, of a later version, or damaged.
+        """
+        if not isinstance(text, (str, bytes, bytearray)):
+            raise InputError(f"this is {arguments.kind(text)}, not JSON as text; give what Diagnosis.save wrote")
+        return cls.from_dict(parse_json(text, "this is not JSON", "give what Diagnosis.save wrote"))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file that `save` wrote.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            InputError: it cannot be read, or is no diagnosis.
+        """
+        remedy = "give a file that Diagnosis.save wrote"
+        path = arguments.path(path, remedy=remedy)
+        check_fits(_MEMORY_PER_BYTE * check_plain(path, remedy), f"reading {path}", remedy)
+        try:
+            text = read_bytes(path, remedy, _MOST_BYTES).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} cannot be read ({reason(error)}); {remedy}") from error
+        try:
+            return cls.from_json(text)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per layer: metrics, changes, and the summary of spectra and dominance."""
+        import pandas  # the user's own; nothing else here needs it
+
+        rows = []
+        for depth, layer in enumerate(self.layers):
+            row: dict[str, Any] = {"model": self.name, "depth": depth, "layer": layer.name, **layer.tokens}
+            row |= {f"attention_out_{k}": v for k, v in (layer.attention_out or {}).items()}
+            row |= {f"change_{part}": layer.change(part) for part in {c.part: None for c in layer.changes}}
+            if layer.spectrum:
+                row |= {k: getattr(layer.spectrum, k) for k in ("negative_share", "mean_real")}
+                row["rho_smooth"] = layer.rho_smooth
+            if layer.dominance:
+                row |= {k: getattr(layer.dominance, k) for k in ("rho_rough", "smoothing_share", "undecided_share")}
+            rows.append(row)
+        return pandas.DataFrame(rows)
+
+
+def _check_finite(value: Any, where: str = "") -> None:
+    """Also what is kept of a model as it is, such as its recipe; JSON has no NaN, and pages are made of JSON."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}, not a finite number")
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _check_finite(part, f"{where}.{name}" if where else str(name))
+    if isinstance(value, list):
+        for part in value:
+            _check_finite(part, where)
+
+
+def _check_whole(diagnosis: DiagnosisData) -> None:
+    """Check what types do not say, so that damage shows on reading and not in a report."""
+    if not diagnosis.layers:
+        raise ValueError("it has no layers")
+    for layer in diagnosis.layers:
+        s, d = layer.spectrum, layer.dominance
+        for name in ("joined", "heads") if s else ():
+            if "raw" not in getattr(s, name):
+                raise ValueError(f"the spectrum of {layer.name} has no raw {name}")
+        spectra = [*s.joined.values(), *(e for row in s.heads.values() for e in row)] if s else []
+        _check_alike(layer.name, *((e.real, e.imag) for e in spectra))
+        if d:
+            _check_alike(layer.name, (d.verdict_heads, d.rho_rough_heads))
+            _check_alike(layer.name, *zip(d.verdict_heads, d.rho_rough_heads, strict=True))
+            sample = d.joined_inputs, d.joined_rho_smooth, d.joined_rho_rough, d.joined_verdict, d.joined_residual
+            _check_alike(layer.name, *((sample[0], other) for other in sample))
+            if "counting_rule" not in diagnosis.provenance and diagnosis.smoothing_share is not None:
+                raise ValueError("it does not say by which rule cases are counted (provenance.counting_rule)")
+    for entry in diagnosis.extrapolation:
+        courses = [course for course in (entry.simulated, entry.real) if course is not None]
+        _check_alike(entry.what, *((course.depth, course.log_hfc_lfc) for course in courses))
+    if diagnosis.one_input is not None:
+        _check_bytes(diagnosis.one_input, len(diagnosis.layers))
+
+
+def _check_bytes(shown: OneInput, depths: int) -> None:
+    """Check that what is shown of one input has as many bytes as it has tokens, pairs and heads."""
+    groups = shown.groups
+    if not 2 <= groups <= shown.tokens or groups > 4096:
+        raise ValueError(f"one_input has {groups} groups of {shown.tokens} tokens")
+    if shown.grid is not None and (len(shown.grid) != 2 or shown.leading + math.prod(shown.grid) != groups):
+        raise ValueError(f"one_input has {groups} groups, which do not make its grid")
+    _check_alike("one_input", (shown.labels or [""] * groups, [""] * groups), (shown.received, shown.received_most))
+    _check_alike("one_input", (shown.similarity, [""] * depths), (shown.received, [""] * (depths - 1)))
+    if any(_bytes(code) != groups * (groups - 1) // 2 for code in shown.similarity):
+        raise ValueError("a similarity of one_input has another size than its pairs of tokens")
+    if any(code and (not _bytes(code) or _bytes(code) % groups) for code in shown.received):
+        raise ValueError("what one_input received has another size than its tokens")
+    picture = shown.picture
+    if picture is not None and _bytes(picture.pixels) != 3 * picture.width * picture.height:
+        raise ValueError("the picture of one_input has another size than its pixels")
+
+
+def _bytes(code: str) -> int:
+    """How many bytes it stands for."""
+    try:
+        return len(base64.b64decode(code, validate=True))
+    except ValueError as error:
+        raise ValueError("one_input holds what is not base64") from error
+
+
+def _check_alike(what: str, *pairs: tuple[Sequence[Any], Sequence[Any]]) -> None:
+    for one, other in pairs:
+        if len(one) != len(other):
+            raise ValueError(f"two lists of {what} have {len(one)} and {len(other)} entries and belong together")
