@@ -177,3 +177,9 @@ def test_outputs_are_neither_inputs_nor_one_another(tmp_path):
         with pytest.raises(InputError, match=said):
             files.check_apart(outputs, inputs)
     files.check_apart([tmp_path / "b.json", None], [tmp_path / "a.json", "a/hub-id"])
+
+
+def test_no_file_takes_the_place_of_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="it is a pipe; name a file"), files.whole_file(tmp_path / "pipe"):
+        pass
