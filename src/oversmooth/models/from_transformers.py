@@ -12,7 +12,7 @@ from typing import Any
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
-from oversmooth.models.building import built_with, check_numbers, watched
+from oversmooth.models.building import check_numbers, watched
 from oversmooth.models.from_timm import why_no_timm
 from oversmooth.models.hub import check_reachable, fetched_config, not_fetched, processor_folder
 from oversmooth.models.loaded import Loaded, Wanted, described
@@ -20,14 +20,13 @@ from oversmooth.models.remote_code import arrays_only, check_asks_for_none, clas
 from oversmooth.models.sources import folder_of
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.libraries import import_library, unusable
+from oversmooth.safety.randomness import seeded
 from oversmooth.steering.apply import MARKER
 from oversmooth.steering.saving import STEERED, WEIGHTS, steered_class
 
+LIBRARY = "transformers"
 _TEXTS = (".json", ".txt", ".model", ".jinja", ".jsonl")
 _MOST_TEXT = 2**28
-
-
-LIBRARY = "transformers"
 
 
 def accepts(_name: str) -> bool:
@@ -91,8 +90,8 @@ def from_transformers(
         try:
             if random:
                 make = partial(cls.from_config, trust_remote_code=trust) if hasattr(cls, "from_config") else cls
-                with watched(name):
-                    model = built_with(seed, lambda: make(config))
+                with watched(name), seeded(seed):
+                    model = make(config)
             else:
                 with watched(name):
                     model, info = load.from_pretrained(

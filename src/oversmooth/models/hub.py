@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from oversmooth.anatomy.checkpoint import read_config
-from oversmooth.inputs.processor_files import FILES
+from oversmooth.inputs.preprocessing import FILES
 from oversmooth.models.sources import check_there
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.libraries import import_library

@@ -6,18 +6,16 @@ import shutil
 from pathlib import Path
 
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.inputs.processor_files import FILES
+from oversmooth.inputs.preprocessing import FILES
 from oversmooth.models.from_timm import save_timm
 from oversmooth.models.from_transformers import quiet
 from oversmooth.models.loaded import Loaded
-from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_folder
 from oversmooth.safety.libraries import import_library
 from oversmooth.steering.saving import rename_weights
 
 _CODE = (".py", ".pyc", ".pyd", ".so", ".pkl", ".pickle", ".joblib")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
-_MOST_BESIDE = 2**30
 
 
 def save(loaded: Loaded, path: Path) -> None:
@@ -61,7 +59,7 @@ def _beside(folder: Path) -> list[Path]:
     """
     home = folder.resolve()
     inside = [home, *([home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [])]
-    files = [
+    return [
         file
         for file in sorted(folder.iterdir())
         if file.suffix not in (*_WEIGHTS, *_CODE)
@@ -69,9 +67,3 @@ def _beside(folder: Path) -> list[Path]:
         and file.is_file()
         and any(file.resolve().is_relative_to(parent) for parent in inside)
     ]
-    for file in files:
-        if (size := file.stat().st_size) > _MOST_BESIDE:
-            raise InputError(
-                f"{file} would be copied along and has {size:,} bytes, over {_MOST_BESIDE:,}; put it elsewhere first"
-            )
-    return files

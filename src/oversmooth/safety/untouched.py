@@ -200,7 +200,7 @@ def _attributes(modules: list[nn.Module]) -> Iterator[None]:
     for module in modules:
         own = {name: value for name, value in module.__dict__.items() if name not in _OWN}
         for value in own.values():
-            if type(value) is torch.Tensor and value.nbytes <= _LARGE and _can_be_copied(value):
+            if type(value) is torch.Tensor and _can_be_copied(value) and value.nbytes <= _LARGE:
                 tensors.append((value, value._version, value.detach().clone()))
             elif isinstance(value, torch.Generator):
                 generators.append((value, value.get_state()))
