@@ -184,6 +184,15 @@ def test_files_beside_the_weights_that_no_one_wrote(vit):
     assert "tokenizer.json has 1,099,511,627,776 bytes, over 268,435,456; fetch it again" in refused(vit)
 
 
+def test_what_is_large_is_not_copied_along(vit, tmp_path):
+    (vit / "README.md").write_text("about it")
+    (vit / "train.log").touch()
+    os.truncate(vit / "train.log", 2**42)
+    models.save(models.load(str(vit)), tmp_path / "out")
+    assert {"README.md", "config.json"} < set(os.listdir(tmp_path / "out"))
+    assert not (tmp_path / "out" / "train.log").exists()
+
+
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_pipe_among_the_files_is_not_waited_for(vit, linked):
     (vit / "model.safetensors").unlink()

@@ -40,8 +40,10 @@ def check_numbers(config: dict[str, Any], name: str) -> None:
             elif type(part) is int:
                 most = min((most for pattern, most in _MOST.items() if pattern.search(str(key))), default=part)
                 if part > most:
-                    words = f"its configuration says {key} {shown(part)}, and models are built up to {most:,}"
-                    raise InputError(f"{name}: {words}; fix it")
+                    value = f"{part:,}" if part < 10**30 else shown(part)
+                    raise InputError(
+                        f"{name}: its configuration says {key} {value}, and models are built up to {most:,}; fix it"
+                    )
 
 
 @contextmanager

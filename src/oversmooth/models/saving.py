@@ -15,6 +15,7 @@ from oversmooth.safety.libraries import import_library
 from oversmooth.steering.saving import rename_weights
 
 _CODE = (".py", ".pyc", ".pyd", ".so", ".pkl", ".pickle", ".joblib")
+_MOST_BESIDE = 2**30  # bytes: what is larger is data or weights of some other kind
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
 
 
@@ -52,7 +53,7 @@ def save(loaded: Loaded, path: Path) -> None:
 
 
 def _beside(folder: Path) -> list[Path]:
-    """Files that go along with a checkpoint: neither weights nor code, and only those inside its directory.
+    """Files that go along with a checkpoint: neither weights, code nor large, and only those inside it.
 
     A link may lead to anything that its owner can read; the hub's cache consists of links, from snapshots to blobs of
     the same repository.
@@ -65,5 +66,6 @@ def _beside(folder: Path) -> list[Path]:
         if file.suffix not in (*_WEIGHTS, *_CODE)
         and not file.name.endswith(".index.json")
         and file.is_file()
+        and file.stat().st_size <= _MOST_BESIDE
         and any(file.resolve().is_relative_to(parent) for parent in inside)
     ]
