@@ -85,10 +85,7 @@ class Commands(typer.Typer):
         return super().command(*arguments, **{"cls": _Command, **settings})
 
 
-app = Commands(
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = Commands(pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
 SECONDS_BETWEEN_LINES = 10.0
 """Where progress is told in lines, as there is no terminal."""
 

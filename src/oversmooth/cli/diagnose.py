@@ -109,8 +109,7 @@ def diagnose(
         int, typer.Option(help="How many further blocks to extrapolate over. 0 leaves it out.", min=0, max=10_000)
     ] = 24,
     look: Annotated[
-        bool,
-        typer.Option("--look/--no-look", help="Keep the tokens of the first input, to look at in the page."),
+        bool, typer.Option("--look/--no-look", help="Keep the tokens of the first input, to look at in the page.")
     ] = True,
     device: Device = None,
     dtype: Dtype = None,
@@ -243,7 +242,7 @@ def show(diagnoses: list[Diagnosis]) -> None:
         p = diagnosis.provenance
         out.print(f"\n{diagnosis.name}", style="bold")
         out.print(
-            f"{p['data']}, {p['inputs']} inputs" + (f", top-1 {p['top1']:.1%}" if p.get("top1") is not None else ""),
+            f"{p['data']}, {p['inputs']} inputs" + (f", top-1 {p['top1']:.1%}" if p.get("top1") is not None else "")
         )
         out.print(terminal.layers(diagnosis))
         for sentence in diagnosis.verdict:

@@ -9,13 +9,4 @@ from oversmooth.inputs.pictures import picture
 from oversmooth.inputs.preprocessing import Preprocessing
 from oversmooth.inputs.text import PROSE, REACTIONS, text_inputs
 
-__all__ = [
-    "PROSE",
-    "REACTIONS",
-    "Batch",
-    "Inputs",
-    "Preprocessing",
-    "image_inputs",
-    "picture",
-    "text_inputs",
-]
+__all__ = ["PROSE", "REACTIONS", "Batch", "Inputs", "Preprocessing", "image_inputs", "picture", "text_inputs"]
