@@ -40,8 +40,8 @@ class Terminal(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text, self.encoding))
 
-    @property
-    def file(self) -> IO[str]:
+    @property  # type: ignore[misc]
+    def file(self) -> IO[str]:  # nothing sets it
         """The stream itself, under whatever stands in its place for others."""
         stream = super().file
         while (inner := getattr(stream, "rich_proxied_file", stream)) is not stream:
@@ -113,7 +113,7 @@ def standard_streams() -> Iterator[None]:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=READABLE)
     kept = _Kept(sys.stdout), _Kept(sys.stderr, OSError)
-    sys.stdout, sys.stderr = (one if one.stream is not None else None for one in kept)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = (one if one.stream is not None else None for one in kept)
     _clean_standard_streams()
     try:
         yield

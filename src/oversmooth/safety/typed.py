@@ -58,13 +58,13 @@ def typed(kind: Any, value: Any, where: str = "") -> Any:
     _check(isinstance(value, dict), value, where, "an object")
     if origin is dict:
         return {key: typed(parts[1], v, _at(where, key)) for key, v in value.items()}
-    kinds, needed = _fields(kind)
+    fields, needed = _fields(kind)
     if missing := sorted(needed - value.keys()):
         raise ValueError(f"{where or 'it'} has no {missing[0]!r}")
-    unknown = [name for name in value if name not in kinds]
+    unknown = [name for name in value if name not in fields]
     if unknown and not typing.is_typeddict(kind):
         raise ValueError(f"{where or 'it'} has {reprlib.repr(unknown[0])}, which is not known")
-    made = {name: typed(kinds.get(name, Any), v, _at(where, name)) for name, v in value.items()}
+    made = {name: typed(fields.get(name, Any), v, _at(where, name)) for name, v in value.items()}
     return made if typing.is_typeddict(kind) else kind(**made)
 
 
