@@ -91,7 +91,8 @@ def _whole(path: Path, *, folder: bool = False) -> Iterator[Path]:
         kept = "what was there before is untouched" if path.is_file() else "nothing was left there"
         raise InputError(f"{path} cannot be written: {why}; make room or choose another place ({kept})") from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True) if folder else temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it may never have been made
+            shutil.rmtree(temporary, ignore_errors=True) if folder else temporary.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # one that has something in it stays, and so do those around it
             for parent in made:
                 parent.rmdir()
