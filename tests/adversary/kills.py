@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import oversmooth
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as pytest does, where it is run by itself
+from support import commands
+from support.places import ROOT
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 # Whoever starts this in the background has it, and what it starts, ignore Ctrl-C.
@@ -62,7 +62,7 @@ def run(command: Command, given: Path, folder: Path, stop: tuple[int, float] | N
         **os.environ,
         "OVERSMOOTH_CACHE": str(folder.parent / f"{folder.name}-cache"),
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(oversmooth.__file__).parents[1]),  # from there a relative one leads nowhere
+        "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("src", "papers/src")),
     }
     began = time.monotonic()
     with subprocess.Popen(
@@ -200,29 +200,11 @@ COMMANDS = [
 
 def make_given(folder: Path) -> None:
     """A small vision checkpoint, plain and steered, and a small data set."""
-    import torch
-    import transformers
-
-    config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=4
-    )
-    torch.manual_seed(0)
-    transformers.ViTForImageClassification(config).save_pretrained(folder / "vit")
-    preprocessing = {"image_processor_type": "ViTImageProcessor", "size": 16}
-    (folder / "vit" / "preprocessor_config.json").write_text(json.dumps(preprocessing))
+    commands.make_vit(folder / "vit")
     code, said, _ = run(Command("", ("steer", "GIVEN/vit", "-m", "spectral", "-o", "steered"), there), folder, folder)
     if code:
         raise SystemExit(said)
-    data = folder / "cifar-100-binary"
-    data.mkdir()
-    draw = np.random.default_rng(0)
-    for split, count in (("train", 1000), ("test", 100)):
-        labels = np.arange(count, dtype=np.uint8) % 100
-        pixels = draw.integers(0, 40, (count, 3072)) + 2 * labels[:, None]
-        rows = np.concatenate([labels[:, None] // 5, labels[:, None], pixels], axis=1)
-        (data / f"{split}.bin").write_bytes(rows.astype(np.uint8).tobytes())
-    for kind, count in (("fine", 100), ("coarse", 20)):
-        (data / f"{kind}_label_names.txt").write_text("".join(f"class{i}\n" for i in range(count)))
+    commands.make_cifar(folder / "cifar-100-binary", train=1000)
 
 
 def main() -> None:

@@ -20,8 +20,7 @@ import torch
 from torch import nn
 
 import oversmooth
-from oversmooth_papers.tasks.images.recipe import Shape
-from oversmooth_papers.tasks.images.vit import ViT
+from oversmooth.models.vit import ViT
 
 WARM_UP, MOST_A_RUN = 20, 1e-3
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -41,7 +40,7 @@ class State:
 
 def small_vit(seed: int = 0) -> ViT:
     torch.manual_seed(seed)
-    return ViT(Shape(image=16, patch=4, classes=10, width=16, depth=2, heads=2)).eval()
+    return ViT(image=16, patch=4, channels=3, classes=10, width=16, depth=2, heads=2).eval()
 
 
 def batch(seed: int = 0) -> torch.Tensor:

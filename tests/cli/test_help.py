@@ -85,7 +85,7 @@ def test_the_shell_completes_commands() -> None:
     code = "import sys; sys.argv = ['oversmooth']; from oversmooth.__main__ import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, **asked, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, **asked, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("src", "papers/src"))},
         capture_output=True,
         text=True,
     )

@@ -104,9 +104,8 @@ def header(shape, dtype="|u1", order=False):
         header((-1, 2, 2, 3)) + bytes(12),
         header((1, 2, 2, 3), "|O") + bytes(12),
         header((1, 2, 2, 3), "<U1000000000"),
-        header((1, 2, 2, 3)) + bytes(1000),
     ],
-    ids=range(13),
+    ids=range(12),
 )
 def test_an_array_that_is_not_what_it_claims(content, tmp_path):
     refused(images, packed(tmp_path / "a.npz", content=content), words="is not a readable .npz file")
@@ -158,8 +157,7 @@ def test_a_bomb_is_not_unpacked(tmp_path):
     )
 
 
-def test_only_what_was_chosen_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(arrays, "_AT_ONCE", 1000)
+def test_only_what_was_chosen_is_kept(tmp_path):
     numbers = np.arange(50 * 8 * 8 * 3, dtype=np.uint32).reshape(50, 8, 8, 3) % 251
     for stored in (numbers, np.asfortranarray(numbers), numbers.astype(">f8"), numbers.astype(np.int16)):
         packed(tmp_path / "a.npz", images=stored, labels=np.arange(50))
@@ -171,7 +169,7 @@ def test_only_what_was_chosen_is_kept(tmp_path, monkeypatch):
 def test_more_than_memory_holds_is_refused_with_the_number(tmp_path, monkeypatch):
     monkeypatch.setattr("oversmooth.safety.machine.free_memory", lambda: 10**6)
     packed(tmp_path / "a.npz", images=np.zeros((10, 256, 256, 3), np.uint8))
-    refused(images, tmp_path / "a.npz", words=r"images\.npy in .* needs .* of memory, and 1 MB are free; choose fewer")
+    refused(images, tmp_path / "a.npz", words=r"images\.npy in .* needs .* of memory, and 1 MB are free; give fewer")
 
 
 def test_what_lies_beside_the_pictures_may_be_anything(tmp_path):

@@ -6,7 +6,6 @@ import torch
 
 from oversmooth import InputError
 from oversmooth.safety import arguments
-from oversmooth.safety.files import whole_file
 
 TOKENS = "(..., n, d)"
 
@@ -55,7 +54,7 @@ itself.append(itself)
         (torch.ones(2, 3, dtype=torch.complex64), "give real numbers"),
         (torch.ones(2, 3).to(torch.float8_e4m3fn), "convert them to float32"),
         (torch.ones(2, 3, device="meta"), "holds no numbers"),
-        (torch.ones(2, 3).to_sparse(), r"\.to_dense\(\)"),
+        (torch.ones(2, 3).to_sparse(), "are sparse; give a dense tensor"),
         (torch.ones(1, 1).expand(10**6, 10**6), "needs 4 TB of memory"),
     ],
 )
@@ -169,11 +168,3 @@ def test_whatever_it_is_it_can_be_shown():
 def test_a_compiled_function_may_check():
     check = torch.compile(lambda x: of_tokens(x) * 2, backend="eager", fullgraph=True)
     assert torch.equal(check(torch.ones(2, 3)), torch.full((2, 3), 2.0))
-
-
-def test_no_file_takes_the_place_of_a_pipe(tmp_path):
-    import os
-
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="it is a pipe; name a file"), whole_file(tmp_path / "pipe"):
-        pass

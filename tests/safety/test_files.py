@@ -177,3 +177,17 @@ def test_outputs_are_neither_inputs_nor_one_another(tmp_path):
         with pytest.raises(InputError, match=said):
             files.check_apart(outputs, inputs)
     files.check_apart([tmp_path / "b.json", None], [tmp_path / "a.json", "a/hub-id"])
+
+
+def test_no_file_takes_the_place_of_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="it is a pipe; name a file"), files.whole_file(tmp_path / "pipe"):
+        pass
+
+
+@pytest.mark.parametrize("writer", [files.whole_file, files.whole_folder])
+def test_below_a_file_nothing_can_be_written(tmp_path, writer):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="cannot be written"), writer(tmp_path / "file" / "x"):
+        pass
+    assert (tmp_path / "file").read_text() == "mine"

@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 from oversmooth import InputError
+from oversmooth.models.vit import ViT
 from oversmooth.observe.padding import valid_tokens
 from oversmooth.steering import AttnScale, Centred, ContraNorm, FeatScale, NeuTRENO, steer
 from oversmooth.steering import guard as guards
-from oversmooth_papers.tasks.images.recipe import Shape
-from oversmooth_papers.tasks.images.vit import ViT
 
-SMALL = Shape(image=8, patch=4, classes=3, width=16, depth=2, heads=2)
+SMALL = dict(image=8, patch=4, channels=3, classes=3, width=16, depth=2, heads=2)
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -39,7 +38,7 @@ def test_compiled_code_asks_with_arrays_and_constants_alone(monkeypatch, method,
         vars(listening)["_dynamo_marked_constant"] = True
         monkeypatch.setattr(guards, name, listening)
     torch.manual_seed(0)
-    model = steer(ViT(SMALL).eval(), method)
+    model = steer(ViT(**SMALL).eval(), method)
     if looked:
         with torch.no_grad():
             expected = model(X)
@@ -54,7 +53,7 @@ def test_compiled_code_asks_with_arrays_and_constants_alone(monkeypatch, method,
 
 
 def test_a_copy_has_a_check_of_its_own():
-    model = steer(ViT(SMALL).eval(), AttnScale(0.3, learned=False))
+    model = steer(ViT(**SMALL).eval(), AttnScale(0.3, learned=False))
     before = set(guards._GUARDS)
     other = copy.deepcopy(model)
     new = [guards._GUARDS[key] for key in set(guards._GUARDS) - before]

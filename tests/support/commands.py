@@ -50,11 +50,11 @@ def make_gpt(folder):
     return folder
 
 
-def make_cifar(folder):
-    """CIFAR-100's binary layout, but 200 and 100 pictures: noise, whose class is its level."""
+def make_cifar(folder, train=200, test=100):
+    """CIFAR-100's binary layout, but few pictures: noise, whose class is its level."""
     folder.mkdir()
     draw = np.random.default_rng(0)
-    for split, count in (("train", 200), ("test", 100)):
+    for split, count in (("train", train), ("test", test)):
         labels = np.arange(count, dtype=np.uint8) % 100
         pixels = draw.integers(0, 40, (count, 3072)) + 2 * labels[:, None]
         rows = np.concatenate([labels[:, None] // 5, labels[:, None], pixels.astype(np.uint8)], axis=1)

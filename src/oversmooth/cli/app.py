@@ -28,7 +28,7 @@ from oversmooth.cli.examples import EXAMPLES
 from oversmooth.cli.streams import err, out
 from oversmooth.safety.errors import InputError
 
-__all__ = ["Commands", "app", "duration", "err", "out", "parts_done", "progress_bar", "status"]
+__all__ = ["Commands", "advance", "app", "duration", "err", "out", "parts_done", "progress_bar", "status"]
 
 
 class _Command(typer.core.TyperCommand):
@@ -85,10 +85,7 @@ class Commands(typer.Typer):
         return super().command(*arguments, **{"cls": _Command, **settings})
 
 
-app = Commands(
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = Commands(pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
 SECONDS_BETWEEN_LINES = 10.0
 """Where progress is told in lines, as there is no terminal."""
 
@@ -172,6 +169,16 @@ def progress_bar(unit: str) -> Progress:
         TextColumn("so far, left"),
         TimeRemainingColumn(),
     )
+
+
+def advance(bars: Progress, title: str) -> Callable[[int, int | None, str], None]:
+    """A bar for one model: what a diagnosis calls with how many inputs are done, of how many, and what it does."""
+    task = bars.add_task(f"{title}: loading", total=None)
+
+    def on_progress(done: int, total: int | None, what: str) -> None:
+        bars.update(task, description=f"{title}: {what}", completed=done, total=total)
+
+    return on_progress
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oversmooth.cli.app import app, out, progress_bar
+from oversmooth.cli.app import advance, app, out, progress_bar
 
 if TYPE_CHECKING:
     from oversmooth.diagnosis.result import Diagnosis
@@ -70,10 +70,5 @@ def _with_progress(work: list[tuple[str, Callable[[Any], Diagnosis]]]) -> list[D
     diagnoses = []
     with progress_bar("inputs") as bars:
         for title, diagnosed in work:
-            task = bars.add_task(f"{title}: loading", total=None)
-
-            def on_message(done: int, total: int | None, what: str, task=task, title=title) -> None:  # type: ignore[no-untyped-def]
-                bars.update(task, description=f"{title}: {what}", completed=done, total=total)
-
-            diagnoses.append(diagnosed(on_message))
+            diagnoses.append(diagnosed(advance(bars, title)))
     return diagnoses

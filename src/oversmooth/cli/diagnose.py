@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oversmooth.cli.app import app, out, progress_bar
+from oversmooth.cli.app import advance, app, out, progress_bar
 
 if TYPE_CHECKING:
     from oversmooth.diagnosis.result import Diagnosis
@@ -109,8 +109,7 @@ def diagnose(
         int, typer.Option(help="How many further blocks to extrapolate over. 0 leaves it out.", min=0, max=10_000)
     ] = 24,
     look: Annotated[
-        bool,
-        typer.Option("--look/--no-look", help="Keep the tokens of the first input, to look at in the page."),
+        bool, typer.Option("--look/--no-look", help="Keep the tokens of the first input, to look at in the page.")
     ] = True,
     device: Device = None,
     dtype: Dtype = None,
@@ -221,18 +220,14 @@ def diagnose_all(
             if name in saved:
                 diagnoses.append(saved[name])
                 continue
-            task = bars.add_task(f"{Path(name).name}{' (random)' if random else ''}: loading", total=None)
+            shown = advance(bars, f"{Path(name).name}{' (random)' if random else ''}")
             loaded = load(
                 name, random=random, seed=seed, dtype=dtype, device=device, trust_remote_code=trust_remote_code
             )
             few = DEFAULT_COUNT if data is None else DATA_COUNT
             inputs = loaded.inputs(data, count=count or few, length=length, batch=batch)
-            bars.update(task, description=f"{loaded.name}: studying one input", total=inputs.count, completed=0)
-
-            def advance(done: int, total: int | None, what: str, task=task, name=loaded.name) -> None:  # type: ignore[no-untyped-def]
-                bars.update(task, description=f"{name}: {what}", completed=done, total=total)
-
-            diagnoses.append(run(loaded, inputs, progress=advance, **settings))  # type: ignore[arg-type]
+            shown(0, inputs.count, "studying one input")
+            diagnoses.append(run(loaded, inputs, progress=shown, **settings))  # type: ignore[arg-type]
     return diagnoses
 
 
@@ -249,7 +244,7 @@ def show(diagnoses: list[Diagnosis]) -> None:
         p = diagnosis.provenance
         out.print(f"\n{diagnosis.name}", style="bold")
         out.print(
-            f"{p['data']}, {p['inputs']} inputs" + (f", top-1 {p['top1']:.1%}" if p.get("top1") is not None else ""),
+            f"{p['data']}, {p['inputs']} inputs" + (f", top-1 {p['top1']:.1%}" if p.get("top1") is not None else "")
         )
         out.print(terminal.layers(diagnosis))
         for sentence in diagnosis.verdict:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oversmooth.cli.app import app, err, out, progress_bar
+from oversmooth.cli.app import advance, app, err, out, progress_bar
 
 
 @app.command()
@@ -52,12 +52,7 @@ def gallery(
         if entry.key in missing:
             continue
         with progress_bar("inputs") as bars:
-            task = bars.add_task(f"{entry.title}: loading", total=None)
-
-            def advance(done: int, total: int | None, what: str, task=task, title=entry.title) -> None:  # type: ignore[no-untyped-def]
-                bars.update(task, description=f"{title}: {what}", completed=done, total=total)
-
-            diagnosis = entry.run(seed, advance)
+            diagnosis = entry.run(seed, advance(bars, entry.title))
         table.append(gallery_table.figures(entry, diagnosis))
         diagnosis.save(output / f"{entry.key}.json")
         page.save([diagnosis], output / f"{entry.key}.html", [("all models of the gallery", "index.html")])

@@ -14,11 +14,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
-from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType, RenderHook
+from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
 from rich.segment import Segment
 from rich.text import Text
 
 from oversmooth.safety.foreign import READABLE, visible
+
+_MOVES = re.compile(r"(\n|\x1b\[A)*")  # how progress bars of others move between their lines
 
 
 class Terminal(Console):
@@ -26,37 +28,25 @@ class Terminal(Console):
 
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:
         super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False, **options)
-
-    @property
-    def size(self) -> ConsoleDimensions:
-        """Of the terminal; COLUMNS=0 says that there is no telling, not that nothing fits."""
-        size = super().size
-        return size if size.width > 0 else ConsoleDimensions(80, size.height)
-
-    @size.setter
-    def size(self, new: tuple[int, int]) -> None:
-        self._width, self._height = new
+        if self._width == 0:  # COLUMNS=0 says that there is no telling, not that nothing fits
+            self._width = 80
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Every string on its way to be measured, wrapped and shown."""
-        return super().render_str(visible(text, self.encoding), **{**options, "markup": False, "emoji": False})
+        """Every string on its way to be measured and wrapped."""
+        return super().render_str(visible(text, self.encoding), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Everything on its way to be written; what did not come as a string too."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text, self.encoding))
 
-    @property
-    def file(self) -> IO[str]:
+    @property  # type: ignore[misc]
+    def file(self) -> IO[str]:  # nothing sets it
         """The stream itself, under whatever stands in its place for others."""
         stream = super().file
         while (inner := getattr(stream, "rich_proxied_file", stream)) is not stream:
             stream = inner
         return stream
-
-    @file.setter
-    def file(self, stream: IO[str]) -> None:
-        self._file = stream
 
     def push_render_hook(self, hook: RenderHook) -> None:
         """A bar begins, which has just put itself in the place of standard output and error."""
@@ -66,15 +56,13 @@ class Terminal(Console):
 
 out, err = Terminal(), Terminal(stderr=True)
 
-_MOVES = re.compile(r"(\n|\x1b\[A)*")
-
 
 class _Kept:
     """A stream whose reader may go away, as in `| head`: then what is written goes nowhere, and the work goes on. So it
     does where standard error fails: there is no other place to say it.
     """
 
-    def __init__(self, stream: Any, allowed: type[OSError]) -> None:
+    def __init__(self, stream: Any, allowed: type[OSError] = BrokenPipeError) -> None:
         self.stream, self.allowed = stream, allowed
 
     def write(self, text: str) -> int:
@@ -90,29 +78,24 @@ class _Kept:
         except self.allowed:
             _discard(self.stream)
 
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
 
-class _Cleaned:
+class _Cleaned(_Kept):
     """Standard output or error for whoever is no console: warnings, loggers, libraries that print."""
 
-    def __init__(self, stream: Any) -> None:
-        self.rich_proxied_file = stream  # to which consoles, who clean what they show, write directly
+    @property
+    def rich_proxied_file(self) -> Any:
+        return self.stream  # to which consoles, who clean what they show, write directly
 
     def write(self, text: str) -> int:
-        if not _MOVES.fullmatch(text):  # which is how progress bars of others move between their lines
-            start = "\r" if text.startswith("\r") else ""
-            text = start + visible(text[len(start) :])
-        self.rich_proxied_file.write(text)
+        start = "\r" if text.startswith("\r") else ""
+        super().write(text if _MOVES.fullmatch(text) else start + visible(text.removeprefix("\r")))
         return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.rich_proxied_file, name)
 
 
 def _clean_standard_streams() -> None:
@@ -129,20 +112,15 @@ def standard_streams() -> Iterator[None]:
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=READABLE)
-    if sys.stdout is not None:
-        sys.stdout = _Kept(sys.stdout, BrokenPipeError)
-    if sys.stderr is not None:
-        sys.stderr = _Kept(sys.stderr, OSError)
+    kept = _Kept(sys.stdout), _Kept(sys.stderr, OSError)
+    sys.stdout, sys.stderr = (one if one.stream is not None else None for one in kept)
     _clean_standard_streams()
     try:
         yield
     finally:
-        for stream in before:  # what cannot be written by now would fail once more as the interpreter ends
-            try:
-                if stream is not None:
-                    stream.flush()
-            except OSError:
-                _discard(stream)
+        for one in kept:  # what cannot be written by now would fail once more as the interpreter ends
+            with contextlib.suppress(AttributeError):
+                _Kept(one.stream, OSError).flush()
         sys.stdout, sys.stderr = before
 
 

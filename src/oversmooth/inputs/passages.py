@@ -6,7 +6,6 @@ Not for tokens: text.py cuts passages into pieces.
 from __future__ import annotations
 
 import itertools
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,18 +124,13 @@ def _slice(file: Path, offset: int, size: int) -> tuple[int, str]:
     raise InputError(f"{file} is not UTF-8 text near byte {offset:,}; convert it to UTF-8")
 
 
-def _decoded(file: Path, data: bytes) -> str:
+def _whole(file: Path) -> str:
+    size = check_plain(file, "give another text")
+    check_fits(8 * size, f"reading all of {file}", "give a smaller part of it")  # as bytes, text and lines at once
     try:
-        text = data.decode("utf-8")
+        return _checked(file, read_bytes(file, "give another text", size).decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 text (byte {error.start:,}); convert it to UTF-8") from error
-    return _checked(file, text)
-
-
-def _whole(file: Path) -> str:
-    # As bytes, as text and as lines at once.
-    check_fits(8 * check_plain(file, "give another text"), f"reading all of {file}", "give a smaller part of it")
-    return _decoded(file, read_bytes(file, "give another text", sys.maxsize - 1))
 
 
 def _text(row: Row) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oversmooth.inputs.processor_files import sides
+from oversmooth.inputs.preprocessing import sides
 from oversmooth.safety import arguments
 
 _FINER = 2  # painted at this many times the size and averaged, so that edges are not jagged

@@ -1,33 +1,62 @@
 """How a picture becomes what a vision model was trained on: resize, centre crop, rescale, normalise.
 
 The steps are those of the Hugging Face image processors (their PIL form) and of timm's evaluation transform, so a
-model sees what it would see there. How a model states them is read in processor_files.py. Not for augmentation, and
-not for finding pictures: that is images.py.
+model sees what it would see there. A model states them in preprocessor_config.json or processor_config.json, or in
+timm's configuration, in config.json or on a live model; keys that are left out have the default of the image processor
+that is named, as in transformers, or timm's. Not for augmentation, and not for finding pictures: that is images.py.
 """
 
 from __future__ import annotations
 
+import math
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oversmooth.inputs import processor_files
-from oversmooth.inputs.processor_files import Stated
+from oversmooth.safety import arguments
+from oversmooth.safety.errors import InputError, about
+from oversmooth.safety.files import json_kind, read_json
 from oversmooth.safety.libraries import import_library
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+FILES = ("processor_config.json", "preprocessor_config.json", "config.json")
+"""Where it may be stated, in the order in which transformers looks; models of several senses keep it in the first."""
 LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey, as PIL and television have it
+LARGEST_SIDE = 8192
+"""Of a picture, in pixels: several times what any model takes; one of that size has a gigabyte on its way."""
+_MOST = 1e30
+
+Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
+Channels = tuple[float, ...]
+_RESAMPLE: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # PIL's codes
+_HALF: Channels = (0.5, 0.5, 0.5)
+_IMAGENET: tuple[Channels, Channels] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_CLIP: tuple[Channels, Channels] = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+_CLIP_LIKE = dict(size={"shortest_edge": 224}, crop_size=224, do_center_crop=True, resample=3, mean_std=_CLIP)
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "ViT": dict(size=224, resample=2, mean_std=(_HALF, _HALF)),
+    "DeiT": dict(size=256, crop_size=224, do_center_crop=True, resample=3, mean_std=(_HALF, _HALF)),
+    "Beit": dict(size=224, crop_size=224, resample=3, mean_std=(_HALF, _HALF)),
+    "CLIP": _CLIP_LIKE,
+    "Bit": _CLIP_LIKE,
+    "ChineseCLIP": _CLIP_LIKE,
+    "Siglip": dict(size=224, resample=3, mean_std=(_HALF, _HALF)),
+    "Pvt": dict(size=224, resample=3, mean_std=_IMAGENET),
+}
+# Steps of other processors that are not done here; said, never silently left out.
+_NOT_DONE = ("do_flip_channel_order", "do_pad", "do_thumbnail", "do_align_long_axis", "crop_pct")
 
 
 @dataclass(frozen=True)
-class Preprocessing(Stated):
+class Preprocessing:
     """What is done to a picture before the model, in this order, and what of it had to be guessed.
 
     Resizing is to ``resize_size`` (h, w): ``"exact"`` whatever the proportions, ``"shortest"`` with the proportions
@@ -38,6 +67,32 @@ class Preprocessing(Stated):
     it, or where torchvision, and so timm, rounds to.
     """
 
+    size: tuple[int, int] = (224, 224)
+    resize: Literal["exact", "shortest", "none"] = "exact"
+    resize_size: tuple[int, int] | None = None  # None: as size
+    interpolation: Interpolation = "bilinear"
+    rescale: float = 1 / 255
+    mean: Channels = _HALF
+    std: Channels = _HALF
+    note: str = ""
+    centring: Literal["down", "torchvision"] = "down"
+
+    def __post_init__(self) -> None:
+        sides(self.size, "size")
+        if self.resize_size is not None:
+            sides(self.resize_size, "resize_size")
+        arguments.choice(self.resize, "resize", ("exact", "shortest", "none"))
+        arguments.choice(self.interpolation, "interpolation", _RESAMPLE)
+        arguments.choice(self.centring, "centring", ("down", "torchvision"))
+        arguments.number(self.rescale, "rescale", least=-_MOST, most=_MOST)
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if not isinstance(values, tuple) or len(values) not in (1, 3):
+                raise InputError(f"{name} is {arguments.shown(values)}; give a number for each channel, one or three")
+            for value in values:
+                arguments.number(value, name, "give finite numbers, one per channel", least=-_MOST, most=_MOST)
+        if len(self.mean) != len(self.std) or 0 in self.std:
+            raise InputError(f"mean is {self.mean} and std {self.std}; give as many numbers of each, std not 0")
+
     @classmethod
     def from_folder(
         cls, path: Path, *, image_size: int | tuple[int, int] = 224, name: str | None = None
@@ -46,17 +101,28 @@ class Preprocessing(Stated):
 
         name: of the model, where the folder's is not what the user knows it by.
         """
-        return cls(**vars(processor_files.read(path, _sides(image_size), name or str(path))))
+        several, one, config = (_json(path / file) for file in FILES)
+        size = sides(image_size, "image_size")
+        if isinstance(nested := (several or {}).get("image_processor"), dict):
+            return _hugging_face(path / FILES[0], nested, size)
+        if one is not None:
+            return _hugging_face(path / FILES[1], one, size)
+        timm = (config or {}).get("pretrained_cfg", config)
+        if isinstance(timm, dict) and "input_size" in timm:
+            return _timm(timm, str(path / FILES[2]))
+        return cls.unstated(name or str(path), image_size=size)
 
     @classmethod
     def from_timm(cls, settings: dict[str, Any], name: str) -> Preprocessing:
         """What a live timm model's pretrained_cfg says."""
-        return cls(**vars(processor_files.read_timm(settings, f"{name}'s pretrained_cfg")))
+        return _timm(settings, f"{name}'s pretrained_cfg")
 
     @classmethod
     def unstated(cls, name: str, *, image_size: int | tuple[int, int] = 224) -> Preprocessing:
         """For a model that comes without any statement."""
-        return cls(**vars(processor_files.unstated(_sides(image_size), name)))
+        height, width = size = sides(image_size, "image_size")
+        note = f"{name} has no preprocessor_config.json: pictures are resized to {height} by {width}"
+        return cls(size, note=f"{note} and normalised with mean 0.5 and deviation 0.5")
 
     def __call__(self, image: Image) -> Tensor:
         """A picture to (channels, h, w)."""
@@ -96,10 +162,6 @@ class Preprocessing(Stated):
         return round(rest / 2) if rest > 0 else -(-rest // 2)
 
 
-def _sides(size: int | tuple[int, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else size
-
-
 def rgb(image: Image) -> Image:
     """A picture upright and in red, green and blue, be it grey, 16 bits deep, with a palette or see-through."""
     operations: Any = import_library("PIL.ImageOps", "turning pictures upright")
@@ -113,3 +175,120 @@ def rgb(image: Image) -> Image:
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # straight to RGB would warn
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def sides(size: Any, what: str) -> tuple[int, int]:
+    """Height and width of a picture, from one number or both."""
+    pair = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
+    if len(pair) != 2:
+        raise InputError(f"{what} is {arguments.shown(size)}; give a height and a width")
+    height, width = (arguments.whole(side, what, least=1, most=LARGEST_SIDE) for side in pair)
+    return height, width
+
+
+def _hugging_face(file: Path, given: dict[str, Any], image_size: tuple[int, int]) -> Preprocessing:
+    """What an image processor's settings say, with the defaults of the one that they name."""
+    named = given.get("image_processor_type") or given.get("feature_extractor_type") or "ViTImageProcessor"
+    kind = named = str(named)[:80]
+    for ending in ("Pil", "Fast", "ImageProcessor", "FeatureExtractor"):
+        kind = kind.removesuffix(ending)
+    notes = [] if kind in _DEFAULTS else [f"{named} is not a processor known here and is taken for ViT's"]
+    notes += [f"{key} is not done" for key in _NOT_DONE if given.get(key)]
+    defaults = _DEFAULTS.get(kind, _DEFAULTS["ViT"])
+    values = {**defaults, **{key: value for key, value in given.items() if value is not None}}
+    with about(str(file)):
+        rule, resized = _size(values["size"], shortest=defaults is _CLIP_LIKE)
+        if not values.get("do_resize", True):
+            rule = "none"
+        elif rule == "none":
+            notes.append(f"size {reprlib.repr(values['size'])} is taken for {image_size[0]} by {image_size[1]}")
+            rule, resized = "exact", image_size
+        size = resized
+        if values.get("do_center_crop", False):
+            _, size = _size(values.get("crop_size", values["size"]))
+        elif rule == "shortest":
+            size = sides(resized, "size")
+            notes.append(f"only the middle {size[0]} by {size[1]} is taken, so that pictures can be batched")
+        elif rule == "none":
+            notes.append(f"do_resize is off: pictures are resized to {image_size[0]} by {image_size[1]} all the same")
+            rule, size, resized = "exact", image_size, image_size
+        code = values["resample"]
+        if not isinstance(code, int) or not 0 <= code < len(_RESAMPLE):
+            raise InputError(f"resample is {reprlib.repr(code)}; it must be one of PIL's codes, 0 to 5")
+        mean, std = defaults["mean_std"]
+        normalised = values.get("do_normalize", True)
+        return Preprocessing(
+            size=sides(size, "size"),
+            resize=rule,
+            resize_size=None if rule == "none" else sides(resized, "size"),
+            interpolation=_RESAMPLE[code],
+            rescale=values.get("rescale_factor", 1 / 255) if values.get("do_rescale", True) else 1.0,
+            mean=_channels(values.get("image_mean", mean)) if normalised else (0.0, 0.0, 0.0),
+            std=_channels(values.get("image_std", std)) if normalised else (1.0, 1.0, 1.0),
+            note=f"{file}: " + "; ".join(notes) if notes else "",
+        )
+
+
+def _size(value: Any, *, shortest: bool = False) -> tuple[Literal["exact", "shortest", "none"], Any]:
+    """The rule and the sides, from any of the ways it has been written; no rule where it is none of them.
+
+    shortest: what one number stands for.
+    """
+    match value:
+        case {"height": height, "width": width}:
+            return "exact", (height, width)
+        case {"shortest_edge": side, **rest} if not any(rest.values()):
+            return "shortest", side
+        case {}:
+            return "none", value
+    return "shortest" if shortest and isinstance(value, int) else "exact", value
+
+
+def _timm(given: dict[str, Any], where: str) -> Preprocessing:
+    """timm's pretrained_cfg, as its own evaluation transform takes it. where: what holds it, for sentences."""
+    input_size, percent = given.get("input_size") or (3, 224, 224), given.get("crop_pct") or 0.875
+    with about(where):
+        try:
+            channels, height, width = input_size
+            scaled = math.floor(height / percent), math.floor(width / percent)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"input_size is {reprlib.repr(input_size)} and crop_pct {reprlib.repr(percent)}; "
+                "they must be three whole numbers and a share above 0"
+            ) from error
+        notes = []
+        name: Any = given.get("interpolation") or "bicubic"
+        if name not in _RESAMPLE:
+            notes.append(f"interpolation {reprlib.repr(name)} is taken for 'bicubic'")
+            name = "bicubic"
+        mode = given.get("crop_mode") or "center"
+        if mode not in ("center", "squash"):
+            notes.append(f"crop_mode {reprlib.repr(mode)} is taken for 'center'")
+        if mode != "squash" and scaled[0] != scaled[1]:
+            name = "bilinear"  # timm does not pass the interpolation on to the resizing of such sizes
+        mean, std = (_channels(given.get(key) or _IMAGENET[i]) for i, key in enumerate(("mean", "std")))
+        if channels != len(mean):
+            raise InputError(f"input_size is of {channels} channels and mean of {len(mean)}; give as many of each")
+        return Preprocessing(
+            size=sides((height, width), "input_size"),
+            resize="exact" if mode == "squash" else "shortest",
+            resize_size=sides(scaled, "input_size / crop_pct"),
+            interpolation=name,
+            mean=mean,
+            std=std,
+            note=f"{where}: " + "; ".join(notes) if notes else "",
+            centring="torchvision",
+        )
+
+
+def _channels(value: Any) -> Channels:
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,) * 3
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    if not file.is_file():
+        return None
+    value = read_json(file, "fetch the model again")
+    if not isinstance(value, dict):
+        raise InputError(f"{file} holds {json_kind(value)}, not an object of settings; fetch the model again")
+    return value

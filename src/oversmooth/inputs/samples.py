@@ -23,25 +23,12 @@ class _Library:
     photographs: tuple[str, ...]
 
 
+_OF_SKIMAGE = (
+    "astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "grass.png", "gravel.png",
+    "hubble_deep_field.jpg", "moon.png", "motorcycle_left.png", "rocket.jpg",
+)  # fmt: skip
 _LIBRARIES = {
-    "skimage": _Library(
-        "scikit-image",
-        "data",
-        (
-            "astronaut.png",
-            "brick.png",
-            "camera.png",
-            "chelsea.png",
-            "coffee.png",
-            "coins.png",
-            "grass.png",
-            "gravel.png",
-            "hubble_deep_field.jpg",
-            "moon.png",
-            "motorcycle_left.png",
-            "rocket.jpg",
-        ),
-    ),
+    "skimage": _Library("scikit-image", "data", _OF_SKIMAGE),
     "sklearn": _Library("scikit-learn", "datasets/images", ("china.jpg", "flower.jpg")),
 }
 """By the name they are imported under; of scikit-image the photographs in its wheel, but for near repetitions."""

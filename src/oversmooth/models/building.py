@@ -11,44 +11,39 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
-    register_module_module_registration_hook,
     register_module_parameter_registration_hook,
 )
 
 from oversmooth.anatomy.locate import MOST_LAYERS
+from oversmooth.safety.arguments import shown
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.machine import free_memory, in_digits, in_words
-from oversmooth.safety.randomness import seeded
+from oversmooth.safety.machine import free_memory, in_words
 
 # As configurations name them: num_hidden_layers, n_layer, encoder_layers, depths; hidden_size, n_embd, n_positions.
-_DEPTH = re.compile(r"(^|_)(layers?|blocks?|depths?|groups?|group_num)$")
-_SIZE = re.compile(r"(^|_)(size|dim|embd|d_model|d_ff|inner|positions?|embeddings|heads?|experts|channels|width)$")
-_LABELS = re.compile(r"(^|_)(labels|classes)$")
-_LARGEST, _MOST_LABELS, _LONGEST = 2**27, 10**6, 200_000
-_MOST_MODULES = 500_000
+_MOST = {
+    re.compile(r"(^|_)(layers?|blocks?|depths?|groups?|group_num)$"): MOST_LAYERS,
+    re.compile(r"(^|_)(size|dim|embd|d_model|d_ff|inner|positions?|embeddings|heads?|experts|channels|width)$"): 2**27,
+    re.compile(r"(^|_)(labels|classes)$"): 10**6,
+}
+_LONGEST = 200_000
 _REFUSED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")  # as torch says it on a CPU
 
 
 def check_numbers(config: dict[str, Any], name: str) -> None:
     """Refuse a configuration with so many layers, or of such sizes, that building it would not end."""
-    for key, value in _numbers(config):
-        for pattern, most in ((_DEPTH, MOST_LAYERS), (_SIZE, _LARGEST), (_LABELS, _MOST_LABELS)):
-            if pattern.search(key) and value > most:
-                raise InputError(
-                    f"{name}: its configuration says {key} {in_digits(value)}, and models are built up to {most:,}; "
-                    "fix it"
-                )
-
-
-def _numbers(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
     for key, value in config.items():
         if isinstance(value, (list, tuple, dict)) and len(value) > _LONGEST:
             raise InputError(f"{key} in a configuration has {len(value):,} entries, over {_LONGEST:,}; fix it")
         for part in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(part, dict):
-                yield from _numbers(part)
-            elif type(part) is int and isinstance(key, str):
-                yield key, part
+                check_numbers(part, name)
+            elif type(part) is int:
+                most = min((most for pattern, most in _MOST.items() if pattern.search(str(key))), default=part)
+                if part > most:
+                    value = f"{part:,}" if part < 10**30 else shown(part)
+                    raise InputError(
+                        f"{name}: its configuration says {key} {value}, and models are built up to {most:,}; fix it"
+                    )
 
 
 @contextmanager
@@ -60,7 +55,7 @@ def watched(name: str) -> Iterator[None]:
     """
     free, builder = free_memory(), threading.get_ident()
     device: str | None = None
-    size = modules = 0
+    size = 0
 
     def take(_module: nn.Module, _key: str, value: Tensor | None) -> None:
         nonlocal device, size
@@ -77,17 +72,7 @@ def watched(name: str) -> Iterator[None]:
             "check the sizes in its configuration, or take a machine with more"
         )
 
-    def count(_module: nn.Module, _key: str, _value: nn.Module | None) -> None:
-        nonlocal modules
-        modules += threading.get_ident() == builder
-        if modules > _MOST_MODULES:
-            raise InputError(f"{name} has over {_MOST_MODULES:,} modules; check the sizes in its configuration")
-
-    hooks = [
-        register_module_parameter_registration_hook(take),
-        register_module_buffer_registration_hook(take),
-        register_module_module_registration_hook(count),
-    ]
+    hooks = [register_module_parameter_registration_hook(take), register_module_buffer_registration_hook(take)]
     try:
         yield
     except RuntimeError as error:
@@ -99,9 +84,3 @@ def watched(name: str) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def built_with(seed: int, make: Any) -> nn.Module:
-    with seeded(seed):
-        made: nn.Module = make()
-        return made

@@ -6,25 +6,24 @@ import contextlib
 import json
 import reprlib
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.models.building import built_with, check_numbers, watched
+from oversmooth.models.building import check_numbers, watched
 from oversmooth.models.hub import check_reachable, not_fetched
 from oversmooth.models.loaded import Loaded, Wanted, described
 from oversmooth.models.remote_code import arrays_only
 from oversmooth.models.sources import folder_of, is_timm
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
+from oversmooth.safety.randomness import seeded
 from oversmooth.steering.saving import read_file, restore_into
 
-_TIMM_LOADS = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
-
-
 LIBRARY = "timm"
+_LOADING = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
+"""Arguments that make timm load another file."""
 
 
 def accepts(name: str) -> bool:
@@ -83,31 +82,26 @@ def from_timm(name: str, folder: Path | None, random: bool, seed: int) -> Loaded
             )
         check_numbers(config, str(folder))
     try:
-        with watched(name), arrays_only():
+        with watched(name), arrays_only(), seeded(seed):
             if random and folder is not None:
-                model = built_with(seed, lambda: timm.create_model(config["architecture"], pretrained=False))
+                model = timm.create_model(config["architecture"], pretrained=False)
             elif folder is not None and (settings := config.get("oversmooth")):
                 (file,) = Checkpoint(folder).files
-                made = {k: config[k] for k in ("num_classes", "global_pool") if k in config} | _model_arguments(config)
+                made = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
+                if isinstance(given := config.get("model_args"), dict):
+                    made |= {key: value for key, value in given.items() if key not in _LOADING}
                 model = timm.create_model(config["architecture"], pretrained=False, **made)
                 arrays, _ = read_file(file)
                 restore_into(model, settings, arrays, folder)
             else:
                 if folder is not None:
                     Checkpoint(folder)  # says what is missing, cut off, or more than arrays
-                model = built_with(seed, lambda: timm.create_model(hub, pretrained=not random))
+                model = timm.create_model(hub, pretrained=not random)
     except InputError:
         raise
     except Exception as error:  # timm and the hub raise exceptions of any type
         raise InputError(not_fetched(name, error)) from error
     return described(model, name, folder, None)
-
-
-def _model_arguments(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration's arguments for the model itself, without those that make timm load another file."""
-    given = config.get("model_args")
-    given = given if isinstance(given, dict) else {}
-    return {key: value for key, value in given.items() if key not in _TIMM_LOADS}
 
 
 def save_timm(model: nn.Module, folder: Path) -> None:

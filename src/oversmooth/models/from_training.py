@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,30 @@ from oversmooth.safety.randomness import seeded
 from oversmooth.safety.typed import typed
 
 LIBRARY = ""
-_SIZES = ("image", "patch", "channels", "classes", "width", "depth", "heads")
+
+
+@dataclass
+class _Shape:
+    """Of the ViT, as recipes have it."""
+
+    image: int
+    patch: int
+    channels: int
+    classes: int
+    width: int
+    depth: int
+    heads: int
+    mlp_ratio: float = 4.0
+    qkv_bias: bool = False
+    eps: float = 1e-6
+
+    def check(self, file: TrainedFile) -> None:
+        """Refuse what the arrays of the file cannot be of, before it is built."""
+        held = sum(value.numel() for value in file.arrays.values())
+        sizes = (self.image, self.patch, self.channels, self.classes, self.width, self.heads, self.mlp_ratio)
+        fits = all(0 < size <= held for size in sizes) and 0 < self.depth <= len(file.arrays) and self.eps > 0
+        if not fits or self.width % self.heads or self.image % self.patch:
+            raise InputError(f"the recipe of {file.path} has no shape of a ViT of {held:,} weights; train it again")
 
 
 def accepts(name: str) -> bool:
@@ -33,15 +57,16 @@ def load(wanted: Wanted) -> Loaded:
             f"{path} was trained for {recipe.get('task', 'a task that it does not name')}; "
             "pip install oversmooth-papers, which loads it"
         )
-    shape = _shape(file)
-    with torch.device("meta"):  # before memory is taken
-        file.check_size(sum(p.numel() for p in ViT(**shape).parameters()))
-    with seeded(wanted.seed):
-        model = ViT(**shape)
     try:
+        shape = typed(_Shape, recipe["shape"])
         mean, std = (typed(tuple[float, ...], recipe[name]) for name in ("mean", "std"))
     except (KeyError, ValueError) as error:
         raise InputError(f"the recipe of {path} is damaged ({reason(error)}); train it again") from error
+    shape.check(file)
+    with torch.device("meta"):  # before memory is taken
+        file.check_size(sum(p.numel() for p in ViT(**vars(shape)).parameters()))
+    with seeded(wanted.seed):
+        model = ViT(**vars(shape))
     if not wanted.random:
         file.into(model)
 
@@ -53,27 +78,8 @@ def load(wanted: Wanted) -> Loaded:
         model,
         path.stem if path.stem != "model" else path.parent.resolve().name,
         "vision",
-        preprocessing=Preprocessing(size=(shape["image"],) * 2, mean=mean, std=std),
+        preprocessing=Preprocessing(size=(shape.image, shape.image), mean=mean, std=std),
         argument="images",
         about={} if wanted.random else {"recipe": recipe},
         write=write,
     )
-
-
-def _shape(file: TrainedFile) -> dict[str, Any]:
-    """Of the ViT; refused where its arrays cannot be of that shape."""
-    shape = file.recipe["shape"]
-    held = sum(value.numel() for value in file.arrays.values())
-    sizes = [shape.get(name) for name in _SIZES] if isinstance(shape, dict) else [None]
-    allowed = {*_SIZES, "mlp_ratio", "qkv_bias", "eps"}
-    if (
-        not all(isinstance(size, int) and 0 < size <= held for size in sizes)
-        or not set(shape) <= allowed
-        or not all(isinstance(shape.get(name, 1.0), (int, float)) and shape.get(name, 1.0) >= 0 for name in allowed)
-        or not shape.get("mlp_ratio", 4.0) <= held
-        or shape["depth"] > len(file.arrays)
-        or shape["width"] % shape["heads"]
-        or shape["image"] % shape["patch"]
-    ):
-        raise InputError(f"the recipe of {file.path} has no shape of a ViT of {held:,} weights; train it again")
-    return dict(shape)

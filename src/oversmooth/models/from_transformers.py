@@ -12,22 +12,21 @@ from typing import Any
 
 from oversmooth.anatomy import locate
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
-from oversmooth.models.building import built_with, check_numbers, watched
+from oversmooth.models.building import check_numbers, watched
 from oversmooth.models.from_timm import why_no_timm
-from oversmooth.models.hub import check_reachable, fetched_config, not_fetched, processor_folder
+from oversmooth.models.hub import cached, check_reachable, fetched_config, not_fetched, processor_folder
 from oversmooth.models.loaded import Loaded, Wanted, described
 from oversmooth.models.remote_code import arrays_only, check_asks_for_none, class_of, code_run
 from oversmooth.models.sources import folder_of
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.libraries import import_library, unusable
+from oversmooth.safety.randomness import seeded
 from oversmooth.steering.apply import MARKER
 from oversmooth.steering.saving import STEERED, WEIGHTS, steered_class
 
+LIBRARY = "transformers"
 _TEXTS = (".json", ".txt", ".model", ".jinja", ".jsonl")
 _MOST_TEXT = 2**28
-
-
-LIBRARY = "transformers"
 
 
 def accepts(_name: str) -> bool:
@@ -37,21 +36,19 @@ def accepts(_name: str) -> bool:
 
 def load(wanted: Wanted) -> Loaded:
     name = wanted.name
-    how = (wanted.random, wanted.seed, wanted.dtype, wanted.device, wanted.trust_remote_code)
     if Path(name).exists():
         folder = folder_of(Path(name))
-        return from_transformers(str(folder), folder, *how).of_folder(folder)
+        return from_transformers(str(folder), folder, wanted).of_folder(folder)
     try:
-        return from_transformers(name, None, *how)
+        return from_transformers(name, None, wanted)
     except InputError as error:
         if "/" not in name and (without := why_no_timm()):  # it may be one of timm's
             raise InputError(f"{error}; {without}") from error
         raise
 
 
-def from_transformers(
-    name: str, folder: Path | None, random: bool, seed: int, dtype: str | None, device: str | None, trust: bool
-) -> Loaded:
+def from_transformers(name: str, folder: Path | None, wanted: Wanted) -> Loaded:
+    random, dtype, trust = wanted.random, wanted.dtype, wanted.trust_remote_code
     transformers = import_library("transformers", f"loading {name}")
     with quiet(transformers), arrays_only():
         if folder is None:
@@ -85,14 +82,14 @@ def from_transformers(
             if (weights := _steered_weights(name, folder)) is not None:
                 config.transformers_weights = weights  # the name that from_pretrained looks for
         remarks = code_run(name, config) if trust else []
-        if dtype is None and device in (None, "cpu"):
+        if dtype is None and wanted.device in (None, "cpu"):
             # Half precision on a CPU is slow, or refused; what is stored in it is exact in float32.
             dtype = "float32"
         try:
             if random:
                 make = partial(cls.from_config, trust_remote_code=trust) if hasattr(cls, "from_config") else cls
-                with watched(name):
-                    model = built_with(seed, lambda: make(config))
+                with watched(name), seeded(wanted.seed):
+                    model = make(config)
             else:
                 with watched(name):
                     model, info = load.from_pretrained(
@@ -154,13 +151,7 @@ def _steered_weights(name: str, folder: Path | None) -> str | None:
         # save_pretrained into the same directory since, as a Trainer does it, leaves newer ones under the usual name.
         newer = not Checkpoint(folder).files[0].name.startswith(STEERED)
         return None if newer else next(file for file in WEIGHTS if (folder / file).is_file())
-    hub = import_library("huggingface_hub", f"fetching {name}")
-    for file in WEIGHTS:
-        with contextlib.suppress(Exception):  # it is not there
-            kept = hub.try_to_load_from_cache(name, file)
-            if isinstance(kept, str) or hub.hf_hub_download(name, file):
-                return file
-    return None
+    return next((file for file in WEIGHTS if cached(name, file) is not None), None)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from oversmooth.anatomy.checkpoint import read_config
-from oversmooth.inputs.processor_files import FILES
+from oversmooth.inputs.preprocessing import FILES
 from oversmooth.models.sources import check_there
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.libraries import import_library
@@ -30,24 +30,27 @@ def fetch(name: str) -> Path:
     return folder
 
 
-def fetched_config(name: str) -> dict[str, Any]:
-    """The configuration of a hub id; empty where it cannot be fetched, which loading reports later."""
+def cached(name: str, file: str) -> Path | None:
+    """A file of a hub id in the cache, fetched if necessary; None where it is in neither, or there is no network."""
     hub = import_library("huggingface_hub", f"fetching {name}")
     with contextlib.suppress(Exception):
-        kept = hub.try_to_load_from_cache(name, "config.json")
-        return read_config(Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, "config.json")).parent)
+        kept = hub.try_to_load_from_cache(name, file)
+        return Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, file))
+    return None
+
+
+def fetched_config(name: str) -> dict[str, Any]:
+    """The configuration of a hub id; empty where it cannot be fetched, which loading reports later."""
+    file = cached(name, "config.json")
+    with contextlib.suppress(InputError):
+        return read_config(file.parent) if file is not None else {}
     return {}
 
 
 def processor_folder(name: str) -> Path | None:
     """The cached directory that states a hub id's preprocessing, fetched if necessary; None where there is none."""
-    hub = import_library("huggingface_hub", f"fetching {name}")
-    folder = None
-    for file in FILES:
-        with contextlib.suppress(Exception):  # not in the repository, or not in the cache and no network
-            kept = hub.try_to_load_from_cache(name, file)
-            folder = Path(kept if isinstance(kept, str) else hub.hf_hub_download(name, file)).parent
-    return folder
+    found = [file.parent for file in (cached(name, file) for file in FILES) if file is not None]
+    return found[-1] if found else None
 
 
 def check_reachable(name: str, files: tuple[str, ...] = ("config.json",)) -> None:

@@ -14,10 +14,9 @@ from torch import nn
 from oversmooth.anatomy.checkpoint import read_config
 from oversmooth.inputs.batches import Inputs
 from oversmooth.inputs.images import image_inputs
-from oversmooth.inputs.preprocessing import Preprocessing
-from oversmooth.inputs.processor_files import image_size
+from oversmooth.inputs.preprocessing import Preprocessing, sides
 from oversmooth.inputs.text import text_inputs
-from oversmooth.safety.errors import InputError
+from oversmooth.safety.errors import InputError, about
 
 Kind = Literal["vision", "text", "other"]
 DEFAULT_COUNT, DEFAULT_LENGTH, DEFAULT_BATCH = 16, 128, 8
@@ -142,7 +141,8 @@ def described(model: nn.Module, name: str, folder: Path | None, tokenizer: Any) 
         return Loaded(model, name, "vision", preprocessing=preprocessing, argument="x", remarks=remarks)
     if main == "pixel_values":
         part = getattr(config, "vision_config", config)
-        size = image_size(name, getattr(part, "image_size", 224))
+        with about(name):
+            size = sides(getattr(part, "image_size", 224), "image_size")
         if folder is not None:
             preprocessing = Preprocessing.from_folder(folder, image_size=size, name=name)
         else:

@@ -6,18 +6,17 @@ import shutil
 from pathlib import Path
 
 from oversmooth.anatomy.steered import steered_as
-from oversmooth.inputs.processor_files import FILES
+from oversmooth.inputs.preprocessing import FILES
 from oversmooth.models.from_timm import save_timm
 from oversmooth.models.from_transformers import quiet
 from oversmooth.models.loaded import Loaded
-from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import whole_folder
 from oversmooth.safety.libraries import import_library
 from oversmooth.steering.saving import rename_weights
 
 _CODE = (".py", ".pyc", ".pyd", ".so", ".pkl", ".pickle", ".joblib")
+_MOST_BESIDE = 2**30  # bytes: what is larger is data or weights of some other kind
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
-_MOST_BESIDE = 2**30
 
 
 def save(loaded: Loaded, path: Path) -> None:
@@ -54,24 +53,19 @@ def save(loaded: Loaded, path: Path) -> None:
 
 
 def _beside(folder: Path) -> list[Path]:
-    """Files that go along with a checkpoint: neither weights nor code, and only those inside its directory.
+    """Files that go along with a checkpoint: neither weights, code nor large, and only those inside it.
 
     A link may lead to anything that its owner can read; the hub's cache consists of links, from snapshots to blobs of
     the same repository.
     """
     home = folder.resolve()
     inside = [home, *([home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [])]
-    files = [
+    return [
         file
         for file in sorted(folder.iterdir())
         if file.suffix not in (*_WEIGHTS, *_CODE)
         and not file.name.endswith(".index.json")
         and file.is_file()
+        and file.stat().st_size <= _MOST_BESIDE
         and any(file.resolve().is_relative_to(parent) for parent in inside)
     ]
-    for file in files:
-        if (size := file.stat().st_size) > _MOST_BESIDE:
-            raise InputError(
-                f"{file} would be copied along and has {size:,} bytes, over {_MOST_BESIDE:,}; put it elsewhere first"
-            )
-    return files

@@ -112,19 +112,6 @@ def save_trained(
         metadata[KEY] = json.dumps(steered[""])
     elif steered:
         metadata[PARTS] = json.dumps(steered)
-    write_arrays(path, arrays, metadata)
-
-
-def write_arrays(path: Path, arrays: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """A safetensors file, on the disk whole or not at all; a full disk is told in one sentence."""
-    before = "what was there before is untouched" if path.is_file() else "nothing was left there"
-    try:
-        with whole_file(path) as temporary, temporary.open("wb") as file:
-            # Not safetensors' own writer, whose error for a full disk has no number.
-            file.write(safetensors.torch.save(arrays, metadata))
-    except InputError as error:
-        cause = error.__cause__
-        why = getattr(cause, "strerror", None) or str(cause or error)
-        raise InputError(
-            f"{path} cannot be written ({why}); make room on the disk or name another directory: {before}"
-        ) from cause
+    with whole_file(path) as temporary:
+        # Not safetensors' own writer, whose error for a full disk has no number.
+        temporary.write_bytes(safetensors.torch.save(arrays, metadata))

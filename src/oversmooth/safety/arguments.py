@@ -22,10 +22,11 @@ from oversmooth.safety.machine import check_fits
 
 _SEVERAL = ("tokens", "queries", "keys", "inputs", "layers")
 """Names that take a plural verb."""
+_PLURAL = {"is": "are", "has": "have", "it": "them"}
 _WORTH_ASKING = 1 << 27
 """Entries from which on it is asked whether they fit into memory: half a GiB in float32. Asking reads files."""
 _LEAST_SEED, _MOST_SEED = -(2**63), 2**64 - 1  # torch's
-_LONGEST_NAME, _LONGEST_PATH = 255, 4096  # bytes, as file systems have it
+_LONGEST_NAME = 255  # bytes, as file systems have it
 _MOST_SHOWN = 60
 _LARGEST = sys.float_info.max
 T = TypeVar("T")
@@ -40,11 +41,13 @@ def tensor(value: Any, what: str, shape: str, *, least: int = 2, floating: bool 
     if not torch.compiler.is_compiling():  # what is compiled is strided and in memory
         _check_holds_numbers(x, what)
     if x.is_complex():
-        raise InputError(f"{what} {_has(what)} dtype {x.dtype}; give real numbers, such as the real part")
+        raise InputError(f"{what} {_agree(what, 'has')} dtype {x.dtype}; give real numbers, such as the real part")
     if x.ndim < least:
         raise InputError(f"{what} {described(x, what)}; give {shape}")
     if floating and not x.is_floating_point():
-        raise InputError(f"{what} {_has(what)} dtype {x.dtype}; convert {_them(what)} to a floating type first")
+        raise InputError(
+            f"{what} {_agree(what, 'has')} dtype {x.dtype}; convert {_agree(what, 'it')} to a floating type first"
+        )
     return x
 
 
@@ -58,14 +61,11 @@ def numbers(value: Any, what: str, remedy: str, *, dtype: torch.dtype, device: t
 
 def mask(value: Any, device: torch.device) -> Tensor:
     """Booleans, True for the tokens that count."""
-    remedy = "give booleans, True for the tokens that count"
-    if not isinstance(value, Tensor):
-        value = _made_tensor(value, "mask", "booleans, True for the tokens that count")
-    if value.dtype != torch.bool:
-        raise InputError(f"mask has dtype {value.dtype}; {remedy}")
-    if not torch.compiler.is_compiling():
-        _check_holds_numbers(value, "mask")
-    return value.to(device)
+    wanted = "booleans, True for the tokens that count"
+    given = tensor(value, "mask", wanted, least=0, floating=False)
+    if given.dtype != torch.bool:
+        raise InputError(f"mask has dtype {given.dtype}; give {wanted}")
+    return given.to(device)
 
 
 def check_broadcast(**shapes: Sequence[int]) -> None:
@@ -147,16 +147,11 @@ def path(value: Any, what: str = "the path", remedy: str = "give a path as text"
         raise InputError(f"{what} is {kind(value)}; {remedy}")
     try:
         named = Path(value)
-        if not str(value):
-            raise InputError(f"{what} is empty; {remedy}")
-        long = len(os.fsencode(named)) > _LONGEST_PATH or any(
-            len(os.fsencode(part)) > _LONGEST_NAME for part in named.parts
-        )
-    except (TypeError, ValueError) as error:  # of bytes, or a letter that no file system has
-        raise InputError(f"{what} is {shown(value)}, which no file can be called; {remedy}") from error
-    if long or "\0" in str(named):
-        why = f"has a name over {_LONGEST_NAME} bytes" if long else "has a zero byte"
-        raise InputError(f"{what} {shown(str(named))} {why}, which no file can be called; {remedy}")
+        fits = "\0" not in str(value) and all(len(os.fsencode(part)) <= _LONGEST_NAME for part in named.parts)
+    except (TypeError, ValueError):  # of bytes, or a letter that no file system has
+        fits = False
+    if not fits or not str(value):
+        raise InputError(f"{what} is {shown(str(value))}, which no file can be called; {remedy}")
     return named
 
 
@@ -191,8 +186,8 @@ def shown(value: Any) -> str:
     try:
         text = repr(value)
     except Exception:  # someone else's
-        return kind(value)
-    if " object at 0x" in text or " at 0x" in text:
+        text = " at 0x"
+    if " at 0x" in text:
         return kind(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}…{text[-_MOST_SHOWN // 4 :]}"
 
@@ -200,33 +195,32 @@ def shown(value: Any) -> str:
 def described(x: Tensor, what: str = "it") -> str:
     """The shape of a tensor, as a sentence has it after its name."""
     if x.ndim == 0:
-        return f"{_is(what)} a single number"
-    return f"{_has(what)} shape {tuple(x.shape)}"
+        return f"{_agree(what, 'is')} a single number"
+    return f"{_agree(what, 'has')} shape {tuple(x.shape)}"
 
 
 def _made_tensor(value: Any, what: str, shape: str, dtype: torch.dtype | None = None) -> Tensor:
     wanted = f"a tensor {shape}" if shape.startswith("(") else shape
     is_array = type(value).__module__ == "numpy"
     if not (is_array or isinstance(value, (list, tuple, bool)) or _is_number(value)):
-        raise InputError(f"{what} {_is(what)} {kind(value)}; give {wanted}")
+        raise InputError(f"{what} {_agree(what, 'is')} {kind(value)}; give {wanted}")
     try:
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        words = f"{what} {_is(what)} {kind(value)} that is no array of numbers"
+        words = f"{what} {_agree(what, 'is')} {kind(value)} that is no array of numbers"
         raise InputError(f"{words}; give {wanted}") from error
 
 
 def _check_holds_numbers(x: Tensor, what: str) -> None:
     """Refuse what has a shape and cannot be computed with."""
-    if x.layout is not torch.strided or x.is_nested:
-        why, remedy = ("nested", "pad") if x.is_nested else ("sparse", "call .to_dense()")
-        raise InputError(f"{what} {_is(what)} {why}; {remedy} first")
+    kinds = {"nested": x.is_nested, "sparse": x.layout is not torch.strided, "quantized": x.is_quantized}
+    if why := next((name for name, found in kinds.items() if found), ""):
+        raise InputError(f"{what} {_agree(what, 'is')} {why}; give a dense tensor of floating numbers")
     if x.device.type == "meta":
-        raise InputError(f"{what} {_is(what)} on the meta device, which holds no numbers; give a tensor in memory")
-    if x.is_quantized:
-        raise InputError(f"{what} {_is(what)} quantized; call .dequantize() first")
+        raise InputError(f"{what} {_agree(what, 'is')} on the meta device, which holds no numbers; load the weights")
     if x.is_floating_point() and x.element_size() < 2:  # eight bits can be stored and not computed with
-        raise InputError(f"{what} {_has(what)} dtype {x.dtype}; convert {_them(what)} to float32 first")
+        words = f"{what} {_agree(what, 'has')} dtype {x.dtype}"
+        raise InputError(f"{words}; convert {_agree(what, 'it')} to float32 first")
     if x.numel() > _WORTH_ASKING and x.device.type == "cpu":
         check_fits(4 * x.numel(), f"a copy in float32 of {what}, {tuple(x.shape)},", "give fewer at a time")
 
@@ -254,13 +248,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _is(what: str) -> str:
-    return "are" if what in _SEVERAL else "is"
-
-
-def _them(what: str) -> str:
-    return "them" if what in _SEVERAL else "it"
-
-
-def _has(what: str) -> str:
-    return "have" if what in _SEVERAL else "has"
+def _agree(what: str, word: str) -> str:
+    """The form of a word that goes with a name, one or several."""
+    return _PLURAL[word] if what in _SEVERAL else word

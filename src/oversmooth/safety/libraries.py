@@ -11,18 +11,14 @@ from typing import Any
 from oversmooth.safety.errors import InputError
 
 _PACKAGES = {"PIL": "pillow", "vl_convert": "vl-convert-python"}
+_OF_MODELS = ("transformers", "tokenizers", "huggingface_hub", "safetensors", "PIL", "pyarrow")
 _EXTRAS = {
+    **dict.fromkeys(_OF_MODELS, "oversmooth[models]"),
     "timm": "oversmooth[timm]",
     "torchvision": "oversmooth-papers[imagenet]",
-    "vl_convert": "vl-convert-python",
-    "jinja2": "jinja2",
     "pytorch_lightning": "lightning",
-    "accelerate": "accelerate",
-    "tensorboard": "tensorboard",
-    "wandb": "wandb",
-    "pandas": "pandas",
 }
-"""What to install for those that are not in oversmooth[models]."""
+"""What to install for libraries that come with an extra, or under another name."""
 
 
 def import_library(module: str, purpose: str, extra: str = "") -> Any:
@@ -32,10 +28,9 @@ def import_library(module: str, purpose: str, extra: str = "") -> Any:
         return importlib.import_module(module)
     except Exception as error:  # a library that does not fit another fails as it likes
         if isinstance(error, ModuleNotFoundError) and (error.name or top).split(".")[0] == top:
-            wanted = extra or _EXTRAS.get(top, "oversmooth[models]")
-            raise InputError(
-                f"{purpose} needs {_PACKAGES.get(top, top)}, which is not installed; install {wanted}"
-            ) from error
+            named = _PACKAGES.get(top, top)
+            wanted = extra or _EXTRAS.get(top, named)
+            raise InputError(f"{purpose} needs {named}, which is not installed; install {wanted}") from error
         raise unusable(top, purpose, error) from error
 
 

@@ -53,14 +53,6 @@ def in_words(size: float) -> str:
     return f"{size:,.0f} TB" if size >= 10 else f"{size:.3g} TB"
 
 
-def in_digits(number: int) -> str:
-    """
-    >>> in_digits(1500), in_digits(10**400)
-    ('1,500', 'of 401 digits')
-    """
-    return f"{number:,}" if abs(number) < 10**30 else f"of {len(str(abs(number))):,} digits"
-
-
 def _machine() -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -80,15 +72,9 @@ def _control_group() -> int:
         for folder in {_CGROUPS / inside, _CGROUPS}:
             with contextlib.suppress(OSError, ValueError):
                 allowed = int((folder / "memory.max").read_text())  # "max" is no number
-                cached = next(
-                    (
-                        int(line.split()[1])
-                        for line in (folder / "memory.stat").read_text().splitlines()
-                        if line.startswith("inactive_file ")
-                    ),
-                    0,
-                )
-                free = min(free, allowed - int((folder / "memory.current").read_text()) + cached)
+                facts = dict(line.split()[:2] for line in (folder / "memory.stat").read_text().splitlines())
+                used = int((folder / "memory.current").read_text()) - int(facts.get("inactive_file", 0))
+                free = min(free, allowed - used)
     return free
 
 

@@ -7,7 +7,6 @@ import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,12 +15,7 @@ from torch.nn.utils import parametrize
 
 from oversmooth.safety.errors import InputError
 
-_PLAIN, _TENSOR, _GENERATOR = "plain", "tensor", "generator"
-_KINDS: dict[str, tuple[type, ...]] = {
-    _PLAIN: (bool, int, float, complex, str, type(None)),
-    _TENSOR: (torch.Tensor,),
-    _GENERATOR: (torch.Generator,),
-}
+_PLAIN = (bool, int, float, complex, str, type(None))
 _OWN = frozenset(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict))
 """What torch keeps of every module: hooks, and what is put back by other ways."""
 _FROZEN = 2**28
@@ -131,15 +125,14 @@ def caches_of_their_own() -> Iterator[None]:
     """What torch keeps of weights within `autocast` and `parametrize.cached`: without gradients, as they are computed
     here, they would be used in training.
     """
-    with _autocast():
-        if not getattr(parametrize, "_cache_enabled", 0):
-            yield
-            return
-        kept, parametrize._cache = parametrize._cache, {}
-        try:
-            yield
-        finally:
-            parametrize._cache = kept
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                dtype = torch.get_autocast_dtype(device)
+                stack.enter_context(torch.autocast(device, dtype, cache_enabled=False))
+        stack.callback(setattr, parametrize, "_cache", parametrize._cache)
+        parametrize._cache = {}
+        yield
 
 
 @contextmanager
@@ -160,26 +153,20 @@ def random_states() -> Iterator[None]:
 
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in eval mode within the block; afterwards each has its own flag again."""
-    modules = list(model.modules())
-    flags = [module.training for module in modules]
-    _set_training(modules, [False] * len(modules))
+    """Every module in eval mode within the block; afterwards each has its own flag again.
+
+    Not by train(), which some models override.
+    """
+    flags = [(module, module.training) for module in model.modules()]
     try:
+        for module, flag in flags:
+            if flag:
+                module.training = False
         yield
     finally:
-        _set_training(modules, flags)
-
-
-def _set_training(modules: list[nn.Module], flags: list[bool]) -> None:
-    """Not by train(), which some models override; only where it changes, and past torch's own slow way to set."""
-    for module, flag in zip(modules, flags, strict=True):
-        if module.training == flag:
-            continue
-        plain = "training" in module.__dict__ and not hasattr(type(module), "training")
-        if plain and type(module).__setattr__ is nn.Module.__setattr__:
-            module.__dict__["training"] = flag
-        else:
-            module.training = flag
+        for module, flag in flags:
+            if module.training != flag:
+                module.training = flag
 
 
 @contextmanager
@@ -211,17 +198,13 @@ def _attributes(modules: list[nn.Module]) -> Iterator[None]:
     """
     before, tensors, generators = [], [], []
     for module in modules:
-        plain: dict[str, Any] = {}
-        for name, value in module.__dict__.items():
-            if name in _OWN:  # most of them, and none is a number, text or a tensor
-                continue
-            kind = _kind_of(value)
-            if kind in (_PLAIN, _TENSOR):
-                plain[name] = value
-            if kind == _TENSOR and _is_copied(value):
+        own = {name: value for name, value in module.__dict__.items() if name not in _OWN}
+        for value in own.values():
+            if type(value) is torch.Tensor and _can_be_copied(value) and value.nbytes <= _LARGE:
                 tensors.append((value, value._version, value.detach().clone()))
-            elif kind == _GENERATOR:
+            elif isinstance(value, torch.Generator):
                 generators.append((value, value.get_state()))
+        plain = {name: value for name, value in own.items() if isinstance(value, (*_PLAIN, torch.Tensor))}
         before.append((module, _names(module), plain))
     try:
         yield
@@ -241,27 +224,9 @@ def _names(module: nn.Module) -> tuple[list[str], ...]:
     return list(module._parameters), list(module._modules), list(module._buffers)
 
 
-def _kind_of(value: Any) -> str:
-    """Which of the things that are put back an attribute is; "" for none."""
-    try:
-        return _kind(value.__class__)
-    except (AttributeError, TypeError):  # one that has no class to ask, or none that can be remembered
-        return next((kind for kind, types in _KINDS.items() if isinstance(value, types)), "")
-
-
-@lru_cache(maxsize=1024)
-def _kind(of: type) -> str:
-    """Asked once of every type, as torch answers slowly."""
-    return next((kind for kind, types in _KINDS.items() if issubclass(of, types)), "")
-
-
 def _write(value: torch.Tensor, copy: torch.Tensor) -> None:
     """Past torch's count of writes, where that can be: it holds what it held, and a backward pass may yet need it."""
     (value.data if _can_be_copied(value) else value).copy_(copy)
-
-
-def _is_copied(value: torch.Tensor) -> bool:
-    return type(value) is torch.Tensor and _can_be_copied(value) and value.nbytes <= _LARGE
 
 
 def _can_be_copied(value: torch.Tensor) -> bool:
@@ -269,16 +234,3 @@ def _can_be_copied(value: torch.Tensor) -> bool:
     if type(value) not in (torch.Tensor, nn.Parameter) or value.layout is not torch.strided or value.is_inference():
         return False
     return value.nbytes > 0 and value.device.type != "meta" and value.untyped_storage().nbytes() > 0
-
-
-@contextmanager
-def _autocast() -> Iterator[None]:
-    """Autocast as it is, but for its cache: a weight that is cast here, without gradients, would be used in training
-    until autocast ends, and would get none there.
-    """
-    with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                dtype = torch.get_autocast_dtype(device)
-                stack.enter_context(torch.autocast(device, dtype, cache_enabled=False))
-        yield

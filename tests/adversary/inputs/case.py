@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -68,6 +68,18 @@ class Place:
 
 
 Build = Callable[[Place], Any]
+
+
+def prepared(needed: Sequence[str], line: Sequence[str], spoil: Callable[[Place], Any] | None = None) -> Build:
+    """Good inputs, what is done to them, and the command."""
+
+    def build(place: Place) -> list[str]:
+        place.copy(*needed)
+        if spoil is not None:
+            spoil(place)
+        return list(line)
+
+    return build
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import struct
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from support import commands
+from support.places import ROOT
+
 CIFAR = "cifar-100-binary"
 SMALL_RUN = (
     "--no-augment", "--patch", "8", "--depth", "2", "--width", "16", "--heads", "2", "--batch", "10", "--epochs", "1",
@@ -35,12 +38,11 @@ PAYLOADS = {
 def make(folder: Path) -> None:
     """All of it. Leaves threads behind: call it in a process that may be thrown away."""
     import numpy as np
-    import torch
 
-    torch.manual_seed(0)
     _vit(folder / "vit")
     _gpt(folder / "gpt", folder / "sharded")
-    _cifar(folder / CIFAR, np.random.default_rng(0))
+    commands.make_cifar(folder / CIFAR, train=2500, test=40)  # 2 % of them are a batch of --quick
+    _idx(folder / "fashion-mnist", np.random.default_rng(0))
     _images(folder, np.random.default_rng(1))
     prose = "The quick brown fox jumps over the lazy dog. " * 60
     (folder / "text.txt").write_text(prose)
@@ -49,67 +51,37 @@ def make(folder: Path) -> None:
 
 
 def _vit(folder: Path) -> None:
-    import transformers
-
-    config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=4
-    )
-    transformers.ViTForImageClassification(config).save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(
-        json.dumps(
-            {
-                "image_processor_type": "ViTImageProcessor",
-                "do_resize": True,
-                "size": {"height": 16, "width": 16},
-                "resample": 2,
-                "do_rescale": True,
-                "rescale_factor": 1 / 255,
-                "do_normalize": True,
-                "image_mean": [0.5, 0.5, 0.5],
-                "image_std": [0.5, 0.5, 0.5],
-            }
-        )
-    )
+    commands.make_vit(folder)
+    file = folder / "preprocessor_config.json"
+    stated = json.loads(file.read_text()) | {
+        "do_resize": True, "size": {"height": 16, "width": 16}, "resample": 2, "do_rescale": True,
+        "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+    }  # fmt: skip
+    file.write_text(json.dumps(stated))
 
 
 def _gpt(folder: Path, sharded: Path) -> None:
     import transformers
-    from tokenizers import Tokenizer, models, pre_tokenizers
 
-    letters = {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyz .,")}
-    words = Tokenizer(models.WordLevel(letters, unk_token="?"))
-    words.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?", pad_token="?")
-    config = transformers.GPT2Config(
-        n_embd=16, n_layer=2, n_head=2, vocab_size=len(letters), n_positions=64, bos_token_id=0, eos_token_id=0
-    )
-    model = transformers.GPT2LMHeadModel(config)
-    for place, size in ((folder, "1GB"), (sharded, "10KB")):
-        model.save_pretrained(place, max_shard_size=size)
-        tokenizer.save_pretrained(place)
+    commands.make_gpt(folder)
+    transformers.GPT2LMHeadModel.from_pretrained(folder).save_pretrained(sharded, max_shard_size="10KB")
+    for file in folder.glob("tokenizer*"):
+        shutil.copyfile(file, sharded / file.name)
 
 
-def _cifar(folder: Path, draw) -> None:  # type: ignore[no-untyped-def]
-    """CIFAR-100's binary layout with few pictures, and the same as MNIST's files."""
+def _idx(folder: Path, draw) -> None:  # type: ignore[no-untyped-def]
+    """MNIST's files."""
     import numpy as np
 
     folder.mkdir()
-    for split, count in (("train", 2500), ("test", 40)):  # 2 % of them are a batch of --quick
-        labels = (np.arange(count) % 100).astype(np.uint8)
-        pixels = draw.integers(0, 255, (count, 3072), dtype=np.uint8)
-        rows = np.concatenate([labels[:, None] // 5, labels[:, None], pixels], axis=1)
-        (folder / f"{split}.bin").write_bytes(rows.astype(np.uint8).tobytes())
-    (folder / "fine_label_names.txt").write_text("".join(f"class{i}\n" for i in range(100)))
-    (folder / "coarse_label_names.txt").write_text("".join(f"coarse{i}\n" for i in range(20)))
-    idx = folder.with_name("fashion-mnist")
-    idx.mkdir()
     for split, count in (("train", 100), ("t10k", 40)):
         images = draw.integers(0, 255, (count, 28, 28), dtype=np.uint8)
-        named = idx / f"{split}-images-idx3-ubyte.gz"
-        named.write_bytes(gzip.compress(struct.pack(">IIII", 0x803, count, 28, 28) + images.tobytes(), mtime=0))
         labels = (np.arange(count) % 10).astype(np.uint8)
-        named = idx / f"{split}-labels-idx1-ubyte.gz"
-        named.write_bytes(gzip.compress(struct.pack(">II", 0x801, count) + labels.tobytes(), mtime=0))
+        for name, header, array in (
+            ("images-idx3", struct.pack(">IIII", 0x803, count, 28, 28), images),
+            ("labels-idx1", struct.pack(">II", 0x801, count), labels),
+        ):
+            (folder / f"{split}-{name}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes(), mtime=0))
 
 
 def _images(folder: Path, draw) -> None:  # type: ignore[no-untyped-def]

@@ -310,7 +310,7 @@ def _give_up(case: Case) -> None:
             del sys.modules[module]
         sys.modules[name] = None  # type: ignore[assignment]
     if case.blocked or case.environment:  # what was read when modules were imported is read again
-        for module in [m for m in sys.modules if m.partition(".")[0] == "oversmooth"]:
+        for module in [m for m in sys.modules if m.partition(".")[0] in ("oversmooth", "oversmooth_papers")]:
             del sys.modules[module]
 
 

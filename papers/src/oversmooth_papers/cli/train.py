@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast
 import typer
 
 from oversmooth.cli.app import SECONDS_BETWEEN_LINES, app, duration, err, out, status
-from oversmooth.cli.options import changing_option, parameters_of, take
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import check_folder, read_json
+from oversmooth_papers.cli.options import changing_option, parameters_of, take
 from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
 from oversmooth_papers.tasks.imagenet import recipe as imagenet
 from oversmooth_papers.tasks.images import recipe as images

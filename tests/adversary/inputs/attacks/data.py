@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from adversary.inputs.case import Case, Place
+from adversary.inputs.case import Case, Place, prepared
 from adversary.inputs.kit import CIFAR, SMALL_RUN
 
 BOMB = 3 * 1024**3
@@ -442,12 +442,11 @@ def _trained(label: str, write: Callable[[Path], Any], fine: bool) -> Case:
 
 
 def _spoilt_set(folder: str, file: str, label: str, change: Callable[[bytes], bytes], fine: bool = False) -> Case:
-    def build(place: Place) -> list[str]:
-        place.copy(folder)
+    def spoil(place: Place) -> None:
         target = place / f"{folder}/{file}"
         target.write_bytes(change(target.read_bytes()))
-        return ["train", "--data", folder, "-o", "out", *SMALL_RUN, "--minutes", "0"]
 
+    build = prepared((folder,), ("train", "--data", folder, "-o", "out", *SMALL_RUN, "--minutes", "0"), spoil)
     return Case(f"data/{folder}, {file}: {label}", build, "either" if fine else "refused")
 
 
@@ -480,11 +479,9 @@ def _mixtures() -> Iterator[Case]:
         "another size of cifar": ("train", "--data", CIFAR, "-o", "out", *SMALL_RUN, "--patch", "7"),
     }
     fine = {"a diagnosis as data", "a run of training to steer", "a model as data", "a steered model steered"}
+    needed = (
+        "vit", "gpt", "text.txt", "images", "images.npz", "tokens.npz", "text.parquet", "images.parquet", "d.json",
+        "results", "steered", "neutreno", "run", CIFAR,
+    )  # fmt: skip
     for label, line in lines.items():
-
-        def build(place: Place, line: tuple[str, ...] = line) -> list[str]:
-            place.copy("vit", "gpt", "text.txt", "images", "images.npz", "tokens.npz", "text.parquet", "images.parquet")
-            place.copy("d.json", "results", "steered", "neutreno", "run", CIFAR)
-            return list(line)
-
-        yield Case(f"data/{label}", build, "either" if label in fine else "refused")
+        yield Case(f"data/{label}", prepared(needed, line), "either" if label in fine else "refused")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from adversary.inputs.case import Case, Outcome, Place
+from adversary.inputs.case import Case, Outcome, Place, prepared
 from adversary.inputs.kit import CIFAR, SMALL_RUN
 
 LINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -43,7 +43,7 @@ def cases() -> Iterator[Case]:
                 continue
             yield Case(
                 f"environment/{world}, {what}",
-                _line(needed, line),
+                prepared(needed, line),
                 "refused" if what == "a refusal" else "fine",
                 environment=variables,
                 process="real" if world in REAL else "forked",
@@ -54,14 +54,6 @@ def cases() -> Iterator[Case]:
     yield from _homes()
 
 
-def _line(needed: tuple[str, ...], line: tuple[str, ...]) -> Callable[[Place], list[str]]:
-    def build(place: Place) -> list[str]:
-        place.copy(*needed)
-        return list(line)
-
-    return build
-
-
 def _streams() -> Iterator[Case]:
     for what, (needed, line) in LINES.items():
         for lack in ("stdout", "reader"):
@@ -69,7 +61,7 @@ def _streams() -> Iterator[Case]:
                 continue
             yield Case(
                 f"environment/without {'a standard output' if lack == 'stdout' else 'a reader'}, {what}",
-                _line(needed, line),
+                prepared(needed, line),
                 "either",
                 codes=(2,) if what == "a refusal" else (0, 1, 2, 141, -13),
                 without=(lack,),
@@ -82,7 +74,11 @@ def _streams() -> Iterator[Case]:
         terminal = {"TERM": "xterm"}
         expected: Any = "refused" if refused else "fine"
         yield Case(
-            f"environment/a terminal, {what}", _line(needed, line), expected, environment=terminal, process="terminal"
+            f"environment/a terminal, {what}",
+            prepared(needed, line),
+            expected,
+            environment=terminal,
+            process="terminal",
         )
 
 
@@ -131,7 +127,7 @@ def _libraries() -> Iterator[Case]:
             expected: Any = "either" if missed is None else "refused" if missed else "fine"
             yield Case(
                 f"environment/without {library}, {what}",
-                _line(needed, line),
+                prepared(needed, line),
                 expected,
                 (library, {"PIL": "pillow", "vl_convert": "vl-convert"}.get(library, library), "install"),
                 blocked=(library,) if library != "tensorboard" else ("tensorboard", "torch.utils.tensorboard"),
@@ -146,8 +142,8 @@ def _variables() -> Iterator[Case]:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         for value in bad:
             alone = {name: value}
-            yield Case(f"environment/{name}={ascii(value)[:20]}, train", _line(*train), "either", environment=alone)
-        yield Case(f"environment/{name}=x, spectrum", _line(*spectrum), "fine", environment={name: "x"})
+            yield Case(f"environment/{name}={ascii(value)[:20]}, train", prepared(*train), "either", environment=alone)
+        yield Case(f"environment/{name}=x, spectrum", prepared(*spectrum), "fine", environment={name: "x"})
     together = {
         "a rank beyond the world": {"RANK": "5", "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
         "a world without an address": {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
@@ -155,7 +151,7 @@ def _variables() -> Iterator[Case]:
         "a world of none": {"RANK": "0", "WORLD_SIZE": "0", "LOCAL_RANK": "0"},
     }
     for label, variables in together.items():
-        yield Case(f"environment/{label}, train", _line(*train), "either", environment=variables)
+        yield Case(f"environment/{label}, train", prepared(*train), "either", environment=variables)
     for name, values in {
         "OMP_NUM_THREADS": ("x", "-1", "100000"),
         "CUDA_VISIBLE_DEVICES": ("x", "99"),
@@ -192,7 +188,7 @@ def _variables() -> Iterator[Case]:
                     expected = "either"
                 yield Case(
                     f"environment/{name}={ascii(value)[:24]}, {what}",
-                    _line(needed, line),
+                    prepared(needed, line),
                     expected,
                     environment={**({"OVERSMOOTH_CACHE": ""} if name == "XDG_CACHE_HOME" else {}), name: value},
                     process="real" if real else "forked",
@@ -209,13 +205,6 @@ def _homes() -> Iterator[Case]:
     }
     for what, (needed, line) in lines.items():
         for mode in (0o000, 0o500):
-
-            def build(place: Place, needed: Any = needed, line: Any = line, mode: int = mode) -> list[str]:
-                place.copy(*needed)
-                (place / "locked").mkdir()
-                (place / "locked").chmod(mode)
-                return list(line)
-
             variables = {
                 "HOME": "{case}/locked",
                 "XDG_CACHE_HOME": "{case}/locked/c",
@@ -223,18 +212,17 @@ def _homes() -> Iterator[Case]:
             }
             yield Case(
                 f"environment/a locked home ({mode:03o}), {what}",
-                build,
+                prepared(needed, line, lambda place, mode=mode: (place / "locked").mkdir(mode)),
                 "refused" if what == "a hub id" else "fine",
                 environment={**variables, "HF_HOME": "{case}/locked/h"},
                 without=("permission",),
                 process="real" if what in ("a hub id", "diagnose") else "forked",
             )
 
-    def read_only(place: Place) -> list[str]:
-        place.copy("vit")
+    def read_only(place: Place) -> None:
         for path in (place / "vit").iterdir():
             path.chmod(0o400)
         (place / "vit").chmod(0o500)
-        return ["steer", "vit", "-m", "neutreno", "-o", "out"]
 
-    yield Case("environment/a read-only model, steer", read_only, "fine", without=("permission",))
+    steer = prepared(("vit",), ("steer", "vit", "-m", "neutreno", "-o", "out"), read_only)
+    yield Case("environment/a read-only model, steer", steer, "fine", without=("permission",))

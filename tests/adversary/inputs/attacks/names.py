@@ -11,47 +11,23 @@ from adversary.inputs.case import Case, Outcome, Place
 from adversary.inputs.kit import CIFAR, PAYLOADS, SMALL_RUN
 
 
-def _model_folder(place: Place, text: str) -> list[str]:
-    place.copy_as("vit", text)
-    return ["spectrum", text]
+def _line(
+    *line: str,
+    copy: tuple[str, ...] = (),
+    also: dict[str, str] | None = None,
+    files: dict[str, str] | None = None,
+) -> Callable[[Place, str], list[str]]:
+    """A command with a foreign text wherever {} stands: in itself, and in names of inputs and files."""
 
+    def build(place: Place, text: str) -> list[str]:
+        place.copy(*copy)
+        for name, new in (also or {}).items():
+            place.copy_as(name, new.replace("{}", text))
+        for name, content in (files or {}).items():
+            place.write(name.replace("{}", text), content.replace("{}", text))
+        return [word.replace("{}", text) for word in line]
 
-def _model_folder_diagnosed(place: Place, text: str) -> list[str]:
-    place.copy_as("vit", text)
-    return ["diagnose", text, "--inputs", "1", "--no-spectra"]
-
-
-def _two_models(place: Place, text: str) -> list[str]:
-    place.copy_as("vit", text)
-    return ["diagnose", text, text, "--inputs", "1", "--no-spectra"]
-
-
-def _folder_to_steer(place: Place, text: str) -> list[str]:
-    place.copy_as("vit", text)
-    return ["steer", text, "-m", "neutreno", "-o", f"out{text}"]
-
-
-def _output_file(place: Place, text: str) -> list[str]:
-    place.copy("d.json")
-    return ["reproduce", "table1", "d.json", "-o", f"out{text}.md"]
-
-
-def _output_wrong(place: Place, text: str) -> list[str]:
-    place.copy("d.json")
-    return ["diagnose", "d.json", "--html", f"out.{text}"]
-
-
-def _missing_file(_place: Place, text: str) -> list[str]:
-    return ["diagnose", f"./{text}/model.safetensors"]
-
-
-def _missing_json(_place: Place, text: str) -> list[str]:
-    return ["diagnose", f"{text}.json"]
-
-
-def _damaged_json(place: Place, text: str) -> list[str]:
-    place.write(f"{text}.json", "{")
-    return ["diagnose", f"{text}.json"]
+    return build
 
 
 def _saved(change: Callable[[dict[str, Any], str], Any], *more: str) -> Callable[[Place, str], list[str]]:
@@ -104,35 +80,6 @@ def _array(place: Place, text: str) -> list[str]:
     return ["diagnose", "vit", "--data", "x.npz"]
 
 
-def _picture(place: Place, text: str) -> list[str]:
-    place.copy("vit", "images")
-    place.write(f"images/{text}.png", b"not a picture")
-    return ["diagnose", "vit", "--no-spectra", "--data", "images"]
-
-
-def _data_file(place: Place, text: str) -> list[str]:
-    place.copy("vit")
-    place.write(f"{text}.npz", b"not an archive")
-    return ["diagnose", "vit", "--data", f"{text}.npz"]
-
-
-def _text_file(place: Place, text: str) -> list[str]:
-    place.copy("gpt")
-    place.copy_as("text.txt", f"{text}.txt")
-    return ["diagnose", "gpt", "--no-spectra", "--inputs", "2", "--data", f"{text}.txt"]
-
-
-def _class_name(place: Place, text: str) -> list[str]:
-    place.copy(CIFAR)
-    place.write(f"{CIFAR}/fine_label_names.txt", f"{text}\n" * 100)
-    return ["train", "--data", CIFAR, "-o", "out", *SMALL_RUN, "--minutes", "0"]
-
-
-def _data_folder(place: Place, text: str) -> list[str]:
-    place.copy_as(CIFAR, text)
-    return ["train", "--data", text, "-o", "out", *SMALL_RUN, "--minutes", "0"]
-
-
 def _metadata(place: Place, text: str) -> list[str]:
     """What our own files say of themselves."""
     from safetensors import safe_open
@@ -176,11 +123,6 @@ def _tensor_damaged(place: Place, text: str) -> list[str]:
     return ["spectrum", "vit"]
 
 
-def _stack(place: Place, text: str) -> list[str]:
-    place.copy("vit")
-    return ["diagnose", "vit", "--inputs", "2", "--stack", text]
-
-
 def _set(*path: Any) -> Callable[[dict[str, Any], str], Any]:
     def change(found: Any, text: str) -> None:
         for key in path[:-1]:
@@ -190,16 +132,17 @@ def _set(*path: Any) -> Callable[[dict[str, Any], str], Any]:
     return change
 
 
+TRAINED = ("-o", "out", *SMALL_RUN, "--minutes", "0")
 PLACES: dict[str, Callable[[Place, str], list[str]]] = {
-    "a model's folder": _model_folder,
-    "a model's folder, diagnosed": _model_folder_diagnosed,
-    "two models": _two_models,
-    "a folder to steer": _folder_to_steer,
-    "an output": _output_file,
-    "an ending": _output_wrong,
-    "a folder that lacks": _missing_file,
-    "a diagnosis that lacks": _missing_json,
-    "a damaged diagnosis": _damaged_json,
+    "a model's folder": _line("spectrum", "{}", also={"vit": "{}"}),
+    "a model's folder, diagnosed": _line("diagnose", "{}", "--inputs", "1", "--no-spectra", also={"vit": "{}"}),
+    "two models": _line("diagnose", "{}", "{}", "--inputs", "1", "--no-spectra", also={"vit": "{}"}),
+    "a folder to steer": _line("steer", "{}", "-m", "neutreno", "-o", "out{}", also={"vit": "{}"}),
+    "an output": _line("reproduce", "table1", "d.json", "-o", "out{}.md", copy=("d.json",)),
+    "an ending": _line("diagnose", "d.json", "--html", "out.{}", copy=("d.json",)),
+    "a folder that lacks": _line("diagnose", "./{}/model.safetensors"),
+    "a diagnosis that lacks": _line("diagnose", "{}.json"),
+    "a damaged diagnosis": _line("diagnose", "{}.json", files={"{}.json": "{"}),
     "a diagnosis's name": _saved(_set("model", "name")),
     "a diagnosis's layer": _saved(_set("layers", 1, "name")),
     "a diagnosis's verdict": _saved(_set("verdict", 0)),
@@ -222,11 +165,21 @@ PLACES: dict[str, Callable[[Place, str], list[str]]] = {
     "a recipe's wiring": _recipe("wiring"),
     "a column": _column,
     "an array": _array,
-    "a picture": _picture,
-    "a data file": _data_file,
-    "a text": _text_file,
-    "a class": _class_name,
-    "a data set": _data_folder,
+    "a picture": _line(
+        *("diagnose", "vit", "--no-spectra", "--data", "images"),
+        copy=("vit", "images"),
+        files={"images/{}.png": "not a picture"},
+    ),
+    "a data file": _line("diagnose", "vit", "--data", "{}.npz", copy=("vit",), files={"{}.npz": "not an archive"}),
+    "a text": _line(
+        *("diagnose", "gpt", "--no-spectra", "--inputs", "2", "--data", "{}.txt"),
+        copy=("gpt",),
+        also={"text.txt": "{}.txt"},
+    ),
+    "a class": _line(
+        "train", "--data", CIFAR, *TRAINED, copy=(CIFAR,), files={f"{CIFAR}/fine_label_names.txt": "{}\n" * 100}
+    ),
+    "a data set": _line("train", "--data", "{}", *TRAINED, also={CIFAR: "{}"}),
     "metadata": _metadata,
     "an architecture": _config_field("architectures", lambda text: [text]),
     "a family": _config_field("model_type", lambda text: text),
@@ -234,7 +187,7 @@ PLACES: dict[str, Callable[[Place, str], list[str]]] = {
     "a label": _config_field("id2label", lambda text: {"0": text, "1": text}),
     "a tensor": _tensor,
     "a damaged tensor": _tensor_damaged,
-    "a stack": _stack,
+    "a stack": _line("diagnose", "vit", "--inputs", "2", "--stack", "{}", copy=("vit",)),
 }
 
 

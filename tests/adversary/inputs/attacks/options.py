@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from adversary.inputs.case import Case, Place
+from adversary.inputs.case import Case, Place, prepared
 from adversary.inputs.kit import CIFAR, SMALL_RUN
 
 QUICK = ("--quick", "--data", CIFAR, "--results", "results", "--minutes", "0", "--device", "cpu")
@@ -193,11 +193,7 @@ def _of_the_line() -> Iterator[Case]:
     }
     fine = {"layers twice", "layers below"}
     for label, line in lines.items():
-
-        def build(place: Place, line: tuple[str | bytes, ...] = line) -> list[str | bytes]:
-            place.copy("vit", "steered")
-            return list(line)
-
+        build = prepared(("vit", "steered"), line)  # type: ignore[arg-type]
         yield Case(f"options/line: {label}", build, "either" if label in fine else "refused")
     settings = {
         "neutreno": ("strength=nan", "strength=inf", "strength=1e400", "strength=", "strength", "learned=maybe", "x=1"),
@@ -219,9 +215,5 @@ def _of_the_line() -> Iterator[Case]:
     }  # fmt: skip
     for method, several in settings.items():
         for setting in several:
-
-            def build(place: Place, text: str = f"{method}:{setting}") -> list[str]:
-                place.copy("vit")
-                return ["steer", "vit", "-m", text, "-o", "out"]
-
+            build = prepared(("vit",), ("steer", "vit", "-m", f"{method}:{setting}", "-o", "out"))
             yield Case(f"options/steer -m {method[:20]!a}:{setting[:40]!a}", build, "either")

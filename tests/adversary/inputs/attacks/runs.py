@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from adversary.inputs.attacks import mutations
-from adversary.inputs.case import Case, Place
+from adversary.inputs.case import Build, Case, Place, prepared
 from adversary.inputs.kit import CIFAR, ROOT, SMALL_RUN
 
 TRAIN = ("train", "--recipe", "r.json", "--data", CIFAR, "-o", "out", "--device", "cpu", "--minutes", "0")
@@ -52,11 +54,7 @@ def cases() -> Iterator[Case]:
 
 def _recipes() -> Iterator[Case]:
     def case(label: str, content: Callable[[], bytes], fine: bool) -> Case:
-        def build(place: Place) -> list[str]:
-            place.copy(CIFAR)
-            place.write("r.json", content())
-            return list(TRAIN)
-
+        build = prepared((CIFAR,), TRAIN, lambda place: place.write("r.json", content()))
         return Case(f"runs/recipe, {label}", build, "either" if fine else "refused")
 
     for label, spoil in mutations.RAW.items():
@@ -81,12 +79,11 @@ def _recipes() -> Iterator[Case]:
 
 def _cells() -> Iterator[Case]:
     def case(label: str, table: str, content: Callable[[], bytes], line: tuple[str, ...], name: str = "") -> Case:
-        def build(place: Place) -> list[str]:
-            place.copy("results")
+        def spoil(place: Place) -> None:
             first = min((place / f"results/{table}").glob("*.json"))
             (first.with_name(name) if name else first).write_bytes(content())
-            return list(line)
 
+        build = prepared(("results",), line, spoil)
         return Case(f"runs/{' '.join(line[1:3])}, cell of {table}, {label}", build, "either")
 
     show3 = ("reproduce", "table3", "--show", "--results", "results", "-o", "out.md")
@@ -115,11 +112,8 @@ def _cells() -> Iterator[Case]:
     }.items():
         yield case(label, "table2", lambda: b"[]", SHOWN[0], name)
 
-    def elsewhere(place: Place) -> list[str]:
-        place.copy("results")
-        place.write("results/\x1b[31mred/x.json", json.dumps(cell("table2")))
-        return list(SHOWN[0])
-
+    name, content = "results/\x1b[31mred/x.json", json.dumps(cell("table2"))
+    elsewhere = prepared(("results",), SHOWN[0], lambda place: place.write(name, content))
     yield Case("runs/status, a table in colour", elsewhere, "either")
 
 
@@ -143,11 +137,7 @@ def _metadata() -> Iterator[Case]:
     lines = (("diagnose", "run", "--inputs", "2", "--no-spectra"), ("spectrum", "run"), ("fold", "run", "-o", "out"))
 
     def case(label: str, line: tuple[str, ...], change: Callable[[dict[str, str]], Any]) -> Case:
-        def build(place: Place) -> list[str]:
-            place.copy("run")
-            _with_metadata(place, "run/model.safetensors", change)
-            return list(line)
-
+        build = prepared(("run",), line, lambda place: _with_metadata(place, "run/model.safetensors", change))
         return Case(f"runs/{line[0]}, a trained model's notes, {label}", build, "either")
 
     def spoilt(metadata: dict[str, str], spoil: Callable[[bytes], bytes]) -> dict[str, str]:
@@ -164,17 +154,12 @@ def _metadata() -> Iterator[Case]:
                 return {key: _inside(text, path, mutations.VALUES[kind]) for key, text in metadata.items()}
 
             yield case(f"{'.'.join(map(str, path))}: {kind}", lines[(number + place_) % 3], change)
-    for label in ("none", "one of its own", "another format"):
-
-        def other(metadata: dict[str, str], label: str = label) -> dict[str, str]:
-            return (
-                {}
-                if label == "none"
-                else {"format": "pt"}
-                if label == "another format"
-                else {next(iter(metadata)): "x"}
-            )
-
+    others: dict[str, Callable[[dict[str, str]], Any]] = {
+        "none": lambda _: {},
+        "one of its own": lambda metadata: {next(iter(metadata)): "x"},
+        "another format": lambda _: {"format": "pt"},
+    }
+    for label, other in others.items():
         for line in lines:
             yield case(label, line, other)
 
@@ -196,13 +181,12 @@ def _records() -> Iterator[Case]:
     """What a steered checkpoint says of its steering: in its configuration, or wherever it stands."""
 
     def case(label: str, name: str, line: tuple[str, ...], change: Callable[[Any], Any]) -> Case:
-        def build(place: Place) -> list[str]:
-            place.copy(name)
+        def spoil(place: Place) -> None:
             file = place / f"{name}/config.json"
             found = json.loads(file.read_text())
             file.write_text(json.dumps({**found, "oversmooth": change(found.get("oversmooth"))}))
-            return list(line)
 
+        build = prepared((name,), line, spoil)
         return Case(f"runs/{line[0]} {name}, record of steering, {label}", build, "either")
 
     for name in ("steered", "neutreno"):
@@ -250,12 +234,7 @@ def _runs_on_their_way() -> Iterator[Case]:
     def case(
         label: str, spoil: Callable[[Place], Any], expected: Any = "either", line: tuple[str, ...] = go_on
     ) -> Case:
-        def build(place: Place) -> list[str]:
-            place.copy(CIFAR)
-            place.copy_as("stopped", "out")
-            spoil(place)
-            return list(line)
-
+        build = prepared((CIFAR,), line, lambda place: (place.copy_as("stopped", "out"), spoil(place)))
         return Case(f"runs/a stopped run, {label}", build, expected)
 
     yield case("as it is", lambda _place: None, "fine")
@@ -304,21 +283,15 @@ def _runs_on_their_way() -> Iterator[Case]:
 def _caches() -> Iterator[Case]:
     """What an earlier run kept to be quick: damaged, it is dropped."""
 
-    def spoiled(
-        line: tuple[str, ...], spoil: Callable[[bytes], bytes], needed: tuple[str, ...]
-    ) -> Callable[[Place], Any]:
-        def build(place: Place) -> list[str]:
-            from oversmooth.diagnosis.weights import Memory
-
-            place.copy(*needed)
+    def spoiled(line: tuple[str, ...], spoil: Callable[[bytes], bytes], needed: str) -> Build:
+        def done(place: Place) -> None:
             cache = place.folder.with_name(f"{place.folder.name}-cache")
-            _fill(cache, line, Memory)
+            _fill(cache, line)
             for file in cache.rglob("*"):
                 if file.is_file():
                     file.write_bytes(spoil(file.read_bytes()))
-            return list(line)
 
-        return build
+        return prepared((needed,), line, done)
 
     ways: dict[str, Callable[[bytes], bytes]] = {
         **mutations.RAW,
@@ -327,25 +300,22 @@ def _caches() -> Iterator[Case]:
     }
     for label, spoil in ways.items():
         line = ("spectrum", "vit")
-        yield Case(f"runs/a cache of spectra, {label}", spoiled(line, spoil, ("vit",)), "fine")
+        yield Case(f"runs/a cache of spectra, {label}", spoiled(line, spoil, "vit"), "fine")
     for label in ("empty", "half", "noise", "a list", "zero bytes", "deep lists"):
         line = ("train", "--data", CIFAR, "-o", "out", *SMALL_RUN, "--minutes", "0")
-        yield Case(f"runs/a cache of images, {label}", spoiled(line, ways[label], (CIFAR,)), "fine")
+        yield Case(f"runs/a cache of images, {label}", spoiled(line, ways[label], CIFAR), "fine")
 
 
-def _fill(cache: Any, line: tuple[str, ...], memory: Any) -> None:
+def _fill(cache: Path, line: tuple[str, ...]) -> None:
     """A cache as a stopped run leaves it."""
-    from oversmooth.anatomy import locate
-    from oversmooth.diagnosis.weights import layer_spectrum
-
     cache.mkdir(exist_ok=True)
     if line[0] == "spectrum":
         from oversmooth.cli.spectrum import _anatomy
+        from oversmooth.diagnosis.weights import layer_spectrum
 
         _, anatomy, memory = _anatomy("vit", True, None, None, None)
         layer = anatomy.layers[0]
         memory.add(layer.name, layer_spectrum(layer))
-        del locate
     else:
         from oversmooth_papers.tasks.images.data import load_splits
 
@@ -360,30 +330,27 @@ def _models_of_tables() -> Iterator[Case]:
         "fig5": ("reproduce", "fig5", "--trained", "--results", "results"),
         "table3": ("reproduce", "table3", "--quick", "--data", CIFAR, "--models", "results/models"),
     }
+    kept = "results/models/0123456789ab.safetensors"
+
+    def of_noise(place: Place) -> None:
+        place.copy_as("run/model.safetensors", kept)
+        _with_metadata(place, kept, lambda metadata: dict.fromkeys(metadata, "\x1b[31m{"))
+
+    ways: dict[str, Callable[[Place], Any]] = {
+        "none": lambda _: None,
+        "an empty file": lambda place: place.write(kept, b""),
+        "text": lambda place: place.write(kept, "not weights"),
+        "another's": lambda place: place.copy_as("vit/model.safetensors", kept),
+        "a folder": lambda place: (place / kept).mkdir(),
+        "a pipe": lambda place: os.mkfifo(place / kept),
+        "noise of notes": of_noise,
+    }
     for name, line in lines.items():
-        for label in ("none", "an empty file", "text", "another's", "a folder", "a pipe", "noise of notes"):
+        for label, way in ways.items():
 
-            def build(place: Place, label: str = label, line: Any = line) -> list[str]:
-                import os
+            def spoil(place: Place, way: Any = way) -> None:
+                (place / "results/models").mkdir(exist_ok=True)
+                way(place)
 
-                place.copy("results", "images.npz", CIFAR)
-                folder = place / "results/models"
-                folder.mkdir(exist_ok=True)
-                target = folder / "0123456789ab.safetensors"
-                if label == "an empty file":
-                    target.touch()
-                elif label == "text":
-                    target.write_text("not weights")
-                elif label == "another's":
-                    place.copy_as("vit/model.safetensors", "results/models/0123456789ab.safetensors")
-                elif label == "a folder":
-                    target.mkdir()
-                elif label == "a pipe":
-                    os.mkfifo(target)
-                elif label == "noise of notes":
-                    place.copy_as("run/model.safetensors", "results/models/0123456789ab.safetensors")
-                    where = "results/models/0123456789ab.safetensors"
-                    _with_metadata(place, where, lambda m: dict.fromkeys(m, "\x1b[31m{"))
-                return list(line)
-
+            build = prepared(("results", "images.npz", CIFAR), line, spoil)
             yield Case(f"runs/{name} of trained models, {label}", build, "either")

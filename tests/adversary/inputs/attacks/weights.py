@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from adversary.inputs.case import Case, Place
+from adversary.inputs.case import Case, Place, prepared
 
 Header = dict[str, Any]
 
@@ -255,11 +255,7 @@ def cases() -> Iterator[Case]:
 
 
 def _case(command: str, label: str, damage: Callable[[Path], None], fine: bool) -> Case:
-    def build(place: Place) -> list[str]:
-        place.copy("vit")
-        damage(place / "vit/model.safetensors")
-        return list(COMMANDS[command])
-
+    build = prepared(("vit",), COMMANDS[command], lambda place: damage(place / "vit/model.safetensors"))
     return Case(f"weights/{command} {label}", build, "either" if fine else "refused")
 
 
@@ -299,15 +295,7 @@ def _steered() -> Iterator[Case]:
                 if command[0] == "fold" and name == "neutreno":
                     continue
 
-                def build(
-                    place: Place, name: str = name, file: str = file, damage: Any = damage, command: Any = command
-                ) -> list[str]:
-                    place.copy(name)
-                    target = place / file
-                    if target.exists():
-                        damage(target)
-                    return list(command)
-
+                build = prepared((name,), command, lambda place, file=file, damage=damage: damage(place / file))
                 yield Case(f"weights/{command[0]} {name}, {label}", build, "either" if "huge" in label else "refused")
 
 
