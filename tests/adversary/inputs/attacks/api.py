@@ -84,6 +84,8 @@ def _good() -> dict[Any, dict[str, Any]]:
     import torch
 
     from oversmooth import metrics, theory
+    from oversmooth.theory import kernels, shifted
+    from oversmooth.theory.weights import repeat_shared_heads
 
     x, A, kernel = torch.randn(2, 3, 4), torch.randn(2, 5, 5).softmax(-1), torch.randn(3, 3).softmax(-1)
     weights = {"W_V": torch.randn(2, 6, 3), "W_O": torch.randn(2, 3, 6)}
@@ -98,7 +100,6 @@ def _good() -> dict[Any, dict[str, Any]]:
         **{getattr(theory, name): weights for name in of_weights},
         **{getattr(theory, name): {"A": A} for name in of_attention},
         metrics.ranks_of: {"s": torch.rand(2, 3)},
-        metrics.step_size: {"kernel": kernel},
         metrics.nonlocal_energy: {"u": x, "kernel": kernel},
         metrics.fidelity_energy: {"u": x, "f": x, "kernel": kernel, "strength": 0.5},
         theory.dominance: {"A": A, **weights},
