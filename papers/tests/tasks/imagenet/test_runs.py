@@ -25,7 +25,7 @@ from oversmooth.steering.saving import read_file
 from oversmooth_papers.engine import checkpoint, loop
 from oversmooth_papers.engine.loop import WatchSettings
 from oversmooth_papers.engine.saved_model import load_model, notes_of
-from oversmooth_papers.tasks.imagenet.data import testing_transform
+from oversmooth_papers.tasks.imagenet.feed import testing_transform
 from oversmooth_papers.tasks.imagenet.task import AVERAGED, plain_model_of
 from oversmooth_papers.tasks.registry import load_trained
 
