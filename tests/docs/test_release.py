@@ -15,7 +15,7 @@ _SENTENCES = {
     ("diagnose", "bert-base-uncased"): "needs transformers, which is not installed; install oversmooth[models]",
     ("diagnose", "timm/vit_tiny_patch16_224"): "needs timm, which is not installed; install oversmooth[timm]",
     ("demo", "-o", "demo.html"): "needs transformers, which is not installed; install oversmooth[models]",
-    ("train", "--task", "imagenet", "--quick", "-o", "run"): "is not installed; install oversmooth[imagenet]",
+    ("train", "--task", "imagenet", "--quick", "-o", "run"): "is not installed; install oversmooth-papers[imagenet]",
 }
 """What commands say where the core alone is installed."""
 _README = """
