@@ -33,7 +33,8 @@ from PIL import Image
 from oversmooth_papers.engine.loop import float32_products
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.step import Step
-from oversmooth_papers.tasks.imagenet.data import Splits, load_splits, worker_count
+from oversmooth_papers.tasks.imagenet.data import Splits, load_splits
+from oversmooth_papers.tasks.imagenet.feed import worker_count
 from oversmooth_papers.tasks.imagenet.recipe import PAPER, Recipe
 from oversmooth_papers.tasks.imagenet.task import ImagenetTask, model_of
 

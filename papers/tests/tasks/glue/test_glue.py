@@ -14,7 +14,8 @@ from oversmooth.steering import fold, steering_of
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.tasks.glue.data import joined, load_examples, load_glue
-from oversmooth_papers.tasks.glue.recipe import TASKS, Recipe
+from oversmooth_papers.tasks.glue.recipe import Recipe
+from oversmooth_papers.tasks.glue.settings import TASKS
 from oversmooth_papers.tasks.glue.task import GlueModel, GlueTask, scored
 from oversmooth_papers.tasks.language.task import model_of
 from oversmooth_papers.tasks.registry import load_trained

@@ -19,11 +19,10 @@ from support.imagenet_example import CLASSES, jpeg, modes, rows, write_folders, 
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.imagenet import data
-from oversmooth_papers.tasks.imagenet.data import (
+from oversmooth_papers.tasks.imagenet.data import load_splits, painted
+from oversmooth_papers.tasks.imagenet.feed import (
     Transformed,
     batches,
-    load_splits,
-    painted,
     posterized,
     testing_transform,
     training_transform,

@@ -12,7 +12,8 @@ from support.imagenet_example import RECIPE, splits, step_of, write_folders
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.ranks import Ranks
-from oversmooth_papers.tasks.imagenet.data import Splits, Transformed
+from oversmooth_papers.tasks.imagenet.data import Splits
+from oversmooth_papers.tasks.imagenet.feed import Transformed
 from oversmooth_papers.tasks.imagenet.task import ImagenetTask, model_of
 
 pytestmark = pytest.mark.skipif(not timm_models.available(), reason="timm is not installed")

@@ -1,8 +1,7 @@
-"""Whole runs at ImageNet's form: from folders and parquet, stopped and killed, with any number of workers."""
+"""Whole runs at ImageNet's form: from folders and parquet, damaged images, signals to workers, the command."""
 
 # ruff: noqa: NPY002 (timm draws from the global state of numpy)
 
-import itertools
 import json
 import os
 import signal
@@ -13,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support import timm_models, two_processes
+from support import timm_models
 from support.commands import run
 from support.imagenet_example import RECIPE, splits, train, write_folders, write_parquet
 from support.nightly import nightly, some
@@ -25,7 +24,7 @@ from oversmooth.steering.saving import read_file
 from oversmooth_papers.engine import checkpoint, loop
 from oversmooth_papers.engine.loop import WatchSettings
 from oversmooth_papers.engine.saved_model import load_model, notes_of
-from oversmooth_papers.tasks.imagenet.data import testing_transform
+from oversmooth_papers.tasks.imagenet.feed import testing_transform
 from oversmooth_papers.tasks.imagenet.task import AVERAGED, plain_model_of
 from oversmooth_papers.tasks.registry import load_trained
 
@@ -60,32 +59,6 @@ def pictures(tmp_path):
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.mark.parametrize("workers", some([0, 2], 2))
-def test_a_run_out_of_time_goes_on_bit_for_bit(tmp_path, pictures, workers):
-    """It stops after every single step, inside epochs too; the other one is never stopped, and has no workers."""
-    whole = train(RECIPE, splits(pictures), device="cpu", folder=tmp_path / "whole", watch=EVERY_EPOCH)
-    assert whole.finished
-    assert whole.step == whole.steps == 9
-    assert set(whole.epochs[0]) >= {"loss", "lr", "accuracy", "accuracy_ema", "images_per_s"}
-    assert whole.scores == {name: whole.epochs[-1][name] for name in ("accuracy", "accuracy_ema")}
-    pieces, result = 0, None
-    while result is None or not result.finished:
-        result = train(
-            RECIPE,
-            splits(pictures),
-            workers,
-            device="cpu",
-            folder=tmp_path / "cut",
-            resume=True,
-            minutes=0,
-            watch=EVERY_EPOCH,
-        )
-        pieces += 1
-    assert pieces == 9
-    assert_same(tmp_path / "whole", tmp_path / "cut")
-    assert result.scores == whole.scores
 
 
 def test_parquet_trains_as_the_same_images_in_folders(tmp_path, pictures):
@@ -268,44 +241,3 @@ def test_without_timm_it_says_what_to_install(monkeypatch, pictures):
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(InputError, match=r"training at ImageNet's size needs timm, which is not installed"):
         train(RECIPE, data, device="cpu")
-
-
-_PROCESSES = """
-from dataclasses import replace
-from oversmooth_papers.engine import loop
-from oversmooth_papers.tasks.imagenet.task import model_of
-from support.imagenet_example import RECIPE, splits, step_of, train, write_folders
-recipe, data = replace(RECIPE, drop_path=0.0), splits(write_folders(folder / "pictures"))
-
-def work(ranks, name):
-    step = step_of(recipe, model_of(recipe), data, cpu, ranks, workers=1)
-    kept, update = [], step._update
-    def keep(bad):
-        kept.append({name: p.grad.clone() for name, p in step.named.items()})
-        update(bad)
-    step._update = keep
-    step.begin_epoch()
-    for _ in range(3):
-        step.run()
-    torch.save(kept, folder / f"{name}.pt")
-    train(recipe, data, 1, device="cpu", folder=folder / name.rstrip("01"), watch=loop.WatchSettings(evaluate=1))
-"""
-
-
-@nightly
-def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path):
-    count = itertools.count()
-
-    def new_folder():
-        folder = tmp_path / str(next(count))
-        folder.mkdir()
-        return folder
-
-    folder = two_processes.run(_PROCESSES, new_folder)
-    one, first, second = (torch.load(folder / f"{name}.pt", weights_only=True) for name in ("one", "two0", "two1"))
-    for step in range(3):
-        for name, gradient in one[step].items():
-            torch.testing.assert_close(first[step][name], gradient, rtol=1e-3, atol=1e-5)
-            assert torch.equal(first[step][name], second[step][name])
-    for ours, theirs in zip(lines(folder / "one" / "log.jsonl"), lines(folder / "two" / "log.jsonl"), strict=True):
-        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-3)

@@ -1,4 +1,4 @@
-"""A language run: its batches, a plain loop beside it, and how it is cut and goes on."""
+"""A language run: its batches, a plain loop beside it, and its file."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support import language_example as example
-from support.language_example import RECIPE, counting, masked_recipe, step_of, task_of, train
+from support.language_example import RECIPE, counting, step_of, task_of, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import checkpoint, loop
@@ -76,29 +76,6 @@ def test_dropout_is_decided_by_seed_step_and_process():
     one.attempt = 1
     one.run()
     assert float(one.losses[0]) != first_loss()
-
-
-@pytest.mark.parametrize("recipe", [RECIPE, masked_recipe(), replace(RECIPE, variant="neutreno:strength=0.4")])
-def test_a_run_that_is_cut_after_every_few_steps_ends_bit_for_bit(tmp_path, recipe):
-    watch = WatchSettings(evaluate=1, monitor=5, save=0)
-    whole = train(recipe, folder=tmp_path / "whole", watch=watch)
-    pieces = 0
-    while not (result := train(recipe, folder=tmp_path / "cut", resume=True, minutes=0, watch=watch)).finished:
-        pieces += 1
-    assert pieces > 3
-    assert result.scores == whole.scores
-    names = ("log.jsonl", "smoothing.jsonl")
-    for name in names:
-        ours, theirs = (
-            [
-                {k: v for k, v in json.loads(line).items() if k not in ("seconds", "tokens_per_s")}
-                for line in (tmp_path / which / name).read_text().splitlines()
-            ]
-            for which in ("cut", "whole")
-        )
-        assert ours == theirs
-    one, other = (load_trained(tmp_path / which / loop.MODEL)[0].state_dict() for which in ("cut", "whole"))
-    assert all(torch.equal(one[name], other[name]) for name in other)
 
 
 def test_it_learns_and_its_file_tells_all(tmp_path):

@@ -16,7 +16,7 @@ from oversmooth_papers.tasks.segmentation.augment import (
     hue_turned,
     saturated,
 )
-from oversmooth_papers.tasks.segmentation.recipe import IGNORE
+from oversmooth_papers.tasks.segmentation.data import IGNORE
 
 unit = st.floats(0, 1 - 2**-10, width=32)
 

@@ -9,8 +9,7 @@ from support.nightly import nightly
 from support.places import DATA
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.tasks.segmentation.data import load_splits, shapes
-from oversmooth_papers.tasks.segmentation.recipe import IGNORE
+from oversmooth_papers.tasks.segmentation.data import IGNORE, load_splits, shapes
 
 Image = pytest.importorskip("PIL.Image")
 arrow = pytest.importorskip("pyarrow")

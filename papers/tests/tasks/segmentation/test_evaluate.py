@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from support.segmentation_example import RECIPE, splits
 
-from oversmooth_papers.tasks.segmentation.data import Labelled
+from oversmooth_papers.tasks.segmentation.data import IGNORE, Labelled
 from oversmooth_papers.tasks.segmentation.evaluate import Evaluator, confusion, mean_iou, pixel_accuracy, places
 from oversmooth_papers.tasks.segmentation.model import model_of
-from oversmooth_papers.tasks.segmentation.recipe import IGNORE
 
 CPU = torch.device("cpu")
 LABELS = st.sampled_from([0, 1, 2, 3, IGNORE])

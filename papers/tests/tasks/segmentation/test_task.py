@@ -11,9 +11,9 @@ from support.segmentation_example import RECIPE, splits, step_of, train
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.loop import WatchSettings
 from oversmooth_papers.engine.ranks import Ranks
-from oversmooth_papers.tasks.segmentation.data import Splits, shapes
+from oversmooth_papers.tasks.segmentation.data import IGNORE, Splits, shapes
 from oversmooth_papers.tasks.segmentation.model import model_of
-from oversmooth_papers.tasks.segmentation.recipe import IGNORE, QUICK, Recipe
+from oversmooth_papers.tasks.segmentation.recipe import QUICK, Recipe
 from oversmooth_papers.tasks.segmentation.task import SegmentationTask
 
 CPU = torch.device("cpu")

@@ -20,7 +20,7 @@ from oversmooth.inputs.text import PROSE
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import data_folder, read_bytes
 from oversmooth_papers.engine.saved_model import notes_of, recipe_of
-from oversmooth_papers.tasks.glue.recipe import TASKS
+from oversmooth_papers.tasks.glue.settings import TASKS
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 from oversmooth_papers.tasks.language.tokens import END, Tokenizer
 

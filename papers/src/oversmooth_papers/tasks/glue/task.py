@@ -22,7 +22,8 @@ from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import load_model
 from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
 from oversmooth_papers.tasks.glue.data import Encoded, GlueData
-from oversmooth_papers.tasks.glue.recipe import LONGEST, TASKS, Recipe
+from oversmooth_papers.tasks.glue.recipe import Recipe
+from oversmooth_papers.tasks.glue.settings import LONGEST, TASKS
 from oversmooth_papers.tasks.language.model import LanguageModel
 from oversmooth_papers.tasks.language.recipe import Shape
 

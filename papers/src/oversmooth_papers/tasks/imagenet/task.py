@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,14 +19,13 @@ from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
-from oversmooth_papers.tasks.imagenet.data import (
-    Sample,
-    Splits,
+from oversmooth_papers.tasks.imagenet.data import Sample, Splits
+from oversmooth_papers.tasks.imagenet.feed import (
+    CHUNK,
+    ImagenetFeed,
     Transformed,
     batches,
     testing_transform,
-    timm_data,
-    training_transform,
     worker_count,
 )
 from oversmooth_papers.tasks.imagenet.recipe import Recipe
@@ -41,7 +36,6 @@ WATCHED = 8
 """Test images on which smoothing is watched."""
 AVERAGED = "model-ema.safetensors"
 """The averaged weights of a finished run, in the form of its model."""
-_CHUNK = 64  # images that a worker sends at once; of 224 pixels 39 MB, in shared memory
 _ROUND = 256  # of the images of an epoch, in timm's RepeatAugSampler
 
 
@@ -192,98 +186,6 @@ class ImagenetTask(Task):
         return {"test_images": len(self.splits.test), "train_images": len(self.splits.train)}
 
 
-class ImagenetFeed:
-    """`draw` fetches a batch from the workers and mixes it, into tensors that stay where they are."""
-
-    def __init__(
-        self, recipe: Recipe, samples: Sequence[Sample], examples: int, device: torch.device, ranks: Ranks, workers: int
-    ) -> None:
-        self.recipe, self.examples, self.device, self.ranks, self.workers = recipe, examples, device, ranks, workers
-        self.transformed = Transformed(samples, training_transform(recipe))
-        self.units_per_step = recipe.batch
-        self.places = ranks.places(recipe.batch)
-        self.seed, self.step, self.rows = 0, 0, torch.zeros(0, dtype=torch.int64)
-        shape, own = recipe.shape, len(self.places)
-        self.chunk = math.gcd(own, _CHUNK)
-        self.images = torch.zeros(own, shape.channels, shape.image, shape.image, device=device)
-        self.targets = torch.zeros(own, shape.classes, device=device)
-        self._chunks: Any = None
-        atexit.register(self.close)
-
-    def reorder(self, generator: torch.Generator) -> None:
-        """Every image ``repeats`` times in a row, up to the epoch's end, as timm's RepeatAugSampler has it."""
-        self.seed, repeats = _drawn_seed(generator), self.recipe.repeats
-        order = torch.randperm(len(self.transformed.samples), generator=torch.Generator().manual_seed(self.seed))
-        self.rows = order[: -(-self.examples // repeats)].repeat_interleave(repeats)[: self.examples]
-        self.seek(0)
-
-    def seek(self, step: int) -> None:
-        """What lies before this step is not decoded."""
-        self.step = step
-        self.close()
-
-    def close(self) -> None:
-        """Workers end; the next `draw` starts others."""
-        if self._chunks is not None:
-            self._chunks.close()
-        self._chunks = None
-
-    def draw(self, generator: torch.Generator) -> None:
-        seed = _drawn_seed(generator)
-        with random_states():  # without workers images are augmented here, and Mixup draws from numpy's one state
-            if self._chunks is None:
-                pinned = self.device.type == "cuda"
-                self._chunks = batches(self.transformed, self._keys(), self.chunk, self.workers, pinned=pinned)
-            labels = []
-            for images in self.images.split(self.chunk):
-                fetched, classes = next(self._chunks)
-                images.copy_(fetched, non_blocking=True)
-                labels.append(classes.to(self.device, non_blocking=True))
-            self._mix(torch.cat(labels), seed)
-        self.step += 1
-
-    def batch(self, step: Tensor) -> Batch:  # noqa: ARG002 (the batch that was drawn is the step's)
-        """Images ``(b, 3, side, side)`` and soft targets ``(b, classes)``."""
-        return self.images, self.targets
-
-    def _keys(self) -> list[tuple[int, int]]:
-        """Of this process's images from this step to the epoch's end, each with a seed of its own."""
-        steps = torch.arange(self.step, self.examples // self.recipe.batch)
-        places = (steps[:, None] * self.recipe.batch + self.places).flatten()
-        seeds = (hashlib.blake2b(f"{self.seed} {place}".encode(), digest_size=8) for place in places.tolist())
-        numbers = (int.from_bytes(seed.digest(), "little") for seed in seeds)
-        return list(zip(numbers, self.rows[places].tolist(), strict=True))
-
-    def _mix(self, labels: Tensor, seed: int) -> None:
-        """Images are mixed in place, and targets are written.
-
-        A batch has ``mix_parts`` parts, each with a draw of its own. With several processes each has its share of
-        them, and they are the same parts: `Ranks.places` of a part of a part is that of a smaller one.
-        """
-        recipe, ranks, timm = self.recipe, self.ranks, timm_data()
-        if not recipe.mixes:
-            self.targets.copy_(timm.mixup.mixup_target(labels, recipe.shape.classes, 1.0, recipe.smoothing))
-            return
-        mixup = timm.Mixup(
-            mixup_alpha=recipe.mixup,
-            cutmix_alpha=recipe.cutmix,
-            label_smoothing=recipe.smoothing,
-            num_classes=recipe.shape.classes,
-        )
-        first, parts = ranks.rank * recipe.mix_parts // ranks.world, max(1, recipe.mix_parts // ranks.world)
-        for number in range(parts):
-            rows = Ranks(number, parts).places(len(labels)).to(self.device)
-            np.random.seed([seed & 0xFFFFFFFF, seed >> 32, first + number, 0])  # noqa: NPY002
-            mixed, targets = mixup(self.images.index_select(0, rows), labels.index_select(0, rows))
-            self.images.index_copy_(0, rows, mixed)
-            self.targets.index_copy_(0, rows, targets)
-
-
-def _drawn_seed(generator: torch.Generator) -> int:
-    """A whole number below 2^63 that moves the generator on."""
-    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
-
-
 class Accuracy:
     """``accuracy.scores(final=True)``: top-1, of the weights and of their average, in one pass over all images."""
 
@@ -302,7 +204,7 @@ class Accuracy:
         pinned = self.device.type == "cuda"
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type))
         with in_eval_mode(self.model), random_states(), autocast:
-            for batch in batches(transformed, keys, _CHUNK, self.workers, pinned=pinned):
+            for batch in batches(transformed, keys, CHUNK, self.workers, pinned=pinned):
                 images, labels = (part.to(self.device, non_blocking=True) for part in batch)
                 for name, own in weights.items():
                     right[name] += (functional_call(self.model, own, (images,)).argmax(1) == labels).sum()

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oversmooth_papers.tasks.segmentation.recipe import IGNORE
+from oversmooth_papers.tasks.segmentation.data import IGNORE
 
 CROP_UNIFORMS, COLOUR_UNIFORMS = 4, 9
 """Random numbers per image: scale, place down and across, mirrored or not; and those of `distorted`."""

@@ -24,8 +24,9 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import data_folder, data_place, read_bytes
 from oversmooth.safety.libraries import import_library
 from oversmooth.safety.machine import check_fits
-from oversmooth_papers.tasks.segmentation.recipe import IGNORE
 
+IGNORE = 255
+"""The label of pixels that are neither learned from nor counted."""
 SHAPES = "shapes"
 FORMS = ("ground", "disc", "square", "triangle", "ring")
 _COLOURS = np.array([(0.8, 0.3, 0.25), (0.25, 0.6, 0.35), (0.3, 0.4, 0.8), (0.8, 0.7, 0.3)])

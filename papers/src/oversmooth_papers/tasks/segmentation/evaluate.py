@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from oversmooth.safety.untouched import in_eval_mode
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.tasks.segmentation.augment import Normalise
-from oversmooth_papers.tasks.segmentation.data import Labelled, Splits
-from oversmooth_papers.tasks.segmentation.recipe import IGNORE, Recipe
+from oversmooth_papers.tasks.segmentation.data import IGNORE, Labelled, Splits
+from oversmooth_papers.tasks.segmentation.recipe import Recipe
 
 _AT_ONCE = {"cuda": 32, "cpu": 8}  # windows in one pass
 _IMAGES = 4  # of one size, taken together

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from oversmooth.steering import Method
     from oversmooth_papers.tasks.segmentation.data import Splits
 
-IGNORE = 255
-"""The label of pixels that are neither learned from nor counted."""
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 STACKS = ("encoder+decoder", "encoder", "decoder")
 Steered = Literal["encoder+decoder", "encoder", "decoder"]
@@ -117,8 +115,8 @@ class Recipe(BaseRecipe):
             )
         if self.shape.channels != 3:
             raise InputError(f"the shape has {self.shape.channels} channels; give 3: images have colours")
-        if not 2 <= self.shape.classes <= IGNORE:
-            raise InputError(f"there are {self.shape.classes} classes; masks of bytes hold 2 to {IGNORE}")
+        if not 2 <= self.shape.classes <= 255:
+            raise InputError(f"there are {self.shape.classes} classes; masks of bytes hold 2 to 255")
         object.__setattr__(self, "shape", dataclasses.replace(self.shape, image=self.crop))
         self.check_variant()
 

@@ -17,10 +17,10 @@ from oversmooth_papers.tasks.segmentation.augment import (
     crops,
     distorted,
 )
-from oversmooth_papers.tasks.segmentation.data import Labelled, Splits
+from oversmooth_papers.tasks.segmentation.data import IGNORE, Labelled, Splits
 from oversmooth_papers.tasks.segmentation.evaluate import Evaluator, MeanIoU
 from oversmooth_papers.tasks.segmentation.model import Segmenter, model_of, plain_model_of
-from oversmooth_papers.tasks.segmentation.recipe import IGNORE, Recipe
+from oversmooth_papers.tasks.segmentation.recipe import Recipe
 
 WATCHED = 8
 """Images on which smoothing is watched."""
