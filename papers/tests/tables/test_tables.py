@@ -95,6 +95,7 @@ def test_tables_are_listed_by_number_and_then_by_name():
 def test_a_new_table_is_one_file(monkeypatch, tmp_path, cifar):
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "tables").mkdir()
+    (tmp_path / "results").mkdir()
     (tmp_path / "tables" / "widths.py").write_text(WIDTHS)
 
     kept_in = ("--results", tmp_path / "results")
