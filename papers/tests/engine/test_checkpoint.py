@@ -115,7 +115,8 @@ def test_what_a_run_left_that_was_killed_before_its_first_checkpoint_is_begun_an
 
 def test_one_of_an_earlier_version_is_not_written_over(tmp_path):
     """It was a folder of pieces."""
-    (tmp_path / "checkpoint" / "000001").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "000041").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "000041" / "manifest.json").touch()
     for resume in (False, True):
         with pytest.raises(InputError, match=r"is of an earlier version; remove .* and start the run again"):
             train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=resume)
