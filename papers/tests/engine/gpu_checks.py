@@ -15,10 +15,10 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[3] / "tests"))
 from support import language_example as language
+from support import train_example
 from support.gpu import run_named
 from support.train_example import RECIPE, blobs, plain, splits, step_of, train
 
-from oversmooth import steering
 from oversmooth.safety.errors import InputError
 from oversmooth.steering.ramps import hold_strengths
 from oversmooth_papers import compiling, cuda_graphs
@@ -26,7 +26,7 @@ from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.smoothing import SmoothingProbe
 from oversmooth_papers.tables.neutreno.methods import METHODS
 from oversmooth_papers.tasks.images import data, task
-from oversmooth_papers.tasks.images.build import augment_of, model_of
+from oversmooth_papers.tasks.images.build import model_of
 from oversmooth_papers.tasks.images.data import Splits
 from oversmooth_papers.tasks.images.evaluate import Evaluator
 from oversmooth_papers.tasks.images.recipe import PAPER
@@ -59,24 +59,7 @@ def refusal(function):
 
 
 def by_hand(recipe, steps, over=0):
-    """over: steps of a ramp to 0.6."""
-    model, images = model_of(recipe).to(gpu()), blobs(40, 0).to(gpu())
-    rising = steering.ramp(steering.steer(model, steering.NeuTRENO(0.0)), to=0.6, steps=over) if over else None
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=recipe.weight_decay)
-    order = torch.randperm(40, generator=torch.Generator(gpu()).manual_seed(2 * recipe.seed), device=gpu())
-    augment, generator = augment_of(recipe).to(gpu()), torch.Generator(gpu()).manual_seed(2 * recipe.seed + 1)
-    for step in range(steps):
-        rows = order[step * recipe.batch : (step + 1) * recipe.batch]
-        x, targets = augment(images.images[rows], images.labels[rows], generator)
-        loss = F.cross_entropy(model(x), targets)
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        optimiser.param_groups[0]["lr"] = recipe.lr * step / 5
-        optimiser.step()
-        if rising is not None:
-            rising.step()
-    return model
+    return train_example.by_hand(recipe, blobs(40, 0).to(gpu()), steps, over)[0]
 
 
 def check_the_graph_is_a_plain_loop():

@@ -4,11 +4,15 @@ import json
 import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.places import TEST_FOLDERS
 from support.train_example import LEFT, RECIPE, assert_same_models, splits, train
 
 from oversmooth.safety.errors import InputError
@@ -115,7 +119,8 @@ def test_what_a_run_left_that_was_killed_before_its_first_checkpoint_is_begun_an
 
 def test_one_of_an_earlier_version_is_not_written_over(tmp_path):
     """It was a folder of pieces."""
-    (tmp_path / "checkpoint" / "000001").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "000041").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "000041" / "manifest.json").touch()
     for resume in (False, True):
         with pytest.raises(InputError, match=r"is of an earlier version; remove .* and start the run again"):
             train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=resume)
@@ -165,6 +170,52 @@ def test_what_a_death_left_is_tidied(copied):
     (copied / ".mine").write_text("a user's own")
     assert finished(copied).finished
     assert sorted(file.name for file in copied.iterdir()) == [".mine", *LEFT]
+
+
+_SAVE = """
+import os, resource, signal, sys
+from pathlib import Path
+sys.path[:0] = {tests!r}
+from support.train_example import RECIPE
+from oversmooth.safety.errors import InputError
+from oversmooth_papers.engine import checkpoint
+
+folder = Path({folder!r})
+found = checkpoint.load(folder, RECIPE)
+found.arrays["position"] += 1
+write = checkpoint._write
+
+def killed(path, *given):
+    write(path, *given)
+    os.truncate(path, int({share} * path.stat().st_size))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if {share} < 0:  # a limit on the size of files stands for a full disk: the system refuses bytes half-way
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+else:
+    checkpoint._write = killed
+try:
+    checkpoint.save(folder, RECIPE, found.arrays, found.facts)
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0, -1.0], ids=["begun", "half", "not yet renamed", "a full disk"])
+def test_killed_while_it_is_written_or_on_a_full_disk_the_one_before_is_there(copied, share):
+    before = (copied / checkpoint.NAME).read_bytes()
+    code = _SAVE.format(tests=TEST_FOLDERS, folder=str(copied), share=share)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (copied / checkpoint.NAME).read_bytes() == before
+    assert done.returncode == (-signal.SIGKILL if share >= 0 else 0), done.stderr
+    assert len(list(copied.glob(".checkpoint.*"))) == (share >= 0)
+    if share < 0:
+        assert "cannot be written" in done.stdout
+        assert "make room" in done.stdout
+        assert "what was there before is untouched" in done.stdout
+    assert finished(copied).finished
+    assert sorted(file.name for file in copied.iterdir()) == LEFT
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="asks Linux which file is open")

@@ -3,14 +3,10 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
-from support.nightly import nightly
-from support.places import TEST_FOLDERS
 from support.train_example import LEFT, RECIPE, assert_same_models, plain, splits, train
 
 from oversmooth.safety.errors import InputError
@@ -94,92 +90,6 @@ def test_a_run_out_of_time_goes_on_bit_for_bit(tmp_path, variant):
     assert result.accuracy == expected.accuracy
 
 
-_RUN = """
-import sys
-sys.path[:0] = {tests!r}
-import torch._dynamo  # what the first step would import, in every child
-from oversmooth_papers.engine.loop import WatchSettings
-from support.train_example import RECIPE, splits, train
-
-def run():
-    watch = WatchSettings(evaluate=1, monitor=3, save=0)
-    train(RECIPE, splits(), device="cpu", folder={folder!r}, resume=True, watch=watch)
-"""
-
-_KILL = """
-import os, signal
-from pathlib import Path
-from oversmooth_papers.engine import checkpoint, step
-folder = Path({folder!r})
-
-def logged():
-    return (folder / "log.jsonl").read_text().count("\\n") if (folder / "log.jsonl").exists() else 0
-
-def killed_at(place, name, epochs, after):
-    # Whatever watched from outside could miss the moment: the process is killed by its own hand.
-    before = getattr(place, name)
-    def killed(*given):
-        if after:
-            before(*given)
-        if logged() >= epochs:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return None if after else before(*given)
-    setattr(place, name, killed)
-
-moments = [
-    ("a half-written checkpoint", (checkpoint, "_write", 1, True)),
-    ("a log that is ahead", (checkpoint, "save", 2, False)),
-    ("a step done since", (step.Step, "run", 3, True)),
-]
-while not (folder / "model.safetensors").exists():
-    said, moment = moments.pop(0) if moments else ("", None)
-    process = os.fork()  # what was imported need not be again
-    if not process:
-        try:
-            if moment:
-                killed_at(*moment)
-            run()
-        finally:
-            os._exit(0)
-    if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL:
-        half = bool(list(folder.glob(".checkpoint.*")))
-        assert half == (said == "a half-written checkpoint"), (half, said)
-        assert (folder / "checkpoint.safetensors").is_file()
-        print("killed with " + said)
-"""
-
-
-def script(folder, then):
-    return _RUN.format(tests=TEST_FOLDERS, folder=str(folder)) + then.format(folder=str(folder))
-
-
-@nightly
-def test_killed_at_any_moment_it_goes_on_bit_for_bit(tmp_path):
-    """SIGKILL of a real process: while a checkpoint is being written, between log and save, and between saves.
-
-    Beside a run in another fresh process: what a process did before can decide which kernels a CPU uses.
-    """
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    killed.mkdir()
-    whole.mkdir()
-    done = started(script(killed, _KILL))
-    assert done.stdout.splitlines() == [
-        "killed with a half-written checkpoint", "killed with a log that is ahead", "killed with a step done since",
-    ]  # fmt: skip
-    started(script(whole, "\nrun()\n"))
-    assert not list(killed.glob(".*"))
-    assert_same_models(whole, killed)
-    for name in ("log.jsonl", "smoothing.jsonl"):
-        assert lines(whole / name) == lines(killed / name)
-
-
-def started(code):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
 @pytest.mark.parametrize(
     ("number", "why"),
     [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "preempted"), (signal.SIGUSR2, "preempted")],
@@ -242,35 +152,6 @@ def test_a_checkpoint_of_another_kind_of_device_is_refused(tmp_path):
     checkpoint.save(tmp_path, RECIPE, {**found.arrays, **short}, found.facts)
     with pytest.raises(InputError, match="was trained on a GPU, whose random numbers a CPU cannot go on with"):
         train(RECIPE, splits(), device="cpu", folder=tmp_path, resume=True)
-
-
-_FULL = """
-import resource, signal
-from oversmooth.safety.errors import InputError
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-try:
-    run()
-except InputError as error:
-    print(error)
-"""
-
-
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
-    """A limit on the size of files stands for the disk: the system refuses bytes half-way."""
-    train(RECIPE, splits(), device="cpu", folder=tmp_path, minutes=0)
-
-    def there():
-        return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file() and file.suffix != ".jsonl"}
-
-    before = there()
-    code = script(tmp_path, _FULL)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "cannot be written" in done.stdout
-    assert "make room" in done.stdout
-    assert "what was there before is untouched" in done.stdout
-    assert there() == before
-    assert not list(tmp_path.rglob(".*"))
 
 
 @pytest.mark.parametrize("layer", ["blocks.1.mlp.fc1.weight", "blocks.0.norm1.bias"])

@@ -4,33 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
-from support.train_example import RECIPE, blobs, plain, step_of
+from support.train_example import RECIPE, blobs, by_hand, plain, step_of
 
-from oversmooth_papers.tasks.images.build import augment_of, model_of
+from oversmooth_papers.tasks.images.build import model_of
 
 CPU = torch.device("cpu")
-
-
-def by_hand(recipe, images, steps):
-    """Plain torch: the recipe's lines one by one."""
-    model = model_of(recipe)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=recipe.weight_decay)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(2 * recipe.seed))
-    augment, generator = augment_of(recipe), torch.Generator().manual_seed(2 * recipe.seed + 1)
-    per_epoch = len(images) // recipe.batch
-    losses = []
-    for step in range(steps):
-        rows = order[step * recipe.batch : (step + 1) * recipe.batch]
-        x, targets = augment(images.images[rows], images.labels[rows], generator)
-        loss = -(targets * F.log_softmax(model(x), 1)).sum(1).mean()
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        optimiser.param_groups[0]["lr"] = recipe.lr * step / (recipe.warmup * per_epoch)
-        optimiser.step()
-        losses.append(float(loss.detach()))
-    return model, losses
 
 
 @pytest.mark.parametrize("variant", ["plain", "smooth", "sharpen", "neutreno:strength=0.5"])

@@ -3,10 +3,13 @@
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 
+from oversmooth.steering import NeuTRENO, ramp, steer
 from oversmooth.steering.saving import read_file
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.step import Step
+from oversmooth_papers.tasks.images.build import augment_of, model_of
 from oversmooth_papers.tasks.images.data import Images, Splits
 from oversmooth_papers.tasks.images.recipe import RandAugment, Recipe, Shape
 from oversmooth_papers.tasks.images.task import ImagesTask
@@ -54,3 +57,30 @@ def assert_same_models(one, other):
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         assert torch.equal(value, theirs[name]), name
+
+
+def by_hand(recipe, images, steps, over=0):
+    """Plain torch, where the images are: the model after so many steps of the first epoch, and their losses.
+
+    over: steps of a ramp of `steering.ramp` that raises NeuTRENO's strength to 0.6.
+    """
+    device = images.images.device
+    model = model_of(replace(recipe, variant="plain", ramp=0.0) if over else recipe).to(device)
+    rising = ramp(steer(model, NeuTRENO(0.0)), to=0.6, steps=over) if over else None
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=recipe.weight_decay)
+    orders, draws = (torch.Generator(device).manual_seed(2 * recipe.seed + which) for which in (0, 1))
+    order, augment = torch.randperm(len(images), generator=orders, device=device), augment_of(recipe).to(device)
+    losses = []
+    for step in range(steps):
+        rows = order[step * recipe.batch : (step + 1) * recipe.batch]
+        x, targets = augment(images.images[rows], images.labels[rows], draws)
+        loss = F.cross_entropy(model(x), targets)
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        optimiser.param_groups[0]["lr"] = float(recipe.learning_rates(len(images) // recipe.batch)[step])
+        optimiser.step()
+        losses.append(float(loss.detach()))
+        if rising is not None:
+            rising.step()
+    return model, losses

@@ -90,7 +90,7 @@ def load(folder: Path, recipe: BaseRecipe) -> Checkpoint | None:
 
 def newest(folder: Path) -> Path | None:
     """The checkpoint in this folder, if a run there is on its way."""
-    if (folder / "checkpoint" / "000001").parent.is_dir():
+    if any(folder.glob("checkpoint/[0-9]*/manifest.json")):
         raise InputError(f"{folder / 'checkpoint'} is of an earlier version; remove {folder} and start the run again")
     path = folder / NAME
     return path if path.exists() else None

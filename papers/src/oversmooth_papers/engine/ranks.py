@@ -38,17 +38,13 @@ class Ranks:
         """
         if self.world == 1:
             return torch.arange(batch)
-        if batch < 2 * self.world:
-            raise InputError(
-                f"{self.world} processes are more than the pairs in a batch of {batch}; "
-                f"start at most {max(1, batch // 2)}, or give a larger batch"
-            )
-        if batch % (2 * self.world):
+        half, left = divmod(batch, 2 * self.world)
+        if left or not half:
+            fits = 2 * self.world * max(1, half)
             raise InputError(
                 f"a batch of {batch} does not split into {self.world} even parts; "
-                f"give a batch that {2 * self.world} divides, such as {batch - batch % (2 * self.world)}"
+                f"give a batch that {2 * self.world} divides, such as {fits}, or start fewer processes"
             )
-        half = batch // (2 * self.world)
         front = torch.arange(self.rank * half, (self.rank + 1) * half)
         return torch.cat([front, (batch - 1 - front).flip(0)])
 
@@ -100,17 +96,12 @@ def joined(device: torch.device) -> Iterator[Ranks]:
 
 def asked_for() -> tuple[int, int]:
     """This process's rank and the number of processes, as torchrun says in the environment; one alone otherwise."""
-    rank, world = number("RANK", 0), number("WORLD_SIZE", 1)
-    if rank >= world:
-        raise InputError(f"RANK is {rank} and WORLD_SIZE {world}; start processes with torchrun, or unset both")
-    return rank, world
+    return number("RANK", 0), number("WORLD_SIZE", 1)
 
 
 def number(name: str, default: int) -> int:
     """A whole number, 0 or more, that torchrun puts into the environment."""
     text = os.environ.get(name, str(default))
-    if not text.isdecimal() or len(text) > 9:
-        raise InputError(
-            f"{name} is {text!r} in the environment; torchrun sets a whole number: use it, or unset {name}"
-        )
+    if not text.isdecimal():
+        raise InputError(f"{name} is {text!r} in the environment; start processes with torchrun, or unset {name}")
     return int(text)

@@ -27,7 +27,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth.safety.randomness import seeded
 from oversmooth.steering import Spectral, steer
 from oversmooth_papers.engine.saved_model import recipe_of
-from oversmooth_papers.tables.steered_chart import steered
+from oversmooth_papers.figures.steered_chart import steered
 from oversmooth_papers.tasks.images.recipe import Recipe, percent
 
 FIGURE = steered.__name__
