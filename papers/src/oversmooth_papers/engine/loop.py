@@ -37,7 +37,6 @@ __all__ = ["MODEL", "Progress", "Result", "Reuse", "Run", "WatchSettings", "trai
 
 MODEL = "model.safetensors"
 _RETRIES = 3
-_ASK = 10  # steps after which processes ask each other whether to stop or save
 _EARLY = (0.0, 10.0)  # seconds until the first two checkpoints of a run: much goes wrong at the beginning
 
 
@@ -269,6 +268,8 @@ class Run:
         self.saves = 0 if saved is None else len(_EARLY)
         self.from_step: int | None = self.step.done
         """Where this process takes the run up, until that is in the log of machines."""
+        self.ask_at = 0
+        """The step at which processes ask each other next."""
         self.told_at = 0.0
         self.mark: tuple[int, Tensor] = (self.step.done, self.step.generator.get_state())
         self.kept = (self.step.state(), self._facts()) if on_nan == "retry" else None
@@ -424,11 +425,14 @@ class Run:
     def _stop_or_save(self, end: float | None) -> str:
         """Save if it is time to; why the run stops here, if it does. All processes decide alike, at the same step."""
         step = self.step
-        if self.ranks.world > 1 and step.done % step.steps and step.done % _ASK:
+        if self.ranks.world > 1 and step.done % step.steps and step.done < self.ask_at:
             return ""  # asking makes all of them wait for each other
         wait = self.watch.save if self.saves >= len(_EARLY) else min(_EARLY[self.saves], self.watch.save)
         is_time = time.monotonic() - self.saved_at >= wait
-        why, save = self.ranks.highest(REASONS.index(reason(self.received, end)), is_time)
+        # They ask again after a second or so, by the steps a second that the first process knows.
+        pause = self._units_a_second() / step.feed.units_per_step if self.ranks.first else 0.0
+        why, save, pause = self.ranks.highest(REASONS.index(reason(self.received, end)), is_time, pause)
+        self.ask_at = step.done + max(1, round(pause))
         if step.done == step.total:
             return ""
         if why or save:
