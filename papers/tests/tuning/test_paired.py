@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.typed import typed
 from oversmooth.steering import AttnScale
-from oversmooth_papers.tables.neutreno import adaptation
 from oversmooth_papers.tuning import Answers, Outcome, report
 from oversmooth_papers.tuning.paired import (
     Comparison,
@@ -104,4 +102,3 @@ def test_where_no_answer_changed_nothing_is_known_of_what_would_show():
     outcome = Outcome(AttnScale(), same, same, {}).to_dict()
     assert outcome["accuracy"]["smallest_detectable"] is None
     assert report.row(outcome)[3] == "0.0 (no answer changed)"
-    typed(adaptation._Accuracy, outcome["accuracy"])

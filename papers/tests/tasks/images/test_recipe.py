@@ -87,7 +87,7 @@ def test_a_recipe_is_fitted_to_images():
         ({"padding": -1}, "padding is -1"),
         ({"flip": 1.5}, "flip is 1.5; it goes from 0 to 1"),
         ({"smoothing": -0.1}, "smoothing is -0.1"),
-        ({"mixup": -1.0}, "mixup is -1.0"),
+        ({"mixup": -1.0}, "mixup is -1;"),
         ({"cutmix": float("nan")}, "cutmix is nan"),
         ({"mean": (0.5, 0.5)}, "one number for each of the 3 channels"),
         ({"std": (0.5, 0.0, 0.5)}, "each std above 0"),

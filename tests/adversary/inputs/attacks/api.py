@@ -139,6 +139,7 @@ def _functions() -> Iterator[Case]:
 def _methods() -> Iterator[Case]:
     """Settings of every steering method."""
     from oversmooth import steering
+    from oversmooth.steering.methods.registry import method_from
 
     for name, method in steering.METHODS.items():
         for argument in inspect.signature(method).parameters:
@@ -150,7 +151,7 @@ def _methods() -> Iterator[Case]:
         "a method of another kind": {"method": 3}, "a method that is private": {"method": "__class__"},
         "an unknown setting": {"method": "NeuTRENO", "colour": 1}, "a list": [1], "a list as a name": {"method": ["x"]},
     }  # fmt: skip
-    yield from _each("steering.method_from(", steering.method_from, settings, EVERY)
+    yield from _each("steering.method_from(", method_from, settings, EVERY)
 
 
 def _model(width: int = 8, fill: float | None = None) -> Any:
