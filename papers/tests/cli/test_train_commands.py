@@ -469,10 +469,11 @@ def test_published_figures_stand_beside_ours():
 def test_several_runs_at_once(tmp_path, cifar):
     base = replace(recipe.QUICK, share=1.0, epochs=1, batch=20, shape=Shape(patch=8, width=16, depth=1, heads=2))
     jobs = [Job(base, tmp_path / "good"), Job(replace(base, batch=5000), tmp_path / "bad")]
-    on_message = []
-    outcomes = run_many(jobs, str(cifar), at_once=2, minutes=5, device="cpu", on_message=on_message.append)
+    kept = []
+    outcomes = run_many(jobs, str(cifar), at_once=2, minutes=5, device="cpu", on_finished=kept.append)
     said = {outcome.job.folder.name: outcome.said for outcome in outcomes}
     assert said["good"] == "finished"
+    assert kept == jobs[:1]
     assert "code 2" in said["bad"]
     assert "less than one batch" in said["bad"]
     late = run_many([Job(base, tmp_path / "late")], str(cifar), at_once=1, minutes=0)

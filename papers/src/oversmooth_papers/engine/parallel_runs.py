@@ -65,8 +65,12 @@ def run_many(
     on_nan: OnNan = "stop",
     force: bool = False,
     on_message: Callable[[str], None] = lambda _line: None,
+    on_finished: Callable[[Job], None] = lambda _job: None,
 ) -> list[JobOutcome]:
-    """All jobs, so many at once, in order; on_message: a line whenever one begins or ends.
+    """All jobs, so many at once, in order.
+
+    on_message: receives a line whenever a job begins or ends. on_finished: receives a job as soon as its model is
+    there, while others still run, so that its result can be kept even if this process is killed later.
 
     Ctrl-C, SIGTERM and SIGUSR2 stop them all, each at a checkpoint.
     """
@@ -77,6 +81,8 @@ def run_many(
     def finish(job: Job, message: str, failed: bool = False) -> None:
         outcomes.append(JobOutcome(job, message, failed, reason(received, None)))
         on_message(f"{job.recipe.title}: {message}")
+        if job.finished:
+            on_finished(job)
 
     with interruptible() as received:
         try:

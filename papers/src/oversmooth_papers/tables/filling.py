@@ -127,10 +127,8 @@ def _fill_at_once(jobs: Sequence[Job], data: Any, results: Path, folder: Folder,
         on_nan=running.on_nan,
         force=running.force,
         on_message=running.on_message,
+        on_finished=lambda job: _keep(job, data, results, folder, running),
     )
-    for outcome in outcomes:
-        if outcome.job.finished:
-            _keep(outcome.job, data, results, folder, running)
     if failed := [outcome for outcome in outcomes if outcome.failed]:
         first = failed[0]
         raise InputError(f"{len(failed)} of {len(jobs)} runs failed; {first.job.recipe.title} {first.said}")

@@ -203,8 +203,8 @@ class Recipe(BaseRecipe):
         object.__setattr__(self, "std", tuple(self.std))
         if not len(self.mean) == len(self.std) == self.shape.channels or not all(one > 0 for one in self.std):
             raise InputError(
-                f"mean is {list(self.mean)} and std is {list(self.std)}; give one number for each of the {self.shape.channels} "
-                "channels, each std above 0"
+                f"mean is {list(self.mean)} and std is {list(self.std)}; give one number for each of the "
+                f"{self.shape.channels} channels, each std above 0"
             )
         check_layers(self.layers, self.shape.depth)
         if self.freed and (why := next((m.why_no_fold for m in self.methods() if m.why_no_fold), "")):
