@@ -147,18 +147,6 @@ def student_quantile(share: float, freedom: int) -> float:
     >>> round(student_quantile(0.975, 10), 3)
     2.228
     """
-    low, high = 0.0, math.pi / 2  # angles whose tangent is t/√f
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _student_below(middle, freedom) < share else (low, middle)
-    return math.sqrt(freedom) * math.tan((low + high) / 2)
+    from scipy import stats
 
-
-def _student_below(angle: float, freedom: int) -> float:
-    """P(T ≤ √f tan θ), by the finite sums for whole f (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
-    odd, cos = freedom % 2, math.cos(angle)
-    term, total = math.sin(angle) * cos**odd, 0.0
-    for k in range(1 + odd, freedom, 2):
-        total += term
-        term *= k / (k + 1) * cos * cos
-    return 0.5 + ((angle + total) / math.pi if odd else total / 2)
+    return float(stats.t.ppf(share, freedom))
