@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -62,6 +63,7 @@ class BaseRecipe(ABC):
         ramp: float = 0.0
         data: str = ""
         shape: Any = None
+        epochs: int = 0
         batch: int = 0
         lr: float = 0.0
         weight_decay: float = 0.0
@@ -69,9 +71,9 @@ class BaseRecipe(ABC):
         precision: str = ""
 
     @property
-    @abstractmethod
     def total_epochs(self) -> int:
         """The warm-up's too."""
+        return self.epochs
 
     @abstractmethod
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
@@ -87,9 +89,9 @@ class BaseRecipe(ABC):
         """What steers the model; none for plain."""
 
     @property
-    @abstractmethod
     def parameters(self) -> int:
         """Of the plain model, counted before it is made."""
+        return int(self.shape.parameters)
 
     @abstractmethod
     def describe(self, scores: Scores) -> str:
@@ -214,11 +216,13 @@ class BaseRecipe(ABC):
                 "not 0); give one that has, such as 'neutreno:strength=0.6', or leave the ramp out"
             )
 
-    def check_choices(self, **choices: tuple[str, ...]) -> None:
-        """Raise `InputError` for words that are none of the field's."""
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(allowed)}")
+
+def check_choices(settings: Any) -> None:
+    """Raise `InputError` for a word that is none of its field's `Literal`."""
+    for name, kind in typing.get_type_hints(type(settings)).items():
+        allowed = typing.get_args(kind)
+        if typing.get_origin(kind) is Literal and getattr(settings, name) not in allowed:
+            raise InputError(f"{name} is {getattr(settings, name)!r}; choose {' or '.join(allowed)}")
 
 
 def ramp_option() -> Any:

@@ -18,7 +18,6 @@ from oversmooth_papers.tables.base import Rows, register
 from oversmooth_papers.tables.cells import Kept
 from oversmooth_papers.tables.variants import Case, VariantTable
 from oversmooth_papers.tasks.images.recipe import Recipe
-from oversmooth_papers.tuning.paired import student_quantile
 
 SEEDS = tuple(range(3, 10))
 ARMS = {
@@ -95,6 +94,8 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Of 95 %, by Student's t; None for fewer than two values."""
     if len(values) < 2:
         return None
+    from oversmooth_papers.tuning.paired import student_quantile  # imports torch
+
     half = student_quantile(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
     return statistics.fmean(values) - half, statistics.fmean(values) + half
 

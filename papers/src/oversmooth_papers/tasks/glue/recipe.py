@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, check_layers, methods_of, ramp_option
 from oversmooth_papers.tasks.glue.settings import TASKS
 from oversmooth_papers.tasks.language.recipe import Shape
 
@@ -62,15 +62,11 @@ class Recipe(BaseRecipe):
             at_least_0=("seed", "weight_decay", "warmup"),
             bounded=("lr", "weight_decay", "clip"),
         )
-        self.check_choices(precision=("bf16", "float32"))
+        check_choices(self)
         if not self.warmup < 1:
             raise InputError(f"warmup is {self.warmup:g}; give a share of the steps, below 1")
         check_layers(self.layers, self.shape.depth)
         self.check_variant()
-
-    @property
-    def total_epochs(self) -> int:
-        return self.epochs
 
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
         import torch

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, methods_of, ramp_option
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, methods_of, ramp_option
 from oversmooth_papers.tasks.images.recipe import Shape
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Recipe(BaseRecipe):
             at_least_0=("warmup", "seed", "weight_decay", "warmup_lr", "last_lr", "mixup", "cutmix"),
             bounded=("lr", "weight_decay", "clip", "mixup", "cutmix", "warmup_lr", "last_lr"),
         )
-        self.check_choices(start=("cold", "warm"), precision=("bf16", "float32"), interpolation=("bicubic", "bilinear"))
+        check_choices(self)
         for name in ("erasing", "smoothing", "drop_path", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name):g}; give 0 or more, and less than 1")

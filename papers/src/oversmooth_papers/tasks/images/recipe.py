@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
 from oversmooth.safety.options import option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, check_layers, methods_of, ramp_option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -190,12 +190,7 @@ class Recipe(BaseRecipe):
             at_least_0=("warmup", "seed", "share_seed", "weight_decay", "mixup", "cutmix", "padding"),
             bounded=("lr", "weight_decay", "clip", "mixup", "cutmix"),
         )
-        self.check_choices(
-            wiring=("paper", "code"),
-            start=("cold", "warm"),
-            initialisation=("truncated", "torch"),
-            precision=("bf16", "float32"),
-        )
+        check_choices(self)
         for name in ("flip", "smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it goes from 0 to 1")
@@ -237,10 +232,6 @@ class Recipe(BaseRecipe):
         }
         words = [word for word, is_so in unusual.items() if is_so]
         return ", ".join([name, *words, f"{percent(self.share)} of {self.data}"])
-
-    @property
-    def parameters(self) -> int:
-        return self.shape.parameters
 
     def describe(self, scores: Scores) -> str:
         return f"accuracy {100 * scores['accuracy']:.2f} %"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
 from oversmooth.safety.options import option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_layers, methods_of, ramp_option
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, check_layers, methods_of, ramp_option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,11 +59,7 @@ class Shape:
             raise InputError(f"dropout is {self.dropout:g}; give 0 or more, and less than 1")
         if not 0 < self.eps < float("inf"):
             raise InputError(f"eps is {self.eps}; give a number above 0")
-        for name, allowed in dict(
-            activation=("relu", "gelu"), norm=("post", "pre"), positions=("sinusoidal", "learned")
-        ).items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is {getattr(self, name)!r}; choose {' or '.join(allowed)}")
+        check_choices(self)
 
     @property
     def parameters(self) -> int:
@@ -128,22 +124,13 @@ class Recipe(BaseRecipe):
             at_least_0=("warmup", "seed", "weight_decay"),
             bounded=("lr", "weight_decay", "clip"),
         )
-        self.check_choices(
-            tokenizer=("word", "bpe", "bytes"),
-            wiring=("paper", "code"),
-            start=("cold", "warm"),
-            precision=("bf16", "float32"),
-        )
+        check_choices(self)
         if not 0 < self.masked < 1:
             raise InputError(f"masked is {self.masked:g}; give a share above 0 and below 1")
         if self.tokenizer == "bpe" and self.vocabulary < 300:
             raise InputError(f"vocabulary is {self.vocabulary}; bpe begins with 256 bytes: give at least 300")
         check_layers(self.layers, self.shape.depth)
         self.check_variant()
-
-    @property
-    def total_epochs(self) -> int:
-        return self.epochs
 
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
         from oversmooth_papers.engine.schedule import learning_rates
@@ -164,10 +151,6 @@ class Recipe(BaseRecipe):
         steered += "" if self.layers == "all" or not steered else f" in layers {self.layers}"
         steered += ", start warm" if self.start == "warm" and self.variant in ("smooth", "sharpen") else ""
         return f"{kind}language model{steered}, {self.shape.depth} blocks, {self.data}"
-
-    @property
-    def parameters(self) -> int:
-        return self.shape.parameters
 
     def describe(self, scores: Scores) -> str:
         words = [f"perplexity {scores['valid_perplexity']:.2f} on validation"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.options import option
-from oversmooth_papers.engine.recipe import BaseRecipe, Scores, methods_of, ramp_option
+from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, methods_of, ramp_option
 from oversmooth_papers.tasks.images.recipe import Shape
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Recipe(BaseRecipe):
             at_least_0=("seed", "weight_decay", "shorter", "power"),
             bounded=("lr", "weight_decay", "clip", "power"),
         )
-        self.check_choices(steer=STACKS, start=("warm", "cold"), precision=("bf16", "float32"))
+        check_choices(self)
         for name in ("scales", "test_scales", "mean", "std"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if len(self.scales) != 2 or not 0 < self.scales[0] <= self.scales[1] <= 100:
@@ -119,10 +119,6 @@ class Recipe(BaseRecipe):
             raise InputError(f"there are {self.shape.classes} classes; masks of bytes hold 2 to 255")
         object.__setattr__(self, "shape", dataclasses.replace(self.shape, image=self.crop))
         self.check_variant()
-
-    @property
-    def total_epochs(self) -> int:
-        return self.epochs
 
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
         from oversmooth_papers.engine.schedule import polynomial
