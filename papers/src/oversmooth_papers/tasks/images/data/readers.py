@@ -113,7 +113,8 @@ def read_pickles(files: list[Path], *, coarse: bool = False) -> Images:
     kind = ("coarse_label" if coarse else "fine_label") if _is_100(files) else "label"
     batches = [_batch(file, f"{kind}s") for file in files]
     pixels, labels = (np.concatenate(column) for column in zip(*batches, strict=True))
-    names, meta = [], files[0].parent / ("meta" if _is_100(files) else "batches.meta")
+    names: Any = []
+    meta = files[0].parent / ("meta" if _is_100(files) else "batches.meta")
     if meta.is_file():
         names = _unpickled(meta).get(f"{kind}_names")
         if not isinstance(names, list):
