@@ -46,8 +46,8 @@ def normalise(pixels):
     return (pixels - MEAN.to(pixels)) / STD.to(pixels)
 
 
-def make_vit(name="plain", dtype=torch.float32):
-    """Of weights large enough that logits differ, and of steering that does something."""
+def make_vit(name="plain", dtype=torch.float32, broken=False):
+    """Weights are large enough for logits to differ and for steering to have an effect; broken: one is NaN."""
     torch.manual_seed(1)
     model = ViT(SHAPE)
     if METHODS[name] is not None:
@@ -55,6 +55,8 @@ def make_vit(name="plain", dtype=torch.float32):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.15 * torch.randn_like(parameter))
+        if broken:
+            model.head.weight[0, 0] = float("nan")
     return model.to(dtype).eval()
 
 
@@ -324,6 +326,13 @@ def test_the_model_and_the_random_state_are_left_alone(fails_at, surrounding):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+class Pair(nn.Module):
+    """Returns its logits in a tuple, as many models do."""
+
+    def forward(self, x):
+        return (x.flatten(1)[:, :5],)
+
+
 IMAGES, LABELS = torch.full((2, 3, 8, 8), 0.5), torch.tensor([0, 1])
 
 
@@ -331,50 +340,27 @@ IMAGES, LABELS = torch.full((2, 3, 8, 8), 0.5), torch.tensor([0, 1])
     ("change", "sentence"),
     [
         (dict(epsilon=-0.1), r"epsilon is -0\.1; give a radius from 0 to 1"),
-        (dict(epsilon=8), r"epsilon is 8(\.0)?; give a radius from 0 to 1, such as 4 / 255"),
-        (dict(steps=0), "steps is 0; give a whole number, 1 or more"),
-        (dict(step_size=float("inf")), "step_size is inf; give 0 or more"),
-        (dict(restarts=0), "restarts is 0; give a whole number, 1 or more"),
-        (dict(restarts=2, random_start=False), "restarts is 2 and random_start is False"),
-        (
-            dict(labels=torch.tensor([0, 5])),
-            r"the model gives shape \(2, 5\); .* for labels up to 5",
-        ),
-        (dict(labels=torch.tensor([0, -1])), "labels has shape .*; give 2 whole numbers from 0"),
-        (dict(labels=torch.tensor([0.0, 1.0])), r"labels has shape \(2,\) of torch.float32; give 2 whole numbers"),
-        (dict(labels=torch.tensor([0])), r"labels has shape \(1,\).*give 2 whole numbers"),
-        (dict(labels="cat"), "labels is text; give a whole number per image"),
-        (dict(images=IMAGES[:0], labels=LABELS[:0]), r"images has shape \(0, 3, 8, 8\)"),
-        (dict(images=IMAGES[0]), r"images has shape \(3, 8, 8\); give \(n, channels, height, width\)"),
-        (dict(images=3 * IMAGES), r"images has values from 1\.5 to 1\.5; give bytes, or pixels from 0 to 1"),
-        (dict(images=IMAGES * float("nan")), "images has values from nan to nan"),
-        (dict(images=None), "images is None; give a tensor"),
-        (dict(images=IMAGES.double()), r"cls_token is of torch.float32 and the attack computes in torch.float64"),
-        (dict(model=make_vit().bfloat16()), r"cls_token is of torch.bfloat16.*call model.float\(\) first"),
-        (dict(model=nn.Flatten(0)), r"the model gives shape \(384,\); give one with logits"),
+        (dict(epsilon=8), r"epsilon is 8; give a radius from 0 to 1, such as 4 / 255"),
+        (dict(images=IMAGES[0]), r"images has shape \(3, 8, 8\).*give \(n, channels, height, width\)"),
+        (dict(images=3 * IMAGES), r"values from 1\.5 to 1\.5; give .* bytes or pixels from 0 to 1"),
+        (dict(images=IMAGES * float("nan")), "values from nan to nan"),
+        (dict(labels=torch.tensor([0, 5])), r"the model returns shape \(2, 5\); .* for labels to 5"),
+        (dict(model=nn.Flatten(0)), r"the model returns shape \(384,\); give one with logits"),
+        (dict(model=Pair()), "the model returns a tuple; give one with logits"),
+        (dict(model=make_vit(broken=True)), "logits are not finite; check its weights"),
     ],
 )
 def test_bad_input_is_one_sentence(change, sentence):
-    usual = dict(model=make_vit(), images=IMAGES, labels=LABELS, epsilon=0.01, steps=2)
+    asked = dict(model=make_vit(), images=IMAGES, labels=LABELS, epsilon=0.01) | change
     with pytest.raises(InputError, match=sentence):
-        pgd(**{**usual, **change})
-    asked = {**usual, **change}
-    given = (asked.pop("model"), None, asked.pop("images"), asked.pop("labels"), [asked.pop("epsilon")])
+        pgd(**asked, steps=2)
     with pytest.raises(InputError, match=sentence):
-        under_attack(*given, **asked)
+        under_attack(asked["model"], None, asked["images"], asked["labels"], [asked["epsilon"]], steps=2)
 
 
-@pytest.mark.parametrize(
-    ("radii", "more", "sentence"),
-    [
-        (0.1, {}, r"epsilons are 0\.1; give a list of radii"),
-        ([0.1], dict(attack="cw"), "attack is 'cw'; choose 'fgsm' or 'pgd'"),
-        ([0.1], dict(batch=0), "batch is 0; give a whole number, 1 or more"),
-    ],
-)
-def test_bad_radii_attacks_and_batches_are_one_sentence(radii, more, sentence):
-    with pytest.raises(InputError, match=sentence):
-        under_attack(make_vit(), normalise, IMAGES, LABELS, radii, **more)
+def test_an_unknown_attack_is_one_sentence():
+    with pytest.raises(InputError, match="attack is 'cw'; choose 'fgsm' or 'pgd'"):
+        under_attack(make_vit(), normalise, IMAGES, LABELS, [0.1], "cw")
 
 
 def test_radii_may_be_repeated_and_of_any_iterable():
@@ -383,11 +369,3 @@ def test_radii_may_be_repeated_and_of_any_iterable():
     once = under_attack(model, normalise, images, labels, radii[:2], "fgsm")
     assert once[0.0] == 1
     assert once == under_attack(model, normalise, images, labels, (radius for radius in radii), "fgsm")
-
-
-def test_weights_that_are_not_finite_are_told():
-    model = make_vit()
-    with torch.no_grad():
-        model.head.weight[0, 0] = float("nan")
-    with pytest.raises(InputError, match="logits are not finite; check its weights"):
-        fgsm(model, IMAGES, LABELS, 0.1)

@@ -21,13 +21,12 @@ class Images:
     name: str
 
     def __post_init__(self) -> None:
-        shape = tuple(self.images.shape)
-        if self.images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3) or not shape[0]:
-            raise InputError(f"{self.name} has images {shape} of {self.images.dtype}; give (n, 1 or 3, h, w) of uint8")
-        if self.labels.dtype != torch.int64 or self.labels.shape != shape[:1]:
+        shape, labels = tuple(self.images.shape), tuple(self.labels.shape)
+        types = (self.images.dtype, self.labels.dtype) == (torch.uint8, torch.int64)
+        if not types or len(shape) != 4 or shape[1] not in (1, 3) or not shape[0] or labels != shape[:1]:
             raise InputError(
-                f"{self.name} has labels {tuple(self.labels.shape)} of {self.labels.dtype} for {shape[0]:,} images; "
-                f"give one int64 each"
+                f"{self.name} has images {shape} of {self.images.dtype} and labels {labels} of {self.labels.dtype}; "
+                "give (n, 1 or 3, h, w) of uint8 and (n,) of int64"
             )
         low, high = int(self.labels.min()), int(self.labels.max())
         if low < 0 or high >= len(self.classes):
