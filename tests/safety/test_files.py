@@ -27,7 +27,7 @@ def gone():
 
 def left_by(process, folder, name="x", suffix=".json"):
     """What a process that was killed leaves: a file and a folder."""
-    prefix = f".{name}.{files._machine()}-{process}-"
+    prefix = f".{name}.{files.process_space()}-{process}-"
     (folder / f"{prefix}abcd1234.oversmooth{suffix}").write_text("half")
     (folder / f"{prefix}efgh5678.oversmooth").mkdir()
     (folder / f"{prefix}efgh5678.oversmooth" / "weights").write_text("half")
@@ -37,13 +37,18 @@ def left_by(process, folder, name="x", suffix=".json"):
 def test_what_a_killed_process_left_is_tidied_and_nothing_else(tmp_path, writer):
     left_by(gone(), tmp_path)
     left_by(gone(), tmp_path, "another", ".pdf")
-    keep = [".x.00000000-1-abcd1234.oversmooth.json", ".x.oversmooth.json", f".x.{files._machine()}-1.json", "x.txt"]
+    keep = [
+        ".x.00000000-1-abcd1234.oversmooth.json",
+        ".x.oversmooth.json",
+        f".x.{files.process_space()}-1.json",
+        "x.txt",
+    ]
     for name in keep:
         (tmp_path / name).write_text("someone's")
     left_by(os.getppid(), tmp_path)  # which runs
     running = [name for name in os.listdir(tmp_path) if f"-{os.getppid()}-" in name]
     with writer(tmp_path / "out") as temporary:
-        assert temporary.name.startswith(f".out.{files._machine()}-{os.getpid()}-")
+        assert temporary.name.startswith(f".out.{files.process_space()}-{os.getpid()}-")
         if temporary.is_file():
             temporary.write_text("whole")
     assert sorted(os.listdir(tmp_path)) == sorted([*keep, *running, "out"])

@@ -99,9 +99,10 @@ def test_one_whose_owner_is_gone_is_taken_over(tmp_path, changes):
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="Linux says what has ended but was not waited for")
 def test_one_that_ended_and_was_not_waited_for_is_gone(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", ""])
-    while lock._state(process.pid)[0] != "Z":
+    started = lock._started(process.pid)
+    while lock._started(process.pid) != "ended":
         time.sleep(0.01)
-    left(tmp_path, pid=process.pid, started=lock._state(process.pid)[1])
+    left(tmp_path, pid=process.pid, started=started)
     with lock.held(tmp_path):
         pass
     process.wait()

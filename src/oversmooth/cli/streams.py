@@ -1,108 +1,76 @@
-"""Where the command line's words go: the two consoles, and standard output and error as others write to them.
-
-The one place through which foreign text reaches a terminal. Markup is never read, control characters are shown as
-escapes, what the terminal's encoding lacks is replaced, and a reader that has gone away (`| head`) stops nothing.
-"""
-
-from __future__ import annotations
+"""The two consoles, and standard output and error for everybody else: foreign text is shown, never obeyed."""
 
 import contextlib
-import io
+import functools
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from typing import IO, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderHook
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.file_proxy import FileProxy
 from rich.segment import Segment
 from rich.text import Text
 
 from oversmooth.safety.foreign import READABLE, visible
 
-_MOVES = re.compile(r"(\n|\x1b\[A)*")  # how progress bars of others move between their lines
-
 
 class Terminal(Console):
-    """A console for which every string is plain text: styles are given apart from it, as arguments or as `Text`."""
+    """A console for which every string is plain text: styles are given as arguments or as `Text`."""
 
-    def __init__(self, *, stderr: bool = False, **options: Any) -> None:
-        super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False, **options)
-        if self._width == 0:  # COLUMNS=0 says that there is no telling, not that nothing fits
-            self._width = 80
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, highlight=False, emoji=False, **options)
+        self._width = self._width or None  # COLUMNS=0 means that the width is unknown
 
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Every string on its way to be measured and wrapped."""
+    def render_str(self, text: str, **options: Any) -> Text:  # strings, before they are measured and wrapped
         return super().render_str(visible(text, self.encoding), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Everything on its way to be written; what did not come as a string too."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text, self.encoding))
-
-    @property  # type: ignore[misc]
-    def file(self) -> IO[str]:  # nothing sets it
-        """The stream itself, under whatever stands in its place for others."""
-        stream = super().file
-        while (inner := getattr(stream, "rich_proxied_file", stream)) is not stream:
-            stream = inner
-        return stream
-
-    def push_render_hook(self, hook: RenderHook) -> None:
-        """A bar begins, which has just put itself in the place of standard output and error."""
-        super().push_render_hook(hook)
-        _clean_standard_streams()
 
 
 out, err = Terminal(), Terminal(stderr=True)
 
 
 class _Kept:
-    """A stream whose reader may go away, as in `| head`: then what is written goes nowhere, and the work goes on. So it
-    does where standard error fails: there is no other place to say it.
-    """
+    """A stream that ignores errors of one kind: its reader may go away, as in `| head`, and the work goes on."""
 
-    def __init__(self, stream: Any, allowed: type[OSError] = BrokenPipeError) -> None:
-        self.stream, self.allowed = stream, allowed
+    def __init__(self, stream: Any, ignored: type[OSError]) -> None:
+        self.stream, self.ignored = stream, ignored
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.stream, name)
+        return functools.partial(self._try, method) if name in ("write", "flush") else method
+
+    def _try(self, method: Callable[..., Any], *text: str) -> None:
+        try:
+            method(*text)
+        except self.ignored:  # from here on, what is written goes nowhere
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self.stream.fileno())
+
+
+class _Printed(_Kept):
+    """Standard output or error for warnings, loggers and libraries that print."""
+
+    def __init__(self, stream: Any, ignored: type[OSError]) -> None:
+        super().__init__(stream, ignored)
+        self.rich_proxied_file = _Kept(stream, ignored)  # where consoles write, which clean what they show
+        self.above_bar = FileProxy(err, stream)
 
     def write(self, text: str) -> int:
-        try:
-            self.stream.write(text)
-        except self.allowed:
-            _discard(self.stream)
+        moves = re.match(r"(\n|\x1b\[A)*\Z|\r?", text)[0]  # type: ignore[index]  # between progress bars of libraries
+        writer = self.above_bar if err.is_terminal and err._render_hooks else self.rich_proxied_file
+        writer.write(moves + visible(text[len(moves) :]))
         return len(text)
-
-    def flush(self) -> None:
-        try:
-            self.stream.flush()
-        except self.allowed:
-            _discard(self.stream)
 
     def writelines(self, lines: Iterable[str]) -> None:
         self.write("".join(lines))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
 
-
-class _Cleaned(_Kept):
-    """Standard output or error for whoever is no console: warnings, loggers, libraries that print."""
-
-    @property
-    def rich_proxied_file(self) -> Any:
-        return self.stream  # to which consoles, who clean what they show, write directly
-
-    def write(self, text: str) -> int:
-        start = "\r" if text.startswith("\r") else ""
-        super().write(text if _MOVES.fullmatch(text) else start + visible(text.removeprefix("\r")))
-        return len(text)
-
-
-def _clean_standard_streams() -> None:
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is not None and not isinstance(stream, _Cleaned):
-            setattr(sys, name, _Cleaned(stream))
+FileProxy.register(_Printed)  # which rich leaves in place when a bar starts
 
 
 @contextlib.contextmanager
@@ -110,23 +78,13 @@ def standard_streams() -> Iterator[None]:
     """Within the block nothing that anyone writes is obeyed by a terminal, or fails to be encoded or read."""
     before = sys.stdout, sys.stderr
     for stream in before:
-        if isinstance(stream, io.TextIOWrapper):
+        if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=READABLE)
-    kept = _Kept(sys.stdout), _Kept(sys.stderr, OSError)
-    sys.stdout, sys.stderr = (one if one.stream is not None else None for one in kept)
-    _clean_standard_streams()
+    sys.stdout = sys.stdout and _Printed(sys.stdout, BrokenPipeError)
+    sys.stderr = sys.stderr and _Printed(sys.stderr, OSError)  # a failure that could be reported nowhere
     try:
         yield
     finally:
-        for one in kept:  # what cannot be written by now would fail once more as the interpreter ends
-            with contextlib.suppress(AttributeError):
-                _Kept(one.stream, OSError).flush()
         sys.stdout, sys.stderr = before
-
-
-def _discard(stream: Any) -> None:
-    """What is written from here on, and what has not been written yet, goes nowhere."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        for stream in filter(None, before):
+            _Kept(stream, OSError).flush()  # what cannot be written by now would fail again at exit

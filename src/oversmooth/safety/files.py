@@ -12,8 +12,8 @@ import shutil
 import socket
 import stat
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,46 +41,38 @@ _PROCESSES = "/proc/self/ns/pid"
 # Written whole or not at all
 
 
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary name beside path, renamed to it when the block succeeds and removed when it does not.
-
-    Directories on the way that are not there are made, here and in `whole_folder`, and what processes that were killed
-    left beside path is removed.
-    """
-    # A file that is renamed to a device or a pipe would take its place for everyone.
-    if not path.is_symlink() and (kind := _kind(path)):
+def whole_file(path: Path) -> AbstractContextManager[Path]:
+    """A temporary name beside path, renamed to it when the block succeeds and removed when it does not."""
+    if not path.is_symlink() and (kind := _kind(path)):  # a file would take its place for everyone
         raise InputError(f"{path} cannot be written: it is {kind}; name a file")
-    with _whole(path) as temporary:
-        yield temporary
+    return _whole(path, Path.touch)
 
 
-@contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A temporary directory beside path, renamed to it when the block succeeds and removed when it does not."""
+def whole_folder(path: Path) -> AbstractContextManager[Path]:
+    """The same for a directory, which must be new or empty."""
     check_new_folder(path)
-    with _whole(path, folder=True) as temporary:
-        yield temporary
+    return _whole(path, Path.mkdir)
 
 
 @contextmanager
-def _whole(path: Path, *, folder: bool = False) -> Iterator[Path]:
+def _whole(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
     made = [parent for parent in path.parents if not parent.exists()]
     beside = path.parent.resolve()
     # The name says what it is to be, and which process on which machine makes it; names have 255 bytes at most.
     short = os.fsencode(path.stem)[:60].decode(sys.getfilesystemencoding(), "ignore")
-    temporary = beside / f".{short}.{_machine()}-{os.getpid()}-{secrets.token_hex(4)}{_MARK}{path.suffix}"
+    temporary = beside / f".{short}.{process_space()}-{os.getpid()}-{secrets.token_hex(4)}{_MARK}{path.suffix}"
     try:
         beside.mkdir(parents=True, exist_ok=True)
-        _tidy(beside)
-        temporary.mkdir() if folder else temporary.touch(exist_ok=False)
-        mode = stat.S_IMODE(temporary.stat().st_mode)  # as the user has it; libraries make private files
+        for left in beside.glob(f".*.{process_space()}-*-*{_MARK}*"):  # those of other machines cannot be asked for
+            if (process := re.search(rf"-(\d+)-\w{{8}}{_MARK}(\.|$)", left.name)) and has_ended(int(process[1])):
+                _remove(left)
+        make(temporary)
+        mode = temporary.stat().st_mode & 0o777  # as the user has it; libraries make private files
         yield temporary
         for file in (temporary, *temporary.rglob("*")):
-            if not file.is_symlink():  # what it leads to is not ours
-                os.chmod(file, mode if file.is_dir() else mode & 0o666)
-                _to_disk(file)
-        if folder and path.is_dir():
+            os.chmod(file, mode if file.is_dir() else mode & 0o666)
+            _to_disk(file)
+        if path.is_dir() and not path.is_symlink():
             path.rmdir()  # it is empty
         temporary.replace(path)
         _to_disk(beside)
@@ -91,48 +83,34 @@ def _whole(path: Path, *, folder: bool = False) -> Iterator[Path]:
         kept = "what was there before is untouched" if path.is_file() else "nothing was left there"
         raise InputError(f"{path} cannot be written: {why}; make room or choose another place ({kept})") from error
     finally:
-        with contextlib.suppress(OSError):  # it may never have been made
-            shutil.rmtree(temporary, ignore_errors=True) if folder else temporary.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # one that has something in it stays, and so do those around it
+        _remove(temporary)
+        with contextlib.suppress(OSError):  # a directory that has something in it stays, and so do those around it
             for parent in made:
                 parent.rmdir()
 
 
-def _tidy(folder: Path) -> None:
-    """Remove what processes that were killed could not; never what one still writes.
-
-    Processes of other machines that share the directory cannot be asked, so theirs stays.
-    """
-    ours = re.compile(rf"\..*\.{_machine()}-(\d+)-\w{{8}}{re.escape(_MARK)}(\..*)?")
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if (leftover := ours.fullmatch(entry.name)) and _has_ended(int(leftover[1])):
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    os.unlink(entry.path)
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # another user's, or never made
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
-def _machine() -> str:
-    """Tells machines apart, and containers of one machine, which do not see one another's processes."""
+def process_space() -> str:
+    """Where a process's number means the same process: one machine, or one container of it."""
     space = os.readlink(_PROCESSES) if os.path.islink(_PROCESSES) else ""
     return hashlib.sha256(f"{socket.gethostname()} {space}".encode(errors="replace")).hexdigest()[:8]
 
 
-def _has_ended(process: int) -> bool:
-    if os.name != "posix":  # there the question would end it
-        return False
+def has_ended(process: int) -> bool:
+    """Whether there is no such process here; False where that cannot be asked."""
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):  # it is someone else's; or no process at all
-        pass
+        if os.name == "posix":  # elsewhere the question would end it
+            os.kill(process, 0)
+    except (OSError, OverflowError) as error:
+        return not isinstance(error, PermissionError)  # which says that it is another user's
     return False
 
 
 def _to_disk(path: Path) -> None:
-    """What is written, or renamed in a directory, is on the disk: it outlives a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
