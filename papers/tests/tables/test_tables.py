@@ -9,8 +9,8 @@ import rich.console
 from support.nightly import nightly
 from support.places import ROOT
 
-from oversmooth.safety.options import option_fields
 from oversmooth_papers.cli import train as train_command
+from oversmooth_papers.engine.options import option_fields
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import cells, table_text
 from oversmooth_papers.tables.rules import RulesOfTable1
@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.base import Table, register
-from oversmooth.safety.options import option
+from oversmooth_papers.engine.options import option
 from oversmooth_papers.tasks.images.recipe import QUICK
 
 

@@ -1,6 +1,6 @@
 """Parquet files of one data set: looked at first, then read a few rows at a time or whole.
 
-Not for what the rows mean: images.py and text.py decide that, and in training tasks/images/data/parquet.py.
+Not for what the rows mean: images.py and text.py decide that.
 """
 
 from __future__ import annotations

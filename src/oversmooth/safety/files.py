@@ -69,7 +69,7 @@ def _whole(path: Path, make: Callable[[Path], None]) -> Iterator[Path]:
         make(temporary)
         mode = temporary.stat().st_mode & 0o777  # as the user has it; libraries make private files
         yield temporary
-        for file in (temporary, *temporary.rglob("*")):
+        for file in (temporary, *(one for one in temporary.rglob("*") if not one.is_symlink())):
             os.chmod(file, mode if file.is_dir() else mode & 0o666)
             _to_disk(file)
         if path.is_dir() and not path.is_symlink():

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from oversmooth.safety.options import option_field
+from oversmooth_papers.engine.options import option_field
 
 
 def parameters_of(function: Callable[..., Any]) -> list[Parameter]:

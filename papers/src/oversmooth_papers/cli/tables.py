@@ -16,12 +16,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from oversmooth.cli.app import out, parts_done
-from oversmooth.safety.options import option_fields
 from oversmooth_papers.cli.neutreno import neutreno
 from oversmooth_papers.cli.options import own_option, parameters_of, take
 from oversmooth_papers.cli.reproduce import reproduce, tell, write_page
 from oversmooth_papers.cli.text import text
 from oversmooth_papers.cli.train import Device, Force, leave, leaves_when_asked, load, on_nan_named, progress, say
+from oversmooth_papers.engine.options import option_fields
 from oversmooth_papers.tables.base import Table
 from oversmooth_papers.tables.table_registry import all_tables
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import parse_json
-from oversmooth.safety.options import option
 from oversmooth.safety.typed import typed
+from oversmooth_papers.engine.options import option
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oversmooth.safety.options import option
+from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table2, table_text
 from oversmooth_papers.tables.base import Rows, Table

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from oversmooth.safety.options import option
+from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.base import Rows, register

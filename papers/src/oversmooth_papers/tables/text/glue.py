@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oversmooth.safety.options import option
+from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables.base import Rows, Table, register
 from oversmooth_papers.tables.cells import Kept, missing, model_path

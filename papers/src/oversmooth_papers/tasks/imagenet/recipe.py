@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.options import option
+from oversmooth_papers.engine.options import option
 from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, methods_of, ramp_option
 from oversmooth_papers.tasks.images.recipe import Shape
 

@@ -75,6 +75,7 @@ def pgd(
         normalise: from pixels in [0, 1] to the model's input; without it the model receives pixels
     """
     radius, draws = _radius(epsilon), generator or torch.Generator().manual_seed(0)
+    steps, restarts = arguments.whole(steps, "steps", least=1), arguments.whole(restarts, "restarts", least=1)
     with _attacked(model, normalise, images, labels) as (scores, pixels, classes):
         worst, right = pixels, torch.ones_like(classes, dtype=torch.bool)
         highest = pixels.new_full(classes.shape, -torch.inf)
@@ -121,6 +122,9 @@ def under_attack(
     """
     if arguments.choice(attack, "attack", ATTACKS) == "fgsm":
         steps, restarts, random_start = 1, 1, False
+    steps, restarts = arguments.whole(steps, "steps", least=1), arguments.whole(restarts, "restarts", least=1)
+    if not len(images):
+        raise InputError("there are no images to attack; give at least one")
     right = dict.fromkeys(map(_radius, epsilons), 0)
     at_once = batch or _AT_ONCE.get(next(model.parameters(), images).device.type, 50)
     for number, radius in enumerate(right):
@@ -205,6 +209,12 @@ def _attacked(
             raise InputError(
                 f"images has shape {tuple(x.shape)} and values from {x.min():.4g} to {x.max():.4g}; give (n, channels, "
                 "height, width), bytes or pixels from 0 to 1, and normalise= for what the model does to them"
+            )
+        whole = not labels.is_floating_point() and labels.shape == x.shape[:1]
+        if not whole or int(labels.min()) < 0:
+            raise InputError(
+                f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype} for {len(x)} images; give one class, "
+                "a whole number from 0, for each"
             )
         torch.backends.cudnn.allow_tf32 = False
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.machine import check_fits
-from oversmooth.safety.options import option
+from oversmooth_papers.engine.options import option
 from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, check_layers, methods_of, ramp_option
 
 if TYPE_CHECKING:
