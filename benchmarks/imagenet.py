@@ -33,8 +33,7 @@ from PIL import Image
 from oversmooth_papers.engine.loop import float32_products
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.step import Step
-from oversmooth_papers.tasks.imagenet.data import Splits, load_splits
-from oversmooth_papers.tasks.imagenet.feed import worker_count
+from oversmooth_papers.tasks.imagenet.data import Splits, load_splits, worker_count
 from oversmooth_papers.tasks.imagenet.recipe import PAPER, Recipe
 from oversmooth_papers.tasks.imagenet.task import ImagenetTask, model_of
 
@@ -69,12 +68,13 @@ class Ours:
 
     def __init__(self, recipe: Recipe, splits: Splits, device: torch.device, workers: int) -> None:
         self.one = Step(ImagenetTask(recipe, splits, workers), model_of(recipe).to(device), device)
+        self.fetched = 0
 
     def _next_epoch(self) -> None:
-        feed: Any = self.one.feed
-        if feed.step in (0, self.one.steps):
+        if self.fetched % self.one.steps == 0:
             self.one.done = 0  # a CPU's learning rates would run out
             self.one.begin_epoch()
+        self.fetched += 1
 
     def end_to_end(self) -> None:
         self._next_epoch()
@@ -91,7 +91,7 @@ class Ours:
 
     def close(self) -> None:
         feed: Any = self.one.feed
-        feed.close()
+        feed.seek(0)
 
 
 class Plain:
@@ -112,12 +112,13 @@ class Plain:
         task = ImagenetTask(recipe, splits, workers)
         self.feed = task.feed(device, Ranks(), compiled=False)
         self.generator = torch.Generator().manual_seed(0)
-        self.steps = task.examples // recipe.batch
+        self.steps, self.fetched = task.examples // recipe.batch, 0
         self._fetch()
 
     def _fetch(self) -> None:
-        if self.feed.step in (0, self.steps):
+        if self.fetched % self.steps == 0:
             self.feed.reorder(self.generator)
+        self.fetched += 1
         self.feed.draw(self.generator)
 
     def end_to_end(self) -> None:
@@ -134,7 +135,7 @@ class Plain:
         self.average.update(self.model)
 
     def close(self) -> None:
-        self.feed.close()
+        self.feed.seek(0)
 
 
 def rate(run: Callable[[], None], batch: int, device: torch.device, repeats: int) -> float:
@@ -158,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    parser.add_argument("--workers", type=int, default=worker_count(1))
+    parser.add_argument("--workers", type=int, default=worker_count())
     parser.add_argument("--images", type=int, help="JPEGs that are written; 8,192 on a GPU")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -8,21 +8,15 @@ import numpy as np
 import pytest
 import torch
 from support import timm_models
-from support.imagenet_example import RECIPE, splits, step_of, write_folders
+from support.imagenet_example import RECIPE, splits, write_folders
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.ranks import Ranks
-from oversmooth_papers.tasks.imagenet.data import Splits
-from oversmooth_papers.tasks.imagenet.feed import Transformed
+from oversmooth_papers.tasks.imagenet.data import Splits, Transformed
 from oversmooth_papers.tasks.imagenet.task import ImagenetTask, model_of
 
 pytestmark = pytest.mark.skipif(not timm_models.available(), reason="timm is not installed")
 CPU, STEP = torch.device("cpu"), torch.zeros(1, dtype=torch.int64)
-
-
-@pytest.fixture(autouse=True)
-def timm():
-    return timm_models.timm()
 
 
 @pytest.fixture
@@ -30,13 +24,14 @@ def data(tmp_path):
     return splits(write_folders(tmp_path / "pictures"))
 
 
-def drawn(recipe, data, steps, ranks=None, workers=0, start=0):
-    """The batches of an epoch from a step on; the generator is where it would be there."""
+def drawn(recipe, data, ranks=None, workers=0, start=0, epoch=1):
+    """The batches of an epoch of three steps from a step on; the generator is where it would be there."""
     feed = ImagenetTask(recipe, data, workers).feed(CPU, ranks or Ranks(), compiled=False)
-    feed.reorder(torch.Generator().manual_seed(1))
-    feed.seek(start)
+    feed.reorder(torch.Generator().manual_seed(epoch))
+    if start:
+        feed.seek(start)
     batches = []
-    for step in range(start, steps):
+    for step in range(start, 3):
         feed.draw(torch.Generator().manual_seed(step))
         batches.append(tuple(part.clone() for part in feed.batch(STEP)))
     return batches
@@ -48,67 +43,41 @@ def assert_equal(ours, theirs):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_number_of_workers_changes_nothing(data, workers):
-    assert_equal(drawn(RECIPE, data, 3, workers=workers), drawn(RECIPE, data, 3))
+@pytest.mark.parametrize(("workers", "start"), [(1, 0), (2, 0), (0, 2), (2, 1)])
+def test_neither_workers_nor_where_it_goes_on_change_a_batch(data, workers, start, monkeypatch):
+    whole = drawn(RECIPE, data)
+    seen, image = [], Transformed.__getitem__
+    monkeypatch.setattr(Transformed, "__getitem__", lambda self, place: seen.append(place) or image(self, place))
+    assert_equal(drawn(RECIPE, data, workers=workers, start=start), whole[start:])
+    assert seen == ([] if workers else list(range(8 * start, 24)))  # nothing before the start is decoded
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_what_lies_before_a_step_is_not_decoded(data, workers, monkeypatch):
-    whole = drawn(RECIPE, data, 3)
-    seen = []
-    image = Transformed.__getitem__
-    monkeypatch.setattr(Transformed, "__getitem__", lambda self, key: seen.append(key) or image(self, key))
-    assert_equal(drawn(RECIPE, data, 3, start=2, workers=workers), whole[2:])
-    assert len(seen) == (8 if workers == 0 else 0)
-
-
-def test_an_image_that_is_repeated_is_augmented_anew(data):
+def test_an_image_that_is_repeated_is_augmented_anew_and_so_is_an_epoch(data):
     recipe = replace(RECIPE, mixup=0.0, cutmix=0.0)
-    images, targets = drawn(recipe, data, 1)[0]
-    assert torch.equal(targets[0], targets[1])
-    assert torch.equal(targets[1], targets[2])
-    assert not any(torch.equal(images[a], images[b]) for a in range(8) for b in range(a))
+    images, targets = drawn(recipe, data)[0]
+    assert torch.equal(targets[:1].expand(3, -1), targets[:3])
+    images = torch.cat([images, drawn(recipe, data, epoch=2)[0][0]])
+    assert not any(torch.equal(images[a], images[b]) for a in range(16) for b in range(a))
 
 
-def test_processes_have_the_parts_of_the_batch_that_one_has(data):
-    whole = drawn(RECIPE, data, 3)
-    for world in (2, 4):
-        for rank in range(world):
-            places = Ranks(rank, world).places(8)
-            own = [tuple(part[places] for part in batch) for batch in whole]
-            assert_equal(drawn(RECIPE, data, 3, Ranks(rank, world)), own)
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_processes_have_the_parts_of_the_batch_that_one_has(data, parts):
+    recipe = replace(RECIPE, mix_parts=parts)
+    whole = drawn(recipe, data)
+    for rank, world in [(0, 2), (1, 2), (0, 4), (3, 4)]:
+        places = Ranks(rank, world).places(8)
+        own = [tuple(part[places] for part in batch) for batch in whole]
+        assert_equal(drawn(recipe, data, Ranks(rank, world)), own)
 
 
-def test_epochs_differ_and_a_step_reads_what_was_drawn(data):
-    step = step_of(RECIPE, model_of(RECIPE), data, CPU)
-    seen = []
-    for _ in range(2):
-        step.begin_epoch()
-        for _ in range(step.steps):
-            step.run()
-            seen.append(step.batch()[0].clone())
-    assert step.steps == 3
-    assert not any(torch.equal(seen[a], seen[b]) for a in range(6) for b in range(a))
-
-
-def test_a_blank_batch_has_the_form_of_a_batch(data):
-    task = ImagenetTask(RECIPE, data, 0)
-    for blank, real in zip(task.blank(8, CPU), drawn(RECIPE, data, 1)[0], strict=True):
+def test_blank_batches_and_the_probe_have_the_form_of_a_batch(data):
+    task, model = ImagenetTask(RECIPE, data, 0), model_of(RECIPE)
+    for blank, real in zip(task.blank(8, CPU), drawn(RECIPE, data)[0], strict=True):
         assert (blank.shape, blank.dtype) == (real.shape, real.dtype)
-
-
-def test_smoothing_is_watched_on_test_images_of_all_classes(data):
-    model = model_of(RECIPE)
-    probe = ImagenetTask(RECIPE, data, 0).probe(model, CPU)
+    probe = task.probe(model, CPU)
     assert probe.inputs[0].shape == (8, 3, 16, 16)
     assert list(probe.blocks) == list(model.blocks)
-    assert ImagenetTask(RECIPE, data).facts() == {"test_images": 12, "train_images": 24}
-
-
-def test_fewer_images_than_a_batch_are_refused(data):
-    with pytest.raises(InputError, match="24 images are less than one batch of 32"):
-        step_of(replace(RECIPE, batch=32), model_of(RECIPE), data, CPU)
+    assert task.facts() == {"test_images": 12, "train_images": 24}
 
 
 def test_data_of_another_recipe_are_refused(data):
@@ -117,55 +86,40 @@ def test_data_of_another_recipe_are_refused(data):
     assert replace(RECIPE, data="other").fitted(data) == RECIPE
 
 
-# Order and Mixup
+def feed_of(recipe, count):
+    timm_models.timm()
+    many = Splits([("", 0)] * count, [("", 0)], ("a", "b", "c"), "pictures")
+    return ImagenetTask(recipe, many, 0).feed(CPU, Ranks(), compiled=False)
 
 
-@pytest.mark.parametrize(("count", "repeats", "whole"), [(24, 3, 0), (24, 1, 0), (1000, 3, 256), (1000, 1, 0)])
-def test_an_epoch_has_the_images_of_timms_sampler(count, repeats, whole):
+@pytest.mark.parametrize(("count", "repeats"), [(24, 3), (24, 1), (1000, 3)])
+def test_an_epoch_has_the_images_of_timms_sampler(count, repeats):
+    feed = feed_of(replace(RECIPE, repeats=repeats), count)
     from timm.data.distributed_sampler import RepeatAugSampler
 
-    many = Splits([("", 0)] * count, [("", 0)], ("a", "b", "c"), "pictures")
-    feed = ImagenetTask(replace(RECIPE, repeats=repeats), many, 0).feed(CPU, Ranks(), compiled=False)
     feed.reorder(torch.Generator().manual_seed(1))
-    theirs = RepeatAugSampler(range(count), num_replicas=1, rank=0, num_repeats=repeats, selected_round=whole)
+    theirs = RepeatAugSampler(range(count), num_replicas=1, rank=0, num_repeats=repeats, selected_round=0)
     theirs.set_epoch(feed.seed)
-    assert feed.rows.tolist() == list(theirs)
-    assert len(feed.rows) == (count // whole * whole if whole else count)
+    assert feed.order.tolist() == list(theirs)
 
 
-def mixed(recipe, images, labels, seed, ranks=None):
+def mixed(recipe, images, labels, seed):
     """Images and targets after the feed's Mixup."""
-    data = Splits([("", 0)] * 32, [("", 0)], ("a", "b", "c"), "pictures")
-    feed = ImagenetTask(recipe, data, 0).feed(CPU, ranks or Ranks(), compiled=False)
+    feed = feed_of(recipe, 32)
     feed.images = images.clone()
-    feed._mix(labels, seed)
+    feed.mix(labels, seed)
     return feed.images, feed.targets
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_mixing_is_timms_under_the_same_numpy_seed(seed):
+    images, labels = torch.randn(8, 3, 16, 16), torch.randint(3, (8,))
+    ours, targets = mixed(replace(RECIPE, mix_parts=1), images, labels, seed)
     from timm.data import Mixup
 
-    images, labels = torch.randn(8, 3, 16, 16), torch.randint(3, (8,))
     mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, prob=1.0, switch_prob=0.5, label_smoothing=0.1, num_classes=3)
-    np.random.seed([seed, 0, 0, 0])
-    theirs, soft = mixup(images.clone(), labels)
-    ours, targets = mixed(replace(RECIPE, mix_parts=1), images, labels, seed)
-    assert torch.equal(ours, theirs)
-    assert torch.equal(targets, soft)
-
-
-@pytest.mark.parametrize("parts", [1, 2, 4])
-@pytest.mark.parametrize("world", [2, 4])
-def test_processes_mix_their_parts_as_one_does(parts, world):
-    recipe = replace(RECIPE, batch=16, mix_parts=parts)
-    images, labels = torch.randn(16, 3, 8, 8), torch.randint(3, (16,))
-    whole, targets = mixed(recipe, images, labels, 7)
-    for rank in range(world):
-        places = Ranks(rank, world).places(16)
-        own, soft = mixed(recipe, images[places], labels[places], 7, Ranks(rank, world))
-        assert torch.equal(soft, targets[places])
-        assert torch.equal(own, whole[places])
+    np.random.seed([seed, 0, 0])
+    assert_equal([(ours, targets)], [mixup(images.clone(), labels)])
 
 
 def test_parts_are_mixed_by_draws_of_their_own():

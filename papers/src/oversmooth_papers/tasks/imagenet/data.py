@@ -1,36 +1,44 @@
-"""Images with a class each, to be read one by one.
-
-Folders are read as timm reads them, parquet files are first unpacked into such folders, and ``painted`` needs no files.
-"""
+"""Images with a class each, from folders, from parquet or painted; transformed as timm does, and read by workers."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
+import functools
 import io
-import json
-from collections.abc import Iterator, Sequence
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
 
-from oversmooth.inputs.parquet import Table
+from oversmooth.inputs.parquet import Table, readable
 from oversmooth.inputs.sources import Source
-from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import cache_folder, data_folder, data_place, whole_folder
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import data_folder, data_place
 from oversmooth.safety.libraries import import_library
+from oversmooth_papers.engine.ranks import number
+from oversmooth_papers.tasks.imagenet.recipe import Recipe
 
 Sample = tuple[str | bytes, int]
 """A file, or an encoded image, and its class."""
-IMAGENET, PAINTED = "imagenet", "painted"
+Transform = Callable[[Any], Tensor]
+"""From one of Pillow's images to ``(3, side, side)``."""
 FORMS = ("disc", "square", "triangle", "ring")
 _COLOURS = ((200, 80, 60), (60, 150, 90), (80, 100, 200), (200, 180, 80))
-_HINT = 45  # spread about a class's own colour, of 255
 _FOLDERS = ("imagenet", "imagenet-1k", "ILSVRC2012", "ILSVRC")
 _LAYOUTS = "train/CLASS/*.JPEG with val/CLASS/*.JPEG, or train-*.parquet with validation-*.parquet"
-EXTRA = "oversmooth-papers[imagenet]"
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # one of ImageNet's is a PNG that is called JPEG
+
+
+def library(module: str) -> Any:
+    """timm or Pillow, or one sentence that names the extra to install."""
+    return import_library(module, "training at ImageNet's size", "oversmooth-papers[imagenet]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,82 +52,62 @@ class Splits:
 
 
 def load_splits(what: str | Path) -> Splits:
-    """By name, imagenet or painted; or from a folder that holds images.
+    """By name, imagenet (looked for in OVERSMOOTH_DATA) or painted; or from a folder.
 
-    imagenet is looked for in OVERSMOOTH_DATA, in ``data/`` or not. Folders: ``train/CLASS/*.JPEG`` and ``val/CLASS/*``.
-    Parquet: ``train-*.parquet`` and ``validation-*.parquet``, here or in ``data/``, with ``image`` and ``label``.
+    Folders: ``train/CLASS/*`` and ``val/CLASS/*``. Parquet: ``train-*.parquet`` and ``validation-*.parquet``, here or
+    in ``data/``, with ``image`` and ``label``.
     """
-    if str(what) == PAINTED:
+    if str(what) == "painted":
         return painted()
-    home = Path(what) if Path(what).is_dir() else data_folder(*_FOLDERS) if str(what) == IMAGENET else None
+    home = Path(what) if Path(what).is_dir() else data_folder(*_FOLDERS) if str(what) == "imagenet" else None
     if home is None:
-        where = f"not in {data_place()}" if str(what) == IMAGENET else "no folder"
-        raise InputError(f"{what} is {where}; give {PAINTED}, or a folder that has {_LAYOUTS}")
-    name = IMAGENET if home.resolve().name in _FOLDERS else home.resolve().name
+        where = f"not in {data_place()}" if str(what) == "imagenet" else "no folder"
+        raise InputError(f"{what} is {where}; give painted, or a folder that has {_LAYOUTS}")
+    name = "imagenet" if home.resolve().name in _FOLDERS else home.resolve().name
     for inside in (home, home / "data"):
-        files = {split: sorted(inside.glob(f"{split}*.parquet")) for split in ("train", "val")}
-        if all(files.values()):
-            home = _unpacked(files)
-    folders = [home / "train", home / "val" if (home / "val").is_dir() else home / "validation"]
-    if not all(folder.is_dir() for folder in folders):
-        raise InputError(f"{home} does not hold images to train on and to test on; give {_LAYOUTS}")
+        files = [sorted(inside.glob(f"{split}*.parquet")) for split in ("train", "val")]
+        if all(files):
+            train, test = (ParquetImages(tuple(some)) for some in files)
+            return Splits(train, test, [str(label) for label in range(max(train.labels + test.labels) + 1)], name)
     readers = []
-    for folder in folders:
+    for folder in (home / "train", home / "val" if (home / "val").is_dir() else home / "validation"):
         try:
-            readers.append(timm_data().ImageDataset(str(folder)).reader)
-        except RuntimeError as error:
+            readers.append(library("timm.data").ImageDataset(str(folder)).reader)
+        except (RuntimeError, AssertionError) as error:  # it is empty, or not there
             raise InputError(f"{folder} has no images; give {_LAYOUTS}") from error
-    train, test = readers
-    if unknown := sorted(test.class_to_idx.keys() - train.class_to_idx.keys()):
-        raise InputError(f"{folders[1]} has the class {unknown[0]!r}, which {folders[0]} has not; give both the same")
-    ours = {number: train.class_to_idx[name] for name, number in test.class_to_idx.items()}
-    tested = [(file, ours[label]) for file, label in test.samples]
-    return Splits(train.samples, tested, list(train.class_to_idx), name)
+    numbers, theirs = (reader.class_to_idx for reader in readers)
+    if unknown := sorted(theirs.keys() - numbers.keys()):
+        raise InputError(f"{home} has no images of {unknown[0]!r} to train on, and some to test on; give {_LAYOUTS}")
+    ours = [numbers[label] for label in theirs]
+    return Splits(readers[0].samples, [(file, ours[label]) for file, label in readers[1].samples], list(numbers), name)
 
 
-def _unpacked(files: dict[str, list[Path]]) -> Path:
-    """A folder in the cache with the images of parquet files, written once: ``train/LABEL/ROW.JPEG``.
+class ParquetImages(Sequence[Sample]):
+    """Rows of parquet files. To read one means to read its group of rows."""
 
-    A parquet file is read by groups of rows, a hundred photographs or so: to read them in any order, every image would
-    cost a hundred.
-    """
-    every = [file for parts in files.values() for file in parts]
-    facts = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in every]
-    home = cache_folder() / f"pictures-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"
-    with _alone(home.with_suffix(".lock")):
-        if not home.is_dir():
-            with whole_folder(home) as temporary:
-                for split, parts in files.items():
-                    _unpack(parts, temporary / split)
-    return home
+    def __init__(self, files: tuple[Path, ...]) -> None:
+        self.files = files
+        if _table(files).extra is None:
+            raise InputError(f"{files[0]} has no column label; give columns image and label")
+        with readable(files[0]):
+            table = import_library("pyarrow.parquet", f"reading {files[0]}").read_table([*files], columns=["label"])
+            self.labels = table["label"].to_pylist()
+        if wrong := [label for label in self.labels if not isinstance(label, int) or label < 0]:
+            raise InputError(f"{files[0].parent} has the label {wrong[0]!r}; give whole numbers, 0 or more")
 
+    def __len__(self) -> int:
+        return len(self.labels)
 
-def _unpack(parts: list[Path], folder: Path) -> None:
-    table = Table(Source(parts[0].parent, "parquet", tuple(parts)), ("image", "img"), ("label",))
-    for place, row in enumerate(table.rows()):
-        encoded, label = row.encoded(table.column), row.values.get("label")
-        if not isinstance(encoded, bytes) or not isinstance(label, int):
-            raise InputError(f"{row.where} is no image with a number as label; give columns image and label")
-        (folder / str(label)).mkdir(parents=True, exist_ok=True)
-        (folder / str(label) / f"{place}.JPEG").write_bytes(encoded)
+    def __getitem__(self, index: Any) -> Any:
+        table = _table(self.files)
+        encoded = next(table.rows([index])).encoded(table.column)
+        return encoded if isinstance(encoded, bytes) else b"", self.labels[index]
 
 
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Of the processes that torchrun starts at once one unpacks, and the others wait for it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("w")
-    except OSError as error:
-        raise InputError(
-            f"{path.parent} cannot be written ({error.strerror or error}); set OVERSMOOTH_CACHE to a folder that can"
-        ) from error
-    with lock:
-        with contextlib.suppress(ImportError, OSError):  # where there is none, each unpacks for itself
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+@functools.cache
+def _table(files: tuple[Path, ...]) -> Table:
+    """Not kept by `ParquetImages`, which workers may have to pickle."""
+    return Table(Source(files[0].parent, "parquet", files), ("image", "img"), ("label",))
 
 
 def painted(train: int = 800, test: int = 200, *, size: int = 48) -> Splits:
@@ -128,33 +116,96 @@ def painted(train: int = 800, test: int = 200, *, size: int = 48) -> Splits:
     Every picture is fixed by its number, and none is in both parts. The class is the form; its colour only hints at it.
     """
     images = [(_picture(number, size), number % len(FORMS)) for number in range(train + test)]
-    return Splits(images[:train], images[train:], FORMS, PAINTED)
+    return Splits(images[:train], images[train:], FORMS, "painted")
 
 
 def _picture(number: int, size: int) -> bytes:
-    pil, drawing = (import_library(f"PIL.{module}", "painting images", EXTRA) for module in ("Image", "ImageDraw"))
-    random = np.random.default_rng([15, number])
-    width, height = (int(length) for length in random.integers(size, size + size // 3 + 1, 2))
-    ground = random.normal(random.uniform(60, 190, 3), 12, (height, width, 3))
-    image = pil.fromarray(np.clip(ground, 0, 255).astype(np.uint8))
-    radius = random.uniform(0.25, 0.42) * min(width, height)
-    x, y = (random.uniform(0.45 * length, 0.55 * length) for length in (width, height))
-    form = FORMS[number % len(FORMS)]
-    colour = tuple(int(v) for v in random.normal(_COLOURS[number % len(FORMS)], _HINT).clip(0, 255))
-    draw, box = drawing.Draw(image), (x - radius, y - radius, x + radius, y + radius)
-    if form == "disc":
-        draw.ellipse(box, fill=colour)
-    elif form == "square":
-        draw.rectangle(box, fill=colour)
-    elif form == "triangle":
-        draw.polygon([(x, y - radius), (x - radius, y + radius), (x + radius, y + radius)], fill=colour)
-    else:
-        draw.ellipse(box, outline=colour, width=max(2, int(radius / 3)))
+    draws, form = np.random.default_rng([15, number]), number % len(FORMS)
+    height, width = draws.integers(size, size + size // 3 + 1, 2)
+    radius = draws.uniform(0.25, 0.42) * min(height, width)
+    y, x = np.mgrid[:height, :width]
+    v, u = ((axis - length * draws.uniform(0.45, 0.55)) / radius for axis, length in ((y, height), (x, width)))
+    distance, square = np.hypot(u, v), np.maximum(abs(u), abs(v)) < 1
+    pixels = draws.normal(draws.uniform(60, 190, 3), 12, (height, width, 3))
+    inside = (distance < 1, square, square & (2 * abs(u) < 1 + v), (distance < 1) & (distance > 2 / 3))[form]
+    pixels[inside] = draws.normal(_COLOURS[form], 45)
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=90)
+    library("PIL.Image").fromarray(pixels.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
     return buffer.getvalue()
 
 
-def timm_data() -> Any:
-    """The part of timm that makes batches."""
-    return import_library("timm.data", "training at ImageNet's size", EXTRA)
+def transform_of(recipe: Recipe, *, training: bool) -> Transform:
+    """To train: crop, mirror, RandAugment, normalise, erase. To test: resize and crop the middle, 256 and 224."""
+    timm, augment = library("timm.data"), {}
+    if training:  # timm leaves colour jitter out with RandAugment, and so do we without it
+        augment = dict(color_jitter=None, auto_augment=recipe.rand_augment or None)
+        augment |= dict(re_prob=recipe.erasing, re_mode="pixel", re_count=1)
+    transform = timm.create_transform(is_training=training, **augment, **recipe.preprocessing())
+    for part in transform.transforms:
+        for operation in getattr(part, "ops", ()):  # RandAugment's
+            if operation.aug_fn is timm.auto_augment.posterize:
+                operation.aug_fn = posterized
+    return transform
+
+
+def posterized(image: Any, bits: int, **_settings: Any) -> Any:
+    """timm's operation, which asks for 0 bits at the highest magnitude: black, and since Pillow 13 an error."""
+    return library("timm.data").auto_augment.posterize(image, bits) if bits else image.point(lambda _value: 0)
+
+
+class Transformed(Dataset[tuple[Tensor, int] | InputError]):
+    """``transformed[place]``: the image at this place of an order, and its class.
+
+    All that is drawn for it follows from the seed and the place: neither the number of workers nor where a run goes on
+    changes an image.
+    """
+
+    def __init__(self, samples: Sequence[Sample], transform: Transform, order: Sequence[int], seed: int = 0) -> None:
+        self.samples, self.transform, self.order, self.seed = samples, transform, order, seed
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int] | InputError:
+        """An image that does not decode gives its error: raised by a worker, that would come inside a traceback."""
+        index = int(self.order[place])
+        random.seed(f"{self.seed} {place}")
+        np.random.seed(random.getrandbits(32))  # noqa: NPY002 (timm draws from numpy's global state)
+        torch.default_generator.manual_seed(random.getrandbits(63))
+        source, label = self.samples[index]
+        pil = library("PIL.Image")
+        try:
+            with pil.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS) as opened:
+                image = opened.convert("RGB")
+        except Exception as error:  # decoders raise whatever they like on broken files
+            # Not what Pillow says of a file that it cannot name: the address of a buffer.
+            why = "no known image format" if isinstance(error, pil.UnidentifiedImageError) else reason(error)
+            name = source if isinstance(source, str) else f"image {index}"
+            return InputError(f"{name} does not decode ({why}); fetch it again")
+        return self.transform(image), label
+
+
+def batches(
+    transformed: Transformed, places: Sequence[int], size: int, workers: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images ``(size, 3, side, side)`` and classes ``(size,)`` for a device. Workers end when it is closed."""
+    how: dict[str, Any] = dict(collate_fn=_joined, worker_init_fn=_ignore_signals, pin_memory=device.type == "cuda")
+    for batch in DataLoader(transformed, size, sampler=places, num_workers=workers, **how):
+        if isinstance(batch, InputError):
+            raise batch
+        yield batch
+
+
+def _joined(samples: list[Any]) -> Any:
+    return next((sample for sample in samples if isinstance(sample, InputError)), None) or default_collate(samples)
+
+
+def _ignore_signals(_worker: int) -> None:
+    """Signals to stop go to all processes of a terminal or a job: the run saves first, and then ends its workers."""
+    for name in ("SIGINT", "SIGTERM", "SIGUSR2", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def worker_count() -> int:
+    """OVERSMOOTH_WORKERS for each process, or the cores shared between those of this machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = number("LOCAL_WORLD_SIZE", number("WORLD_SIZE", 1))
+    return number("OVERSMOOTH_WORKERS", max(1, cores // processes))

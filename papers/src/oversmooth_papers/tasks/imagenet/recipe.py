@@ -93,17 +93,17 @@ class Recipe(BaseRecipe):
         for name in ("erasing", "smoothing", "drop_path", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name):g}; give 0 or more, and less than 1")
-        if not 0 < self.crop_ratio <= 1:
+        if not 0 < self.crop_ratio <= 1:  # a trained file's preprocessing divides by it
             raise InputError(f"crop_ratio is {self.crop_ratio:g}; give a number above 0 and at most 1")
         if self.mixes and self.batch % (2 * self.mix_parts):
             raise InputError(
                 f"a batch of {self.batch} does not split into {self.mix_parts} parts of pairs for Mixup; "
                 f"give a batch that {2 * self.mix_parts} divides"
             )
-        if self.shape.channels != 3:
-            raise InputError(f"the shape has {self.shape.channels} channels; give 3: images have colours")
-        if self.shape.classes < 2:
-            raise InputError(f"there are {self.shape.classes} classes; give at least 2")
+        if self.shape.channels != 3 or self.shape.classes < 2:
+            raise InputError(
+                f"there are {self.shape.channels} channels and {self.shape.classes} classes; give 3, and at least 2"
+            )
         self.check_variant()
 
     @property

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,24 +20,17 @@ from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
-from oversmooth_papers.tasks.imagenet.data import Sample, Splits
-from oversmooth_papers.tasks.imagenet.feed import (
-    CHUNK,
-    ImagenetFeed,
-    Transformed,
-    batches,
-    testing_transform,
-    worker_count,
-)
+from oversmooth_papers.tasks.imagenet.data import Splits, Transformed, batches, library, transform_of, worker_count
 from oversmooth_papers.tasks.imagenet.recipe import Recipe
 from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import Block, Keep, ViT
 
+CHUNK = 64
+"""Images that a worker sends at once: of 224 pixels 39 MB, in shared memory."""
 WATCHED = 8
 """Test images on which smoothing is watched."""
 AVERAGED = "model-ema.safetensors"
 """The averaged weights of a finished run, in the form of its model."""
-_ROUND = 256  # of the images of an epoch, in timm's RepeatAugSampler
 
 
 class DroppingBlock(Block):
@@ -47,14 +41,14 @@ class DroppingBlock(Block):
         self.drop = drop
 
     def forward(self, x: Tensor, *, keep: Keep | None = None) -> Tensor:
-        if not self.training or not self.drop:
-            return super().forward(x, keep=keep)
         keep = keep or (lambda _name, value: value)
         x = keep("middle", x + keep("attn", self._thinned(self.attn(keep("norm1", self.norm1(x))))))
         return x + keep("mlp", self._thinned(self.mlp(keep("norm2", self.norm2(x)))))
 
     def _thinned(self, added: Tensor) -> Tensor:
-        """``(b, n, d)``: one draw for each image."""
+        """``(b, n, d)``: one draw for each image, in training."""
+        if not self.training or not self.drop:
+            return added
         stays = added.new_empty(len(added), 1, 1).bernoulli_(1 - self.drop)
         return added * stays.div_(1 - self.drop)
 
@@ -62,11 +56,10 @@ class DroppingBlock(Block):
 class DroppingViT(ViT):
     """A ViT with stochastic depth. Weights, their names and what is computed in evaluation are those of `ViT`."""
 
-    average: dict[str, Tensor] | None = None
-    """Of the weights, while it is trained; no part of its state dict."""
-
     def __init__(self, shape: Shape, drop_path: float) -> None:
         super().__init__(shape)
+        self.average: dict[str, Tensor] = {}
+        """Of the weights, while it is trained; no part of its state dict."""
         for number, plain in enumerate(self.blocks):
             block = DroppingBlock(shape, drop_path * number / max(1, shape.depth - 1))
             block.load_state_dict(plain.state_dict())
@@ -87,16 +80,68 @@ def model_of(recipe: Recipe) -> DroppingViT:
     return model
 
 
-@contextmanager
-def averaged(model: DroppingViT) -> Iterator[None]:
-    """The model with the average in place of its weights, which it has again afterwards."""
-    own, average = dict(model.named_parameters()), model.average or {}
-    before = {name: own[name].detach().clone() for name in average}
-    try:
-        model.load_state_dict(average, strict=False)
-        yield
-    finally:
-        model.load_state_dict(before, strict=False)
+class ImagenetFeed:
+    """`draw` fetches a batch from the workers and mixes it, into tensors that stay where they are."""
+
+    def __init__(self, task: ImagenetTask, device: torch.device, ranks: Ranks) -> None:
+        self.task, self.recipe, self.device, self.ranks = task, task.recipe, device, ranks
+        self.transform, self.units_per_step = transform_of(self.recipe, training=True), self.recipe.batch
+        self.places = ranks.places(self.recipe.batch)
+        self.seed, self.order, self.shape, own = 0, torch.zeros(0), self.recipe.shape, len(self.places)
+        self.images = torch.zeros(own, self.shape.channels, self.shape.image, self.shape.image, device=device)
+        self.targets = torch.zeros(own, self.shape.classes, device=device)
+        self._chunks: Iterator[tuple[Tensor, Tensor]] = iter(())
+
+    def reorder(self, generator: torch.Generator) -> None:
+        """Every image ``repeats`` times in a row, up to the epoch's end, as timm's RepeatAugSampler has it."""
+        self.seed, examples, repeats = _drawn_seed(generator), self.task.examples, self.recipe.repeats
+        order = torch.randperm(len(self.task.splits.train), generator=torch.Generator().manual_seed(self.seed))
+        self.order = order[: -(-examples // repeats)].repeat_interleave(repeats)[:examples]
+        self.seek(0)
+
+    def seek(self, step: int) -> None:
+        """What lies before this step is not decoded."""
+        steps = torch.arange(step, self.task.examples // self.recipe.batch)
+        places = (steps[:, None] * self.recipe.batch + self.places).flatten().tolist()
+        images = Transformed(self.task.splits.train, self.transform, self.order, self.seed)
+        self.chunk = math.gcd(len(self.places), CHUNK)
+        self._chunks = batches(images, places, self.chunk, self.task.workers, self.device)
+
+    def draw(self, generator: torch.Generator) -> None:
+        seed, labels = _drawn_seed(generator), []
+        with random_states():  # without workers images are augmented here, and Mixup draws from numpy's one state
+            for images in self.images.split(self.chunk):
+                fetched, classes = next(self._chunks)
+                images.copy_(fetched, non_blocking=True)
+                labels.append(classes.to(self.device, non_blocking=True))
+            self.mix(torch.cat(labels), seed)
+
+    def batch(self, step: Tensor) -> Batch:  # noqa: ARG002 (the batch that was drawn is the step's)
+        """Images ``(b, 3, side, side)`` and soft targets ``(b, classes)``."""
+        return self.images, self.targets
+
+    def mix(self, labels: Tensor, seed: int) -> None:
+        """Mix images in place, and write targets.
+
+        A batch has ``mix_parts`` parts, each with a draw of its own. With several processes each has its share of
+        them, and they are the same parts: `Ranks.places` of a part of a part is that of a smaller one.
+        """
+        recipe, ranks, timm = self.recipe, self.ranks, library("timm.data")
+        if not recipe.mixes:
+            self.targets.copy_(timm.mixup.mixup_target(labels, self.shape.classes, 1.0, recipe.smoothing))
+            return
+        smoothed = dict(label_smoothing=recipe.smoothing, num_classes=self.shape.classes)
+        mixup = timm.Mixup(recipe.mixup, recipe.cutmix, **smoothed)
+        first, parts = ranks.rank * recipe.mix_parts // ranks.world, max(1, recipe.mix_parts // ranks.world)
+        for part in range(parts):
+            rows = Ranks(part, parts).places(len(labels)).to(self.device)
+            np.random.seed([seed & 0xFFFFFFFF, seed >> 32, first + part])  # noqa: NPY002
+            self.images[rows], self.targets[rows] = mixup(self.images[rows], labels[rows])
+
+
+def _drawn_seed(generator: torch.Generator) -> int:
+    """A whole number below 2^63 that moves the generator on."""
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
 
 
 class ImagenetTask(Task):
@@ -112,16 +157,13 @@ class ImagenetTask(Task):
         """workers: processes that decode, for each that trains; by default OVERSMOOTH_WORKERS, or the cores."""
         recipe.check_fits(splits)
         self.recipe: Recipe = recipe
-        self.splits, self.workers = splits, workers
-
-    def _workers(self, world: int) -> int:
-        return worker_count(world) if self.workers is None else self.workers
+        self.splits = splits
+        self.workers = worker_count() if workers is None else workers
 
     @property
     def examples(self) -> int:
-        """With repeats a whole number of 256, as in timm, and as many steps as without."""
-        count = len(self.splits.train)
-        return count // _ROUND * _ROUND if self.recipe.repeats > 1 and count >= _ROUND else count
+        """As many with repeats as without."""
+        return len(self.splits.train)
 
     def plain_model(self) -> DroppingViT:
         return plain_model_of(self.recipe)
@@ -136,8 +178,7 @@ class ImagenetTask(Task):
         shape.check_fits(5, activations if device.type == "cpu" else 0)
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> ImagenetFeed:  # noqa: ARG002
-        samples = self.splits.train
-        return ImagenetFeed(self.recipe, samples, self.examples, device, ranks, self._workers(ranks.world))
+        return ImagenetFeed(self, device, ranks)
 
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
         images, targets = batch
@@ -152,35 +193,40 @@ class ImagenetTask(Task):
         assert isinstance(model, DroppingViT)
         if self.recipe.ema:
             model.average = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
-        return model.average or {}
+        return model.average
 
     @torch.no_grad()
     def after_update(self, model: nn.Module) -> None:
         """``average = decay · average + (1 − decay) · weights``, in place."""
-        if self.recipe.ema:
-            assert isinstance(model, DroppingViT)
-            assert model.average is not None
-            weights = dict(model.named_parameters())
-            own: list[Tensor] = [weights[name] for name in model.average]
+        assert isinstance(model, DroppingViT)
+        if model.average:
+            own: list[Tensor] = [model.get_parameter(name) for name in model.average]
             torch._foreach_lerp_(list(model.average.values()), own, 1 - self.recipe.ema)
 
     def save_beside(self, model: nn.Module, folder: Path) -> None:
-        if self.recipe.ema:
-            assert isinstance(model, DroppingViT)
-            with averaged(model):
-                save_model(model, self.recipe, folder / AVERAGED)
+        assert isinstance(model, DroppingViT)
+        if model.average:
+            averaged = self.model()
+            averaged.load_state_dict(model.state_dict() | model.average)
+            save_model(averaged, self.recipe, folder / AVERAGED)
 
     def evaluation(self, model: nn.Module, device: torch.device) -> Accuracy:
-        return Accuracy(self.recipe, model, self.splits.test, device, self._workers(1))
+        return Accuracy(self, model, device)
+
+    def tested(self, places: Sequence[int], size: int, workers: int, device: torch.device) -> Iterator[Batch]:
+        """Test images and their classes, on the device."""
+        test = self.splits.test
+        transformed = Transformed(test, transform_of(self.recipe, training=False), range(len(test)))
+        with random_states():
+            for images, labels in batches(transformed, places, size, workers, device):
+                yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         """Test images at even distances, which are of many classes."""
-        test = self.splits.test
-        count = min(WATCHED, len(test))
-        keys = [(0, number * len(test) // count) for number in range(count)]
-        with random_states():
-            images, _ = next(batches(Transformed(test, testing_transform(self.recipe)), keys, count, 0))
-        return Probe((images.to(device),), list(model.blocks))  # type: ignore[arg-type]
+        total = len(self.splits.test)
+        count = min(WATCHED, total)
+        images, _ = next(self.tested([place * total // count for place in range(count)], count, 0, device))
+        return Probe((images,), list(model.blocks))  # type: ignore[arg-type]
 
     def facts(self) -> dict[str, Any]:
         return {"test_images": len(self.splits.test), "train_images": len(self.splits.train)}
@@ -189,23 +235,17 @@ class ImagenetTask(Task):
 class Accuracy:
     """``accuracy.scores(final=True)``: top-1, of the weights and of their average, in one pass over all images."""
 
-    def __init__(
-        self, recipe: Recipe, model: nn.Module, samples: Sequence[Sample], device: torch.device, workers: int
-    ) -> None:
-        self.recipe, self.model, self.samples, self.device, self.workers = recipe, model, samples, device, workers
+    def __init__(self, task: ImagenetTask, model: nn.Module, device: torch.device) -> None:
+        self.task, self.model, self.device = task, model, device
 
     @torch.no_grad()
     def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
-        average: dict[str, Tensor] | None = getattr(self.model, "average", None)
-        weights = {"accuracy": {}} if average is None else {"accuracy": {}, "accuracy_ema": average}
-        right = dict.fromkeys(weights, 0)
-        transformed = Transformed(self.samples, testing_transform(self.recipe))
-        keys = [(0, index) for index in range(len(self.samples))]
-        pinned = self.device.type == "cuda"
-        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type))
-        with in_eval_mode(self.model), random_states(), autocast:
-            for batch in batches(transformed, keys, CHUNK, self.workers, pinned=pinned):
-                images, labels = (part.to(self.device, non_blocking=True) for part in batch)
+        average: dict[str, Tensor] = getattr(self.model, "average", {})
+        weights = {"accuracy": {}, "accuracy_ema": average} if average else {"accuracy": {}}
+        right, total = dict.fromkeys(weights, 0.0), len(self.task.splits.test)
+        half = self.task.recipe.autocasts(self.device.type)
+        with in_eval_mode(self.model), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            for images, labels in self.task.tested(range(total), CHUNK, self.task.workers, self.device):
                 for name, own in weights.items():
                     right[name] += (functional_call(self.model, own, (images,)).argmax(1) == labels).sum()
-        return {name: float(count) / len(self.samples) for name, count in right.items()}
+        return {name: float(count) / total for name, count in right.items()}
