@@ -136,7 +136,8 @@ def _picture(number: int, size: int) -> bytes:
 
 def transform_of(recipe: Recipe, *, training: bool) -> Transform:
     """To train: crop, mirror, RandAugment, normalise, erase. To test: resize and crop the middle, 256 and 224."""
-    timm, augment = library("timm.data"), {}
+    timm = library("timm.data")
+    augment: dict[str, Any] = {}
     if training:  # timm leaves colour jitter out with RandAugment, and so do we without it
         augment = dict(color_jitter=None, auto_augment=recipe.rand_augment or None)
         augment |= dict(re_prob=recipe.erasing, re_mode="pixel", re_count=1)
@@ -160,7 +161,9 @@ class Transformed(Dataset[tuple[Tensor, int] | InputError]):
     changes an image.
     """
 
-    def __init__(self, samples: Sequence[Sample], transform: Transform, order: Sequence[int], seed: int = 0) -> None:
+    def __init__(
+        self, samples: Sequence[Sample], transform: Transform, order: Sequence[int] | Tensor, seed: int = 0
+    ) -> None:
         self.samples, self.transform, self.order, self.seed = samples, transform, order, seed
 
     def __getitem__(self, place: int) -> tuple[Tensor, int] | InputError:

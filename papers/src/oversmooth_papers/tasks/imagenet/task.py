@@ -90,6 +90,7 @@ class ImagenetFeed:
         self.seed, self.order, self.shape, own = 0, torch.zeros(0), self.recipe.shape, len(self.places)
         self.images = torch.zeros(own, self.shape.channels, self.shape.image, self.shape.image, device=device)
         self.targets = torch.zeros(own, self.shape.classes, device=device)
+        self.chunk = math.gcd(own, CHUNK)
         self._chunks: Iterator[tuple[Tensor, Tensor]] = iter(())
 
     def reorder(self, generator: torch.Generator) -> None:
@@ -104,7 +105,6 @@ class ImagenetFeed:
         steps = torch.arange(step, self.task.examples // self.recipe.batch)
         places = (steps[:, None] * self.recipe.batch + self.places).flatten().tolist()
         images = Transformed(self.task.splits.train, self.transform, self.order, self.seed)
-        self.chunk = math.gcd(len(self.places), CHUNK)
         self._chunks = batches(images, places, self.chunk, self.task.workers, self.device)
 
     def draw(self, generator: torch.Generator) -> None:
