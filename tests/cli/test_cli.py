@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import importlib.util
 import io
 import json
 import os
@@ -21,6 +22,7 @@ from oversmooth.report import simulation
 from oversmooth.safety import files, foreign
 from oversmooth.theory import toy as cases
 
+OF_PAPERS = pytest.mark.skipif(importlib.util.find_spec("oversmooth_papers") is None, reason="needs the papers")
 app_module = importlib.import_module("oversmooth.cli.app")  # the package has the application under that name
 
 SMALL = ["simulate", "--layers", "8", "--tokens", "6", "--width", "4"]
@@ -254,7 +256,15 @@ def hostile(folder):
     return folder / "hostile.json"
 
 
-@pytest.mark.parametrize("command", [["diagnose"], ["spectrum"], ["reproduce", "fig5"], ["reproduce", "table1"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["diagnose"],
+        ["spectrum"],
+        pytest.param(["reproduce", "fig5"], marks=OF_PAPERS),
+        pytest.param(["reproduce", "table1"], marks=OF_PAPERS),
+    ],
+)
 def test_text_of_others_is_shown_and_never_obeyed(monkeypatch, capsys, tmp_path, command):
     path = hostile(tmp_path)
     assert path.read_text().isprintable()  # cat shows it as well
@@ -373,8 +383,8 @@ def not_yet(*_):
         (["diagnose", "SAVED", "--html", "x.html"], "vl_convert"),
         (["diagnose", "SAVED", "--figures", "x"], "vl_convert"),
         (["spectrum", "SAVED", "-o", "x.pdf"], "vl_convert"),
-        (["reproduce", "fig5", "SAVED", "-o", "x.svg"], "vl_convert"),
-        (["reproduce", "table2", "--show", "-o", "x.svg"], "vl_convert"),
+        pytest.param(["reproduce", "fig5", "SAVED", "-o", "x.svg"], "vl_convert", marks=OF_PAPERS),
+        pytest.param(["reproduce", "table2", "--show", "-o", "x.svg"], "vl_convert", marks=OF_PAPERS),
         (["demo", "-o", "x.html"], "jinja2"),
         (["diagnose", "folder.parquet", "--data", "data.parquet"], "transformers"),
         (["diagnose", "VIT", "--data", "data.parquet"], "pyarrow.parquet"),

@@ -18,22 +18,25 @@ from oversmooth.safety.machine import free_memory, in_words
 
 State = Literal["yes", "no", "broken"]
 LIBRARIES = {
-    "transformers": ("transformers", "models"),
-    "PIL": ("pillow", "models"),
-    "pyarrow": ("pyarrow", "models"),
-    "timm": ("timm", "timm"),
-    "torchvision": ("torchvision", "imagenet"),
-    "pandas": ("pandas", ""),
+    "transformers": ("transformers", "oversmooth[models]"),
+    "PIL": ("pillow", "oversmooth[models]"),
+    "pyarrow": ("pyarrow", "oversmooth[models]"),
+    "timm": ("timm", "oversmooth[timm]"),
+    "torchvision": ("torchvision", "oversmooth[timm]"),
+    "pandas": ("pandas", "pandas"),
+    "oversmooth_papers": ("oversmooth-papers", "oversmooth-papers"),
 }
-"""Modules that only some commands need: the package that has each, and the extra that brings it, if one does."""
+"""Modules that only some commands need: the package that has each, and what to install for it."""
 WORK = {
     "diagnose and steer models in Python": (),
-    "oversmooth simulate, spectrum, train (images of idx, pickle and npz files; language)": (),
+    "oversmooth simulate, spectrum": (),
     "oversmooth diagnose, steer, fold by hub id or directory (transformers)": ("transformers",),
     "oversmooth diagnose, steer, fold by timm name": ("timm", "torchvision"),
     "your own images (folders of them) and parquet files": ("PIL", "pyarrow"),
     "oversmooth demo and gallery": ("transformers",),
-    "oversmooth train --task imagenet": ("timm", "torchvision", "PIL", "pyarrow"),
+    "oversmooth train, reproduce": ("oversmooth_papers",),
+    "oversmooth tune; train and reproduce on parquet files": ("oversmooth_papers", "transformers", "PIL", "pyarrow"),
+    "oversmooth train --task imagenet": ("oversmooth_papers", "timm", "torchvision", "PIL", "pyarrow"),
     "Diagnosis.to_pandas": ("pandas",),
 }
 """What can be done, and the modules that it needs."""
@@ -79,12 +82,12 @@ def devices() -> list[Finding]:
 
 def libraries() -> list[Finding]:
     """Those that only some commands need, each imported once to see that it loads."""
-    return [_library(module, package, extra) for module, (package, extra) in LIBRARIES.items()]
+    return [_library(module, package, wanted) for module, (package, wanted) in LIBRARIES.items()]
 
 
-def _library(module: str, package: str, extra: str) -> Finding:
+def _library(module: str, package: str, wanted: str) -> Finding:
     if importlib.util.find_spec(module) is None:
-        return Finding(package, "no", f"pip install 'oversmooth[{extra}]'" if extra else f"pip install {package}")
+        return Finding(package, "no", f"pip install '{wanted}'" if "[" in wanted else f"pip install {wanted}")
     try:
         importlib.import_module(module)
     except Exception as error:  # a library that does not fit another fails as it likes

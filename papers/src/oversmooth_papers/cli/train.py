@@ -159,7 +159,9 @@ def train(
     for retry in result.retries:
         say(f"went back to step {retry['back_to_step']:,}, with other draws: {retry['said']}", out)
     if not result.finished:
-        again = shlex.join(["oversmooth", *sys.argv[1:], *([] if resume else ["--resume"])])
+        as_module = Path(sys.argv[0]).name == "__main__.py"
+        program = ["python", "-m", "oversmooth_papers"] if as_module else ["oversmooth"]
+        again = shlex.join([*program, *sys.argv[1:], *([] if resume else ["--resume"])])
         say(f"{result.why} after {result.step:,} of {result.steps:,} steps; go on with: {again}", out)
         leave(result.why)
     scores = chosen.describe(result.scores) if result.scores else "tested by the first process"
