@@ -101,7 +101,9 @@ def test_the_version_has_one_place() -> None:
 
 
 def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(installation, "LIBRARIES", {"no_such": ("no-such", "models"), "json": ("nothing", "")})
+    monkeypatch.setattr(
+        installation, "LIBRARIES", {"no_such": ("no-such", "oversmooth[models]"), "json": ("nothing", "nothing")}
+    )
     monkeypatch.setattr(installation, "WORK", {"this": (), "that": ("no_such",)})
     monkeypatch.delenv("OVERSMOOTH_DATA", raising=False)
     assert run(monkeypatch, "doctor") == 0

@@ -109,7 +109,7 @@ def test_the_training_transform_is_timms_for_deits_settings(seed):
 
     settings = dict(auto_augment="rand-m9-mstd0.5-inc1", interpolation="bicubic", re_prob=0.25, re_mode="pixel")
     theirs = create_transform(32, is_training=True, color_jitter=0.4, **settings)
-    ours = transform_of(replace(PAPER, shape=replace(PAPER.shape, image=32)), training=True)
+    ours = transform_of(replace(PAPER, shape=replace(PAPER.shape, image=32)).augmentation())
     assert [repr(part) for part in ours.transforms] == [repr(part) for part in theirs.transforms]
     image, out = Image.open(io.BytesIO(jpeg(seed))), []
     for transform in (ours, theirs):
@@ -125,7 +125,7 @@ def test_testing_resizes_to_256_and_takes_224_from_the_middle():
     small = image.resize((256, 320), Image.Resampling.BICUBIC)
     expected = np.asarray(small.crop((16, 48, 240, 272)), np.float64) / 255
     expected = (expected - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    transformed = transform_of(PAPER, training=False)(image)
+    transformed = transform_of(PAPER.preprocessing())(image)
     np.testing.assert_allclose(transformed.permute(1, 2, 0).numpy(), expected, atol=1e-5)
 
 

@@ -166,7 +166,7 @@ def test_as_a_command_with_options_of_its_own(tmp_path, pictures, monkeypatch, c
     assert "HFC/LFC" in capsys.readouterr().out
     image = Image.open(next((pictures / "val" / "n01").iterdir())).resize((40, 57))
     ours = load(str(path)).preprocessing(image)
-    torch.testing.assert_close(ours, transform_of(recipe, training=False)(image), atol=0.02, rtol=0)
+    torch.testing.assert_close(ours, transform_of(recipe.preprocessing())(image), atol=0.02, rtol=0)
 
 
 def test_without_timm_it_says_what_to_install(monkeypatch, pictures):

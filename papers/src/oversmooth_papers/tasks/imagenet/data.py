@@ -23,7 +23,6 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import data_folder, data_place
 from oversmooth.safety.libraries import import_library
 from oversmooth_papers.engine.ranks import number
-from oversmooth_papers.tasks.imagenet.recipe import Recipe
 
 Sample = tuple[str | bytes, int]
 """A file, or an encoded image, and its class."""
@@ -134,14 +133,10 @@ def _picture(number: int, size: int) -> bytes:
     return buffer.getvalue()
 
 
-def transform_of(recipe: Recipe, *, training: bool) -> Transform:
-    """To train: crop, mirror, RandAugment, normalise, erase. To test: resize and crop the middle, 256 and 224."""
+def transform_of(settings: dict[str, Any]) -> Transform:
+    """timm's, by the recipe's `augmentation` or `preprocessing`."""
     timm = library("timm.data")
-    augment: dict[str, Any] = {}
-    if training:  # timm leaves colour jitter out with RandAugment, and so do we without it
-        augment = dict(color_jitter=None, auto_augment=recipe.rand_augment or None)
-        augment |= dict(re_prob=recipe.erasing, re_mode="pixel", re_count=1)
-    transform = timm.create_transform(is_training=training, **augment, **recipe.preprocessing())
+    transform = timm.create_transform(**settings)
     for part in transform.transforms:
         for operation in getattr(part, "ops", ()):  # RandAugment's
             if operation.aug_fn is timm.auto_augment.posterize:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -85,13 +86,14 @@ class ImagenetFeed:
 
     def __init__(self, task: ImagenetTask, device: torch.device, ranks: Ranks) -> None:
         self.task, self.recipe, self.device, self.ranks = task, task.recipe, device, ranks
-        self.transform, self.units_per_step = transform_of(self.recipe, training=True), self.recipe.batch
+        self.transform, self.units_per_step = transform_of(self.recipe.augmentation()), self.recipe.batch
         self.places = ranks.places(self.recipe.batch)
         self.seed, self.order, self.shape, own = 0, torch.zeros(0), self.recipe.shape, len(self.places)
         self.images = torch.zeros(own, self.shape.channels, self.shape.image, self.shape.image, device=device)
         self.targets = torch.zeros(own, self.shape.classes, device=device)
         self.chunk = math.gcd(own, CHUNK)
         self._chunks: Iterator[tuple[Tensor, Tensor]] = iter(())
+        atexit.register(self.seek, 0)  # ends the workers: Python would send them SIGTERM, which they ignore, and wait
 
     def reorder(self, generator: torch.Generator) -> None:
         """Every image ``repeats`` times in a row, up to the epoch's end, as timm's RepeatAugSampler has it."""
@@ -216,7 +218,7 @@ class ImagenetTask(Task):
     def tested(self, places: Sequence[int], size: int, workers: int, device: torch.device) -> Iterator[Batch]:
         """Test images and their classes, on the device."""
         test = self.splits.test
-        transformed = Transformed(test, transform_of(self.recipe, training=False), range(len(test)))
+        transformed = Transformed(test, transform_of(self.recipe.preprocessing()), range(len(test)))
         with random_states():
             for images, labels in batches(transformed, places, size, workers, device):
                 yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
