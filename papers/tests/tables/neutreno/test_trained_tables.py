@@ -128,7 +128,7 @@ def test_cells_are_named_and_read_again(tmp_path):
 
 @nightly
 def test_the_quick_language_table_from_its_command(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(language, "QUICK", replace(language.QUICK, epochs=1, batch=64))
+    monkeypatch.setattr(language.Language, "small", replace(language.QUICK, epochs=1, batch=64))
     given = ("reproduce", "neutreno", "language", "--quick", "--results", tmp_path, "--device", "cpu")
     assert run(monkeypatch, *given, "--cells", "plain:pre", "-o", tmp_path / "t.md") == 0
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
-from oversmooth_papers.tables.base import Rows, Table, register
+from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Kept, missing, model_path
 from oversmooth_papers.tables.text import variants
 from oversmooth_papers.tables.text.masked import Masked
@@ -54,7 +54,6 @@ _QUICK_NOTE = (
 )
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
 class Glue(Table):
     """The models of text masked, fine-tuned on GLUE and SuperGLUE: medians of seeds, with majority and spread."""
