@@ -19,17 +19,17 @@ from typing import Any
 from torch import nn
 
 from oversmooth.models import Loaded
-from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import data_folder, read_json
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import data_folder
 from oversmooth.steering import Method
-from oversmooth_papers.tables.cells import write
+from oversmooth_papers.tables.cells import Cell, write
 from oversmooth_papers.tables.filling import Running, one_writer
+from oversmooth_papers.tables.neutreno.measured import read_cell
 from oversmooth_papers.tables.provenance import provenance
 from oversmooth_papers.tuning import Answers, Labelled, Settings, cross_validate, report, untouched
 
 FOLDER = Path("neutreno") / "adaptation"
 DATA, WEIGHTS, HUB = "imagenet-val-1k", "deit-tiny", "facebook/deit-tiny-patch16-224"
-Cell = dict[str, Any]
 
 
 def default_model() -> str:
@@ -64,19 +64,6 @@ def cell_path(results: Path, digests: dict[str, str], method: Method, settings: 
     return results / FOLDER / f"{type(method).__name__.lower()}-{key}.json"
 
 
-def read(path: Path) -> Cell | None:
-    """A cell, if it is there."""
-    if not path.is_file():
-        return None
-    remedy = "remove it to run it again"
-    cell: Cell = read_json(path, remedy)
-    try:
-        table([cell])  # what a table needs of it
-    except (ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {remedy}") from error
-    return cell
-
-
 def measure(
     loaded: Loaded, data: Labelled, methods: Sequence[Method], settings: Settings, results: Path, running: Running
 ) -> list[Cell]:
@@ -87,7 +74,7 @@ def measure(
     with one_writer(results, running):
         for method in methods:
             path = cell_path(results, digests, method, settings)
-            cell = read(path)
+            cell = read_cell(path, _settings_of, {})
             if cell is None:
                 if before is None:
                     before = untouched(loaded.model, data, settings, running.told(loaded.name))
@@ -110,3 +97,8 @@ def measure(
 def table(cells: Sequence[Cell]) -> tuple[Sequence[str], list[Sequence[str]], list[str]]:
     """The heading, a row per cell, and the notes under them."""
     return report.HEAD, [report.row(cell) for cell in cells], report.notes(cells[0]["images"], cells[0]["settings"])
+
+
+def _settings_of(cell: Cell) -> Any:
+    table([cell])  # which a damaged one fails
+    return cell["settings"]
