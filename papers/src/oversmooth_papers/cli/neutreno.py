@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,18 @@ Models = Annotated[
 Quick = Annotated[
     bool, typer.Option("--quick", help="The three small ViTs that come with the package, on a few of their images.")
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")]
+
+
+def _check_page(path: Path | None) -> Path | None:
+    """Refuse a table that cannot be written, before the work that it is to show."""
+    from oversmooth.safety import files
+
+    if path is not None:
+        files.check_writable(path, (".md",))
+    return path
+
+
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.", callback=_check_page)]
 Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
 _FEW = 4
 """Inputs of a quick version."""
@@ -104,7 +115,6 @@ def _by_layer(
     from oversmooth_papers.tables import table_text
     from oversmooth_papers.tables.neutreno.kernel import rows
 
-    _check(output)
     names, data, inputs = which
     # What can be refused is, of all of them, before the first takes its time.
     models = [load(name, device=device) for name in names]
@@ -119,17 +129,6 @@ def _by_layer(
         tell(f"\n{loaded.name}")
         out.print(table_text.terminal(recipe.HEAD[1:], [row[1:] for row in shown]))
     write_page(output, table_text.markdown(recipe.HEAD, [row for shown in tables for row in shown]))
-
-
-def _check(output: Path | None, apart: Iterable[str | Path] = (), results: Path | None = None) -> None:
-    """Refuse a file or a folder that cannot be written."""
-    from oversmooth.safety import files
-
-    if output is not None:
-        files.check_writable(output, (".md",))
-        files.check_apart([output], apart)
-    if results is not None:
-        files.check_folder(results)
 
 
 def _show(
@@ -241,7 +240,6 @@ def robustness(
     from oversmooth_papers.tables.neutreno import robustness as recipe
     from oversmooth_papers.tasks.images.data import load
 
-    _check(output, trained, results)
     settings = replace(recipe.QUICK if quick else recipe.Settings(), restarts=restarts, official=official, frost=frost)
     settings = replace(settings, images=images or settings.images, radii=recipe.CURVE if curve else recipe.RADII)
     models = recipe.named(trained)
@@ -277,7 +275,6 @@ def prediction(
     """
     from oversmooth_papers.tables.neutreno import prediction as recipe
 
-    _check(output, trained, results)
     models = recipe.named(trained)
     first = models[0].recipe
     with status(f"reading {data or first.data}"):
@@ -323,7 +320,6 @@ def adaptation(
     settings = tuning.Settings(folds=folds, steps=steps, lr=lr, batch=batch, seed=seed)
     methods = [tuning.tuning_method(text) for text in method or tuning.DEFAULT_METHODS]
     model, data = model or recipe.default_model(), data or recipe.default_data()
-    _check(output, (model, data), results)
     loaded, images = read(model, data, inputs, settings, device)
     with _running("images", device, force) as running:
         cells = recipe.measure(loaded, images, methods, settings, results, running)

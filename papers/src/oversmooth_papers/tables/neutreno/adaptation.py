@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,9 @@ from oversmooth.models import Loaded
 from oversmooth.safety.errors import InputError
 from oversmooth.safety.files import data_folder
 from oversmooth.steering import Method
-from oversmooth_papers.tables.cells import Cell, write
-from oversmooth_papers.tables.filling import Running, one_writer
-from oversmooth_papers.tables.neutreno.measured import read_cell
-from oversmooth_papers.tables.provenance import provenance
+from oversmooth_papers.tables.cells import Cell
+from oversmooth_papers.tables.filling import Running
+from oversmooth_papers.tables.neutreno.measured import measured
 from oversmooth_papers.tuning import Answers, Labelled, Settings, cross_validate, report, untouched
 
 FOLDER = Path("neutreno") / "adaptation"
@@ -69,36 +69,34 @@ def measure(
 ) -> list[Cell]:
     """The cells of these methods, of which those that are there are not run again."""
     digests = digest(loaded.model, data)
-    cells: list[Cell] = []
-    before: Answers | None = None
-    with one_writer(results, running):
-        for method in methods:
-            path = cell_path(results, digests, method, settings)
-            cell = read_cell(path, _settings_of, {})
-            if cell is None:
-                if before is None:
-                    before = untouched(loaded.model, data, settings, running.told(loaded.name))
-                outcome = cross_validate(loaded.model, method, data, before, settings, running.told(str(method)))
-                cell = {
-                    "table": FOLDER.as_posix(),
-                    "model": loaded.name,
-                    "data": data.what.rpartition("/")[2],
-                    "digests": digests,
-                    "settings": settings.to_dict(),
-                    **outcome.to_dict(),
-                    **provenance(running.device),
-                }
-                write(path, cell)
-                running.on_message(f"{method}: {100 * cell['accuracy']['difference']:+.1f} points")
-            cells.append(cell)
-    return cells
+
+    @cache
+    def before() -> Answers:
+        return untouched(loaded.model, data, settings, running.told(loaded.name))
+
+    def tuned(method: Method, there: Cell | None) -> Cell:
+        if there is not None:
+            return there
+        outcome = cross_validate(loaded.model, method, data, before(), settings, running.told(str(method))).to_dict()
+        running.on_message(f"{method}: {100 * outcome['accuracy']['difference']:+.1f} points")
+        return {
+            "table": FOLDER.as_posix(),
+            "model": loaded.name,
+            "data": data.what.rpartition("/")[2],
+            "digests": digests,
+            "settings": settings.to_dict(),
+            **outcome,
+        }
+
+    asked = [(cell_path(results, digests, method, settings), {}, partial(tuned, method)) for method in methods]
+    return measured(asked, results, running, _settings_of)
+
+
+def _settings_of(cell: Cell) -> dict[str, Any]:
+    table([cell])
+    return {}  # its name has them all
 
 
 def table(cells: Sequence[Cell]) -> tuple[Sequence[str], list[Sequence[str]], list[str]]:
     """The heading, a row per cell, and the notes under them."""
     return report.HEAD, [report.row(cell) for cell in cells], report.notes(cells[0]["images"], cells[0]["settings"])
-
-
-def _settings_of(cell: Cell) -> Any:
-    table([cell])  # which a damaged one fails
-    return cell["settings"]

@@ -16,6 +16,8 @@ from oversmooth_papers.tables.provenance import file_hash, provenance
 
 Settings = Mapping[str, Any]
 """That decide the figures."""
+Measure = Callable[[Cell | None], Cell]
+"""Given the cell that is there, returns it, or what is to be written."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def named(paths: Sequence[Path], load: Callable[[Path], tuple[Any, Any]]) -> lis
     return list(models.values())
 
 
-def read_cell(path: Path, settings_of: Callable[[Cell], Settings], asked: Settings) -> Cell | None:
+def _read(path: Path, settings_of: Callable[[Cell], Settings], asked: Settings) -> Cell | None:
     """A file of figures, if it is there.
 
     settings_of: those of a cell, which also tries to show its figures.
@@ -71,22 +73,32 @@ def read_cell(path: Path, settings_of: Callable[[Cell], Settings], asked: Settin
 
 
 def measured(
-    models: Mapping[Trained, Settings],
+    asked: Sequence[tuple[Path, Settings, Measure]],
+    results: Path,
+    running: Running,
+    settings_of: Callable[[Cell], Settings],
+) -> list[Cell]:
+    """The cells asked for, by file; what can be refused is, before any is measured."""
+    cells = []
+    with one_writer(results, running):
+        before = [_read(path, settings_of, settings) for path, settings, _ in asked]
+        for there, (path, _, measure) in zip(before, asked, strict=True):
+            cell = measure(there)
+            if cell is not there:
+                cell = {**cell, **provenance(running.device)}
+                write(path, cell)
+            cells.append(cell)
+    return cells
+
+
+def of_models(
+    asked: Sequence[tuple[Trained, Settings, Measure]],
     folder: str,
     results: Path,
     running: Running,
     settings_of: Callable[[Cell], Settings],
-    measure: Callable[[Trained, Cell | None], Cell],
 ) -> dict[Any, Cell]:
-    """The cells of models by recipe. measure: given the cell that is there, returns it, or what is to be written."""
-    paths = {model: cell_path(results, folder, model.recipe) for model in models}
-    cells: dict[Any, Cell] = {}
-    with one_writer(results, running):
-        before = {model: read_cell(paths[model], settings_of, asked) for model, asked in models.items()}
-        for model, there in before.items():
-            cell = measure(model, there)
-            if cell is not there:
-                cell = {**cell, **provenance(running.device)}
-                write(paths[model], cell)
-            cells[model.recipe] = cell
-    return cells
+    """The cells of models, by recipe."""
+    files = [(cell_path(results, folder, model.recipe), settings, measure) for model, settings, measure in asked]
+    cells = measured(files, results, running, settings_of)
+    return {model.recipe: cell for (model, *_), cell in zip(asked, cells, strict=True)}

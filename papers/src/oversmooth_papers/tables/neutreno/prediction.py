@@ -18,6 +18,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,9 @@ def measure(models: Sequence[Trained], data: Any, results: Path, inputs: int, ru
     """
     models[0].recipe.check_fits(data)
     x = KINDS[type(models[0].recipe)].inputs(models[0].recipe, data, inputs)
-    asked = {model: {"inputs": len(x), "weights": model.digest} for model in models}
-
-    def predicted(model: Trained, there: Cell | None) -> Cell:
-        return _predicted(model, x, running) if there is None else there
-
-    return measured.measured(asked, FOLDER, results, running, _settings_of, predicted)
+    predicted = partial(_predicted, x, running)
+    asked = [(model, {"inputs": len(x), "weights": model.digest}, partial(predicted, model)) for model in models]
+    return measured.of_models(asked, FOLDER, results, running, _settings_of)
 
 
 def _settings_of(cell: Cell) -> Cell:
@@ -156,7 +154,9 @@ def _settings_of(cell: Cell) -> Cell:
     return cell
 
 
-def _predicted(model: Trained, x: Tensor, running: Running) -> Cell:
+def _predicted(x: Tensor, running: Running, model: Trained, there: Cell | None) -> Cell:
+    if there is not None:
+        return there
     network, recipe = load_trained(model.path)
     device, tell = device_named(running.device), running.told(recipe.title)
     batches = [batch.to(device) for batch in x.split(_BATCH)]

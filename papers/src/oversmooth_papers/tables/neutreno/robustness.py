@@ -90,9 +90,9 @@ def measure(
         model.recipe.check_fits(test)
     test = replace(test, images=test.images[: settings.images], labels=test.labels[: settings.images])
     corruptions = Corruptions(test, device_named(running.device), official=settings.official, frost=settings.frost)
-    asked = {model: settings.kept(model.digest, len(test)) for model in models}
-    run = partial(_run, test=test, settings=settings, corruptions=corruptions, running=running)
-    return measured.measured(asked, settings.folder, results, running, _settings_of, run)
+    run = partial(_run, test, settings, corruptions, running)
+    asked = [(model, settings.kept(model.digest, len(test)), partial(run, model)) for model in models]
+    return measured.of_models(asked, settings.folder, results, running, _settings_of)
 
 
 def _settings_of(cell: Cell) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _settings_of(cell: Cell) -> dict[str, Any]:
 
 
 def _run(
-    model: Trained, cell: Cell | None, test: Images, settings: Settings, corruptions: Corruptions, running: Running
+    test: Images, settings: Settings, corruptions: Corruptions, running: Running, model: Trained, cell: Cell | None
 ) -> Cell:
     """What is missing of a cell, put together with what is there."""
     there = {attack: {} for attack in ATTACKS} if cell is None else cell["attacks"]
