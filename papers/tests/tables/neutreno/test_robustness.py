@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -42,6 +43,24 @@ def of_cifar(path, seed=0):
 
 def measured(paths, results, settings=SMALL, **running):
     return measure(named(paths), blobs(24, 1), results, settings, Running(device="cpu", **running))
+
+
+@pytest.fixture(scope="module")
+def one_cell(tmp_path_factory):
+    """A model file and results with its cell, measured once for many tests."""
+    folder = tmp_path_factory.mktemp("robustness")
+    path = trained(folder)
+    measured([path], folder / "results")
+    return path, folder / "results"
+
+
+@pytest.fixture
+def kept(one_cell, tmp_path):
+    """The model file, results that a test may change, and the cell in them."""
+    path, results = one_cell
+    copied = shutil.copytree(results, tmp_path / "results")
+    (file,) = (copied / "neutreno" / "robustness").glob("*.json")
+    return path, copied, file
 
 
 def fgsm_by_hand(path, radius, images, labels):
@@ -117,11 +136,8 @@ def test_cells_are_written_once_and_added_to(tmp_path, monkeypatch):
         (dict(severities=(1,)), r"with severities \[1, 4\] and is asked for with \[1\]"),
     ],
 )
-def test_a_cell_measured_otherwise_is_refused_and_kept(tmp_path, changes, sentence):
-    results = tmp_path / "results"
-    path = trained(tmp_path)
-    measured([path], results)
-    (file,) = (results / "neutreno" / "robustness").glob("*.json")
+def test_a_cell_measured_otherwise_is_refused_and_kept(kept, tmp_path, changes, sentence):
+    path, results, file = kept
     written = file.read_bytes()
     with pytest.raises(InputError, match=sentence):
         measured([trained(tmp_path, seed=1), path], results, replace(SMALL, **changes))
@@ -152,10 +168,8 @@ def test_what_fails_leaves_no_cell(tmp_path, monkeypatch):
         (lambda cell: cell["mean"].clear(), "damaged"),
     ],
 )
-def test_a_damaged_cell_is_told(tmp_path, spoil, sentence):
-    path, results = trained(tmp_path), tmp_path / "results"
-    measured([path], results)
-    (file,) = (results / "neutreno" / "robustness").glob("*.json")
+def test_a_damaged_cell_is_told(kept, spoil, sentence):
+    path, results, file = kept
     cell = json.loads(file.read_text())
     spoil(cell)
     file.write_text(json.dumps(cell))

@@ -82,6 +82,7 @@ class Glue(Table):
 
     def recipes(self) -> list[Any]:
         """Task by task and seed by seed, so that what is cut short compares all variants."""
+        pretrained = self.pretrained().values()
         return [
             Recipe(
                 data=task,
@@ -94,7 +95,7 @@ class Glue(Table):
             )
             for seed in range(self.seeds)
             for task in self.tasks()
-            for own in self.pretrained().values()
+            for own in pretrained
         ]
 
     def names_of(self, recipe: Recipe) -> dict[str, str]:
