@@ -10,7 +10,7 @@ from typing import Any
 from oversmooth.models.trained_file import trained_file
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import read_json
-from oversmooth_papers.tables.cells import Cell, cell_path, write
+from oversmooth_papers.tables.cells import Cell, write
 from oversmooth_papers.tables.filling import Running, one_writer
 from oversmooth_papers.tables.provenance import file_hash, provenance
 
@@ -89,16 +89,3 @@ def measured(
                 write(path, cell)
             cells.append(cell)
     return cells
-
-
-def of_models(
-    asked: Sequence[tuple[Trained, Settings, Measure]],
-    folder: str,
-    results: Path,
-    running: Running,
-    settings_of: Callable[[Cell], Settings],
-) -> dict[Any, Cell]:
-    """The cells of models, by recipe."""
-    files = [(cell_path(results, folder, model.recipe), settings, measure) for model, settings, measure in asked]
-    cells = measured(files, results, running, settings_of)
-    return {model.recipe: cell for (model, *_), cell in zip(asked, cells, strict=True)}

@@ -30,7 +30,7 @@ from oversmooth.steering.suggestion import suggest
 from oversmooth_papers.engine.loop import device_named
 from oversmooth_papers.tables import table_text
 from oversmooth_papers.tables.case_table import scores
-from oversmooth_papers.tables.cells import Cell, Folder, read_kept
+from oversmooth_papers.tables.cells import Cell, Folder, cell_path, read_kept
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import measured
 from oversmooth_papers.tables.neutreno.ablation import STRENGTHS, VARIANTS, Ablation
@@ -142,9 +142,12 @@ def measure(models: Sequence[Trained], data: Any, results: Path, inputs: int, ru
     """
     models[0].recipe.check_fits(data)
     x = KINDS[type(models[0].recipe)].inputs(models[0].recipe, data, inputs)
-    predicted = partial(_predicted, x, running)
-    asked = [(model, {"inputs": len(x), "weights": model.digest}, partial(predicted, model)) for model in models]
-    return measured.of_models(asked, FOLDER, results, running, _settings_of)
+    run = partial(_predicted, x, running)
+    asked = [
+        (cell_path(results, FOLDER, m.recipe), {"inputs": len(x), "weights": m.digest}, partial(run, m)) for m in models
+    ]
+    cells = measured.measured(asked, results, running, _settings_of)
+    return {model.recipe: cell for model, cell in zip(models, cells, strict=True)}
 
 
 def _settings_of(cell: Cell) -> Cell:

@@ -22,7 +22,7 @@ from typing import Any
 
 from oversmooth.steering.apply import fold_if_possible
 from oversmooth_papers.engine.loop import device_named
-from oversmooth_papers.tables.cells import Cell
+from oversmooth_papers.tables.cells import Cell, cell_path
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import measured
 from oversmooth_papers.tables.neutreno.measured import Trained
@@ -91,8 +91,12 @@ def measure(
     test = replace(test, images=test.images[: settings.images], labels=test.labels[: settings.images])
     corruptions = Corruptions(test, device_named(running.device), official=settings.official, frost=settings.frost)
     run = partial(_run, test, settings, corruptions, running)
-    asked = [(model, settings.kept(model.digest, len(test)), partial(run, model)) for model in models]
-    return measured.of_models(asked, settings.folder, results, running, _settings_of)
+    asked = [
+        (cell_path(results, settings.folder, m.recipe), settings.kept(m.digest, len(test)), partial(run, m))
+        for m in models
+    ]
+    cells = measured.measured(asked, results, running, _settings_of)
+    return {model.recipe: cell for model, cell in zip(models, cells, strict=True)}
 
 
 def _settings_of(cell: Cell) -> dict[str, Any]:

@@ -10,14 +10,12 @@ vision models skew negative.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.models import load
-from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
-from oversmooth.report import figures, terminal
+from oversmooth.report import figures
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.figures import fig2, fig3, fig5, table_charts
 from oversmooth_papers.tables.cells import Cell, fitted_to_kept, model_path, read_kept
@@ -38,6 +36,10 @@ class Trained(NamedTuple):
     path: Path
     cell: Cell
 
+    @property
+    def title(self) -> str:
+        return CASES[self.name].title
+
 
 def trained(table: str, results: Path, seed: int = 0, *, quick: bool = False) -> list[Trained]:
     """The plain, smoothing and sharpening models of a text table."""
@@ -55,37 +57,18 @@ def trained(table: str, results: Path, seed: int = 0, *, quick: bool = False) ->
     return [Trained(name, path, cells[recipe]) for name, (recipe, path) in paths.items()]
 
 
-def diagnoses(
-    models: Sequence[Trained],
-    data: Path | None,
-    inputs: int | None,
-    length: int | None,
-    batch: int,
-    device: str | None,
-    seed: int,
-) -> list[Diagnosis]:
-    """One of each model, for all figures."""
-    measured = []
-    for model in models:
-        loaded = load(str(model.path), device=device)
-        count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
-        given = loaded.inputs(data, count=count, length=length, batch=batch)
-        name, about = CASES[model.name].title, {"state": "trained", "mode": model.name}
-        measured.append(diagnose(loaded.model, given, name=name, about=about, depth=0, joined=0, seed=seed))
-    return measured
-
-
-def skew(drawn: Sequence[Diagnosis]) -> Iterator[str]:
-    """Figure 5 in words, with what was published."""
-    for diagnosis in drawn:
-        yield f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero"
-    yield fig5.PUBLISHED
+def named(measured: Sequence[Diagnosis], models: Sequence[Trained]) -> list[Diagnosis]:
+    """Diagnoses of these models, named as the table does."""
+    return [
+        replace(one, model={**one.model, "name": model.title, "state": "trained", "mode": model.name})
+        for one, model in zip(measured, models, strict=True)
+    ]
 
 
 def asymmetries(models: Sequence[Trained]) -> list[table_charts.Point]:
     """Points of the asymmetry of H over training, the mean over blocks."""
     return [
-        table_charts.point(CASES[model.name].title, "ours", sum(own) / len(own), None, x=look["step"])
+        table_charts.point(model.title, "ours", sum(own) / len(own), None, x=look["step"])
         for model in models
         for look in model.cell.get("smoothing", [])
         if (own := look.get("asymmetry"))
