@@ -88,13 +88,14 @@ def measure(
             **outcome,
         }
 
-    asked = [(cell_path(results, digests, method, settings), {}, partial(tuned, method)) for method in methods]
+    chosen = settings.to_dict()
+    asked = [(cell_path(results, digests, method, settings), chosen, partial(tuned, method)) for method in methods]
     return measured(asked, results, running, _settings_of)
 
 
-def _settings_of(cell: Cell) -> dict[str, Any]:
+def _settings_of(cell: Cell) -> Any:
     table([cell])
-    return {}  # its name has them all
+    return cell["settings"]
 
 
 def table(cells: Sequence[Cell]) -> tuple[Sequence[str], list[Sequence[str]], list[str]]:
