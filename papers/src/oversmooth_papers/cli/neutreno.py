@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,11 @@ import typer
 
 from oversmooth.cli.app import Commands, out, parts_done, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, diagnose_all
-from oversmooth_papers.cli.reproduce import reproduce
+from oversmooth_papers.cli.reproduce import reproduce, tell, write_page
 from oversmooth_papers.cli.train import Data as TrainingData
 from oversmooth_papers.cli.train import Device as TrainingDevice
 from oversmooth_papers.cli.train import Force, say
-from oversmooth_papers.cli.tune import BatchSize, Folds, Inputs, Methods, Rate, Seed, read, show_notes, write
+from oversmooth_papers.cli.tune import BatchSize, Folds, Inputs, Methods, Rate, Seed, read
 
 if TYPE_CHECKING:
     from oversmooth_papers.tables.filling import Running
@@ -31,7 +31,18 @@ Models = Annotated[
 Quick = Annotated[
     bool, typer.Option("--quick", help="The three small ViTs that come with the package, on a few of their images.")
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.")]
+
+
+def _check_page(path: Path | None) -> Path | None:
+    """Refuse a table that cannot be written, before the work that it is to show."""
+    from oversmooth.safety import files
+
+    if path is not None:
+        files.check_writable(path, (".md",))
+    return path
+
+
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.", callback=_check_page)]
 Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
 _FEW = 4
 """Inputs of a quick version."""
@@ -50,7 +61,7 @@ def kernel(
     """Measure how symmetric and how positive attention kernels are, as the paper's derivation assumes them."""
     from oversmooth_papers.tables.neutreno import kernel as recipe
 
-    _by_layer(recipe.HEAD, recipe.kernels, _which(models, data, inputs, quick), length, output, device)
+    _by_layer(recipe, recipe.kernels, _which(models, data, inputs, quick), length, output, device)
 
 
 @neutreno.command()
@@ -70,7 +81,7 @@ def energy(
 
     arguments.number(strength, "--strength", "give a number, 0 or more", least=0.0)
     measure = partial(recipe.energies, strength=strength)
-    _by_layer(recipe.HEAD, measure, _which(models, data, inputs, quick), length, output, device)
+    _by_layer(recipe, measure, _which(models, data, inputs, quick), length, output, device)
 
 
 def _which(
@@ -86,12 +97,12 @@ def _which(
         return models, data, inputs
     if models or data is not None:
         raise InputError("--quick has models and data of its own; leave yours out, or --quick")
-    show_notes(["quick: ViTs of 0.6 million weights that come with the package, on a few Fashion-MNIST images"])
+    tell("quick: ViTs of 0.6 million weights that come with the package, on a few Fashion-MNIST images", style="dim")
     return [str(vits.file_of(variant)) for variant in vits.NAMES], vits.IMAGES, inputs or _FEW
 
 
 def _by_layer(
-    head: Sequence[str],
+    recipe: Any,
     measure: Callable[..., list[Any]],
     which: tuple[list[str], Path | None, int | None],
     length: int | None,
@@ -102,8 +113,8 @@ def _by_layer(
     from oversmooth.models import load
     from oversmooth.models.loaded import DEFAULT_COUNT
     from oversmooth_papers.tables import table_text
+    from oversmooth_papers.tables.neutreno.kernel import rows
 
-    _check(output)
     names, data, inputs = which
     # What can be refused is, of all of them, before the first takes its time.
     models = [load(name, device=device) for name in names]
@@ -113,38 +124,24 @@ def _by_layer(
         for loaded, given in prepared:
             task = bars.add_task(loaded.name, total=given.count)
             layers = measure(loaded, given, progress=lambda done, task=task: bars.update(task, completed=done))
-            tables.append([layer.row(len(head)) for layer in layers])
-    for rows in tables:
-        out.print(f"\n{rows[0][0]}", highlight=False, markup=False)
-        out.print(table_text.terminal(head[1:], [row[1:] for row in rows]))
-    write(output, table_text.markdown(head, [row for rows in tables for row in rows]))
-
-
-def _check(output: Path | None, apart: Iterable[str | Path] = (), results: Path | None = None) -> None:
-    """Refuse a file or a folder that cannot be written."""
-    from oversmooth.safety import files
-
-    if output is not None:
-        files.check_writable(output, (".md",))
-        files.check_apart([output], apart)
-    if results is not None:
-        files.check_folder(results)
+            tables.append(rows(loaded.name, layers, len(recipe.HEAD), recipe.shown))
+    for loaded, shown in zip(models, tables, strict=True):
+        tell(f"\n{loaded.name}")
+        out.print(table_text.terminal(recipe.HEAD[1:], [row[1:] for row in shown]))
+    write_page(output, table_text.markdown(recipe.HEAD, [row for shown in tables for row in shown]))
 
 
 def _show(
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    notes: list[str],
-    outputs: Sequence[Path | None],
-    style: str = "dim",
+    head: Sequence[str], rows: Sequence[Sequence[str]], notes: list[str], *outputs: Path | None, style: str = "dim"
 ) -> None:
     """A table with its notes, in the terminal and as files."""
     from oversmooth_papers.tables import table_text
 
     out.print(table_text.terminal(head, rows))
-    show_notes(notes, style)
+    for note in notes:
+        tell(note, style)
     for output in outputs:
-        write(output, table_text.markdown(head, rows, notes))
+        write_page(output, table_text.markdown(head, rows, notes))
 
 
 @neutreno.command()
@@ -176,26 +173,23 @@ def cosine(
     from oversmooth_papers.tables.neutreno import cosine as recipe
 
     names, data, inputs = _which(models, data, inputs, quick)
-    files.check_apart(output or [], (*names, data))
-    curves = recipe.kept_curves(names)
-    diagnoses = []
-    for path in output or []:
-        if curves is None:
-            figures.check(path, also=(".md",))
-        else:
-            files.check_writable(path, (".md",))  # what a figure is drawn of is a diagnosis
+    outputs = output or []
+    files.check_apart(outputs, (*names, data))
+    curves, diagnoses = recipe.kept_curves(names), []
+    for path in outputs:  # a figure is drawn of diagnoses, which cells are not
+        figures.check(path, also=(".md",)) if curves is None else files.check_writable(path, (".md",))
     if curves is None:
         settings = dict(spectra=False, ranks=0, seed=0)
         diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
         curves = [recipe.curve_of(diagnosis) for diagnosis in diagnoses]
     curves, common = recipe.shortened(curves)
-    tables = [path for path in output or [] if path.suffix.lower() == ".md"]
-    _show(*recipe.rows(curves), recipe.notes(curves, common), tables)
+    tables = [path for path in outputs if path.suffix.lower() == ".md"]
+    _show(*recipe.rows(curves), recipe.notes(curves, common), *tables)
     drawn = [replace(d, model={**d.model, "name": curve.name}) for d, curve in zip(diagnoses, curves, strict=False)]
-    for path in output or []:
+    for path in outputs:
         if path not in tables:
             figures.save_one(drawn, recipe.FIGURE, path)
-            out.print(f"wrote {path}", highlight=False, markup=False)
+            tell(f"wrote {path}")
 
 
 @contextmanager
@@ -246,7 +240,6 @@ def robustness(
     from oversmooth_papers.tables.neutreno import robustness as recipe
     from oversmooth_papers.tasks.images.data import load
 
-    _check(output, trained, results)
     settings = replace(recipe.QUICK if quick else recipe.Settings(), restarts=restarts, official=official, frost=frost)
     settings = replace(settings, images=images or settings.images, radii=recipe.CURVE if curve else recipe.RADII)
     models = recipe.named(trained)
@@ -254,7 +247,7 @@ def robustness(
         test = load(data, "test")
     with _running("done", device, force) as running:
         cells = recipe.measure(models, test, results, settings, running)
-    _show(*recipe.rows(cells, settings), recipe.notes(settings), [output], style="yellow" if quick else "dim")
+    _show(*recipe.rows(cells, settings), recipe.notes(settings), output, style="yellow" if quick else "dim")
 
 
 @neutreno.command()
@@ -282,14 +275,13 @@ def prediction(
     """
     from oversmooth_papers.tables.neutreno import prediction as recipe
 
-    _check(output, trained, results)
     models = recipe.named(trained)
     first = models[0].recipe
     with status(f"reading {data or first.data}"):
         given = recipe.KINDS[type(first)].load(first, data or first.data)
     with _running("inputs", device, force) as running:
         predictions = recipe.measure(models, given, results, inputs, running)
-    _show(*recipe.rows(predictions, results), recipe.notes(predictions, results), [output])
+    _show(*recipe.table(predictions, results), output)
 
 
 @neutreno.command()
@@ -328,11 +320,11 @@ def adaptation(
     settings = tuning.Settings(folds=folds, steps=steps, lr=lr, batch=batch, seed=seed)
     methods = [tuning.tuning_method(text) for text in method or tuning.DEFAULT_METHODS]
     model, data = model or recipe.default_model(), data or recipe.default_data()
-    _check(output, (model, data), results)
     loaded, images = read(model, data, inputs, settings, device)
     with _running("images", device, force) as running:
         cells = recipe.measure(loaded, images, methods, settings, results, running)
     out.print(report.table(cells))
     head, rows, notes = recipe.table(cells)
-    show_notes(notes)
-    write(output, table_text.markdown(head, rows, notes))
+    for note in notes:
+        tell(note, "dim")
+    write_page(output, table_text.markdown(head, rows, notes))

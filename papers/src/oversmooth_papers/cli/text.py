@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from oversmooth.cli.app import Commands, out
-from oversmooth.cli.diagnose import Batch, Count, Data, Device, Length
-from oversmooth_papers.cli.reproduce import reproduce
+from oversmooth.cli.diagnose import Batch, Count, Data, Device, Length, diagnose_all
+from oversmooth_papers.cli.reproduce import reproduce, tell
 
 text = Commands(help="Dovonon et al.'s text experiments: language models that are forced.", no_args_is_help=True)
 reproduce.add_typer(text, name="text")
@@ -32,13 +32,17 @@ def figures(
     """Figures 2, 3 and 5 of Dovonon et al. for trained language models, and the asymmetry of H over training."""
     from oversmooth.report import terminal
     from oversmooth.safety import files
+    from oversmooth_papers.figures import fig5
     from oversmooth_papers.tables.text import figures as recipe
 
     files.check_folder(output)
     models = recipe.trained(table, results, seed, quick=quick)
-    drawn = recipe.diagnoses(models, data, inputs, length, batch, device, seed)
+    paths, settings = [str(model.path) for model in models], dict(depth=0, joined=0, seed=seed)
+    measured = diagnose_all(paths, data, inputs, length, batch, device=device, settings=settings)
+    drawn = recipe.named(measured, models)
     out.print(terminal.overview(drawn))
-    for line in recipe.skew(drawn):
-        out.print(line, highlight=False, markup=False)
+    for diagnosis in drawn:
+        tell(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")
+    tell(fig5.PUBLISHED)
     for path in recipe.write(drawn, recipe.asymmetries(models), output, ending):
-        out.print(f"wrote {path}", highlight=False, markup=False)
+        tell(f"wrote {path}")

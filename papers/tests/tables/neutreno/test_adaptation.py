@@ -52,26 +52,24 @@ def test_cells_are_kept_and_the_same_command_goes_on(vit, data, tmp_path, monkey
     assert len([*(results / "neutreno" / "adaptation").glob("featscale-*.json")]) == 2
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
+def test_a_damaged_cell_is_told(vit, data, tmp_path, monkeypatch, capsys):
+    given = ("reproduce", "neutreno", "adaptation", vit, "--data", data, *FEW, "--results", tmp_path, "-m", "featscale")
+    assert run(monkeypatch, *given) == 0
+    file = cells(tmp_path)["featscale"]
+    written = file.read_text()
+    for spoil in (
         lambda cell: cell.pop("accuracy"),
         lambda cell: cell["accuracy"].update(before="all"),
         lambda cell: cell["cross_entropy"].update(interval=[]),
         lambda cell: cell["method"].update(method="magic"),
-    ],
-)
-def test_a_damaged_cell_is_told(vit, data, tmp_path, monkeypatch, capsys, spoil):
-    given = ("reproduce", "neutreno", "adaptation", vit, "--data", data, *FEW, "--results", tmp_path, "-m", "featscale")
-    assert run(monkeypatch, *given) == 0
-    file = cells(tmp_path)["featscale"]
-    cell = json.loads(file.read_text())
-    spoil(cell)
-    file.write_text(json.dumps(cell))
-    assert run(monkeypatch, *given) == 2
-    said = re.sub(r"\s+", " ", capsys.readouterr().err)
-    assert "damaged" in said
-    assert "remove it" in said
+    ):
+        cell = json.loads(written)
+        spoil(cell)
+        file.write_text(json.dumps(cell))
+        assert run(monkeypatch, *given) == 2
+        said = re.sub(r"\s+", " ", capsys.readouterr().err)
+        assert "damaged" in said
+        assert "remove it" in said
 
 
 def test_without_data_it_is_asked_for(vit, tmp_path, monkeypatch, capsys):

@@ -96,7 +96,9 @@ def test_the_flow_ends_where_the_energy_is_least():
 @given(seed=st.integers(0, 10**6), strength=st.sampled_from([0.0, 0.6]))
 def test_the_numbers_of_a_case(seed, strength):
     scores, V, f = arrays(seed, scale=2.0)
-    J, G, attention, attention_falls, step, step_falls, flow, flow_falls, euler = case_energies(scores, V, f, strength)
+    J, G, attention, attention_falls, step, step_falls, flow, flow_falls, euler = case_energies(
+        scores, V, f, strength
+    ).values()
 
     def energy(h, u):
         kernel = np.exp(scores[h].numpy())
@@ -130,15 +132,14 @@ def test_a_model(vit):
     for layer in loaded.model.vit.layers:
         layer.attention.k_proj.load_state_dict(layer.attention.q_proj.state_dict())
     layers = energies(loaded, loaded.inputs(count=2, batch=1), 0.6)
-    assert [layer.depth for layer in layers] == list(range(1, len(layers) + 1))
-    assert layers[0].G == 0
-    assert all(layer.G > 0 for layer in layers[1:])
+    assert layers[0].figures["G"] == 0
+    assert all(layer.figures["G"] > 0 for layer in layers[1:])
     for layer in layers:
-        assert layer.attention == pytest.approx(layer.step, rel=1e-4)
-        assert layer.flow_falls == 1
+        assert layer.figures["attention"] == pytest.approx(layer.figures["step"], rel=1e-4)
+        assert layer.figures["flow_falls"] == 1
         assert layer.cases == 2 * loaded.model.config.num_attention_heads
     for layer in energies(loaded, loaded.inputs(count=1, batch=1), 0.0):
-        assert layer.G == 0
+        assert layer.figures["G"] == 0
     assert not any(module._forward_hooks for module in loaded.model.modules())
 
 
@@ -156,8 +157,8 @@ def test_the_first_layer_by_hand(vit):
     kernel = (q @ k.mT / q.shape[-1] ** 0.5).exp()
     apart = (V[:, :, None] - V[:, None]).square().sum(-1)
     J = (kernel * apart).sum((-2, -1)) / ((kernel.sum(-1) + kernel.sum(-2)) * V.square().sum(-1)).sum(-1)
-    first = energies(loaded, inputs)[0]
-    assert float(J.mean()) == pytest.approx(first.J, rel=1e-4)
+    first = energies(loaded, inputs)[0].figures
+    assert float(J.mean()) == pytest.approx(first["J"], rel=1e-4)
 
 
 @pytest.mark.parametrize("strength", ["-1", "nan"])

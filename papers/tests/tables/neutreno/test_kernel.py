@@ -27,9 +27,9 @@ def test_queries_that_are_keys_make_a_symmetric_kernel(vit):
     for layer in loaded.model.vit.layers:
         layer.attention.k_proj.load_state_dict(layer.attention.q_proj.state_dict())
     for layer in kernels(loaded, loaded.inputs(count=2, batch=1)):
-        assert layer.asymmetry < 1e-6
-        assert layer.step < 1e-6
-        assert layer.least > -1e-9  # exp of a Gram matrix
+        assert layer.figures["asymmetry"] < 1e-6
+        assert layer.figures["step"] < 1e-6
+        assert layer.figures["least"] > -1e-9  # exp of a Gram matrix
         assert layer.cases == 2 * loaded.model.config.num_attention_heads
 
 
@@ -45,9 +45,9 @@ def test_against_attention_by_hand(vit):
             pi = torch.linalg.matrix_power(A, 2**12)[0]
             flow, size = pi[:, None] * A, (pi[:, None] * pi).sqrt()
             asymmetries.append(float(((flow - flow.T) / size).norm() / ((flow + flow.T) / size).norm()))
-    first = kernels(loaded, inputs)[0]
-    assert first.step == pytest.approx(sum(steps) / len(steps), rel=1e-4)
-    assert first.asymmetry == pytest.approx(sum(asymmetries) / len(asymmetries), rel=1e-3)
+    first = kernels(loaded, inputs)[0].figures
+    assert first["step"] == pytest.approx(sum(steps) / len(steps), rel=1e-4)
+    assert first["asymmetry"] == pytest.approx(sum(asymmetries) / len(asymmetries), rel=1e-3)
 
 
 @pytest.mark.parametrize(

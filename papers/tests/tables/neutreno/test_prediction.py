@@ -16,7 +16,7 @@ from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import prediction
 from oversmooth_papers.tables.neutreno.ablation import STRENGTHS
-from oversmooth_papers.tables.neutreno.prediction import KINDS, Outcome, measure, named, notes, outcomes, rows, verdict
+from oversmooth_papers.tables.neutreno.prediction import KINDS, measure, named, outcomes, table, verdict
 from oversmooth_papers.tasks.images.build import augment_of, load_vit, model_of
 from oversmooth_papers.tasks.registry import load_trained
 
@@ -53,16 +53,16 @@ TRAINED = {
 )
 def test_within_one_standard_error_of_the_best(kind, proposed, answer):
     figures, best = TRAINED[kind]
-    says = verdict(proposed, [Outcome(strength, values) for strength, values in figures.items()], kind)
+    says = verdict(proposed, figures, kind)
     assert (f"the best mean is {best}: {answer}, " in says) == (proposed is not None)
     assert ("nothing to compare" in says) == (proposed is None)
 
 
 def test_what_cannot_be_decided_is_not():
-    one_seed = [Outcome(0.0, (0.3,)), Outcome(0.6, (0.4,))]
+    one_seed = {0.0: [0.3], 0.6: [0.4]}
     assert verdict(0.5, one_seed, IMAGES).endswith("of one seed, which has no standard error: undecided.")
-    assert verdict(0.5, one_seed[:1], IMAGES).endswith("nothing is decided.")
-    assert verdict(0.5, [], IMAGES).endswith("nothing is decided.")
+    assert verdict(0.5, {0.0: [0.3]}, IMAGES).endswith("nothing is decided.")
+    assert verdict(0.5, {}, IMAGES).endswith("nothing is decided.")
 
 
 def test_a_row_has_what_suggest_says_and_what_was_trained(tmp_path):
@@ -81,12 +81,12 @@ def test_a_row_has_what_suggest_says_and_what_was_trained(tmp_path):
     cell(results, replace(recipe, variant="neutreno:strength=0.4"), "neutreno/ablation", 0.4)
     cell(results, replace(recipe, variant="neutreno:strength=0.6"), "neutreno/methods", 0.5)
     cell(results, replace(recipe, variant="neutreno:strength=0.6", lr=0.1), "neutreno/methods", 0.9)  # another recipe
-    assert outcomes(recipe, results) == [Outcome(0.0, (0.35, 0.25)), Outcome(0.4, (0.4,)), Outcome(0.6, (0.5,))]
-    table = {row[0]: row[1:] for row in rows({recipe: there}, results)[1]}
-    assert table["0"][3].startswith("30.00 ± 7.07 (2)")
-    assert table["0.4"][0] == f"{100 * expected.at(0.4).steered_share:.1f}"
-    assert table["0.6"][3] == "50.00 (1)"
-    assert table["0.8"][3] == "–"
+    assert outcomes(recipe, results) == {0.0: [0.35, 0.25], 0.4: [0.4], 0.6: [0.5]}
+    shown = {row[0]: row[1:] for row in table({recipe: there}, results)[1]}
+    assert shown["0"][3].startswith("30.00 ± 7.07 (2)")
+    assert shown["0.4"][0] == f"{100 * expected.at(0.4).steered_share:.1f}"
+    assert shown["0.6"][3] == "50.00 (1)"
+    assert shown["0.8"][3] == "–"
 
 
 def test_computed_once_and_never_replaced(tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_computed_once_and_never_replaced(tmp_path, monkeypatch):
     assert file.read_bytes() == written
     for damage in (written[:50], written.replace(b'"curve"', b'"curves"'), b"[]"):
         file.write_bytes(damage)
-        with pytest.raises(InputError, match="remove it to compute it again"):
+        with pytest.raises(InputError, match="remove it to run it again"):
             measured([path], results)
 
 
@@ -127,7 +127,7 @@ def test_the_command_shows_and_writes_the_table(tmp_path, monkeypatch, capsys, c
     assert "so nothing is decided" in re.sub(r"\s+", " ", capsys.readouterr().out)
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert lines[0] == "| λ̃ | cases that smooth, % | undecided, % | ρ_rough | accuracy, % |"
-    assert [line.split(" | ")[0] for line in lines[2:11]] == [f"| {s:g}" for s in (0.0, *STRENGTHS)]
+    assert [line.split(" | ")[0] for line in lines[2:11]] == [f"| {s:g}" for s in STRENGTHS]
     assert run(monkeypatch, *given, "--inputs", 1) == 2
     assert "name other --results" in re.sub(r"\s+", " ", capsys.readouterr().err)
 
@@ -158,11 +158,11 @@ def test_of_a_language_model_by_windows_of_its_validation_text(tmp_path):
                 {**cell, "valid_perplexity": 99.0, "test_perplexity": 99.0, "valid_perplexity_sliding": perplexity}
             )
         )
-    assert outcomes(recipe, results) == [Outcome(0.0, (97.0,)), Outcome(0.4, (95.0,)), Outcome(0.6, (94.5,))]
-    head, table = rows({recipe: there}, results)
+    assert outcomes(recipe, results) == {0.0: [97.0], 0.4: [95.0], 0.6: [94.5]}
+    head, rows, notes = table({recipe: there}, results)
     assert head[-1] == "validation perplexity"
-    assert {row[0]: row[-1] for row in table}["0.6"] == "94.50"
-    assert "5 windows of the validation text each" in notes({recipe: there}, results)[-1]
+    assert {row[0]: row[-1] for row in rows}["0.6"] == "94.50"
+    assert "5 windows of the validation text each" in notes[-1]
 
 
 def test_models_that_differ_in_more_than_their_seed_are_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.tables.filling import Running
 from oversmooth_papers.tables.neutreno import robustness
-from oversmooth_papers.tables.neutreno.robustness import CURVE, RADII, Settings, Trained, measure, named, standard_error
+from oversmooth_papers.tables.neutreno.robustness import CURVE, RADII, Settings, measure, named, standard_error
 from oversmooth_papers.tasks.images.build import augment_of, load_vit, model_of
 from oversmooth_papers.tasks.images.corruptions import KINDS, corrupt
 
@@ -32,8 +33,34 @@ def trained(folder, variant="plain", seed=0, noise=0.1):
     return path
 
 
+def of_cifar(path, seed=0):
+    """A model file for CIFAR-100's images."""
+    recipe = plain(data="cifar100", seed=seed)
+    recipe = replace(recipe, shape=replace(recipe.shape, image=32, patch=8, classes=100))
+    path.parent.mkdir(exist_ok=True)
+    save_model(model_of(recipe), recipe, path)
+
+
 def measured(paths, results, settings=SMALL, **running):
     return measure(named(paths), blobs(24, 1), results, settings, Running(device="cpu", **running))
+
+
+@pytest.fixture(scope="module")
+def one_cell(tmp_path_factory):
+    """A model file and results with its cell, measured once for many tests."""
+    folder = tmp_path_factory.mktemp("robustness")
+    path = trained(folder)
+    measured([path], folder / "results")
+    return path, folder / "results"
+
+
+@pytest.fixture
+def kept(one_cell, tmp_path):
+    """The model file, results that a test may change, and the cell in them."""
+    path, results = one_cell
+    copied = shutil.copytree(results, tmp_path / "results")
+    (file,) = (copied / "neutreno" / "robustness").glob("*.json")
+    return path, copied, file
 
 
 def fgsm_by_hand(path, radius, images, labels):
@@ -78,7 +105,7 @@ def test_cells_are_written_once_and_added_to(tmp_path, monkeypatch):
         robustness, "under_attack", lambda *given, **more: (calls.append(list(given[4])), attack(*given, **more))[1]
     )
     written = file.read_bytes()
-    assert measured(paths[:1], results) == first
+    assert [*measured(paths[:1], results).values()] == [json.loads(written)]
     assert calls == []
     assert file.read_bytes() == written
     # Another model is run, and the first is not.
@@ -109,11 +136,8 @@ def test_cells_are_written_once_and_added_to(tmp_path, monkeypatch):
         (dict(severities=(1,)), r"with severities \[1, 4\] and is asked for with \[1\]"),
     ],
 )
-def test_a_cell_measured_otherwise_is_refused_and_kept(tmp_path, changes, sentence):
-    results = tmp_path / "results"
-    path = trained(tmp_path)
-    measured([path], results)
-    (file,) = (results / "neutreno" / "robustness").glob("*.json")
+def test_a_cell_measured_otherwise_is_refused_and_kept(kept, tmp_path, changes, sentence):
+    path, results, file = kept
     written = file.read_bytes()
     with pytest.raises(InputError, match=sentence):
         measured([trained(tmp_path, seed=1), path], results, replace(SMALL, **changes))
@@ -144,10 +168,8 @@ def test_what_fails_leaves_no_cell(tmp_path, monkeypatch):
         (lambda cell: cell["mean"].clear(), "damaged"),
     ],
 )
-def test_a_damaged_cell_is_told(tmp_path, spoil, sentence):
-    path, results = trained(tmp_path), tmp_path / "results"
-    measured([path], results)
-    (file,) = (results / "neutreno" / "robustness").glob("*.json")
+def test_a_damaged_cell_is_told(kept, spoil, sentence):
+    path, results, file = kept
     cell = json.loads(file.read_text())
     spoil(cell)
     file.write_text(json.dumps(cell))
@@ -159,7 +181,7 @@ def test_two_files_of_one_recipe_are_refused(tmp_path):
     path = trained(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "model.safetensors").write_bytes(path.read_bytes())
-    assert isinstance(named([tmp_path / "run"])[0], Trained)  # as oversmooth train leaves it
+    assert named([tmp_path / "run"])[0].recipe == named([path])[0].recipe  # as oversmooth train leaves it
     with pytest.raises(InputError, match="are of one recipe"):
         named([path, tmp_path / "run"])
 
@@ -171,11 +193,8 @@ def test_the_error_is_that_of_coins():
 
 
 def test_the_command_writes_cells_and_a_table(tmp_path, monkeypatch, capsys, cifar):
-    options = ("--no-augment", "--patch", 8, "--depth", 1, "--width", 16, "--heads", 2, "--batch", 50, "--epochs", 1)
     for seed in (0, 1):
-        where = ("--data", cifar, "--device", "cpu", "--warmup", 0, "--seed", seed, "-o", tmp_path / f"run{seed}")
-        assert run(monkeypatch, "train", *options, *where) == 0
-    capsys.readouterr()
+        of_cifar(tmp_path / f"run{seed}" / "model.safetensors", seed)
     given = ("reproduce", "neutreno", "robustness", "--trained", tmp_path / "run0" / "model.safetensors")
     given = (*given, "--trained", tmp_path / "run1", "--data", cifar, "--results", tmp_path / "r", "--device", "cpu")
     assert run(monkeypatch, *given, "--quick", "-o", tmp_path / "table.md") == 0
@@ -206,9 +225,7 @@ def test_the_command_writes_cells_and_a_table(tmp_path, monkeypatch, capsys, cif
 )
 def test_bad_options_are_one_sentence(tmp_path, monkeypatch, capsys, cifar, options, sentence):
     monkeypatch.chdir(tmp_path)
-    recipe = replace(plain(), data="cifar100")
-    recipe = replace(recipe, shape=replace(recipe.shape, image=32, patch=8, classes=100))
-    save_model(model_of(recipe), recipe, tmp_path / "model.safetensors")
+    of_cifar(tmp_path / "model.safetensors")
     model = () if not options or "--trained" in options else ("--trained", "model.safetensors")
     data = () if "--data" in options else ("--data", cifar)
     given = ("reproduce", "neutreno", "robustness", *model, *data, "--quick", "--device", "cpu", *options)

@@ -128,7 +128,7 @@ def test_cells_are_named_and_read_again(tmp_path):
 
 @nightly
 def test_the_quick_language_table_from_its_command(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(language, "QUICK", replace(language.QUICK, epochs=1, batch=64))
+    monkeypatch.setattr(language.Language, "small", replace(language.QUICK, epochs=1, batch=64))
     given = ("reproduce", "neutreno", "language", "--quick", "--results", tmp_path, "--device", "cpu")
     assert run(monkeypatch, *given, "--cells", "plain:pre", "-o", tmp_path / "t.md") == 0
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
@@ -156,6 +156,7 @@ def test_tasks_and_their_options(monkeypatch, capsys, tmp_path):
     recipe = tmp_path / "recipe.json"
     recipe.write_text(language.QUICK.to_json())
     assert "is a recipe for language and --task is images" in refused("--recipe", recipe, "--task", "images")
-    options = ("--epochs", 1, "--batch", 64, "--depth", 2, "--variant", "neutreno:strength=0.4")
+    small = ("--depth", 2, "--width", 16, "--heads", 2, "--hidden", 16)
+    options = ("--epochs", 1, "--batch", 64, *small, "--variant", "neutreno:strength=0.4")
     assert run(monkeypatch, "train", "--recipe", recipe, *options, "-o", tmp_path / "run", "--device", "cpu") == 0
     assert "on validation" in capsys.readouterr().out

@@ -135,7 +135,7 @@ def test_text_is_trained_tuned_and_drawn(monkeypatch, capsys, tmp_path):
     """All of it, with models of a second each."""
     monkeypatch.setenv("COLUMNS", "200")
     small = replace(TINY, shape=replace(TINY.shape, causal=False))
-    monkeypatch.setattr(masked.Masked, "quick_base", small)
+    monkeypatch.setattr(masked.Masked, "small", small)
     monkeypatch.setattr(glue.Glue, "tasks", lambda _self: ["following"])
     given = ("--quick", "--results", tmp_path, "--device", "cpu")
     assert run(monkeypatch, "reproduce", "text", "glue", *given) == 2
@@ -175,7 +175,7 @@ def test_text_is_trained_tuned_and_drawn(monkeypatch, capsys, tmp_path):
 
 
 def test_a_column_of_test_is_there_where_something_was_tested():
-    plain, table = Causal.base, Causal()
+    plain, table = Causal.full, Causal()
     head, rows = table.rows({plain: {"seconds": 60.0, "valid_perplexity": 40.0}})
     assert "test" not in head
     assert rows[0][:2] == ["plain", "40.00 (1)"]
@@ -188,7 +188,7 @@ def test_a_column_of_test_is_there_where_something_was_tested():
 def test_any_folder_of_text_will_do(monkeypatch, tmp_path, capsys):
     for split, words in (("train", "a b c d " * 400), ("valid", "a b c d " * 40)):
         (tmp_path / f"{split}.txt").write_text(words)
-    monkeypatch.setattr(Causal, "base", replace(TINY, batch=2))
+    monkeypatch.setattr(Causal, "full", replace(TINY, batch=2))
     given = ("--data", tmp_path, "--results", tmp_path / "results", "--device", "cpu", "--seeds", 1, "--cells", "plain")
     assert run(monkeypatch, "reproduce", "text", "causal", *given) == 0
     (cell,) = cells.read_folder(tmp_path / "results" / "text" / "causal")

@@ -13,23 +13,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from oversmooth.models import Loaded
-from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import data_folder, read_json
+from oversmooth.safety.errors import InputError
+from oversmooth.safety.files import data_folder
 from oversmooth.steering import Method
-from oversmooth_papers.tables.cells import write
-from oversmooth_papers.tables.filling import Running, one_writer
-from oversmooth_papers.tables.provenance import provenance
+from oversmooth_papers.tables.cells import Cell
+from oversmooth_papers.tables.filling import Running
+from oversmooth_papers.tables.neutreno.measured import measured
 from oversmooth_papers.tuning import Answers, Labelled, Settings, cross_validate, report, untouched
 
 FOLDER = Path("neutreno") / "adaptation"
 DATA, WEIGHTS, HUB = "imagenet-val-1k", "deit-tiny", "facebook/deit-tiny-patch16-224"
-Cell = dict[str, Any]
 
 
 def default_model() -> str:
@@ -64,47 +64,38 @@ def cell_path(results: Path, digests: dict[str, str], method: Method, settings: 
     return results / FOLDER / f"{type(method).__name__.lower()}-{key}.json"
 
 
-def read(path: Path) -> Cell | None:
-    """A cell, if it is there."""
-    if not path.is_file():
-        return None
-    remedy = "remove it to run it again"
-    cell: Cell = read_json(path, remedy)
-    try:
-        table([cell])  # what a table needs of it
-    except (ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {remedy}") from error
-    return cell
-
-
 def measure(
     loaded: Loaded, data: Labelled, methods: Sequence[Method], settings: Settings, results: Path, running: Running
 ) -> list[Cell]:
     """The cells of these methods, of which those that are there are not run again."""
     digests = digest(loaded.model, data)
-    cells: list[Cell] = []
-    before: Answers | None = None
-    with one_writer(results, running):
-        for method in methods:
-            path = cell_path(results, digests, method, settings)
-            cell = read(path)
-            if cell is None:
-                if before is None:
-                    before = untouched(loaded.model, data, settings, running.told(loaded.name))
-                outcome = cross_validate(loaded.model, method, data, before, settings, running.told(str(method)))
-                cell = {
-                    "table": FOLDER.as_posix(),
-                    "model": loaded.name,
-                    "data": data.what.rpartition("/")[2],
-                    "digests": digests,
-                    "settings": settings.to_dict(),
-                    **outcome.to_dict(),
-                    **provenance(running.device),
-                }
-                write(path, cell)
-                running.on_message(f"{method}: {100 * cell['accuracy']['difference']:+.1f} points")
-            cells.append(cell)
-    return cells
+
+    @cache
+    def before() -> Answers:
+        return untouched(loaded.model, data, settings, running.told(loaded.name))
+
+    def tuned(method: Method, there: Cell | None) -> Cell:
+        if there is not None:
+            return there
+        outcome = cross_validate(loaded.model, method, data, before(), settings, running.told(str(method))).to_dict()
+        running.on_message(f"{method}: {100 * outcome['accuracy']['difference']:+.1f} points")
+        return {
+            "table": FOLDER.as_posix(),
+            "model": loaded.name,
+            "data": data.what.rpartition("/")[2],
+            "digests": digests,
+            "settings": settings.to_dict(),
+            **outcome,
+        }
+
+    chosen = settings.to_dict()
+    asked = [(cell_path(results, digests, method, settings), chosen, partial(tuned, method)) for method in methods]
+    return measured(asked, results, running, _settings_of)
+
+
+def _settings_of(cell: Cell) -> Any:
+    table([cell])
+    return cell["settings"]
 
 
 def table(cells: Sequence[Cell]) -> tuple[Sequence[str], list[Sequence[str]], list[str]]:

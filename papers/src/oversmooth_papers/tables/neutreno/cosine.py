@@ -51,11 +51,10 @@ def kept_curves(names: Sequence[str]) -> list[Curve] | None:
     found = [_is_cell(Path(name)) for name in names]
     if not any(found):
         return None
-    if not all(found):
-        other = names[found.index(False)]
-        raise InputError(f"{other} is no cell and others are, which were looked at on inputs of their own; give either")
     curves = []
-    for name in names:
+    for name, is_cell in zip(names, found, strict=True):
+        if not is_cell:
+            raise InputError(f"{name} is no cell and others are, which have inputs of their own; give either")
         cell = cells.read(Path(name)) or {}
         looks = [look for look in cell.get("smoothing", []) if look.get("cos")]
         if not looks:

@@ -18,9 +18,8 @@ of these figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,13 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from oversmooth.anatomy import locate
-from oversmooth.anatomy.layer import Anatomy, AttentionLayer
+from oversmooth.anatomy.layer import AttentionLayer
 from oversmooth.inputs.batches import Inputs
 from oversmooth.metrics import fidelity_energy, nonlocal_energy
 from oversmooth.models import Loaded
 from oversmooth.observe.stages import SeenBlock
 from oversmooth.report.style import fixed, percent
-from oversmooth.safety import arguments
 from oversmooth.safety.errors import InputError
 from oversmooth.theory import gradient_step
 from oversmooth.theory.kernels import gradient_flow
@@ -44,66 +42,33 @@ HEAD = ("model", "block", "J", "G", "E after attention", "after step", "after fl
 _TIMES = tuple(i / 8 for i in range(1, 9))
 
 
-@dataclass(frozen=True)
-class LayerEnergy(Layer):
-    """The energies, and how much of E is left."""
-
-    J: float | None = None
-    G: float | None = None
-    attention: float | None = None
-    attention_falls: float | None = None
-    step: float | None = None
-    step_falls: float | None = None
-    flow: float | None = None
-    flow_falls: float | None = None
-    euler: float | None = None
-
-    def shown(self) -> list[str]:
-        if self.J is None:
-            return []
-        pairs = ((self.attention, self.attention_falls), (self.step, self.step_falls), (self.flow, self.flow_falls))
-        left = [f"{fixed(ratio, 3)} ({percent(falls)})" for ratio, falls in pairs]
-        return [fixed(self.J, 3), fixed(self.G, 3), *left, fixed(self.euler, 3)]
-
-
-@torch.no_grad()
 def energies(
-    loaded: Loaded, inputs: Inputs, strength: float = 0.6, progress: Progress | None = None
-) -> list[LayerEnergy]:
-    """The energies of a model's layers on inputs, one input at a time.
-
-    Args:
-        loaded: the model, not steered.
-        inputs: one per batch.
-        strength: λ̃ of G; 0 leaves it out.
-        progress: called with the number of inputs done.
+    loaded: Loaded, inputs: Inputs, strength: float = 0.6, progress: Progress = lambda _done: None
+) -> list[Layer]:
+    """The energies of a model's layers on inputs, which come one per batch. strength: λ̃ of G; 0 leaves it out.
 
     Raises:
         InputError: there are no inputs, or attention or values are not seen.
     """
-    strength = float(arguments.number(strength, "strength", "give a number, 0 or more", least=0.0))
-    anatomy = locate(loaded.model)
 
-    def measure(see: Callable[[], list[SeenBlock]]) -> list[Tensor]:
-        with _values(loaded.model, anatomy) as values:
-            blocks = see()
+    def measure(blocks: list[SeenBlock]) -> list[dict[str, Tensor]]:
         if len(values) != len(blocks):
             raise InputError(f"{loaded.name}: its values do not pass through a module of theirs; choose another model")
         measured = []
         for depth, block in enumerate(blocks):
-            scores, counted = scores_of(block)
-            if scores.numel():
-                V, first = (values[i][:, counted].to(scores) for i in (depth, 0))
-                scores = case_energies(scores, V, first, strength if depth else 0.0)
-            measured.append(scores)
+            seen = scores_of(block)
+            if seen is not None:
+                V, first = (values[i][:, seen[1]].to(seen[0]) for i in (depth, 0))
+            measured.append({} if seen is None else case_energies(seen[0], V, first, strength if depth else 0.0))
+        values.clear()
         return measured
 
-    means = layer_means(loaded, anatomy, inputs, measure, progress)
-    return [LayerEnergy(loaded.name, depth, cases, *own) for depth, (cases, own) in enumerate(means, 1)]
+    with _values(loaded.model) as values:
+        return layer_means(loaded, inputs, measure, progress)
 
 
-def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> Tensor:
-    """The nine numbers of `LayerEnergy` for each head, ``(9, heads)``.
+def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> dict[str, Tensor]:
+    """The energies, and how much of E is left, for each head, ``(heads,)``.
 
     Args:
         scores: ``(heads, n, n)``: what softmax gets.
@@ -125,17 +90,32 @@ def case_energies(scores: Tensor, V: Tensor, first: Tensor, strength: float) -> 
     step = gradient_step(scores, V) + strength * (first - V)
     mixed = scores.softmax(-1) @ V + strength * (first - V)
     course = torch.stack([start, *(E(u) for u in flow)])
-    falls = (course[1:] <= course[:-1] * (1 + 1e-12)).all(0)
     norm = torch.linalg.matrix_norm
-    euler = norm(step - flow[-1]) / norm(flow[-1] - V)
     after, stepped = E(mixed), E(step)
-    columns = (J / size, (start - J) / size, after / start, after < start, stepped / start, stepped < start)
-    return torch.stack([x.double() for x in (*columns, course[-1] / start, falls, euler)])
+    found = {
+        "J": J / size,
+        "G": (start - J) / size,
+        "attention": after / start,
+        "attention_falls": after < start,
+        "step": stepped / start,
+        "step_falls": stepped < start,
+        "flow": course[-1] / start,
+        "flow_falls": (course[1:] <= course[:-1] * (1 + 1e-12)).all(0),
+        "euler": norm(step - flow[-1]) / norm(flow[-1] - V),
+    }
+    return {name: figure.double() for name, figure in found.items()}
+
+
+def shown(figures: Mapping[str, float]) -> list[str]:
+    """As the table has them."""
+    J, G, euler = (fixed(figures[name], 3) for name in ("J", "G", "euler"))
+    left = [f"{fixed(figures[by], 3)} ({percent(figures[f'{by}_falls'])})" for by in ("attention", "step", "flow")]
+    return [J, G, *left, euler]
 
 
 @contextmanager
-def _values(model: nn.Module, anatomy: Anatomy) -> Iterator[list[Tensor]]:
-    """Every layer's values ``(heads, n, k)`` of one input, in the order in which value projections run in the block."""
+def _values(model: nn.Module) -> Iterator[list[Tensor]]:
+    """The values ``(heads, n, k)`` of one input, a new entry for each value projection that runs."""
     seen: list[Tensor] = []
 
     def keep(layer: AttentionLayer, _module: nn.Module, _args: Any, out: Tensor) -> None:
@@ -144,7 +124,7 @@ def _values(model: nn.Module, anatomy: Anatomy) -> Iterator[list[Tensor]]:
         seen.append(by_head.detach().clone())
 
     modules = dict(model.named_modules(remove_duplicate=False))
-    distinct = {layer.name: layer for layer in anatomy}.values()
+    distinct = {layer.name: layer for layer in locate(model)}.values()
     handles = [modules[layer.value_module[0]].register_forward_hook(partial(keep, layer)) for layer in distinct]
     try:
         yield seen

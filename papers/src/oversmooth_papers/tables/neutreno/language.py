@@ -14,103 +14,80 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.base import Rows, Table, register
-from oversmooth_papers.tables.cells import Cell, Kept
-from oversmooth_papers.tasks.language.recipe import QUICK, WIKITEXT2, Recipe
+from oversmooth_papers.tables.case_table import CaseTable, Column, scores
+from oversmooth_papers.tables.cells import Kept
+from oversmooth_papers.tables.depth import looks
+from oversmooth_papers.tables.variants import Case
+from oversmooth_papers.tasks.language.recipe import QUICK, WIKITEXT2
 
-NORMS: tuple[Literal["post", "pre"], ...] = ("post", "pre")
-VARIANTS = {"plain": "plain", "neutreno": "neutreno:strength=0.4"}
-TITLES = {"plain": "baseline", "neutreno": "NeuTRENO, λ̃ = 0.4"}
-HEAD = ("validation", "test", "HFC/LFC, last", "whose")
-_NOTE = (
-    "Perplexity per word of the last epoch's model, windows of 256 tokens that slide by one; mean ± standard deviation "
-    "over seeds (their number). HFC/LFC of what leaves the last block, of 8 windows of the validation text. Published: "
-    "WikiText-103, which is fifty times as long, so that the figures compare in sign alone. Equal budgets: baseline "
-    "and method have the same recipe, steps and seeds; dropout and epochs were chosen for the baseline."
-)
-QUICK_NOTE = (
-    "quick: 4 blocks of width 64, bytes of the package's prose, perplexity per byte. These figures compare with each "
-    "other and with nothing that is published."
-)
+NORMS = {"post": "Post-LN", "pre": "Pre-LN"}
+_METHODS = {
+    "plain": Case("baseline", {"variant": "plain"}),
+    "neutreno": Case("NeuTRENO, λ̃ = 0.4", {"variant": "neutreno:strength=0.4"}),
+}
 
 
-@register
+def over_seeds(values: Sequence[float], form: str = ".2f") -> str:
+    """``91.09``, and with several seeds ``91.09 ± 0.4 (3)``."""
+    return table_text.over_seeds(values, form, count="several")
+
+
+def _perplexity(name: str) -> Column:
+    return lambda cells: over_seeds(scores(cells, name))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Language(Table):
+class Language(CaseTable):
     """Make the language table of Nguyen et al.: the baseline and NeuTRENO, Post-LN and Pre-LN, on WikiText-2."""
 
     name = "language"
     group = "neutreno"
-    asks_unknowns = False
     default_data = "wikitext-2"
     quick_data = "prose"
     data_help = "wikitext-2 where OVERSMOOTH_DATA has it, or its folder."
     cells_help = "Which: plain, neutreno, post, pre, or both (plain:post); by default all."
-    published: ClassVar = {"plain": 34.29, "neutreno": 33.70}
-    """Test perplexity on WikiText-103."""
+    full = WIKITEXT2
+    small = QUICK
+    case_by_name: ClassVar = {
+        f"{name}:{norm}": replace(case, title=f"{case.title}, {title}")
+        for norm, title in NORMS.items()
+        for name, case in _METHODS.items()
+    }
+    columns: ClassVar = {
+        "validation": _perplexity("valid_perplexity_sliding"),
+        "test": _perplexity("test_perplexity_sliding"),
+        "HFC/LFC, last": lambda cells: over_seeds([last for _, last, _ in looks(cells)], ".3g"),
+    }
+    published: ClassVar = {"plain:post": 34.29, "neutreno:post": 33.70}
+    published_as = ("test", "WikiText-103")
+    score = ("test_perplexity_sliding", 1)
+    label = "test perplexity"
+    note = (
+        "Perplexity per word of the last epoch's model, windows of 256 tokens that slide by one; mean ± standard "
+        "deviation over seeds (their number). HFC/LFC of what leaves the last block, of 8 windows of the validation "
+        "text. Published: WikiText-103, which is fifty times as long, so that the figures compare in sign alone. Equal "
+        "budgets: baseline and method have the same recipe, steps and seeds; dropout and epochs were chosen for the "
+        "baseline."
+    )
+    quick_note = (
+        "quick: 4 blocks of width 64, bytes of the package's prose, perplexity per byte. These figures compare with "
+        "each other and with nothing that is published."
+    )
 
-    def recipes(self) -> list[Any]:
-        base = QUICK if self.quick else WIKITEXT2
-        return [
-            replace(base, variant=variant, seed=seed, shape=replace(base.shape, norm=norm))
-            for seed in range(self.seeds)
-            for norm in NORMS
-            for variant in VARIANTS.values()
-        ]
+    def recipe(self, name: str, seed: int = 0) -> Any:
+        recipe: Any = super().recipe(name, seed)
+        return replace(recipe, shape=replace(recipe.shape, norm=name.partition(":")[2]))
 
-    def names_of(self, recipe: Recipe) -> dict[str, str]:
-        return {
-            "variant": next(name for name, words in VARIANTS.items() if words == recipe.variant),
-            "norm": recipe.shape.norm,
-        }
-
-    def rows(self, kept: Kept) -> Rows:
-        rows = []
-        for norm in NORMS:
-            for name in VARIANTS:
-                title = f"{TITLES[name]}, {norm.capitalize()}-LN"
-                rows.append([title, *figures(cells_of(kept, VARIANTS[name], norm)), self.whose()])
-                if norm == "post" and not self.quick:
-                    rows.append([title, "–", f"{self.published[name]:.2f}", "–", "published, WikiText-103"])
-        return ["", *HEAD], rows
+    def names_of(self, recipe: Any) -> dict[str, str]:
+        return {"variant": super().names_of(recipe)["variant"].partition(":")[0], "norm": recipe.shape.norm}
 
     def chart(self, kept: Kept) -> Any:
-        panels = []
-        for norm in NORMS:
-            scores = {name: tested(cells_of(kept, VARIANTS[name], norm)) for name in VARIANTS}
-            points = [
-                table_charts.point(TITLES[name], "ours", *table_text.mean_and_spread(own))
-                for name, own in scores.items()
-                if own
-            ]
-            panels.append((f"{norm.capitalize()}-LN", points))
-        return table_charts.points(panels, "test perplexity")
-
-    def notes(self) -> list[str]:
-        return [QUICK_NOTE if self.quick else _NOTE]
-
-
-def cells_of(kept: Kept, variant: str, norm: str) -> list[Cell]:
-    """Over seeds."""
-    return [cell for recipe, cell in kept.items() if (recipe.variant, recipe.shape.norm) == (variant, norm)]
-
-
-def tested(cells: Sequence[Cell]) -> list[float]:
-    """Perplexities on the test text."""
-    return [cell["test_perplexity_sliding"] for cell in cells]
-
-
-def figures(cells: Sequence[Cell]) -> list[str]:
-    """Of a row: what `HEAD` names, but for whose."""
-    looks = [cell["smoothing"][-1]["hfc_lfc"][-1] for cell in cells if cell.get("smoothing")]
-    splits = [[cell.get(f"{split}_perplexity_sliding") for cell in cells] for split in ("valid", "test")]
-    return [*map(over_seeds, splits), over_seeds(looks, ".3g")]
-
-
-def over_seeds(values: Sequence[float | None], form: str = ".2f") -> str:
-    """``91.09``, and with several seeds ``91.09 ± 0.4 (3)``; those without the figure are left out."""
-    return table_text.over_seeds([value for value in values if value is not None], form, count="several")
+        panels: dict[str, list[table_charts.Point]] = {title: [] for title in NORMS.values()}
+        for name, case in self.cases().items():
+            model, _, norm = case.title.rpartition(", ")
+            panels[norm] += table_charts.over_seeds(model, "ours", self.charted(kept, name))
+        return table_charts.points([*panels.items()], self.label)

@@ -11,12 +11,12 @@ thousand weights of ViT-Ti's more. The cells of plain, smoothing and sharpening 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from oversmooth_papers.tables.base import register
+from oversmooth_papers.tables.case_table import CaseTable, hfc_lfc, mean_abs_cos, percent
 from oversmooth_papers.tables.table2 import Table2
-from oversmooth_papers.tables.variants import SHARE, Case, VariantTable
+from oversmooth_papers.tables.variants import SHARE, Case
 from oversmooth_papers.tasks.images.recipe import PAPER, QUICK, VARIANTS, Recipe
 
 CASES = {
@@ -38,36 +38,30 @@ CASES = {
 """By what --cells calls them."""
 METHODS = {name: case.changes["variant"] for name, case in CASES.items()}
 """Variants of the recipe."""
-QUICK_NOTE = (
-    "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each other "
-    "and with nothing that is published."
-)
-NOTE = (
-    "10 % of CIFAR-100. Accuracy in % of the test images after the last epoch; HFC/LFC and mean |cos| of what leaves "
-    "the last block, of the first 8 test images; mean ± standard deviation over seeds (their number). Equal budgets: "
-    "every row has the same recipe and steps, and none was tuned; rows of other numbers of seeds compare seed by seed."
-)
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
-class Methods(VariantTable):
+class Methods(CaseTable):
     """Every way of steering beside the plain model: one recipe, the same seeds, 10 % of CIFAR-100."""
 
     name = "methods"
     group = "neutreno"
-    shows_cost = False
     cells_help = f"Which, by name: {', '.join(METHODS)}; by default all."
-
-    def cases(self) -> Mapping[str, Case]:
-        return CASES
-
-    def base(self) -> Recipe:
-        return QUICK if self.quick else replace(PAPER, share=SHARE)
+    full = replace(PAPER, share=SHARE)
+    small = QUICK
+    case_by_name = CASES
+    columns: ClassVar = {"accuracy, %": percent("accuracy"), "HFC/LFC, last": hfc_lfc, "mean |cos|, last": mean_abs_cos}
+    quick_note = (
+        "quick: a small ViT (patch 4, depth 4, width 64), 2,500 images, 5 epochs. These figures compare with each "
+        "other and with nothing that is published."
+    )
+    note = (
+        "10 % of CIFAR-100. Accuracy in % of the test images after the last epoch; HFC/LFC and mean |cos| of what "
+        "leaves the last block, of the first 8 test images; mean ± standard deviation over seeds (their number). Equal "
+        "budgets: every row has the same recipe and steps, and none was tuned; rows of other numbers of seeds compare "
+        "seed by seed."
+    )
 
     def folder(self, recipe: Recipe) -> str:
         """Table 2 has the cells of Dovonon et al.'s variants."""
         return self.folder_of(Table2 if recipe.variant in VARIANTS else Methods)
-
-    def notes(self) -> list[str]:
-        return [QUICK_NOTE] if self.quick else [NOTE]

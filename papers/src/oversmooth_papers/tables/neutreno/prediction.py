@@ -16,28 +16,27 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from torch import Tensor
 
-from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import read_json
-from oversmooth.safety.typed import typed
+from oversmooth.safety.errors import InputError
 from oversmooth.steering.suggestion import STRENGTHS as HUNDREDTHS
 from oversmooth.steering.suggestion import suggest
 from oversmooth_papers.engine.loop import device_named
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.cells import Folder, cell_path, read_kept, write
-from oversmooth_papers.tables.filling import Running, one_writer
-from oversmooth_papers.tables.neutreno import robustness
+from oversmooth_papers.tables.case_table import scores
+from oversmooth_papers.tables.cells import Cell, Folder, cell_path, read_kept
+from oversmooth_papers.tables.filling import Running
+from oversmooth_papers.tables.neutreno import measured
 from oversmooth_papers.tables.neutreno.ablation import STRENGTHS, VARIANTS, Ablation
 from oversmooth_papers.tables.neutreno.language import over_seeds
 from oversmooth_papers.tables.neutreno.language_ablation import LanguageAblation
-from oversmooth_papers.tables.neutreno.robustness import Trained, check_as_asked
-from oversmooth_papers.tables.provenance import provenance
+from oversmooth_papers.tables.neutreno.measured import Trained
 from oversmooth_papers.tasks.images import recipe as images
 from oversmooth_papers.tasks.images.build import augment_of
 from oversmooth_papers.tasks.images.data import Images
@@ -52,6 +51,8 @@ SEEDS = 10
 _TRIED = tuple(sorted({*HUNDREDTHS, *STRENGTHS}))
 _BATCH = 8
 Recipe = images.Recipe | language.Recipe
+Outcomes = Mapping[float, Sequence[float]]
+"""What models that were trained with a λ̃ reached, over seeds."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Kind:
     score: str
     """What cells call the figure that counts."""
     heading: str
-    best: Callable[..., Outcome]
+    best: Callable[..., float]
     """max or min."""
     shown: Callable[[Sequence[float]], str]
     """Over seeds, in a table."""
@@ -77,12 +78,10 @@ class Kind:
 
 
 def _pixels(recipe: images.Recipe, test: Images, count: int) -> Tensor:
-    recipe.check_fits(test)
     return augment_of(recipe).normalise(test.images[:count].float())
 
 
 def _windows(recipe: language.Recipe, text: Text, count: int) -> Tensor:
-    recipe.check_fits(text)
     length = min(recipe.shape.length, len(text.valid))
     return text.valid[: len(text.valid) // length * length].long().unflatten(0, (-1, length))[:count]
 
@@ -114,42 +113,18 @@ KINDS: dict[type, Kind] = {
 """By recipe."""
 
 
-class Point(TypedDict):
-    """At one λ̃; of the cases in layers in which NeuTRENO acts."""
-
-    strength: float
-    smoothing: float | None
-    undecided: float
-    rho_rough: float | None
-
-
-class Prediction(TypedDict):
-    """Of one plain model, as its file keeps it."""
-
-    title: str
-    seed: int
-    inputs: int
-    weights: str
-    strength: float | None
-    reason: str
-    curve: list[Point]
-    recipe: dict[str, Any]
-
-
 def named(paths: Sequence[Path]) -> list[Trained]:
     """The files, plain models of one kind, each of a recipe of its own.
 
     Raises:
         InputError: a file is none, or is of another kind.
     """
-    models = robustness.named(paths, load_trained)
+    models = measured.named(paths, load_trained)
     for model in models:
-        if type(model.recipe) not in KINDS:
-            raise InputError(f"{model.path} is a {model.recipe.title}; give a model of images or of text")
-        if model.recipe.variant != "plain":
+        if type(model.recipe) not in KINDS or model.recipe.variant != "plain":
             raise InputError(
-                f"{model.path} is a {model.recipe.title}; predictions are those of plain models: name the one that was "
-                "trained with the same recipe"
+                f"{model.path} is a {model.recipe.title}; predictions are those of plain models of images or of text: "
+                "name the one that was trained with the same recipe"
             )
         if model.recipe != replace(models[0].recipe, seed=model.recipe.seed):
             raise InputError(
@@ -159,150 +134,116 @@ def named(paths: Sequence[Path]) -> list[Trained]:
     return models
 
 
-def measure(
-    models: Sequence[Trained], data: Any, results: Path, inputs: int, running: Running
-) -> dict[Recipe, Prediction]:
-    """Of these models; what is there is not computed again.
+def measure(models: Sequence[Trained], data: Any, results: Path, inputs: int, running: Running) -> dict[Recipe, Cell]:
+    """Of these models what their spectra say; what is there is not computed again.
 
     Raises:
         InputError: a model does not fit the data, or was measured otherwise.
     """
-    taken = [KINDS[type(model.recipe)].inputs(model.recipe, data, inputs) for model in models]
-    predictions: dict[Recipe, Prediction] = {}
-    with one_writer(results, running):
-        before = [_kept(model, results, len(x)) for model, x in zip(models, taken, strict=True)]  # refused before any
-        for model, x, there in zip(models, taken, before, strict=True):
-            if there is None:
-                there = _predicted(model, x, running)
-                write(cell_path(results, FOLDER, model.recipe), {**there, **provenance(running.device)})
-            predictions[model.recipe] = there
-    return predictions
+    models[0].recipe.check_fits(data)
+    x = KINDS[type(models[0].recipe)].inputs(models[0].recipe, data, inputs)
+    run = partial(_predicted, x, running)
+    asked = [
+        (cell_path(results, FOLDER, m.recipe), {"inputs": len(x), "weights": m.digest}, partial(run, m)) for m in models
+    ]
+    cells = measured.measured(asked, results, running, _settings_of)
+    return {model.recipe: cell for model, cell in zip(models, cells, strict=True)}
 
 
-def _predicted(model: Trained, x: Tensor, running: Running) -> Prediction:
+def _settings_of(cell: Cell) -> Cell:
+    if [point["strength"] for point in cell["curve"]] != list(_TRIED):
+        raise ValueError("its curve is over other λ̃")
+    _spectra([cell], 0.0)
+    return cell
+
+
+def _predicted(x: Tensor, running: Running, model: Trained, there: Cell | None) -> Cell:
+    if there is not None:
+        return there
     network, recipe = load_trained(model.path)
     device, tell = device_named(running.device), running.told(recipe.title)
     batches = [batch.to(device) for batch in x.split(_BATCH)]
     suggestion = suggest(
         network.to(device), batches, strengths=_TRIED, progress=lambda done, _total, what: tell(done, len(x), what)
     )
-    return Prediction(
-        title=recipe.title,
-        seed=recipe.seed,
-        inputs=len(x),
-        weights=model.digest,
-        strength=suggestion.strength,
-        reason=suggestion.reason,
-        curve=[
-            Point(strength=p.strength, smoothing=p.steered_share, undecided=p.undecided_share, rho_rough=p.rho_rough)
-            for p in suggestion.curve
-        ],
-        recipe=recipe.to_dict(),
-    )
+    curve = [
+        {
+            "strength": point.strength,
+            "smoothing": point.steered_share,
+            "undecided": point.undecided_share,
+            "rho_rough": point.rho_rough,
+        }
+        for point in suggestion.curve
+    ]
+    return {
+        "title": recipe.title,
+        "seed": recipe.seed,
+        "inputs": len(x),
+        "weights": model.digest,
+        "strength": suggestion.strength,
+        "reason": suggestion.reason,
+        "curve": curve,
+        "recipe": recipe.to_dict(),
+    }
 
 
-def _kept(model: Trained, results: Path, inputs: int) -> Prediction | None:
-    path = cell_path(results, FOLDER, model.recipe)
-    if not path.is_file():
-        return None
-    remedy = "remove it to compute it again"
-    try:
-        there: Prediction = typed(Prediction, read_json(path, remedy))
-        if [point["strength"] for point in there["curve"]] != list(_TRIED):
-            raise ValueError("its curve is over other λ̃")
-    except ValueError as error:
-        raise InputError(f"{path} is no prediction of ours or is damaged ({reason(error)}); {remedy}") from error
-    check_as_asked(path, there, {"inputs": inputs, "weights": model.digest}, remedy)
-    return there
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What models that were trained with one λ̃ reached, over seeds."""
-
-    strength: float
-    figures: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.figures)
-
-    @property
-    def standard_error(self) -> float | None:
-        """Of the mean; one seed has none."""
-        count = len(self.figures)
-        return statistics.stdev(self.figures) / math.sqrt(count) if count > 1 else None
-
-
-def outcomes(recipe: Recipe, results: Path) -> list[Outcome]:
+def outcomes(recipe: Recipe, results: Path) -> Outcomes:
     """Of every λ̃ that was trained with this recipe, ascending; λ̃ = 0 is the plain model."""
-    kind, trained = KINDS[type(recipe)], []
-    for strength in (0.0, *STRENGTHS):
+    kind, trained = KINDS[type(recipe)], {}
+    for strength in STRENGTHS:
         recipes = [replace(recipe, variant=VARIANTS[f"{strength:g}"], seed=seed) for seed in range(SEEDS)]
-        figures = [cell.get(kind.score) for cell in read_kept(recipes, results, kind.folder).values()]
-        if there := tuple(figure for figure in figures if figure is not None):
-            trained.append(Outcome(strength, there))
-    return trained
+        trained[strength] = scores([*read_kept(recipes, results, kind.folder).values()], kind.score)
+    return {strength: figures for strength, figures in trained.items() if figures}
 
 
-def verdict(proposed: float | None, trained: Sequence[Outcome], kind: Kind) -> str:
+def verdict(proposed: float | None, trained: Outcomes, kind: Kind) -> str:
     """Whether the proposal is within one standard error of the best mean, in one sentence."""
     if proposed is None:
         return "The spectra propose no λ̃, so there is nothing to compare."
     says = f"The spectra propose λ̃ = {proposed:.3g}"
     if len(trained) < 2:
         return f"{says}; no two λ̃ were trained with this recipe, so nothing is decided."
-    best = kind.best(trained, key=lambda one: one.mean)
-    nearest = min(trained, key=lambda one: (abs(one.strength - proposed), one.strength))
+    means = {strength: statistics.fmean(figures) for strength, figures in trained.items()}
+    best = kind.best(means, key=means.__getitem__)
+    nearest = min(means, key=lambda strength: (abs(strength - proposed), strength))
     seen = (
-        f"{says}; trained nearest to it is {nearest.strength:g}, with {kind.figure(nearest.mean)}, and the best mean "
-        f"is {kind.figure(best.mean)} at {best.strength:g}"
+        f"{says}; trained nearest to it is {nearest:g}, with {kind.figure(means[nearest])}, and the best mean "
+        f"is {kind.figure(means[best])} at {best:g}"
     )
-    if best.standard_error is None:
+    seeds = len(trained[best])
+    if seeds == 1:
         return f"{seen}, of one seed, which has no standard error: undecided."
-    within = abs(best.mean - nearest.mean) <= best.standard_error
-    error = kind.figure(best.standard_error).removesuffix(" %")
+    error = statistics.stdev(trained[best]) / math.sqrt(seeds)
+    within = abs(means[best] - means[nearest]) <= error
     answer = "yes, the proposal is" if within else "no, the proposal is not"
-    return f"{seen} ± {error} (standard error): {answer} within one standard error of the best."
+    shown = kind.figure(error).removesuffix(" %")
+    return f"{seen} ± {shown} (standard error): {answer} within one standard error of the best."
 
 
-def rows(predictions: dict[Recipe, Prediction], results: Path) -> tuple[list[str], list[list[str]]]:
-    """A row per λ̃ of the ablation: what the spectra say, mean over models, and what training gave."""
-    first = next(iter(predictions))
-    kind = KINDS[type(first)]
-    trained = {one.strength: one for one in outcomes(first, results)}
-    table = []
-    for strength in (0.0, *STRENGTHS):
-        points = [next(p for p in one["curve"] if p["strength"] == strength) for one in predictions.values()]
-        table.append(
-            [
-                f"{strength:g}",
-                _mean([p["smoothing"] for p in points], 100, ".1f"),
-                _mean([p["undecided"] for p in points], 100, ".1f"),
-                _mean([p["rho_rough"] for p in points], 1, ".3f"),
-                kind.shown(trained[strength].figures if strength in trained else ()),
-            ]
-        )
-    return ["λ̃", "cases that smooth, %", "undecided, %", "ρ_rough", kind.heading], table
-
-
-def _mean(values: Sequence[float | None], factor: float, style: str) -> str:
-    known = [value for value in values if value is not None]
-    return format(factor * statistics.fmean(known), style) if known else "–"
-
-
-def notes(predictions: dict[Recipe, Prediction], results: Path) -> list[str]:
-    """Paragraphs under the table: what each model's spectra propose, and whether training bears it out."""
-    first = next(iter(predictions))
+def table(predictions: Mapping[Recipe, Cell], results: Path) -> tuple[list[str], list[list[str]], list[str]]:
+    """The heading, a row per λ̃ of the ablation, what the spectra say and what training gave, and the notes: what each
+    model's spectra propose, and whether training bears it out.
+    """
+    first, cells = next(iter(predictions)), [*predictions.values()]
     kind, trained = KINDS[type(first)], outcomes(first, results)
-    lines = [
-        f"{one['title']}: {one['reason']}. {verdict(one['strength'], trained, kind)}" for one in predictions.values()
-    ]
+    rows = [[f"{s:g}", *_spectra(cells, s), kind.shown(trained.get(s, ()))] for s in STRENGTHS]
+    proposals = [f"{cell['title']}: {cell['reason']}. {verdict(cell['strength'], trained, kind)}" for cell in cells]
     figure = kind.heading.removesuffix(", %").capitalize()
-    return [
-        *lines,
-        f"Predicted from plain models, {predictions[first]['inputs']} {kind.inputs_are} each: the share of cases "
+    note = (
+        f"Predicted from plain models, {cells[0]['inputs']} {kind.inputs_are} each: the share of cases "
         "(input, layer, head) in layers in which NeuTRENO acts, mean over models; ρ_rough above 1 is how fast "
         f"differences between tokens grow per layer. {figure}: of models trained with that λ̃ from the start, mean ± "
-        "standard deviation over seeds (their number).",
-    ]
+        "standard deviation over seeds (their number)."
+    )
+    head = ["λ̃", "cases that smooth, %", "undecided, %", "ρ_rough", kind.heading]
+    return head, rows, [*proposals, note]
+
+
+def _spectra(cells: Sequence[Cell], strength: float) -> list[str]:
+    """Means over models at one λ̃."""
+    points = [next(point for point in cell["curve"] if point["strength"] == strength) for cell in cells]
+    shown = []
+    for name, factor, form in (("smoothing", 100, ".1f"), ("undecided", 100, ".1f"), ("rho_rough", 1, ".3f")):
+        known = scores(points, name)
+        shown.append(format(factor * statistics.fmean(known), form) if known else "–")
+    return shown

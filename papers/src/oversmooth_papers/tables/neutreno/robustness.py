@@ -14,20 +14,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from oversmooth.models.trained_file import trained_file
-from oversmooth.safety.errors import InputError, reason
 from oversmooth.steering.apply import fold_if_possible
 from oversmooth_papers.engine.loop import device_named
-from oversmooth_papers.tables.cells import Cell, cell_path, read, write
-from oversmooth_papers.tables.filling import Running, one_writer
-from oversmooth_papers.tables.provenance import file_hash, provenance
+from oversmooth_papers.tables.cells import Cell, cell_path
+from oversmooth_papers.tables.filling import Running
+from oversmooth_papers.tables.neutreno import measured
+from oversmooth_papers.tables.neutreno.measured import Trained
 from oversmooth_papers.tasks.images.attacks import ATTACKS, STEPS, shown_radius, under_attack
 from oversmooth_papers.tasks.images.build import augment_of, load_vit
 from oversmooth_papers.tasks.images.corruptions import KINDS, SEVERITIES
@@ -44,7 +42,7 @@ from oversmooth_papers.tasks.images.recipe import Recipe
 
 RADII = (1 / 255, 4 / 255)
 CURVE = (0.5 / 255, 1 / 255, 2 / 255, 4 / 255, 8 / 255)
-_REMEDY = "remove it to run it again"
+named = partial(measured.named, load=load_vit)
 
 
 @dataclass(frozen=True)
@@ -62,11 +60,6 @@ class Settings:
     frost: Path | None = None
     """Folder of the photographs, for corruptions that are made; without it frost is of textures of our own."""
     quick: bool = False
-
-    @property
-    def columns(self) -> list[tuple[str, float]]:
-        """Attacks and their radii."""
-        return [(attack, radius) for attack in ATTACKS for radius in self.radii]
 
     @property
     def folder(self) -> str:
@@ -89,45 +82,6 @@ QUICK = Settings(images=12, steps=5, severities=(3,), quick=True)
 """65 s of CPU time for a ViT-Ti on one thread (aarch64); its figures compare with nothing."""
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model file and what is known of it before it is run."""
-
-    path: Path
-    recipe: Any
-    digest: str
-    """Of the file: other weights of the same recipe are another model."""
-
-
-def named(paths: Sequence[Path], load: Callable[[Path], tuple[Any, Any]] = load_vit) -> list[Trained]:
-    """The files, each of a recipe of its own; all are read, so that a damaged one is refused before any is run.
-
-    Args:
-        paths: of files, or of the folders that hold one.
-        load: reads one: the model and its recipe.
-    """
-    models: dict[str, Trained] = {}
-    for path in paths:
-        file = trained_file(path) or path
-        if not file.is_file():  # a file that is none of ours is told apart where it is read
-            raise InputError(f"{path} is no trained model; give a file that oversmooth train wrote, or its folder")
-        _, recipe = load(file)
-        if recipe.key in models:
-            raise InputError(f"{models[recipe.key].path} and {file} are of one recipe, {recipe.key}; name one of them")
-        models[recipe.key] = Trained(file, recipe, file_hash(file)[:16])
-    return list(models.values())
-
-
-def check_as_asked(path: Path, there: Mapping[str, Any], asked: Mapping[str, Any], remedy: str) -> None:
-    """Refuse what a file holds if it was measured otherwise."""
-    for name, value in asked.items():
-        if there.get(name) != value:
-            raise InputError(
-                f"{path} was measured with {name} {there.get(name)!r} and is asked for with {value!r}; name other "
-                f"--results, or {remedy}"
-            )
-
-
 def measure(
     models: Sequence[Trained], test: Images, results: Path, settings: Settings, running: Running
 ) -> dict[Recipe, Cell]:
@@ -135,49 +89,30 @@ def measure(
     for model in models:
         model.recipe.check_fits(test)
     test = replace(test, images=test.images[: settings.images], labels=test.labels[: settings.images])
-    cells: dict[Recipe, Cell] = {}
-    device = device_named(running.device)
-    with one_writer(results, running):
-        before = [_kept(model, results, settings, len(test)) for model in models]  # refused before any is run
-        corruptions = Corruptions(test, device, official=settings.official, frost=settings.frost)
-        for model, cell in zip(models, before, strict=True):
-            if cell is None or _lacking(cell, settings):
-                cell = _run(model, cell, test, settings, corruptions, device, running)
-                write(cell_path(results, settings.folder, model.recipe), cell)
-            cells[model.recipe] = cell
-    return cells
+    corruptions = Corruptions(test, device_named(running.device), official=settings.official, frost=settings.frost)
+    run = partial(_run, test, settings, corruptions, running)
+    asked = [
+        (cell_path(results, settings.folder, m.recipe), settings.kept(m.digest, len(test)), partial(run, m))
+        for m in models
+    ]
+    cells = measured.measured(asked, results, running, _settings_of)
+    return {model.recipe: cell for model, cell in zip(models, cells, strict=True)}
 
 
-def _kept(model: Trained, results: Path, settings: Settings, images: int) -> Cell | None:
-    path = cell_path(results, settings.folder, model.recipe)
-    cell = read(path)
-    if cell is None:
-        return None
-    try:  # what a row needs of it
-        _row(model.recipe, cell, [(attack, radius) for attack in ATTACKS for radius in cell["attacks"][attack]])
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is no cell of ours or is damaged ({reason(error)}); {_REMEDY}") from error
-    made = {"frost": OWN_FROST, **cell["settings"]}  # which earlier cells do not name
-    check_as_asked(path, made, settings.kept(model.digest, images), _REMEDY)
-    return cell
-
-
-def _lacking(cell: Cell, settings: Settings) -> list[tuple[str, float]]:
-    """Attacks and radii missing from a cell."""
-    return [column for column in settings.columns if shown_radius(column[1]) not in cell["attacks"][column[0]]]
+def _settings_of(cell: Cell) -> dict[str, Any]:
+    _figures(cell, [(attack, radius) for attack in ATTACKS for radius in cell["attacks"][attack]])
+    return {"frost": OWN_FROST, **cell["settings"]}  # which earlier cells do not name
 
 
 def _run(
-    model: Trained,
-    cell: Cell | None,
-    test: Images,
-    settings: Settings,
-    corruptions: Corruptions,
-    device: torch.device,
-    running: Running,
+    test: Images, settings: Settings, corruptions: Corruptions, running: Running, model: Trained, cell: Cell | None
 ) -> Cell:
     """What is missing of a cell, put together with what is there."""
-    recipe = model.recipe
+    there = {attack: {} for attack in ATTACKS} if cell is None else cell["attacks"]
+    missing = {attack: [r for r in settings.radii if shown_radius(r) not in there[attack]] for attack in ATTACKS}
+    if cell is not None and not any(missing.values()):
+        return cell
+    recipe, device = model.recipe, corruptions.device
     network, _ = load_vit(model.path)
     fold_if_possible(network)  # the same function, quicker
     network.to(device)
@@ -208,17 +143,16 @@ def _run(
             "accuracy": attacked("fgsm", [0.0])[0.0],
             "seed": recipe.seed,
             "settings": settings.kept(model.digest, len(test)),
-            "attacks": {attack: {} for attack in ATTACKS},
+            "attacks": {},
             "mean": by_severity(by_kind),
             "kinds": by_kind,
             "recipe": recipe.to_dict(),
         }
-    missing = _lacking(cell, settings)
-    attacks = {attack: dict(row) for attack, row in cell["attacks"].items()}
-    for attack in ATTACKS:
-        if radii := [radius for name, radius in missing if name == attack]:
-            attacks[attack] |= {shown_radius(radius): share for radius, share in attacked(attack, radii).items()}
-    return {**cell, "attacks": attacks, **provenance(running.device)}
+    attacks = {}
+    for attack, radii in missing.items():
+        new = attacked(attack, radii) if radii else {}
+        attacks[attack] = {**there[attack], **{shown_radius(radius): share for radius, share in new.items()}}
+    return {**cell, "attacks": attacks}
 
 
 def standard_error(accuracy: float, images: int) -> float:
@@ -232,16 +166,16 @@ def standard_error(accuracy: float, images: int) -> float:
 
 def rows(cells: dict[Recipe, Cell], settings: Settings) -> tuple[list[str], list[list[str]]]:
     """The heading, and a row per model: accuracies in %, ± their standard errors."""
-    columns = [(attack, shown_radius(radius)) for attack, radius in settings.columns]
+    columns = [(attack, shown_radius(radius)) for attack in ATTACKS for radius in settings.radii]
     head = ["model", "clean", *(f"{attack.upper()} {radius}" for attack, radius in columns), "corrupted", "images"]
-    return head, [_row(recipe, cell, columns) for recipe, cell in cells.items()]
+    return head, [[recipe.title, *_figures(cell, columns)] for recipe, cell in cells.items()]
 
 
-def _row(recipe: Recipe, cell: Cell, columns: Sequence[tuple[str, str]]) -> list[str]:
+def _figures(cell: Cell, columns: Sequence[tuple[str, str]]) -> list[str]:
+    """Of a row. columns: attacks and radii."""
     attacked = (cell["attacks"][attack][radius] for attack, radius in columns)
     shares, images = [cell["accuracy"], *attacked, statistics.fmean(cell["mean"])], cell["settings"]["images"]
-    shown = (f"{100 * share:.1f} ± {100 * standard_error(share, images):.1f}" for share in shares)
-    return [recipe.title, *shown, f"{images:,}"]
+    return [*(f"{100 * share:.1f} ± {100 * standard_error(share, images):.1f}" for share in shares), f"{images:,}"]
 
 
 def notes(settings: Settings) -> list[str]:

@@ -11,24 +11,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oversmooth_papers.tables.base import register
-from oversmooth_papers.tables.text.variants import TRAINING, TextTable
+from oversmooth_papers.tables.text.variants import LOOKS, TRAINING, TextTable
 from oversmooth_papers.tasks.language.recipe import CAUSAL, QUICK
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
 class Causal(TextTable):
     """A decoder of GPT-2's form, plain and forced to smooth or to sharpen: perplexity on novels and articles."""
 
-    name = "causal"
-    default_data = "text"
-    data_help = "text where OVERSMOOTH_DATA has it, or a folder or file of text, as oversmooth train takes them."
-    base = CAUSAL
-    quick_base = QUICK
+    name = title = "causal"
+    quick_title = "causal, quick"
+    full = CAUSAL
+    small = QUICK
     note = (
         "Perplexity per BPE token after the last epoch, windows of 256 side by side; mean ± standard deviation over "
-        f"seeds (their number). {TRAINING}HFC/LFC of what leaves the last "
-        "block, of 8 windows of the validation text; asymmetry of H, ‖H − Hᵀ‖/‖H‖, the mean over heads and blocks, at "
-        "the first look and at the last. Every row has the same recipe, steps and seeds; none was tuned."
+        f"seeds (their number). {TRAINING}{LOOKS}Every row has the same recipe, steps and seeds; none was tuned."
     )

@@ -10,28 +10,25 @@ vision models skew negative.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from oversmooth.diagnosis.diagnose import diagnose
 from oversmooth.diagnosis.result import Diagnosis
-from oversmooth.models import load
-from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
-from oversmooth.report import figures, terminal
+from oversmooth.report import figures
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.figures import fig2, fig3, fig5, table_charts
 from oversmooth_papers.tables.cells import Cell, fitted_to_kept, model_path, read_kept
-from oversmooth_papers.tables.text import variants
 from oversmooth_papers.tables.text.causal import Causal
 from oversmooth_papers.tables.text.masked import Masked
+from oversmooth_papers.tables.text.variants import CASES, TextTable
 from oversmooth_papers.tables.text.wikitext import Wikitext
 
-TABLES_OF_MODELS: dict[str, type[variants.TextTable]] = {"causal": Causal, "wikitext": Wikitext, "masked": Masked}
+TABLES_OF_MODELS: dict[str, type[TextTable]] = {"causal": Causal, "wikitext": Wikitext, "masked": Masked}
 _MODES = ("plain", "smooth", "sharpen")
 
 
-@dataclass(frozen=True)
-class Trained:
+class Trained(NamedTuple):
     """A model with its cell."""
 
     name: str
@@ -41,54 +38,31 @@ class Trained:
 
     @property
     def title(self) -> str:
-        return variants.CASES[self.name].title
+        return CASES[self.name].title
 
 
 def trained(table: str, results: Path, seed: int = 0, *, quick: bool = False) -> list[Trained]:
     """The plain, smoothing and sharpening models of a text table."""
     if table not in TABLES_OF_MODELS:
         raise InputError(f"--table is {table!r}; choose {', '.join(TABLES_OF_MODELS)}")
-    asked = TABLES_OF_MODELS[table](quick=quick, seeds=seed + 1)
-    own = [recipe for recipe in asked.recipes() if recipe.seed == seed]
-    kept = read_kept(own, results, asked.folder)
-    if not kept:  # other text than the table's own
-        kept = read_kept(fitted_to_kept(own, results, asked.folder), results, asked.folder)
-    models = {
-        name: Trained(name, path, cell)
-        for recipe, cell in kept.items()
-        if (name := variants.name_of(recipe)) in _MODES and (path := model_path(results, recipe)).is_file()
-    }
-    if lacking := [name for name in _MODES if name not in models]:
+    asked = TABLES_OF_MODELS[table](quick=quick)
+    recipes = [asked.recipe(name, seed) for name in _MODES]
+    if not read_kept(recipes, results, asked.folder):  # other text than the table's own
+        recipes = fitted_to_kept(recipes, results, asked.folder)
+    cells = read_kept(recipes, results, asked.folder)
+    paths = {name: (recipe, model_path(results, recipe)) for name, recipe in zip(_MODES, recipes, strict=True)}
+    if lacking := [name for name, (recipe, path) in paths.items() if recipe not in cells or not path.is_file()]:
         remedy = f"oversmooth reproduce text {table}{' --quick' if quick else ''} --cells {','.join(lacking)}"
         raise InputError(f"{results} has no {lacking[0]} model of text {table}, seed {seed}; make it with {remedy}")
-    return [models[name] for name in _MODES]
+    return [Trained(name, path, cells[recipe]) for name, (recipe, path) in paths.items()]
 
 
-def diagnoses(
-    models: Sequence[Trained],
-    data: Path | None,
-    inputs: int | None,
-    length: int | None,
-    batch: int,
-    device: str | None,
-    seed: int,
-) -> list[Diagnosis]:
-    """One of each model, for all figures."""
-    measured = []
-    for model in models:
-        loaded = load(str(model.path), device=device)
-        count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
-        given = loaded.inputs(data, count=count, length=length, batch=batch)
-        about = {"state": "trained", "mode": model.name}
-        measured.append(diagnose(loaded.model, given, name=model.title, about=about, depth=0, joined=0, seed=seed))
-    return measured
-
-
-def skew(drawn: Sequence[Diagnosis]) -> Iterator[str]:
-    """Figure 5 in words, with what was published."""
-    for diagnosis in drawn:
-        yield f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero"
-    yield fig5.PUBLISHED
+def named(measured: Sequence[Diagnosis], models: Sequence[Trained]) -> list[Diagnosis]:
+    """Diagnoses of these models, named as the table does."""
+    return [
+        replace(one, model={**one.model, "name": model.title, "state": "trained", "mode": model.name})
+        for one, model in zip(measured, models, strict=True)
+    ]
 
 
 def asymmetries(models: Sequence[Trained]) -> list[table_charts.Point]:

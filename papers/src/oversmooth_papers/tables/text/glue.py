@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
-from oversmooth_papers.tables.base import Rows, Table, register
+from oversmooth_papers.tables import case_table
+from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Kept, missing, model_path
-from oversmooth_papers.tables.text import variants
 from oversmooth_papers.tables.text.masked import Masked
-from oversmooth_papers.tables.text.variants import WARM
+from oversmooth_papers.tables.text.variants import WARM, cells_of, name_of
 from oversmooth_papers.tasks.glue.recipe import Recipe
 from oversmooth_papers.tasks.glue.settings import TASKS, TOLD
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
@@ -41,20 +41,13 @@ _NOTE = (
     "Those of two equal models with three seeds each do so in one of ten comparisons; with two and three, in one of "
     "five."
 )
-_METRICS = {
-    "macro_f1": "macro F1",
-    "accuracy": "accuracy",
-    "matthews": "Matthews' correlation",
-    "f1": "F1",
-    "pearson": "Pearson's correlation",
-}
+_METRICS = {"macro_f1": "macro F1", "matthews": "Matthews' correlation", "f1": "F1", "pearson": "Pearson's correlation"}
 _QUICK_NOTE = (
     "quick: the models of text masked --quick, asked whether a line of the package's prose follows another. These "
     "figures compare with each other and with nothing that is published."
 )
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
 class Glue(Table):
     """The models of text masked, fine-tuned on GLUE and SuperGLUE: medians of seeds, with majority and spread."""
@@ -82,15 +75,14 @@ class Glue(Table):
 
     def pretrained(self) -> dict[str, LanguageRecipe]:
         """Recipes of the models by variant."""
-        recipes = Masked(seeds=self.pretrained_seed + 1, quick=self.quick).recipes()
-        own = [recipe for recipe in recipes if recipe.seed == self.pretrained_seed]
+        own: dict[str, Any] = {name: Masked(quick=self.quick).recipe(name, self.pretrained_seed) for name in WARM}
         if self.quick:  # as it is fitted to the prose, whose bytes and one mask are its tokens
-            own = [replace(recipe, shape=replace(recipe.shape, vocabulary=257)) for recipe in own]
-        named = {variants.name_of(recipe): recipe for recipe in own}
-        return {name: named[name] for name in WARM}
+            own = {name: replace(one, shape=replace(one.shape, vocabulary=257)) for name, one in own.items()}
+        return own
 
     def recipes(self) -> list[Any]:
         """Task by task and seed by seed, so that what is cut short compares all variants."""
+        pretrained = self.pretrained().values()
         return [
             Recipe(
                 data=task,
@@ -103,11 +95,11 @@ class Glue(Table):
             )
             for seed in range(self.seeds)
             for task in self.tasks()
-            for own in self.pretrained().values()
+            for own in pretrained
         ]
 
     def names_of(self, recipe: Recipe) -> dict[str, str]:
-        return {"variant": variants.name_of(recipe), "task": recipe.data}
+        return {"variant": name_of(recipe), "task": recipe.data}
 
     def fill(self, recipes: Sequence[Any], _data: Any, results: Path, running: Running) -> Filled:
         """Task by task, each with its model's own tokens; models that are missing are named."""
@@ -115,41 +107,39 @@ class Glue(Table):
         from oversmooth_papers.tables.filling import NO_MODELS, Filled, fill
         from oversmooth_papers.tasks.glue.data import load_glue
 
-        own = {recipe.key: recipe for recipe in self.pretrained().values()}
+        own = {recipe.key: (name, recipe) for name, recipe in self.pretrained().items()}
         lacking: dict[str, str] = {}
         todo: dict[tuple[str, str], list[Any]] = {}
         for recipe in missing(recipes, results, self.folder):
             todo.setdefault((recipe.data, recipe.pretrained), []).append(recipe)
         watch = WatchSettings(evaluate=0, monitor=0)  # runs of seconds: looks would take longer than steps
         running = replace(running, keep_models=self.keeps_models, at_once=1, watch=watch)
-        end = None if running.minutes is None else time.monotonic() + 60 * running.minutes
+        end = time.monotonic() + 60 * (running.minutes or 0.0)
         for (task, key), same in todo.items():
-            path = model_path(results, own[key])
+            name, pretrained = own[key]
+            path = model_path(results, pretrained)
             if not path.is_file():
-                lacking[own[key].title] = variants.name_of(own[key])
+                lacking[name] = pretrained.title
                 continue
-            left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
+            left = None if running.minutes is None else max(0.0, (end - time.monotonic()) / 60)
             filled = fill(same, load_glue(task, path), results, self.folder, replace(running, minutes=left))
             if not filled:
                 return filled
-        for title, name in lacking.items():
+        for name, title in lacking.items():
             quick = " --quick" if self.quick else ""
             made = f"oversmooth reproduce text masked --cells {name} --seeds {self.pretrained_seed + 1}{quick}"
             running.on_message(f"{title}: no model; {made} --results {shlex.quote(str(results))} makes it")
         return Filled(NO_MODELS if lacking else "finished")
 
     def rows(self, kept: Kept) -> Rows:
-        tasks, found = self.tasks(), {name: {t: scores(kept, name, t) for t in self.tasks()} for name in WARM}
-        rows = [
-            [title, _pretraining(kept, name), *map(_shown, found[name].values()), self.whose()]
-            for name, title in WARM.items()
-        ]
-        majority = (_majority(kept, task) for task in tasks)
-        rows.append(["majority", "–", *("–" if value is None else f"{value:.1f}" for value in majority), self.whose()])
-        for name, title in list(WARM.items())[1:]:
-            told = [told_apart(found[name][task], found["plain"][task]) for task in tasks]
-            rows.append([f"{title}, told apart from plain", "–", *told, self.whose()])
-        return ["", "pretraining", *tasks, "whose"], rows
+        tasks = self.tasks()
+        found = {name: [scores(kept, name, task) for task in tasks] for name in WARM}
+        majority = [_majority(kept, task) for task in tasks]
+        rows = [[title, _pretraining(kept, name), *map(_shown, found[name])] for name, title in WARM.items()]
+        rows.append(["majority", "–", *("–" if value is None else f"{value:.1f}" for value in majority)])
+        for name, title in [*WARM.items()][1:]:
+            rows.append([f"{title}, told apart from plain", "–", *map(told_apart, found[name], found["plain"])])
+        return ["", "pretraining", *tasks, "whose"], [[*row, self.whose()] for row in rows]
 
     def chart(self, kept: Kept) -> Any:
         """A panel for each task: median and range over seeds, and the most frequent answer."""
@@ -162,8 +152,7 @@ class Glue(Table):
                     points.append({**point, "low": min(values), "high": max(values)})
             if points and (majority := _majority(kept, task)) is not None:
                 points.append(table_charts.point("majority", self.whose(), majority, None))
-            if points:
-                panels.append((task, points))
+            panels += [(task, points)] if points else []
         there = {point["model"] for _, points in panels for point in points}
         models = [title for title in (*WARM.values(), "majority") if title in there]
         return table_charts.bars_side_by_side(panels, "score, %", models)
@@ -171,16 +160,17 @@ class Glue(Table):
     def notes(self) -> list[str]:
         if self.quick:
             return [_QUICK_NOTE]
-        own = {task: _METRICS[TASKS[task].metrics[0]] for task in self.tasks()}
-        said = [f"{metric} ({', '.join(t for t in own if own[t] == metric)})" for metric in dict.fromkeys(own.values())]
-        return [_NOTE.format(metrics=", ".join(said))]
+        of: dict[str, list[str]] = {}
+        for task in self.tasks():
+            metric = TASKS[task].metrics[0]
+            of.setdefault(_METRICS.get(metric, metric), []).append(task)
+        return [_NOTE.format(metrics=", ".join(f"{metric} ({', '.join(tasks)})" for metric, tasks in of.items()))]
 
 
 def scores(kept: Kept, name: str, task: str) -> list[float]:
     """Of a variant on a task over seeds, in %, by the metric to compare by."""
     metric = TASKS[task].metrics[0]
-    own = [cell for recipe, cell in kept.items() if (variants.name_of(recipe), recipe.data) == (name, task)]
-    return [100 * float(cell[metric]) for cell in own]
+    return [100 * float(cell[metric]) for cell in cells_of({r: c for r, c in kept.items() if r.data == task}, name)]
 
 
 def _majority(kept: Kept, task: str) -> float | None:
@@ -192,8 +182,7 @@ def _majority(kept: Kept, task: str) -> float | None:
 
 def _pretraining(kept: Kept, name: str) -> str:
     """Of one model, unless it was trained again between the cells."""
-    cells = variants.cells_of(kept, name)
-    found = {cell["pretraining_perplexity"] for cell in cells if "pretraining_perplexity" in cell}
+    found = {*case_table.scores(cells_of(kept, name), "pretraining_perplexity")}
     return ", ".join(f"{perplexity:.2f}" for perplexity in sorted(found)) or "–"
 
 
@@ -208,8 +197,6 @@ def told_apart(forced: Sequence[float], plain: Sequence[float]) -> str:
     """+ or − where the ranges over seeds do not meet; of fewer than two seeds each there is no range."""
     if min(len(forced), len(plain)) < 2:
         return "–"
-    if min(forced) > max(plain):
-        return f"+{statistics.median(forced) - statistics.median(plain):.1f}"
-    if max(forced) < min(plain):
-        return f"−{statistics.median(plain) - statistics.median(forced):.1f}"
-    return NOTHING
+    if min(forced) <= max(plain) and min(plain) <= max(forced):
+        return NOTHING
+    return f"{statistics.median(forced) - statistics.median(plain):+.1f}".replace("-", "−")

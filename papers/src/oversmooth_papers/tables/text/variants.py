@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, ClassVar
 
-from oversmooth_papers.figures import table_charts
 from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.base import Rows, Table
+from oversmooth_papers.tables.base import Rows
+from oversmooth_papers.tables.case_table import CaseTable, Column, scores
 from oversmooth_papers.tables.cells import Cell, Kept
 from oversmooth_papers.tables.variants import Case, minutes
-from oversmooth_papers.tasks.language.recipe import Recipe
 
 CASES = {
     "plain": Case("plain", {"variant": "plain"}),
@@ -36,16 +35,15 @@ CASES = {
 """Rows, by what --cells calls them."""
 WARM = {name: case.title for name, case in CASES.items() if not name.endswith("-cold")}
 """Titles of those that are fine-tuned."""
-PUBLISHED = "published, in words"
 FORM = (
     "A forced model differs from the plain one in form too: each head's H is symmetric, with eigenvectors orthogonal "
     "to those of the other heads, and λ = ±ψ². The rows with fixed random signs, λ = sψ², and with either sign, λ = ψ, "
     "have the form and are forced neither way; without them the two cannot be told apart."
 )
 TRAINING = "Training: over the last epoch's batches, with dropout. "
-QUICK_NOTE = (
-    "quick: 4 blocks of width 64, bytes of the package's prose, perplexity per byte. These figures compare with each "
-    "other and with nothing that is published."
+LOOKS = (
+    "HFC/LFC of what leaves the last block, of 8 windows of the validation text; asymmetry of H, ‖H − Hᵀ‖/‖H‖, the "
+    "mean over heads and blocks, at the first look and at the last. "
 )
 
 
@@ -57,52 +55,78 @@ def name_of(recipe: Any) -> str:
     return ""
 
 
+def cells_of(kept: Kept, name: str) -> list[Cell]:
+    """Over seeds."""
+    return [cell for recipe, cell in kept.items() if name_of(recipe) == name]
+
+
+def _over_seeds(values: Sequence[float]) -> str:
+    huge = max(values, default=0) > 1e6  # a run that went wrong
+    return table_text.over_seeds(values, ".3g" if huge else ".2f", count="always")
+
+
+def _perplexity(name: str) -> Column:
+    return lambda cells: _over_seeds(scores(cells, name))
+
+
+def _trained(cells: Sequence[Cell]) -> str:
+    """Perplexity over the batches of the last epoch."""
+    return _over_seeds([math.exp(min(cell["epochs"][-1]["loss"], 700)) for cell in cells if cell.get("epochs")])
+
+
+def _hfc_lfc(cells: Sequence[Cell]) -> str:
+    looked = [looks[-1]["hfc_lfc"][-1] for cell in cells if (looks := cell.get("smoothing"))]
+    return f"{fmean(looked):#.3g}" if looked else "–"
+
+
+def _asymmetry(cells: Sequence[Cell]) -> str:
+    """Of H, the mean over blocks, at the first look and at the last."""
+    looked = [cell["smoothing"] for cell in cells if cell.get("smoothing")]
+    ends = [[fmean(looks[end]["asymmetry"]) for looks in looked if "asymmetry" in looks[end]] for end in (0, -1)]
+    return " → ".join(f"{fmean(values):.3f}" if values else "–" for values in ends)
+
+
 @dataclass(frozen=True, kw_only=True)
-class TextTable(Table):
+class TextTable(CaseTable):
     """Subclasses say the recipe and its quick version."""
 
     group = "text"
-    asks_unknowns = False
     fits_data = True
+    default_data = "text"
     quick_data = "prose"
+    data_help = "text where OVERSMOOTH_DATA has it, or a folder or file of text, as oversmooth train takes them."
     cells_help = f"Which: {', '.join(CASES)}; by default all."
-    base: ClassVar[Recipe]
-    quick_base: ClassVar[Recipe]
-    note: ClassVar[str]
+    case_by_name = CASES
+    columns: ClassVar = {
+        "validation": _perplexity("valid_perplexity"),
+        "test": _perplexity("test_perplexity"),
+        "training": _trained,
+        "HFC/LFC, last": _hfc_lfc,
+        "asymmetry of H, first and last": _asymmetry,
+        "minutes": minutes,
+    }
+    score = ("valid_perplexity", 1)
+    label = "validation perplexity"
+    quick_note = (
+        "quick: 4 blocks of width 64, bytes of the package's prose, perplexity per byte. These figures compare with "
+        "each other and with nothing that is published."
+    )
 
-    def recipes(self) -> list[Any]:
-        """Seed by seed, so that a table that is cut short compares all of them."""
-        base = self.quick_base if self.quick else self.base
-        return [replace(base, seed=seed, **case.changes) for seed in range(self.seeds) for case in CASES.values()]
-
-    def names_of(self, recipe: Recipe) -> dict[str, str]:
+    def names_of(self, recipe: Any) -> dict[str, str]:
         return {"variant": name_of(recipe)}
 
     def rows(self, kept: Kept) -> Rows:
-        head = ["", "validation", "test", "training", "HFC/LFC, last", "asymmetry of H, first and last", "minutes"]
-        rows = []
-        for name, case in CASES.items():
-            cells = cells_of(kept, name)
-            valid = over_seeds([cell["valid_perplexity"] for cell in cells])
-            test = over_seeds([cell["test_perplexity"] for cell in cells if "test_perplexity" in cell])
-            rows.append([case.title, valid, test, _trained(cells), *_last(cells), minutes(cells), self.whose()])
-        rows.append(["forced either way", "worse than plain", *"–––––", PUBLISHED])
+        head, rows = super().rows(kept)
+        rows.append(["forced either way", "worse than plain", *"–––––", "published, in words"])
         tested = not kept or any("test_perplexity" in cell for cell in kept.values())
-        return _without(() if tested else ("test",), [*head, "whose"], rows)
+        return (head, rows) if tested else _without(("test",), head, rows)
 
     def terminal_rows(self, kept: Kept) -> Rows:
         """Without test, training and minutes, so that names stay whole."""
         return _without(("test", "training", "minutes"), *self.rows(kept))
 
-    def chart(self, kept: Kept) -> Any:
-        points = []
-        for name, case in CASES.items():
-            if values := [cell["valid_perplexity"] for cell in cells_of(kept, name)]:
-                points.append(table_charts.point(case.title, self.whose(), *table_text.mean_and_spread(values)))
-        return table_charts.bars(f"{self.name}{', quick' if self.quick else ''}", points, "validation perplexity")
-
     def notes(self) -> list[str]:
-        return [QUICK_NOTE] if self.quick else [self.note, FORM]
+        return [*super().notes(), *([] if self.quick else [FORM])]
 
     def terminal_note(self) -> str:
         return self.notes()[0].replace(TRAINING, "Perplexity in training, and minutes: with -o TABLE.md. ")
@@ -111,26 +135,3 @@ class TextTable(Table):
 def _without(columns: Sequence[str], head: Sequence[str], rows: list[list[str]]) -> Rows:
     places = [place for place, name in enumerate(head) if name not in columns]
     return [head[place] for place in places], [[row[place] for place in places] for row in rows]
-
-
-def cells_of(kept: Kept, name: str) -> list[Cell]:
-    """Over seeds."""
-    return [cell for recipe, cell in kept.items() if name_of(recipe) == name]
-
-
-def over_seeds(values: Sequence[float]) -> str:
-    huge = max(values, default=0) > 1e6  # a run that went wrong
-    return table_text.over_seeds(values, ".3g" if huge else ".2f", count="always")
-
-
-def _trained(cells: Sequence[Cell]) -> str:
-    """Perplexity over the batches of the last epoch."""
-    return over_seeds([math.exp(min(cell["epochs"][-1]["loss"], 700)) for cell in cells if cell.get("epochs")])
-
-
-def _last(cells: Sequence[Cell]) -> list[str]:
-    """HFC/LFC after the last block; how asymmetric H was, the mean over blocks, at the first look and at the last."""
-    looked = [cell["smoothing"] for cell in cells if cell.get("smoothing")]
-    ends = [[fmean(looks[end]["asymmetry"]) for looks in looked if "asymmetry" in looks[end]] for end in (0, -1)]
-    shown = [f"{fmean(values):.3f}" if values else "–" for values in ends]
-    return [f"{fmean(looks[-1]['hfc_lfc'][-1] for looks in looked):#.3g}" if looked else "–", " → ".join(shown)]

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oversmooth_papers.tables.base import register
 from oversmooth_papers.tables.text.causal import Causal
-from oversmooth_papers.tables.text.variants import TextTable
-from oversmooth_papers.tasks.language.recipe import CAUSAL_WIKITEXT2, QUICK
+from oversmooth_papers.tasks.language.recipe import CAUSAL_WIKITEXT2
 
 
-@register
 @dataclass(frozen=True, kw_only=True)
-class Wikitext(TextTable):
+class Wikitext(Causal):
     """The decoder of text causal on WikiText-2: perplexity, plain and forced to smooth or to sharpen."""
 
-    name = "wikitext"
+    name = title = "wikitext"
+    quick_title = "wikitext, quick"
     default_data = "wikitext-2"
     data_help = "wikitext-2 where OVERSMOOTH_DATA has it, or its folder."
-    base = CAUSAL_WIKITEXT2
-    quick_base = QUICK
-    note = Causal.note
+    full = CAUSAL_WIKITEXT2
 
     def folder(self, _recipe: object) -> str:
         """Quick, it is the same model on the same prose."""
