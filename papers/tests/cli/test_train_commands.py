@@ -22,12 +22,12 @@ from oversmooth.steering import steering_of
 from oversmooth.steering.saving import read_file
 from oversmooth_papers.engine import checkpoint, lock, loop
 from oversmooth_papers.engine.parallel_runs import Job, run_many
-from oversmooth_papers.tables import cells, corruption, table2, table_text
+from oversmooth_papers.tables import cells, table2, table_text
 from oversmooth_papers.tables.filling import Running, fill
 from oversmooth_papers.tables.status import status
 from oversmooth_papers.tables.table2 import Table2
 from oversmooth_papers.tables.table3 import INTENSITIES, Table3
-from oversmooth_papers.tasks.images import recipe
+from oversmooth_papers.tasks.images import corruptions, recipe
 from oversmooth_papers.tasks.images.corruptions import SEVERITIES
 from oversmooth_papers.tasks.images.data import first_of_test, load_splits
 from oversmooth_papers.tasks.images.evaluate import Evaluator
@@ -311,7 +311,7 @@ def test_quick_tables_are_run_kept_shown_and_called_quick(monkeypatch, capsys, t
     shown = capsys.readouterr().out
     assert [path.stem in shown for path in kept] == [True, True, True]
     # Their corruptions.
-    monkeypatch.setattr(corruption, "KINDS", ("brightness", "contrast"))
+    monkeypatch.setattr(corruptions, "KINDS", ("brightness", "contrast"))
     given = ("reproduce", "table3", "--quick", "--data", cifar, "--results", results, "--device", "cpu")
     assert run(monkeypatch, *given, "-o", tmp_path / "table3.md", "-o", tmp_path / "table3.png") == 0
     assert "published, 100" not in (tmp_path / "table3.md").read_text()

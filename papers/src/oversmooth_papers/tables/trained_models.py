@@ -15,7 +15,6 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,7 +81,7 @@ def pack(results: Path, archive: Path) -> list[str]:
     return titles
 
 
-def unpack(archive: Path, results: Path, on_message: Callable[[str], None] = lambda _line: None) -> list[str]:
+def unpack(archive: Path, results: Path) -> list[str]:
     """The models of an archive into results/models; the titles of those that were not there yet."""
     check_plain(archive, _REMEDY)
     check_folder(results / "models")
@@ -96,7 +95,6 @@ def unpack(archive: Path, results: Path, on_message: Callable[[str], None] = lam
                 if target.exists():
                     raise InputError(f"{target} is there already and differs; move it away to take the archive's")
                 titles.append(_take(opened, archive, name, digest, target))
-                on_message(titles[-1])
     except InputError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
