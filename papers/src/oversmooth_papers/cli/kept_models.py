@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oversmooth.cli.app import duration, out, status
-from oversmooth_papers.cli.reproduce import reproduce, tell, write_page
+from oversmooth_papers.cli.reproduce import Page, reproduce, tell, write_page
 from oversmooth_papers.cli.train import Device, load
 
 Results = Annotated[Path, typer.Option(help="Directory that keeps cells and models.")]
@@ -27,14 +27,14 @@ def models(
     from oversmooth.safety.errors import InputError
     from oversmooth_papers.tables import trained_models
 
-    if (pack is None) == (source is None):
-        raise InputError("give one of --pack FILE and --from FILE")
-    if pack is not None:
+    if pack is not None and source is None:
         titles = trained_models.pack(results, pack)
         done = f"wrote {pack}: {len(titles)} models"
-    else:
+    elif source is not None and pack is None:
         titles = trained_models.unpack(source, results)
         done = f"{len(titles)} models taken into {results / 'models'}"
+    else:
+        raise InputError("give one of --pack FILE and --from FILE")
     tell("\n".join([*titles, done]))
 
 
@@ -77,18 +77,15 @@ def verify(
 
 @reproduce.command()
 def first_paper(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Page to write, .md.")] = None,
+    output: Page = None,
     results: Results = Path("results"),
 ) -> None:
     """Dovonon et al.'s claims line by line, ours beside the published, from the cells that are there."""
-    from oversmooth.safety import files
     from oversmooth_papers.tables.cells import check_there
     from oversmooth_papers.tables.first_paper import page
 
     check_there(results)
-    if output is not None:
-        files.check_writable(output, (".md",))
     text = page(results)
     if output is None:
-        out.print(text, highlight=False, markup=False, soft_wrap=True)
+        out.print(text, soft_wrap=True)
     write_page(output, text)

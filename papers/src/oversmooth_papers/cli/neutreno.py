@@ -13,10 +13,11 @@ import typer
 from oversmooth.cli.app import Commands, out, parts_done, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, diagnose_all
 from oversmooth_papers.cli.reproduce import reproduce
+from oversmooth_papers.cli.reproduce import write_page as write
 from oversmooth_papers.cli.train import Data as TrainingData
 from oversmooth_papers.cli.train import Device as TrainingDevice
 from oversmooth_papers.cli.train import Force, say
-from oversmooth_papers.cli.tune import BatchSize, Folds, Inputs, Methods, Rate, Seed, read, show_notes, write
+from oversmooth_papers.cli.tune import BatchSize, Folds, Inputs, Methods, Rate, Seed, read, show_notes
 
 if TYPE_CHECKING:
     from oversmooth_papers.tables.filling import Running

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -29,7 +29,7 @@ from oversmooth_papers.tasks.segmentation import recipe as segmentation
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from oversmooth_papers.engine.result import OnNan, Progress
+    from oversmooth_papers.engine.result import Progress
     from oversmooth_papers.engine.smoothing import MakesWatcher
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -128,11 +128,15 @@ def train(
 
         end_with_parent()  # before torch, which takes a while to import
         from oversmooth_papers.engine import loop
+        from oversmooth_papers.engine.monitored import MonitorWatcher
         from oversmooth_papers.engine.ranks import asked_for
+        from oversmooth_papers.engine.smoothing import SmoothingProbe
         from oversmooth_papers.tasks.registry import fitted, task_of
 
         changed = _changed(begun(task, quick, recipe, data), settings, augment)
-        when_nan, watcher = on_nan_named(on_nan), watcher_named(look)
+        watchers: dict[str, MakesWatcher] = {"tokens": SmoothingProbe, "all": MonitorWatcher}
+        if look not in watchers:
+            raise InputError(f"--look is {look!r}; choose tokens or all")
         if asked_for()[0]:  # of the processes that torchrun started, one speaks
             out.quiet = err.quiet = True
         check_folder(output)  # before the data is read, which takes a while
@@ -150,9 +154,9 @@ def train(
                 folder=output,
                 resume=resume,
                 minutes=minutes,
-                watch=loop.WatchSettings(evaluate=evaluate, monitor=monitor, watcher=watcher, tensorboard=tensorboard),
+                watch=loop.WatchSettings(evaluate, monitor, watchers[look], tensorboard=tensorboard),
                 progress=on_progress,
-                on_nan=when_nan,
+                on_nan=on_nan,  # type: ignore[arg-type]  # which refuses other words
                 force=force,
                 on_message=say,
             )
@@ -171,7 +175,7 @@ def train(
 
 def say(line: str, console: Console = err) -> None:
     """One line, as it is; by default what a user should know of, on stderr."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(line, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -187,29 +191,11 @@ def leaves_when_asked() -> Iterator[None]:
         leave("preempted")
 
 
-def leave(why: str) -> NoReturn:
-    """With the exit code for why a run stopped."""
+def leave(why: str, otherwise: int = 0) -> NoReturn:
+    """With the exit code for why a run stopped. otherwise: where that has none."""
     from oversmooth_papers.engine.stopping import EXIT_CODES
 
-    raise typer.Exit(EXIT_CODES.get(why, 0))
-
-
-def on_nan_named(name: str) -> OnNan:
-    """What to do when a step is not finite."""
-    if name in ("stop", "retry"):
-        return cast("OnNan", name)
-    raise InputError(f"--on-nan is {name!r}; choose stop or retry")
-
-
-def watcher_named(look: str) -> MakesWatcher:
-    """What records smoothing while a run trains."""
-    from oversmooth_papers.engine.monitored import MonitorWatcher
-    from oversmooth_papers.engine.smoothing import SmoothingProbe
-
-    watchers: dict[str, MakesWatcher] = {"tokens": SmoothingProbe, "all": MonitorWatcher}
-    if look not in watchers:
-        raise InputError(f"--look is {look!r}; choose tokens or all")
-    return watchers[look]
+    raise typer.Exit(EXIT_CODES.get(why, otherwise))
 
 
 def load(data: str, recipe: BaseRecipe = images.PAPER) -> Any:

@@ -38,8 +38,8 @@ def status(results: Path, damaged: list[str] | None = None) -> list[tuple[str, .
     rows = [row for group in by_folder.values() for row in sorted(group, key=lambda row: (row[3], row[1]))]
     for work in sorted(path for path in (results / "work").glob("*") if path.is_dir()):
         try:
-            if (recipe := checkpoint.recipe_of(work)) is not None:
-                rows.append(("on its way", recipe.title, checkpoint.how_far(work), "–", "–", work.name))
+            if (begun := checkpoint.recipe_of(work)) is not None:
+                rows.append(("on its way", begun.title, checkpoint.how_far(work), "–", "–", work.name))
         except InputError:  # who goes on with it is told what is wrong
             rows.append(("on its way", work.name, "damaged", "–", "–", "–"))
     return rows
