@@ -149,7 +149,8 @@ def test_all_that_a_monitor_sees_is_in_the_history_and_can_be_watched(monkeypatc
         (("--device", "cuda"), "no GPU"),
         (("--data", "nowhere"), "no known data set"),
         (("--recipe", "nowhere.json"), "nowhere.json"),
-        (("--look", "closely"), "--look is 'closely'; choose tokens or all"),
+        (("--look", "closely"), "'closely' is not one of 'tokens', 'all'"),
+        (("--on-nan", "wait"), "'wait' is not one of 'stop', 'retry'"),
     ],
 )
 def test_bad_options_leave_with_one_sentence(monkeypatch, capsys, tmp_path, cifar, options, said):

@@ -21,7 +21,7 @@ from oversmooth_papers.cli.neutreno import neutreno
 from oversmooth_papers.cli.options import changing_option, own_option, parameters_of, take
 from oversmooth_papers.cli.reproduce import reproduce, tell, write_page
 from oversmooth_papers.cli.text import text
-from oversmooth_papers.cli.train import Device, Force, leave, leaves_when_asked, load, progress, say
+from oversmooth_papers.cli.train import Device, Force, OnNan, leave, leaves_when_asked, load, progress, say
 from oversmooth_papers.engine.options import option_fields
 from oversmooth_papers.tables.base import Table
 from oversmooth_papers.tables.table_registry import all_tables
@@ -57,9 +57,9 @@ def _reproduce(
     ] = None,
     device: Device = None,
     on_nan: Annotated[
-        str,
-        typer.Option("--on-nan", help="retry: a step that is not finite sends a run back to its checkpoint; or stop."),
-    ] = "retry",
+        OnNan,
+        typer.Option(help="retry: a step that is not finite sends a run back to its checkpoint; or stop."),
+    ] = OnNan.retry,
     force: Force = False,
     **unknowns: Any,
 ) -> None:
@@ -82,7 +82,7 @@ def _reproduce(
     chosen(recipes, cells or [], asked.names_of)  # what can be refused is, also where nothing is run
     why = "finished"
     if not show:
-        how = dict(at_once=at_once, minutes=minutes, device=device, on_nan=on_nan, force=force)
+        how = dict(at_once=at_once, minutes=minutes, device=device, on_nan=on_nan.value, force=force)
         how["command"] = _command(table, own, cells or [], seeds, quick)
         how["data"] = data or (quick and asked.quick_data) or asked.default_data
         recipes, why = _fill(asked, recipes, cells or [], results, how)

@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -50,6 +51,8 @@ _DATA += "Segmentation: camvid, ade20k, shapes, or the folder that holds one. Im
 Data = Annotated[str, typer.Option(help=_IMAGES)]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
 Force = Annotated[bool, typer.Option("--force", help="Write there even if another process does.")]
+Look = StrEnum("Look", ["tokens", "all"])
+OnNan = StrEnum("OnNan", ["stop", "retry"])
 _SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
     (None, images.Recipe, ("variant", "share", "seed")),
     (_RECIPE, images.Recipe, ("epochs", "warmup", "lr", "batch", "weight_decay", "ramp", "share_seed")),
@@ -98,15 +101,15 @@ def train(
     ] = None,
     monitor: Annotated[int, _of_run(help="Record smoothing every so many steps; 0: never.", min=0)] = 50,
     look: Annotated[
-        str,
+        Look,
         _of_run(help="What is recorded: tokens (HFC/LFC and cosines), or all that a Monitor sees, which is slower."),
-    ] = "tokens",
+    ] = Look.tokens,
     tensorboard: Annotated[bool, _of_run("--tensorboard", help="Write for TensorBoard too.")] = False,
     device: Annotated[str | None, _of_run(help="cpu or cuda.", show_default="the GPU if there is one")] = None,
     on_nan: Annotated[
-        str,
+        OnNan,
         _of_run(help="A step that is not finite: stop, or retry from the last checkpoint with other draws, 3 times."),
-    ] = "stop",
+    ] = OnNan.stop,
     force: Annotated[
         bool, _of_run("--force", help="Take the directory over from a process that writes there.")
     ] = False,
@@ -134,15 +137,12 @@ def train(
         from oversmooth_papers.tasks.registry import fitted, task_of
 
         changed = _changed(begun(task, quick, recipe, data), settings, augment)
-        watchers: dict[str, MakesWatcher] = {"tokens": SmoothingProbe, "all": MonitorWatcher}
-        if look not in watchers:
-            raise InputError(f"--look is {look!r}; choose tokens or all")
+        watcher: MakesWatcher = SmoothingProbe if look is Look.tokens else MonitorWatcher
         if asked_for()[0]:  # of the processes that torchrun started, one speaks
             out.quiet = err.quiet = True
         check_folder(output)  # before the data is read, which takes a while
         began = time.monotonic()
-        what = data or changed.data
-        loaded = load(what, changed)
+        loaded = load(data or changed.data, changed)
         if minutes is not None:
             minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
         chosen = fitted(changed, loaded)
@@ -154,9 +154,9 @@ def train(
                 folder=output,
                 resume=resume,
                 minutes=minutes,
-                watch=loop.WatchSettings(evaluate, monitor, watchers[look], tensorboard=tensorboard),
+                watch=loop.WatchSettings(evaluate, monitor, watcher, tensorboard=tensorboard),
                 progress=on_progress,
-                on_nan=on_nan,  # type: ignore[arg-type]  # which refuses other words
+                on_nan="stop" if on_nan is OnNan.stop else "retry",
                 force=force,
                 on_message=say,
             )
