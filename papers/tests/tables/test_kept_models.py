@@ -127,8 +127,7 @@ def test_a_cell_is_verified_and_a_wrong_one_is_not(kept, monkeypatch, capsys):
         ("accuracy before rounding", cell["accuracy"], again),
     ]
     assert checked.agrees
-    assert any("data are those" in note for note in checked.notes)
-    assert any("is the file" in note for note in checked.notes)
+    assert checked.notes == [f"The hash of the {what} is the one in the cell." for what in ("data", "model")]
     wrong = {**cell, "rounded": {"accuracy": again - 0.2}}
     assert not verify.verify(wrong, file, splits(), device="cpu").agrees
     boasts = {**cell, "accuracy": min(1.0, again + 0.3)}  # what tables show, where the rounded file has its own figure
@@ -138,7 +137,7 @@ def test_a_cell_is_verified_and_a_wrong_one_is_not(kept, monkeypatch, capsys):
     assert any("before they were rounded" in note for note in notes)
     assert sum("records no hash" in note for note in notes) == 2
     other = verify.verify(cell, file, splits(32), device="cpu")
-    assert any("not those of the cell" in note for note in other.notes)
+    assert any("hash of the data is not the one" in note for note in other.notes)
     few = verify.verify(cell, file, splits(), device="cpu", images=12)
     tolerance = 0.003 + 3 * math.sqrt(max(again * (1 - again), 1e-4) * 0.5 / 12)
     assert few.figures[0].allowed == pytest.approx(tolerance)

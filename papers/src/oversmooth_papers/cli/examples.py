@@ -1,4 +1,4 @@
-"""An example of every command here, as `oversmooth.cli.examples` has them."""
+"""An example of every command here, as `oversmooth.cli.examples` has them; other tables have the usual one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ EXAMPLES = {
     "tune": "oversmooth tune facebook/deit-tiny-patch16-224 --data labelled.parquet -m neutreno --save tuned/",
     "reproduce table1": "oversmooth reproduce table1 --trained --data cifar-100/test.parquet --inputs 64 -o table1.md",
     "reproduce table2": "oversmooth reproduce table2 --cells 10% --seeds 3 -o table2.md",
-    "reproduce table3": "oversmooth reproduce table3 --share 0.1 -o table3.md",
-    "reproduce depth": "oversmooth reproduce depth --seeds 1 -o depth.md",
     "reproduce fig2": "oversmooth reproduce fig2 bert-base-uncased --inputs 32 -o fig2.pdf",
     "reproduce fig3": "oversmooth reproduce fig3 facebook/deit-tiny-patch16-224 --data images/ -o fig3.pdf",
     "reproduce fig5": "oversmooth reproduce fig5 bert-base-uncased gpt2 -o fig5.pdf",
@@ -17,15 +15,7 @@ EXAMPLES = {
     "reproduce first-paper": "oversmooth reproduce first-paper -o first-paper.md",
     "reproduce verify": "oversmooth reproduce verify 44136fa355b3 --data cifar100 --images 1000",
     "reproduce models": "oversmooth reproduce models --pack models.zip",
-    "reproduce rules": "oversmooth reproduce rules --share 0.1 --seeds 3 -o rules.md",
-    "reproduce controls": "oversmooth reproduce controls --seeds 3 --at-once 3 -o controls.md",
-    "reproduce forms": "oversmooth reproduce forms --seeds 3 --at-once 3 -o forms.md",
-    "reproduce mixtures": "oversmooth reproduce mixtures --seeds 3 --at-once 3 -o mixtures.md",
     "reproduce sharpening": "oversmooth reproduce sharpening --seeds 7 --at-once 6 -o sharpening.md",
-    "reproduce text causal": "oversmooth reproduce text causal --seeds 1 -o causal.md",
-    "reproduce text masked": "oversmooth reproduce text masked --seeds 1 -o masked.md",
-    "reproduce text wikitext": "oversmooth reproduce text wikitext --seeds 1 -o wikitext.md",
-    "reproduce text glue": "oversmooth reproduce text glue --seeds 3 -o glue.md",
     "reproduce text figures": "oversmooth reproduce text figures --quick -o figures/",
     "reproduce neutreno kernel": "oversmooth reproduce neutreno kernel bert-base-uncased --inputs 16 -o kernel.md",
     "reproduce neutreno energy": "oversmooth reproduce neutreno energy bert-base-uncased --strength 0.6 -o energy.md",
@@ -39,10 +29,4 @@ EXAMPLES = {
     "reproduce neutreno adaptation": (
         "oversmooth reproduce neutreno adaptation --data imagenet-validation.parquet -o adaptation.md"
     ),
-    "reproduce neutreno ablation": "oversmooth reproduce neutreno ablation --seeds 1",
-    "reproduce neutreno language-ablation": "oversmooth reproduce neutreno language-ablation --seeds 1 --cells 0.2,0.6",
-    "reproduce neutreno classification": "oversmooth reproduce neutreno classification --seeds 3 --at-once 3",
-    "reproduce neutreno language": "oversmooth reproduce neutreno language --seeds 1 -o language.md",
-    "reproduce neutreno methods": "oversmooth reproduce neutreno methods --seeds 3 --at-once 3",
-    "reproduce neutreno segmentation": "oversmooth reproduce neutreno segmentation --seeds 1 -o segmentation.md",
 }

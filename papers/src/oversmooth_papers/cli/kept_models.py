@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from oversmooth.cli.app import duration, out, status
-from oversmooth_papers.cli.reproduce import reproduce, tell, write_page
-from oversmooth_papers.cli.train import Device, load, say
+from oversmooth_papers.cli.reproduce import Page, reproduce, tell, write_page
+from oversmooth_papers.cli.train import Device, load
 
 Results = Annotated[Path, typer.Option(help="Directory that keeps cells and models.")]
 
@@ -28,12 +29,13 @@ def models(
 
     if pack is not None and source is None:
         titles = trained_models.pack(results, pack)
-        tell("\n".join([*titles, f"wrote {pack}: {len(titles)} models"]))
+        done = f"wrote {pack}: {len(titles)} models"
     elif source is not None and pack is None:
-        taken = trained_models.unpack(source, results, say)
-        tell(f"{len(taken)} models taken into {results / 'models'}")
+        titles = trained_models.unpack(source, results)
+        done = f"{len(titles)} models taken into {results / 'models'}"
     else:
         raise InputError("give one of --pack FILE and --from FILE")
+    tell("\n".join([*titles, done]))
 
 
 @reproduce.command()
@@ -54,41 +56,36 @@ def verify(
     from oversmooth_papers.engine.recipe import read_recipe
     from oversmooth_papers.tables import verify as recipe
 
+    began = time.monotonic()
     path, kept = recipe.find_cell(cell, results)
     file = recipe.model_of(kept, results, model)
     own = read_recipe(kept["recipe"])
     loaded = load(data or own.data, own)
     with status(f"testing {kept['title']}"):
         checked = recipe.verify(kept, file, loaded, device=device, images=images)
-    out.print(f"{checked.title} ({path})", highlight=False, markup=False)
+    tell(f"{kept['title']} ({path})")
     for figure in checked.figures:
-        out.print(
+        tell(
             f"{figure.score}: {figure.recorded:.4f} recorded, {figure.again:.4f} now, {figure.verdict} "
-            f"(difference {figure.again - figure.recorded:+.4f}, allowed {figure.allowed:.4f})",
-            highlight=False,
-            markup=False,
+            f"(difference {figure.again - figure.recorded:+.4f}, allowed {figure.allowed:.4f})"
         )
-    for note in checked.notes:
-        out.print(note, style="dim", highlight=False, markup=False)
-    out.print(f"took {duration(checked.seconds)}", style="dim", highlight=False, markup=False)
+    for note in (*checked.notes, f"took {duration(time.monotonic() - began)}"):
+        tell(note, style="dim")
     if not checked.agrees:
         raise typer.Exit(1)
 
 
 @reproduce.command()
 def first_paper(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Page to write, .md.")] = None,
+    output: Page = None,
     results: Results = Path("results"),
 ) -> None:
     """Dovonon et al.'s claims line by line, ours beside the published, from the cells that are there."""
-    from oversmooth.safety import files
     from oversmooth_papers.tables.cells import check_there
     from oversmooth_papers.tables.first_paper import page
 
     check_there(results)
-    if output is not None:
-        files.check_writable(output, (".md",))
     text = page(results)
     if output is None:
-        out.print(text, highlight=False, markup=False, soft_wrap=True)
+        out.print(text, soft_wrap=True)
     write_page(output, text)

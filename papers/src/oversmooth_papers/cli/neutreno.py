@@ -12,7 +12,7 @@ import typer
 
 from oversmooth.cli.app import Commands, out, parts_done, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, diagnose_all
-from oversmooth_papers.cli.reproduce import reproduce, tell, write_page
+from oversmooth_papers.cli.reproduce import check_page, reproduce, tell, write_page
 from oversmooth_papers.cli.train import Data as TrainingData
 from oversmooth_papers.cli.train import Device as TrainingDevice
 from oversmooth_papers.cli.train import Force, say
@@ -33,16 +33,7 @@ Quick = Annotated[
 ]
 
 
-def _check_page(path: Path | None) -> Path | None:
-    """Refuse a table that cannot be written, before the work that it is to show."""
-    from oversmooth.safety import files
-
-    if path is not None:
-        files.check_writable(path, (".md",))
-    return path
-
-
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.", callback=_check_page)]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="The table to write, .md.", callback=check_page)]
 Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
 _FEW = 4
 """Inputs of a quick version."""

@@ -10,18 +10,40 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oversmooth.cli.app import Commands, app, out, progress_bar, status
+from oversmooth.cli.app import Commands, advance, app, out, progress_bar, status
 from oversmooth.cli.diagnose import Batch, Count, Data, Device, Dtype, Length, Seed, Variant, diagnose_all
 
 if TYPE_CHECKING:
     from oversmooth.diagnosis.result import Diagnosis
-    from oversmooth.inputs.batches import Inputs
 
 reproduce = Commands(
     help="Reproduce tables and figures of the papers, ours beside the published ones.", no_args_is_help=True
 )
 app.add_typer(reproduce, name="reproduce")
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="The figure to write: .png, .svg or .pdf.")]
+
+
+def check_page(path: Path | None) -> Path | None:
+    """Refuse a table that cannot be written, before the work that it is to show."""
+    from oversmooth.safety import files
+
+    if path is not None:
+        files.check_writable(path, (".md",))
+    return path
+
+
+def _check_figure(path: Path | None) -> Path | None:
+    from oversmooth.report import figures
+
+    if path is not None:
+        figures.check(path)
+    return path
+
+
+Page = Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.", callback=check_page)]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="The figure to write: .png, .svg or .pdf.", callback=_check_figure),
+]
 _TABLE2 = "Table 2's models in place of names"
 Models = Annotated[
     list[str] | None,
@@ -40,17 +62,12 @@ Share = Annotated[
 ]
 Results = Annotated[Path, typer.Option(help="Directory in whose models they are.", rich_help_panel=_TABLE2)]
 SeedToo = Annotated[int, typer.Option(help="Of random weights, of Arnoldi's starts, and of --trained models.")]
-
-
-class Rule(StrEnum):
-    heads = "heads"
-    joined = "joined"
-    real = "real"
+Rule = StrEnum("Rule", ["heads", "joined", "real"])
 
 
 def tell(text: str, style: str | None = None) -> None:
-    """Print a line as it is, whatever brackets it has."""
-    out.print(text, style=style, highlight=False, markup=False)
+    """Print a line."""
+    out.print(text, style=style)
 
 
 def write_page(path: Path | None, text: str) -> None:
@@ -71,15 +88,6 @@ def _show(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[st
     for note in notes:
         tell(note)
     write_page(output, table_text.markdown(head, rows, notes))
-
-
-def _check_output(path: Path | None, *, figure: bool) -> None:
-    """Refuse what cannot be written, before the work that it is to show."""
-    from oversmooth.report import figures
-    from oversmooth.safety import files
-
-    if path is not None:
-        figures.check(path) if figure else files.check_writable(path, (".md",))
 
 
 def _draw(diagnoses: list[Diagnosis], figure: str, path: Path | None) -> None:
@@ -122,7 +130,7 @@ def table1(
     trained: Trained = False,
     share: Share = 1.0,
     results: Results = Path("results"),
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    output: Page = None,
     device: Device = None,
     dtype: Dtype = None,
     seed: Seed = 0,
@@ -133,15 +141,10 @@ def table1(
     """
     from oversmooth_papers.tables import table1 as recipe
 
-    _check_output(output, figure=False)
     names, joined = _named(models, trained, share, results), rule is Rule.joined
+    counted = "real" if rule is Rule.real else "complex"
     settings = dict(
-        joined=sys.maxsize if joined else 0,
-        ranks=0,
-        depth=0,
-        variant=variant.value,
-        rule="real" if rule is Rule.real else "complex",
-        seed=seed,
+        joined=sys.maxsize if joined else 0, ranks=0, depth=0, variant=variant.value, rule=counted, seed=seed
     )
     diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
     _show(recipe.COLUMNS, recipe.rows(diagnoses, joined), recipe.notes(diagnoses, joined), output)
@@ -166,7 +169,6 @@ def fig2(
     from oversmooth.report import terminal
     from oversmooth_papers.figures import fig2 as recipe
 
-    _check_output(output, figure=True)
     names = _named(models, trained, share, results, seed)
     settings = dict(spectra=False, seed=seed)
     diagnoses = diagnose_all(names, data, inputs, length, batch, device=device, dtype=dtype, settings=settings)
@@ -194,25 +196,18 @@ def fig3(
     seed: SeedToo = 0,
 ) -> None:
     """Draw figure 3 of Dovonon et al.: a model forced to sharpen, forced to smooth and left alone."""
-    from oversmooth.models import Loaded
     from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
     from oversmooth.report import terminal
     from oversmooth_papers.figures import fig3 as recipe
 
-    _check_output(output, figure=True)
     names = _named(models, trained, share, results, seed, none=True)
-    count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
-
-    def given(loaded: Loaded) -> Inputs:
-        return loaded.inputs(data, count=count, batch=batch)
-
-    diagnoses = []
+    count, diagnoses = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT), []
     with progress_bar("cases") as bars:
         todo = recipe.cases(names, seed, device)
         task = bars.add_task("", total=len(todo))
         for case in todo:
             bars.update(task, description=case.name)
-            diagnoses.append(recipe.run(case, given, seed))
+            diagnoses.append(recipe.run(case, lambda loaded: loaded.inputs(data, count=count, batch=batch), seed))
             bars.advance(task)
     out.print(terminal.overview(diagnoses))
     for diagnosis in diagnoses:
@@ -229,7 +224,7 @@ def steering(
     inputs: Count = None,
     batch: Batch = 16,
     spectra: Annotated[int, typer.Option(help="Inputs whose spectra are taken.", min=1)] = 16,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Table to write, .md.")] = None,
+    output: Page = None,
     device: Device = None,
 ) -> None:
     """What each method and strength does to a trained model without any training: curves, prediction, top-1."""
@@ -237,7 +232,6 @@ def steering(
     from oversmooth.models.loaded import DATA_COUNT, DEFAULT_COUNT
     from oversmooth_papers.tables import steering as recipe
 
-    _check_output(output, figure=False)
     count = inputs or (DEFAULT_COUNT if data is None else DATA_COUNT)
     loaded = load(model, device=device)
     diagnoses = []
@@ -245,12 +239,7 @@ def steering(
         whole, few = (loaded.inputs(data, count=n, batch=batch).kept() for n in (count, min(spectra, count)))
     with progress_bar("inputs") as bars:
         for name, method, layers in recipe.SWEEP:
-            task = bars.add_task(name, total=count)
-
-            def advance(done: int, total: int | None, _what: str, task=task) -> None:  # type: ignore[no-untyped-def]
-                bars.update(task, completed=done, total=total)
-
-            diagnoses.append(recipe.sweep(loaded, whole, few, name, method, layers, advance))
+            diagnoses.append(recipe.sweep(loaded, whole, few, name, method, layers, advance(bars, name)))
     _show(recipe.COLUMNS, recipe.rows(diagnoses), [], output)
 
 
@@ -268,7 +257,6 @@ def fig5(
     from oversmooth.report import terminal
     from oversmooth_papers.figures import fig5 as recipe
 
-    _check_output(output, figure=True)
     diagnoses = [spectra_of(name) for name in _named(models, trained, share, results, seed)]
     for diagnosis in diagnoses:
         tell(f"{diagnosis.name}: {terminal.share(diagnosis.negative_share)} of Re λ below zero")

@@ -16,16 +16,20 @@ from typing import Annotated, Any, Literal
 import typer
 
 from oversmooth.cli.app import out, parts_done
+from oversmooth.cli.examples import EXAMPLES
 from oversmooth_papers.cli.neutreno import neutreno
-from oversmooth_papers.cli.options import own_option, parameters_of, take
+from oversmooth_papers.cli.options import changing_option, own_option, parameters_of, take
 from oversmooth_papers.cli.reproduce import reproduce, tell, write_page
 from oversmooth_papers.cli.text import text
-from oversmooth_papers.cli.train import Device, Force, leave, leaves_when_asked, load, on_nan_named, progress, say
+from oversmooth_papers.cli.train import Device, Force, OnNan, leave, leaves_when_asked, load, progress, say
 from oversmooth_papers.engine.options import option_fields
 from oversmooth_papers.tables.base import Table
 from oversmooth_papers.tables.table_registry import all_tables
+from oversmooth_papers.tasks.images.recipe import Recipe
 
 _GROUPS = {"": reproduce, "neutreno": neutreno, "text": text}
+_UNKNOWNS = ("wiring", "initialisation", "output_bias")
+"""Settings of the recipe that Dovonon et al. leave open."""
 _LISTED = 12
 """Cells that are listed of a table that misses more."""
 Results = Annotated[Path, typer.Option(help="Directory that keeps the cells.")]
@@ -51,28 +55,18 @@ def _reproduce(
         list[Path] | None,
         typer.Option("--output", "-o", help="Table (.md) or chart (.png, .svg, .pdf) to write as well."),
     ] = None,
-    wiring: Annotated[
-        str | None, typer.Option(help="paper or code, an unknown of the recipe.", show_default="paper")
-    ] = None,
-    initialisation: Annotated[
-        str | None, typer.Option(help="truncated or torch, an unknown of the recipe.", show_default="truncated")
-    ] = None,
-    output_bias: Annotated[
-        bool | None,
-        typer.Option(
-            "--output-bias/--no-output-bias",
-            help="Of ViT⁺'s and ViT⁻'s attention, an unknown of the recipe.",
-            show_default="output-bias",
-        ),
-    ] = None,
     device: Device = None,
     on_nan: Annotated[
-        str,
-        typer.Option("--on-nan", help="retry: a step that is not finite sends a run back to its checkpoint; or stop."),
-    ] = "retry",
+        OnNan,
+        typer.Option(help="retry: a step that is not finite sends a run back to its checkpoint; or stop."),
+    ] = OnNan.retry,
     force: Force = False,
+    **unknowns: Any,
 ) -> None:
-    """Run what is missing of a table, and show it. own: the options that are the table's alone."""
+    """Run what is missing of a table, and show it.
+
+    own: the options that are the table's alone. unknowns: of the recipe, where the table asks for them.
+    """
     from oversmooth.report import figures
     from oversmooth.safety import files
     from oversmooth_papers.tables import table_text
@@ -84,12 +78,11 @@ def _reproduce(
     if show:
         check_there(results)
     asked = table(seeds=seeds or (1 if quick else 3), quick=quick, **own)
-    unknowns = dict(wiring=wiring, initialisation=initialisation, output_bias=output_bias)
     recipes = [recipe.changed(unknowns) for recipe in asked.recipes()]
     chosen(recipes, cells or [], asked.names_of)  # what can be refused is, also where nothing is run
-    how = dict(at_once=at_once, minutes=minutes, device=device, on_nan=on_nan_named(on_nan), force=force)
     why = "finished"
     if not show:
+        how = dict(at_once=at_once, minutes=minutes, device=device, on_nan=on_nan.value, force=force)
         how["command"] = _command(table, own, cells or [], seeds, quick)
         how["data"] = data or (quick and asked.quick_data) or asked.default_data
         recipes, why = _fill(asked, recipes, cells or [], results, how)
@@ -110,9 +103,7 @@ def _reproduce(
 
         remedy = "make or fetch those named above" if why == NO_MODELS else "the same command goes on"
         tell(f"{why}: not all cells are there; {remedy}")
-        if why == NO_MODELS:
-            raise typer.Exit(2)
-        leave(why)
+        leave(why, 2 if why == NO_MODELS else 0)
 
 
 def _command(table: type[Table], own: dict[str, Any], cells: list[str], seeds: int | None, quick: bool) -> str:
@@ -170,28 +161,25 @@ def _add_command(table: type[Table]) -> None:
     command.__doc__ = table.__doc__
     take(command, _parameters(table))
     _GROUPS[table.group].command(name=table.name)(command)
+    words = " ".join(["reproduce", *table.home().split("/")])
+    EXAMPLES.setdefault(words, f"oversmooth {words} --seeds 1 -o {table.name}.md")
 
 
 def _parameters(table: type[Table]) -> list[Parameter]:
     """The options that tables share, with the table's own among them."""
-    left_out = {
-        ("table", "own"): True,
-        ("cells", "at_once", "minutes", "on_nan"): not table.trains,
-        ("wiring", "initialisation", "output_bias"): not table.asks_unknowns,
-        ("at_once",): not table.at_once_allowed,
-        ("data",): not table.loads_data,
-    }
-    gone = {name for names, left in left_out.items() if left for name in names}
     helps = {
         "cells": Annotated[list[str] | None, typer.Option("--cells", help=table.cells_help)],
         "data": Annotated[str | None, typer.Option(help=table.data_help, show_default=table.default_data)],
     }
+    gone = {"table", "own"} | (set() if table.trains else {"cells", "at_once", "minutes", "on_nan"})
+    gone |= (set() if table.at_once_allowed else {"at_once"}) | (set() if table.loads_data else {"data"})
     shared = [one for one in parameters_of(_reproduce) if one.name not in gone]
     parameters = [one.replace(annotation=helps.get(one.name, one.annotation)) for one in shared]
-    for field in reversed(option_fields(table)):
+    added = [(own_option(table, field.name), field.metadata["after"]) for field in option_fields(table)]
+    added += [(changing_option(Recipe, name), "output") for name in _UNKNOWNS if table.asks_unknowns]
+    for parameter, after in reversed(added):
         names = [parameter.name for parameter in parameters]
-        after = field.metadata["after"]
-        parameters.insert(names.index(after) + 1 if after else 0, own_option(table, field.name))
+        parameters.insert(names.index(after) + 1 if after else 0, parameter)
     return parameters
 
 

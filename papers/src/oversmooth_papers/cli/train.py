@@ -9,8 +9,9 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -29,7 +30,7 @@ from oversmooth_papers.tasks.segmentation import recipe as segmentation
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from oversmooth_papers.engine.result import OnNan, Progress
+    from oversmooth_papers.engine.result import Progress
     from oversmooth_papers.engine.smoothing import MakesWatcher
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -50,6 +51,8 @@ _DATA += "Segmentation: camvid, ade20k, shapes, or the folder that holds one. Im
 Data = Annotated[str, typer.Option(help=_IMAGES)]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU if there is one.")]
 Force = Annotated[bool, typer.Option("--force", help="Write there even if another process does.")]
+Look = StrEnum("Look", ["tokens", "all"])
+OnNan = StrEnum("OnNan", ["stop", "retry"])
 _SETTINGS: list[tuple[str | None, type, tuple[str, ...]]] = [
     (None, images.Recipe, ("variant", "share", "seed")),
     (_RECIPE, images.Recipe, ("epochs", "warmup", "lr", "batch", "weight_decay", "ramp", "share_seed")),
@@ -98,15 +101,15 @@ def train(
     ] = None,
     monitor: Annotated[int, _of_run(help="Record smoothing every so many steps; 0: never.", min=0)] = 50,
     look: Annotated[
-        str,
+        Look,
         _of_run(help="What is recorded: tokens (HFC/LFC and cosines), or all that a Monitor sees, which is slower."),
-    ] = "tokens",
+    ] = Look.tokens,
     tensorboard: Annotated[bool, _of_run("--tensorboard", help="Write for TensorBoard too.")] = False,
     device: Annotated[str | None, _of_run(help="cpu or cuda.", show_default="the GPU if there is one")] = None,
     on_nan: Annotated[
-        str,
+        OnNan,
         _of_run(help="A step that is not finite: stop, or retry from the last checkpoint with other draws, 3 times."),
-    ] = "stop",
+    ] = OnNan.stop,
     force: Annotated[
         bool, _of_run("--force", help="Take the directory over from a process that writes there.")
     ] = False,
@@ -128,17 +131,18 @@ def train(
 
         end_with_parent()  # before torch, which takes a while to import
         from oversmooth_papers.engine import loop
+        from oversmooth_papers.engine.monitored import MonitorWatcher
         from oversmooth_papers.engine.ranks import asked_for
+        from oversmooth_papers.engine.smoothing import SmoothingProbe
         from oversmooth_papers.tasks.registry import fitted, task_of
 
         changed = _changed(begun(task, quick, recipe, data), settings, augment)
-        when_nan, watcher = on_nan_named(on_nan), watcher_named(look)
+        watcher: MakesWatcher = SmoothingProbe if look is Look.tokens else MonitorWatcher
         if asked_for()[0]:  # of the processes that torchrun started, one speaks
             out.quiet = err.quiet = True
         check_folder(output)  # before the data is read, which takes a while
         began = time.monotonic()
-        what = data or changed.data
-        loaded = load(what, changed)
+        loaded = load(data or changed.data, changed)
         if minutes is not None:
             minutes = max(0.0, minutes - (time.monotonic() - began) / 60)  # reading the data counts
         chosen = fitted(changed, loaded)
@@ -150,9 +154,9 @@ def train(
                 folder=output,
                 resume=resume,
                 minutes=minutes,
-                watch=loop.WatchSettings(evaluate=evaluate, monitor=monitor, watcher=watcher, tensorboard=tensorboard),
+                watch=loop.WatchSettings(evaluate, monitor, watcher, tensorboard=tensorboard),
                 progress=on_progress,
-                on_nan=when_nan,
+                on_nan="stop" if on_nan is OnNan.stop else "retry",
                 force=force,
                 on_message=say,
             )
@@ -171,7 +175,7 @@ def train(
 
 def say(line: str, console: Console = err) -> None:
     """One line, as it is; by default what a user should know of, on stderr."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(line, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -187,29 +191,11 @@ def leaves_when_asked() -> Iterator[None]:
         leave("preempted")
 
 
-def leave(why: str) -> NoReturn:
-    """With the exit code for why a run stopped."""
+def leave(why: str, otherwise: int = 0) -> NoReturn:
+    """With the exit code for why a run stopped. otherwise: where that has none."""
     from oversmooth_papers.engine.stopping import EXIT_CODES
 
-    raise typer.Exit(EXIT_CODES.get(why, 0))
-
-
-def on_nan_named(name: str) -> OnNan:
-    """What to do when a step is not finite."""
-    if name in ("stop", "retry"):
-        return cast("OnNan", name)
-    raise InputError(f"--on-nan is {name!r}; choose stop or retry")
-
-
-def watcher_named(look: str) -> MakesWatcher:
-    """What records smoothing while a run trains."""
-    from oversmooth_papers.engine.monitored import MonitorWatcher
-    from oversmooth_papers.engine.smoothing import SmoothingProbe
-
-    watchers: dict[str, MakesWatcher] = {"tokens": SmoothingProbe, "all": MonitorWatcher}
-    if look not in watchers:
-        raise InputError(f"--look is {look!r}; choose tokens or all")
-    return watchers[look]
+    raise typer.Exit(EXIT_CODES.get(why, otherwise))
 
 
 def load(data: str, recipe: BaseRecipe = images.PAPER) -> Any:

@@ -11,6 +11,7 @@ import typer
 
 from oversmooth.cli.app import app, out, parts_done, status
 from oversmooth.cli.diagnose import MOST, Device
+from oversmooth_papers.cli.reproduce import write_page
 
 if TYPE_CHECKING:
     from oversmooth.models import Loaded
@@ -116,9 +117,9 @@ def tune(
     show_notes(report.notes(len(images), settings.to_dict()))
     if save is not None:
         models.save(loaded, save)
-        out.print(f"wrote {save}", highlight=False, markup=False)
+        out.print(f"wrote {save}")
     content = {"model": loaded.name, "data": images.what, "settings": settings.to_dict(), "methods": results}
-    write(output, json_text(content, indent=1) + "\n")
+    write_page(output, json_text(content, indent=1) + "\n")
 
 
 def read(
@@ -139,20 +140,10 @@ def read(
         tuning.check_classifier(loaded.model, images, loaded.name)
         tuning.folds_of(len(images), settings.folds, settings.seed)
     show_notes(images.skipped)
-    out.print(report.detectable(len(images)), highlight=False, markup=False)
+    out.print(report.detectable(len(images)))
     return loaded, images
 
 
 def show_notes(notes: Sequence[str], style: str = "dim") -> None:
     for note in notes:
-        out.print(note, style=style, highlight=False, markup=False)
-
-
-def write(path: Path | None, text: str) -> None:
-    """A file of text, if one is asked for."""
-    from oversmooth.safety import files
-
-    if path is not None:
-        with files.whole_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        out.print(f"wrote {path}", highlight=False, markup=False)
+        out.print(note, style=style)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -58,15 +59,13 @@ def cases(models: Sequence[str] = (), seed: int = 0, device: str | None = None) 
     """Untrained, and trained where models are given; each sharpening, smoothing and left alone."""
     if len(models) > 1:
         return _trained_so(models, device)
-    model = models[0] if models else None
-
-    def untrained() -> Loaded:
-        return _own(seed, device) if model is None else load(model, random=True, seed=seed, device=device)
-
-    cases = [SteeredCase("untrained", mode, untrained) for mode in _NAMES]
-    if model is not None:
-        cases += [SteeredCase("trained", mode, lambda: load(model, device=device), "warm") for mode in _NAMES]
-    return cases
+    if not models:
+        return [SteeredCase("untrained", mode, partial(_own, seed, device)) for mode in _NAMES]
+    as_it_began = partial(load, models[0], random=True, seed=seed, device=device)
+    return [
+        *(SteeredCase("untrained", mode, as_it_began) for mode in _NAMES),
+        *(SteeredCase("trained", mode, partial(load, models[0], device=device), "warm") for mode in _NAMES),
+    ]
 
 
 def _trained_so(models: Sequence[str], device: str | None) -> list[SteeredCase]:
@@ -89,12 +88,12 @@ def _trained_so(models: Sequence[str], device: str | None) -> list[SteeredCase]:
                 f"{model} ({_NAMES[mode]}) is not to be compared with the plain one: {differs}; give its like"
             )
 
-    def make(mode: Mode | None, untrained: bool) -> Callable[[], Loaded]:
-        model, recipe = by_mode[mode]
-        return lambda: load(model, random=untrained, seed=recipe.seed, device=device)
-
-    states = {"untrained": True, f"trained on {percent(plain.share)} of {plain.data}": False}
-    return [SteeredCase(state, mode, make(mode, so), None) for state, so in states.items() for mode in _NAMES]
+    on = f"trained on {percent(plain.share)} of {plain.data}"
+    return [
+        SteeredCase(state, mode, partial(load, model, random=state == "untrained", seed=own.seed, device=device), None)
+        for state in ("untrained", on)
+        for mode, (model, own) in ((mode, by_mode[mode]) for mode in _NAMES)
+    ]
 
 
 def run(case: SteeredCase, inputs: Callable[[Loaded], Inputs], seed: int = 0) -> Diagnosis:

@@ -23,7 +23,7 @@ Kept = dict[Any, Cell]
 """The cells that are there by their recipe, in the order of their table's recipes."""
 
 
-class _Look(TypedDict):
+class _Snapshot(TypedDict):
     hfc_lfc: list[float]
     abs_cos: list[float]
 
@@ -44,44 +44,25 @@ class _Prediction(TypedDict):
     apart: list[int]
 
 
-class _Always(TypedDict):
-    title: str
-    hardware: str
-    day: str
-    recipe: dict[str, Any]
-
-
-class _Cell(_Always, total=False):
-    """What is read of a cell; its file may hold more."""
-
-    table: str
-    accuracy: float
-    valid_perplexity: float
-    valid_perplexity_sliding: float
-    test_perplexity: float
-    test_perplexity_sliding: float
-    pretraining_perplexity: float  # of the model that was fine-tuned
-    majority: dict[str, float]  # scores of the most frequent answer
-    miou: float
-    miou_multiscale: float
-    pixel_accuracy: float
-    smoothing: list[_Look]
-    epochs: list[_Epoch]
-    mean: list[float]  # of table 3: by intensity of corruption
-    rounded: dict[str, float]  # scores of the file that is kept, in bf16
-    rules: dict[str, _Counts]
-    notions: dict[str, list[float | None]]
-    prediction: _Prediction
-    remark: str
-    machines: list[dict[str, Any]]
-    seconds: float
-    at_once: int
-    checkpoint_sha256: str
-    data_sha256: str
-
-
-_NEEDED = {"rules": ("rules", "notions", "prediction")}
-"""Keys that a cell must have, by table."""
+_NEEDED = {"": ("title", "hardware", "day", "recipe"), "rules": ("rules", "notions", "prediction")}
+"""Keys that every cell must have, and those of one table."""
+_PERPLEXITIES = [f"{split}_perplexity{how}" for split in ("valid", "test") for how in ("", "_sliding")]
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("title", "hardware", "day", "table", "remark", "checkpoint_sha256", "data_sha256"), str),
+    **dict.fromkeys(("accuracy", "miou", "miou_multiscale", "pixel_accuracy", "seconds"), float),
+    **dict.fromkeys((*_PERPLEXITIES, "pretraining_perplexity"), float),
+    **dict.fromkeys(("rounded", "majority"), dict[str, float]),  # scores of the bf16 file; of the most frequent answer
+    "recipe": dict[str, Any],
+    "at_once": int,
+    "machines": list[dict[str, Any]],
+    "smoothing": list[_Snapshot],
+    "epochs": list[_Epoch],
+    "mean": list[float],  # of table 3: by intensity of corruption
+    "rules": dict[str, _Counts],
+    "notions": dict[str, list[float | None]],
+    "prediction": _Prediction,
+}
+"""What is read of a cell; its file may hold more."""
 
 
 def check_there(results: Path) -> None:
@@ -114,14 +95,15 @@ def read(path: Path) -> Cell | None:
     remedy = "remove it to run it again"
     content = read_json(path, remedy)
     try:
-        cell: Cell = typed(_Cell, content)
+        cell: Cell = {key: typed(_TYPES.get(key, Any), value, key) for key, value in typed(Cell, content).items()}
+        for key in (*_NEEDED[""], *_NEEDED.get(cell.get("table", ""), ())):
+            if not cell.get(key):
+                raise ValueError(f"it has no {key}")
         recipe = read_recipe(cell["recipe"], "its recipe")
         if not 0 <= cell.get("accuracy", 0) <= 1:
             raise ValueError(f"accuracy is {cell['accuracy']:g}, not a share")
         if cell.get("at_once", 1) < 1:
             raise ValueError(f"at_once is {cell['at_once']}, not a number of runs")
-        if lacks := [name for name in _NEEDED.get(cell.get("table", ""), ()) if not cell.get(name)]:
-            raise ValueError(f"it has no {lacks[0]}")
         if not all(look["hfc_lfc"] and look["abs_cos"] for look in cell.get("smoothing", [])):
             raise ValueError("smoothing has a look without numbers")
         try:

@@ -10,7 +10,6 @@ and in the plain model it pulls both weights, and H with the square.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from oversmooth_papers.tables.variants import WEIGHTS, Case, VariantTable
@@ -32,7 +31,5 @@ class Controls(VariantTable):
     """Controls of sharpening: its form with random signs, with free eigenvalues, and its initial weights alone."""
 
     name = "controls"
+    own_cases = CASES
     cells_help = f"Which: {', '.join(CASES)}; by default all."
-
-    def cases(self) -> Mapping[str, Case]:
-        return CASES

@@ -27,7 +27,6 @@ from oversmooth_papers.tasks.images.build import augment_of
 from oversmooth_papers.tasks.images.recipe import Recipe
 from oversmooth_papers.tasks.images.vit import Attention, ViT
 
-RULES = ("heads", "joined", "real", "folded", "unnormalised")
 NOTIONS = ("hfc_lfc", "cos", "effective_rank")
 _BATCH = 8
 
@@ -60,24 +59,22 @@ def measure(
         "real": {"rule": "real"},
         "folded": {"variant": "folded"},
     }
-    counts: dict[str, Sequence[int]] = {}
-    diagnoses: dict[str, Diagnosis] = {}
-    for number, rule in enumerate(RULES):
-        progress(number, len(RULES), rule)
-        if rule == "unnormalised":
-            counts[rule] = unnormalised(model, batches)
-            continue
-        own = {"ranks": 0, "depth": 0, "joined": 0, **settings[rule]}
-        diagnoses[rule] = diagnose(model, few if rule == "joined" else batches, **own)
+    diagnoses, counts = dict[str, Diagnosis](), dict[str, Sequence[int]]()
+    for number, (rule, own) in enumerate(settings.items()):
+        progress(number, len(settings) + 1, rule)
+        inputs = few if rule == "joined" else batches
+        diagnoses[rule] = diagnose(model, inputs, **{"ranks": 0, "depth": 0, "joined": 0, **own})
         counts[rule] = shares(diagnoses[rule], joined=rule == "joined")
-    whole, together = diagnoses["heads"], diagnoses["joined"]
-    agree, apart = agreement(together.layers[1:])
+    progress(len(settings), len(settings) + 1, "unnormalised")
+    counts["unnormalised"] = unnormalised(model, batches)
+    agree, apart = agreement(diagnoses["joined"].layers[1:])
+    curves = {name: diagnoses["heads"].curve(name) for name in NOTIONS}
     return {
         "images": len(images),
         "joined_images": joined,
-        "rules": {rule: dict(zip(WORDS, counts[rule], strict=True)) for rule in RULES},
-        "notions": {name: _rounded(whole.curve(name)) for name in NOTIONS},
-        "negative_share": whole.negative_share,
+        "rules": {rule: dict(zip(WORDS, own, strict=True)) for rule, own in counts.items()},
+        "notions": {name: [v if v is None else float(f"{v:.5g}") for v in curve] for name, curve in curves.items()},
+        "negative_share": diagnoses["heads"].negative_share,
         "prediction": {"agree": agree, "apart": list(apart)},
     }
 
@@ -107,7 +104,3 @@ def unnormalised(model: ViT, batches: Sequence[Tensor]) -> tuple[int, ...]:
         for handle in handles:
             handle.remove()
     return tuple(verdicts.count(word) for word in WORDS)
-
-
-def _rounded(curve: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None else float(f"{value:.5g}") for value in curve]

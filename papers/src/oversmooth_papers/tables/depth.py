@@ -72,18 +72,28 @@ class Depth(Table):
         shared = recipe.shape.depth == PAPER.shape.depth and recipe.share in table2.SHARES
         return table2.Table2.name if shared and not self.quick else super().folder(recipe)
 
+    def whose(self) -> str:
+        return "ours, quick" if self.quick else f"ours, {percent(self.share)}"
+
+    def by_case(self, kept: Kept) -> list[tuple[str, int, list[Cell]]]:
+        """Of each variant and depth the cells over seeds."""
+        return [
+            (variant, depth, [c for own, c in kept.items() if (own.variant, own.shape.depth) == (variant, depth)])
+            for variant in VARIANTS
+            for depth in self._depths()
+        ]
+
     def rows(self, kept: Kept) -> Rows:
-        whose = "ours, quick" if self.quick else f"ours, {percent(self.share)}"
         rows = []
         for variant, depth, cells in self.by_case(kept):
             accuracy = table_text.over_seeds([100 * cell["accuracy"] for cell in cells])
-            smoothness = [table_text.over_seeds([look[place] for look in looks(cells)], ".3g") for place in range(3)]
-            rows.append([self.model_name(variant), str(depth), str(len(cells)), accuracy, *smoothness, whose])
+            smoothness = [table_text.over_seeds([ends[place] for ends in looks(cells)], ".3g") for place in range(3)]
+            rows.append([self.model_name(variant), str(depth), str(len(cells)), accuracy, *smoothness, self.whose()])
         return _HEAD, rows
 
     def chart(self, kept: Kept) -> Any:
         """Accuracy, and HFC/LFC after the last block, against the number of blocks."""
-        whose = "ours, quick" if self.quick else f"ours, {percent(self.share)} of the data"
+        whose = self.whose() if self.quick else f"{self.whose()} of the data"
         accuracy: list[table_charts.Point] = []
         smoothness: list[table_charts.Point] = []
         for variant, depth, cells in self.by_case(kept):
@@ -97,14 +107,6 @@ class Depth(Table):
             (f"after the last block; {whose}", smoothness, "HFC / LFC"),
         ]
         return table_charts.lines(panels, "blocks", ratios=("HFC / LFC",))
-
-    def by_case(self, kept: Kept) -> list[tuple[str, int, list[Cell]]]:
-        """Of each variant and depth the cells over seeds."""
-        cases = [(variant, depth) for variant in VARIANTS for depth in self._depths()]
-        return [
-            (*case, [cell for recipe, cell in kept.items() if (recipe.variant, recipe.shape.depth) == case])
-            for case in cases
-        ]
 
     def notes(self) -> list[str]:
         return [_QUICK_NOTE, _NOTE] if self.quick else [f"Ours: {percent(self.share)} of the training images. {_NOTE}"]

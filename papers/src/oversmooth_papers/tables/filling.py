@@ -9,7 +9,7 @@ import math
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,12 +31,12 @@ from oversmooth_papers.engine.saved_model import load_model, recipe_of, save_mod
 from oversmooth_papers.engine.task import Task
 from oversmooth_papers.tables.cells import Cell, Folder, cell_path, folder_name, missing, model_path, work_folder, write
 from oversmooth_papers.tables.provenance import data_hash, file_hash, provenance
-from oversmooth_papers.tables.tolerances import tested_again, weights_rounded
+from oversmooth_papers.tables.tolerances import allowed
 from oversmooth_papers.tasks.registry import task_of
 
 NO_MODELS = "models are missing"
 """Why a table that tests trained models is not full."""
-_LOOKS = 20  # times that smoothing was looked at, kept of all
+_SNAPSHOTS = 20  # of smoothing, kept of all
 _STRENGTHS = 64  # numbers of one learned parameter that a cell holds; one per head, not one per channel
 
 
@@ -70,9 +70,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Filled:
-    """Whether all cells are there, which is its truth; or why not: out of time, interrupted, preempted, or
-    `NO_MODELS`.
-    """
+    """True if all cells are there. why: finished, out of time, interrupted, preempted, or `NO_MODELS`."""
 
     why: str
 
@@ -80,13 +78,21 @@ class Filled:
         return self.why == "finished"
 
 
+def one_writer(results: Path, running: Running) -> AbstractContextManager[lock.Lock]:
+    """A results directory, made if it is not there, with this process as its one writer."""
+    return lock.held(results, force=running.force, on_message=running.on_message)
+
+
 def fill(recipes: Sequence[BaseRecipe], data: Any, results: Path, folder: Folder, running: Running) -> Filled:
-    """Run the cells that are missing; whether all are there now, or why not."""
+    """Run the cells that are missing."""
     end = None if running.minutes is None else time.monotonic() + 60 * running.minutes
     with one_writer(results, running):
-        _tidy(recipes, results, folder)
-        jobs = [Job(recipe, work_folder(results, recipe)) for recipe in missing(recipes, results, folder)]
-        running = replace(running, at_once=max(1, min(running.at_once, len(jobs))))
+        todo = missing(recipes, results, folder)
+        for recipe in recipes:
+            if recipe not in todo:  # its run may still be there if a process was killed while removing it
+                shutil.rmtree(work_folder(results, recipe), ignore_errors=True)
+        running = replace(running, at_once=max(1, min(running.at_once, len(todo))))
+        jobs = [Job(recipe, work_folder(results, recipe)) for recipe in todo]
         if running.at_once > 1:
             return _fill_at_once(jobs, data, results, folder, running)
         reuse = loop.Reuse()
@@ -181,30 +187,20 @@ def _cell(recipe: BaseRecipe, folder: Folder, running: Running, found: Cell) -> 
     }
 
 
-def one_writer(results: Path, running: Running) -> AbstractContextManager[lock.Lock]:
-    """A results directory, made if it is not there, with this process as its one writer."""
-    return lock.held(results, force=running.force, on_message=running.on_message)
-
-
-def _tidy(recipes: Iterable[BaseRecipe], results: Path, folder: Folder) -> None:
-    """Remove what a killed process left: of the files it was writing, and runs whose cells are there."""
-    for recipe in recipes:
-        cell = cell_path(results, folder, recipe)
-        for final in (cell, model_path(results, recipe)):
-            for left in final.parent.glob(f".{final.stem}*{final.suffix}"):
-                left.unlink(missing_ok=True)
-        if cell.is_file():
-            shutil.rmtree(work_folder(results, recipe), ignore_errors=True)
-
-
 def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) -> None:
     """The finished run as a cell and a model, and no run any more."""
-    task = task_of(job.recipe, data)
+    recipe, task = job.recipe, task_of(job.recipe, data)
     result = loop.train(task, folder=job.folder, device=running.device, resume=True)  # over: read from its files
     model = _keep_model(task, result, job.folder / loop.MODEL, results, running.device) if running.keep_models else {}
-    per_s = f"{job.recipe.unit}_per_s"
+    for name, value in (*result.scores.items(), *model.get("rounded", {}).items()):
+        if not math.isfinite(value):  # before a cell is written that nothing could read, and its run removed
+            raise InputError(
+                f"{recipe.title}: {name} is {value} after training, and no cell is made of that; the run stays in "
+                f"{job.folder}: remove it to train again"
+            )
+    per_s = f"{recipe.unit}_per_s"
     speeds = [row[per_s] for row in result.epochs if per_s in row]
-    step = max(1, math.ceil(len(result.smoothing) / _LOOKS))
+    step = max(1, math.ceil(len(result.smoothing) / _SNAPSHOTS))
     logged = ("epoch", "loss", "lr", "strength_share", *result.scores)
     found = {
         **result.scores,
@@ -218,40 +214,29 @@ def _keep(job: Job, data: Any, results: Path, folder: Folder, running: Running) 
         **({"machines": result.machines} if result.machines else {}),
         **({"retries": result.retries} if result.retries else {}),
     }
-    cell = _cell(job.recipe, folder, running, found) | {
+    cell = _cell(recipe, folder, running, found) | {
         "epochs": [{k: row[k] for k in logged if k in row} for row in result.epochs],
         "smoothing": result.smoothing[::-1][::step][::-1],
     }
-    for name, value in {**result.scores, **cell.get("rounded", {})}.items():
-        if not math.isfinite(value):  # before a cell is written that nothing could read, and its run removed
-            raise InputError(
-                f"{job.recipe.title}: {name} is {value} after training, and no cell is made of that; the run stays in "
-                f"{job.folder}: remove it to train again"
-            )
-    if apart := _far_apart(cell):
-        cell["remark"] = ", ".join(f"open: {cell['rounded'][name]:.4g} by its kept file's {name}" for name in apart)
-    write(cell_path(results, folder, job.recipe), cell)
+    images, rounded = cell.get("test_images", 0), cell.get("rounded", {})
+    apart = {
+        name: value
+        for name, value in rounded.items()
+        if name in cell and abs(cell[name] - value) > allowed(name, value, tested=images, rounded=True)
+    }
+    if apart:
+        cell["remark"] = ", ".join(f"open: {value:.4g} by its kept file's {name}" for name, value in apart.items())
+    write(cell_path(results, folder, recipe), cell)
     shutil.rmtree(job.folder, ignore_errors=True)
-    for name in apart:
+    for name, value in apart.items():
         running.on_message(
-            f"{job.recipe.title}: {name} is {cell[name]:.4g} by the run's own test and {cell['rounded'][name]:.4g} by "
-            "that of its kept file, which is more than rounding explains; rely on neither before oversmooth reproduce "
-            "verify has tested the file elsewhere"
+            f"{recipe.title}: {name} is {cell[name]:.4g} by the run's own test and {value:.4g} by that of its kept "
+            "file, which is more than rounding explains; rely on neither before oversmooth reproduce verify has tested "
+            "the file elsewhere"
         )
 
 
-def _far_apart(cell: Cell) -> list[str]:
-    """Scores that rounding the weights moved further than it can."""
-    images = cell.get("test_images", 0)
-    return [
-        name
-        for name, rounded in cell.get("rounded", {}).items()
-        if name in cell
-        and abs(cell[name] - rounded) > tested_again(name, rounded, 1.0, 0) + weights_rounded(name, rounded, images)
-    ]
-
-
-def strengths(model: nn.Module) -> dict[str, list[float] | dict[str, float]]:
+def _strengths(model: nn.Module) -> dict[str, list[float] | dict[str, float]]:
     """What a model's steering learned, by the parameter's name: the numbers, of many their mean and their ends.
 
     Wherever it was steered: a Segmenter's encoder and decoder each are.
@@ -273,7 +258,7 @@ def _keep_model(task: Task, result: Result, file: Path, results: Path, device: s
     """
     path = model_path(results, task.recipe)
     model, _ = load_model(file, lambda _recipe: task.plain_model())
-    learned = strengths(model)
+    learned = _strengths(model)
     if steering_of(model) is not None and fold_if_possible(model):
         save_model(model, task.recipe, path, notes={**result.scores, "seconds": result.seconds}, more=task.metadata())
         model, _ = load_model(path, lambda _recipe: task.plain_model())

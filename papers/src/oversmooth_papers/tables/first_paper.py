@@ -34,6 +34,30 @@ _INTRO = (
 )
 
 
+_TABLES: tuple[tuple[str, str, Table], ...] = (
+    ("Table 1 under every counting rule", "rules", rules.RulesOfTable1()),
+    ("Table 2", "table2", table2.Table2()),
+    (
+        "Table 3, frost from the official pictures",
+        f"table3 --share 1 --frost {_FROST}",
+        table3.Table3(share=1.0, frost=_FROST),
+    ),
+    ("Table 3 of the 10 % models, frost of our own", "table3 --share 0.1", table3.Table3(share=0.1)),
+    ("More layers", "depth", depth.Depth()),
+    (
+        "More layers: the three notions, and prediction beside measurement",
+        "rules --depths",
+        rules.RulesOfTable1(depths=True),
+    ),
+    ("Mixtures: ViT*", "mixtures", mixtures.Mixtures()),
+    ("Forms of sharpening", "forms", forms.Forms()),
+    ("Sharpening or its form? Controls", "controls", controls.Controls()),
+    ("Text, causal", "text causal", causal.Causal()),
+    ("Text, causal, WikiText-2", "text wikitext", wikitext.Wikitext()),
+    ("Text, masked", "text masked", masked.Masked()),
+    ("Text, masked, fine-tuned", "text glue", glue.Glue()),
+)
+"""Titles of sections, what is typed after `oversmooth reproduce`, and the tables."""
 Line = tuple[str, str, str, str, str]
 """One claim: its words, the command, our figure, the published one, and whether they agree."""
 
@@ -41,41 +65,14 @@ Line = tuple[str, str, str, str, str]
 def page(results: Path) -> str:
     """The page, in Markdown."""
     lines = [*_accuracies(results), *_table1(results), *_corruption(results), *_depth(results), *_text(results)]
-    shown = [(claim, f"`{command}`", *others) for claim, command, *others in lines]
+    shown = [(claim, f"`oversmooth reproduce {command}`", *others) for claim, command, *others in lines]
     parts = [*_INTRO, table_text.markdown(_HEAD, shown).strip()]
-    for title, table in _tables():
-        kept = _kept(table, results)
-        options = []
-        if isinstance(table, table3.Table3):
-            options = ["--share", f"{table.share:g}", *(["--frost", table.frost.name] if table.frost else [])]
-        elif isinstance(table, rules.RulesOfTable1) and table.depths:
-            options = ["--depths"]
-        command = " ".join(["oversmooth reproduce", *filter(None, (table.group, table.name)), *options])
-        parts.append(f"## {title}")
-        if not kept:
-            parts.append(f"`{command}`: none of its {len(table.recipes())} cells has been run.")
-            continue
-        parts.append(f"`{command}`: {len(kept)} of {len(table.recipes())} cells are there.")
-        parts.append(table_text.markdown(*table.rows(kept), table.notes()).strip())
+    for title, command, table in _TABLES:
+        kept, count = _kept(table, results), len(table.recipes())
+        there = f"{len(kept)} of {count} cells are there" if kept else f"none of its {count} cells has been run"
+        parts += [f"## {title}", f"`oversmooth reproduce {command}`: {there}."]
+        parts += [table_text.markdown(*table.rows(kept), table.notes()).strip()] if kept else []
     return "\n\n".join(parts) + "\n"
-
-
-def _tables() -> list[tuple[str, Table]]:
-    return [
-        ("Table 1 under every counting rule", rules.RulesOfTable1()),
-        ("Table 2", table2.Table2()),
-        ("Table 3, frost from the official pictures", table3.Table3(share=1.0, frost=_FROST)),
-        ("Table 3 of the 10 % models, frost of our own", table3.Table3(share=0.1)),
-        ("More layers", depth.Depth()),
-        ("More layers: the three notions, and prediction beside measurement", rules.RulesOfTable1(depths=True)),
-        ("Mixtures: ViT*", mixtures.Mixtures()),
-        ("Forms of sharpening", forms.Forms()),
-        ("Sharpening or its form? Controls", controls.Controls()),
-        ("Text, causal", causal.Causal()),
-        ("Text, causal, WikiText-2", wikitext.Wikitext()),
-        ("Text, masked", masked.Masked()),
-        ("Text, masked, fine-tuned", glue.Glue()),
-    ]
 
 
 def _kept(table: Table, results: Path) -> Kept:
@@ -103,8 +100,8 @@ def _accuracies(results: Path) -> list[Line]:
     kept = _kept(table, results)
     lines = []
     for share in table2.SHARES:
-        command = f"oversmooth reproduce table2 --cells {percent(share).replace(' ', '')}"
-        ours = {variant: table2.accuracies(kept, variant, share) for variant in VARIANTS}
+        command = f"table2 --cells {percent(share).replace(' ', '')}"
+        ours = {variant: table.accuracies(kept, variant, share) for variant in VARIANTS}
         published = {variant: table.published[variant][share] for variant in VARIANTS}
         for variant in VARIANTS:
             claim = f"{variant_title(variant)} on {percent(share)} of CIFAR-100"
@@ -132,20 +129,22 @@ def _table1(results: Path) -> list[Line]:
             spans = [(share := rules.smoothing(cell, rule), share + rules.undecided(cell, rule)) for cell in cells]
             verdict = agrees([min(max(published, low), high) for low, high in spans], published, 0.0)
             shown = rules.share_text(cells[0], rule) if cells else MISSING
-            lines.append((claim, "oversmooth reproduce rules", shown, f"{published:.2f}", verdict))
+            lines.append((claim, "rules", shown, f"{published:.2f}", verdict))
     return lines
 
 
 def _corruption(results: Path) -> list[Line]:
     table = table3.Table3(share=1.0, frost=_FROST)
-    kept = _kept(table, results)
-    lines = []
-    for variant in VARIANTS:
-        ours = [cell["mean"][-1] for recipe, cell in kept.items() if recipe.variant == variant]
-        claim = f"{variant_title(variant)} under corruption of intensity 5"
-        command = f"oversmooth reproduce table3 --frost {_FROST}"
-        lines.append(_accuracy(claim, command, ours, *table.published[variant][-1]))
-    return lines
+    kept, worst = _kept(table, results), table3.INTENSITIES[-1]
+    return [
+        _accuracy(
+            f"{variant_title(variant)} under corruption of intensity {worst}",
+            f"table3 --frost {_FROST}",
+            table.accuracies(kept, variant, worst),
+            *table.published[variant][worst],
+        )
+        for variant in VARIANTS
+    ]
 
 
 def _depth(results: Path) -> list[Line]:
@@ -156,7 +155,7 @@ def _depth(results: Path) -> list[Line]:
         shown = ", ".join(f"{table_text.mean_and_spread(values)[0]:.2f}" if values else "–" for values in by_depth)
         claim = f"{variant_title(variant)} with {', '.join(map(str, depth.DEPTHS))} blocks, accuracy in %"
         verdict = MISSING if sum(map(bool, by_depth)) < 2 else "no figures were published"
-        lines.append((claim, "oversmooth reproduce depth", shown, "not published as numbers", verdict))
+        lines.append((claim, "depth", shown, "not published as numbers", verdict))
     return lines
 
 
@@ -177,5 +176,5 @@ def _text(results: Path) -> list[Line]:
             if plain and values:
                 ours, beside = (table_text.mean_and_spread(each)[0] for each in (values, plain))
                 shown, verdict = f"{ours:.2f} against {beside:.2f}", "yes" if ours > beside else "no"
-            lines.append((claim, f"oversmooth reproduce text {table.name}", shown, "worse", verdict))
+            lines.append((claim, f"text {table.name}", shown, "worse", verdict))
     return lines

@@ -12,7 +12,6 @@ table 2's ViT-Ti⁻ has 34.42; 31.62 begun warm, and 29.02 in the general form, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from oversmooth_papers.tables.variants import WEIGHTS, Case, VariantTable
@@ -34,7 +33,5 @@ class Forms(VariantTable):
     """Forms of sharpening: accuracy, how smooth tokens end, parameters, where weight decay acts, minutes."""
 
     name = "forms"
+    own_cases = CASES
     cells_help = f"Which: {', '.join(CASES)}; by default all."
-
-    def cases(self) -> Mapping[str, Case]:
-        return CASES

@@ -88,23 +88,18 @@ class RulesOfTable1(Table):
 
     def rows(self, kept: Kept) -> Rows:
         head = ["", *TITLES.values(), "HFC/LFC", "cosine", "effective rank", "as predicted", "whose"]
-        rows = []
-        for recipe in self.recipes():
-            cell = kept.get(recipe) or next((c for r, c in kept.items() if r.title == recipe.title), None)
-            if cell is not None:
-                rows.append([_title(cell), *_row(cell), self.whose()])
-        if not self.quick:
-            for variant in VARIANTS:
-                name = self.model_name(variant)
-                rows.append([f"{name}, CIFAR-100", f"{self.published[variant]:.2f}", *["–"] * 8, "published"])
+        rows = [[*_row(cell), self.whose()] for cell in kept.values()]
+        for variant in () if self.quick else VARIANTS:
+            name = self.model_name(variant)
+            rows.append([f"{name}, CIFAR-100", f"{self.published[variant]:.2f}", *["–"] * 8, "published"])
         return head, rows
 
     def chart(self, kept: Kept) -> Any:
-        points = []
-        for recipe, cell in kept.items():
-            for rule, title in TITLES.items():
-                value = smoothing(cell, rule)
-                points.append(table_charts.point(f"{recipe.label}, {title}", self.whose(), value, None))
+        points = [
+            table_charts.point(f"{recipe.label}, {title}", self.whose(), smoothing(cell, rule), None)
+            for recipe, cell in kept.items()
+            for rule, title in TITLES.items()
+        ]
         return table_charts.bars("smoothing eigenvalue dominates", points, "% of cases")
 
     def notes(self) -> list[str]:
@@ -135,16 +130,11 @@ def share_text(cell: Cell, rule: str) -> str:
     return f"{smoothing(cell, rule):.2f}" + ("" if left == "0.00" else f" ({left} open)")
 
 
-def _title(cell: Cell) -> str:
-    """With what was remarked of the model, such as that it is not the one of table 2."""
-    return f"{cell['title']}, {cell['remark']}" if cell.get("remark") else str(cell["title"])
-
-
 def _row(cell: Cell) -> list[str]:
-    notions = [f"{_number(curve[0])} → {_number(curve[-1])}" for curve in cell["notions"].values()]
+    title = ", ".join(filter(None, (cell["title"], cell.get("remark"))))  # such as that it is not the one of table 2
+    notions = [
+        " → ".join("–" if value is None else f"{value:.3g}" for value in (curve[0], curve[-1]))
+        for curve in cell["notions"].values()
+    ]
     agree, apart = cell["prediction"]["agree"], len(cell["prediction"]["apart"])
-    return [*(share_text(cell, rule) for rule in TITLES), *notions, f"{agree} of {agree + apart}"]
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
+    return [title, *(share_text(cell, rule) for rule in TITLES), *notions, f"{agree} of {agree + apart}"]

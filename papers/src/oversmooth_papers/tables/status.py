@@ -7,18 +7,21 @@ their share. It is an estimate: it knows nothing of compiling, nor of what else 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import checkpoint
-from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
-from oversmooth_papers.tables.cells import cell_path, read_folder
-from oversmooth_papers.tables.table_registry import all_tables, folders_of_cells
+from oversmooth_papers.engine.recipe import BaseRecipe
+from oversmooth_papers.tables.cells import cell_path
+from oversmooth_papers.tables.table_registry import all_cells, all_tables
 
 _NO_COST = ("seed", "share", "epochs", "warmup", "shape.depth", "share_seed")
 """Fields that make a run no other, or that scaling takes care of."""
+Run = tuple[BaseRecipe, float]
+"""A training run that is over, and its minutes."""
 
 
 def status(results: Path, damaged: list[str] | None = None) -> list[tuple[str, ...]]:
@@ -26,22 +29,19 @@ def status(results: Path, damaged: list[str] | None = None) -> list[tuple[str, .
 
     damaged: receives a sentence for each cell that cannot be read, in place of the first one's error.
     """
-    rows: list[tuple[str, ...]] = []
-    for folder in folders_of_cells(results):
-        cells = [(read_recipe(cell["recipe"]), cell) for cell in read_folder(folder, damaged)]
-        table = folder.relative_to(results).as_posix()
-        for own, cell in sorted(cells, key=lambda pair: (pair[1]["hardware"], pair[0].title)):
-            # By today's name, which may say more than when it was run; and what was remarked of it.
-            title = ", ".join(filter(None, (own.title, cell.get("remark"))))
-            rows.append((table, title, own.describe(cell), cell["hardware"], cell["day"], own.key))
-    for folder in sorted(path for path in (results / "work").glob("*") if path.is_dir()):
+    by_folder: dict[str, list[tuple[str, ...]]] = {}
+    for folder, recipe, cell in all_cells(results, damaged):
+        # By today's name, which may say more than when it was run; and what was remarked of it.
+        title = ", ".join(filter(None, (recipe.title, cell.get("remark"))))
+        row = (folder, title, recipe.describe(cell), cell["hardware"], cell["day"], recipe.key)
+        by_folder.setdefault(folder, []).append(row)
+    rows = [row for group in by_folder.values() for row in sorted(group, key=lambda row: (row[3], row[1]))]
+    for work in sorted(path for path in (results / "work").glob("*") if path.is_dir()):
         try:
-            recipe = checkpoint.recipe_of(folder)
+            if (begun := checkpoint.recipe_of(work)) is not None:
+                rows.append(("on its way", begun.title, checkpoint.how_far(work), "–", "–", work.name))
         except InputError:  # who goes on with it is told what is wrong
-            rows.append(("on its way", folder.name, "damaged", "–", "–", "–"))
-            continue
-        if recipe is not None:
-            rows.append(("on its way", recipe.title, checkpoint.how_far(folder), "–", "–", folder.name))
+            rows.append(("on its way", work.name, "damaged", "–", "–", "–"))
     return rows
 
 
@@ -59,28 +59,21 @@ def missing_rows(results: Path, seeds: int = 1) -> list[tuple[str, str, float | 
     return list(rows.values())
 
 
-Run = tuple[BaseRecipe, float]
-"""A training run that is over, and its minutes."""
-
-
 def measured(results: Path) -> list[Run]:
     """Every training run that has a cell."""
-    cells = [cell for folder in folders_of_cells(results) for cell in read_folder(folder, []) if cell.get("seconds")]
-    runs = [(read_recipe(cell["recipe"]), cell["seconds"] / 60, cell.get("at_once", 1)) for cell in cells]
-    alone = {_kind(recipe) for recipe, _, at_once in runs if at_once == 1}
-    return [
-        (recipe, minutes / at_once) for recipe, minutes, at_once in runs if at_once == 1 or _kind(recipe) not in alone
-    ]
+    cells = [(recipe, cell) for _, recipe, cell in all_cells(results, []) if cell.get("seconds")]
+    alone = {_kind(recipe) for recipe, cell in cells if cell.get("at_once", 1) == 1}
+    runs = [(recipe, cell["seconds"] / 60, cell.get("at_once", 1)) for recipe, cell in cells]
+    return [(recipe, time / shared) for recipe, time, shared in runs if shared == 1 or _kind(recipe) not in alone]
 
 
 def cost(recipe: BaseRecipe, runs: Iterable[Run]) -> float | None:
     """Minutes that a recipe takes, estimated from similar runs; None where nothing like it was run on these data."""
-    mine, estimates = _leaves(recipe.to_dict()), []
-    for other, minutes in runs:
-        if _kind(other) == _kind(recipe):
-            theirs = _leaves(other.to_dict())
-            differ = sum(mine.get(name) != theirs.get(name) for name in {*mine, *theirs} if name not in _NO_COST)
-            estimates.append((differ, minutes * _work(recipe) / _work(other)))
+    estimates = [
+        (len({name for name, _ in _settings(recipe) ^ _settings(other)}), minutes * _work(recipe) / _work(other))
+        for other, minutes in runs
+        if _kind(other) == _kind(recipe)
+    ]
     return min(estimates)[1] if estimates else None
 
 
@@ -94,8 +87,15 @@ def _work(recipe: BaseRecipe) -> float:
     return float(recipe.total_epochs * getattr(recipe, "share", 1.0) * recipe.shape.depth)
 
 
-def _leaves(fields: dict[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in fields.items():
-        flat |= _leaves(value, f"{before}{name}.") if isinstance(value, dict) else {before + name: str(value)}
-    return flat
+@cache
+def _settings(recipe: BaseRecipe) -> frozenset[tuple[str, str]]:
+    """Those that may change the cost, by dotted name."""
+
+    def leaves(fields: dict[str, Any], before: str) -> Iterator[tuple[str, str]]:
+        for name, value in fields.items():
+            if isinstance(value, dict):
+                yield from leaves(value, f"{before}{name}.")
+            elif before + name not in _NO_COST:
+                yield before + name, str(value)
+
+    return frozenset(leaves(recipe.to_dict(), ""))

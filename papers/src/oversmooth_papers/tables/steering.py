@@ -81,16 +81,8 @@ def rows(diagnoses: Sequence[Diagnosis | Refused]) -> list[tuple[str, ...]]:
             continue
         curve = [v for v in d.curve("hfc_lfc") if v is not None]
         moved = [h for m in (d.steering or {}).get("moved", []) for h in m["heads"]]
-        top1 = d.provenance.get("top1")
-        lines.append(
-            (
-                d.name,
-                f"{sum(moved) / len(moved):.2f}" if moved else "–",
-                f"{number(curve[0])}, {number(max(curve))}, {number(curve[-1])}",
-                number(d.curve("cos")[-1]),
-                number(d.curve("effective_rank")[-1]),
-                "–" if d.smoothing_share is None else f"{d.smoothing_share:.1%}",
-                "–" if top1 is None else f"{top1:.1%}",
-            )
-        )
+        curves = ", ".join(map(number, (curve[0], max(curve), curve[-1])))
+        ends = [number(d.curve(name)[-1]) for name in ("cos", "effective_rank")]
+        shares = ["–" if share is None else f"{share:.1%}" for share in (d.smoothing_share, d.provenance.get("top1"))]
+        lines.append((d.name, f"{sum(moved) / len(moved):.2f}" if moved else "–", curves, *ends, *shares))
     return lines

@@ -11,6 +11,7 @@ behind the published ± was not published.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -42,43 +43,58 @@ class Table2(Table):
         "sharpen": {1.0: (66.62, 0.3), 0.5: (56.58, 0.3), 0.1: (33.99, 0.4)},
     }
     """By share."""
+    published_by: ClassVar[str] = "published"
+    corner: ClassVar[str] = ""
+    """Of the heading: what columns are."""
 
     def recipes(self) -> list[Recipe]:
         """The cheapest column first; quick has one column."""
         return [
             replace(QUICK if self.quick else PAPER, share=share, variant=variant, seed=seed)
-            for share in self._shares()[::-1]
+            for share in self.columns()[::-1]
             for seed in range(self.seeds)
             for variant in VARIANTS
         ]
 
+    def columns(self) -> Sequence[Any]:
+        """What the figures of a row are of: shares of the data."""
+        return [QUICK.share] if self.quick else SHARES
+
+    def heading(self, column: Any) -> str:
+        return f"{percent(column)} of the data"
+
+    def accuracies(self, kept: Kept, variant: str, column: Any) -> list[float]:
+        """Shares of the test images that are right, over seeds."""
+        own = (variant, column)
+        return [cell["accuracy"] for recipe, cell in kept.items() if (recipe.variant, recipe.share) == own]
+
     def rows(self, kept: Kept) -> Rows:
-        shares = self._shares()
-        rows = []
+        """Of each variant ours, and under it the published one."""
+        rows, columns = [], self.columns()
         for variant in VARIANTS:
-            name = self.model_name(variant)
-            ours = [table_text.percent_over_seeds(accuracies(kept, variant, share)) for share in shares]
-            rows.append([name, *ours, self.whose()])
+            ours = [table_text.percent_over_seeds(self.accuracies(kept, variant, column)) for column in columns]
+            rows.append([self.model_name(variant), *ours, self.whose()])
             if not self.quick:
-                theirs = [f"{mean:.2f} ± {spread}" for mean, spread in map(self.published[variant].get, shares)]
-                rows.append([name, *theirs, "published"])
-        return ["", *(f"{percent(share)} of the data" for share in shares), "whose"], rows
+                theirs = ["{:.2f} ± {}".format(*self.published[variant][column]) for column in columns]
+                rows.append([self.model_name(variant), *theirs, self.published_by])
+        return [self.corner, *map(self.heading, columns), "whose"], rows
+
+    def points(self, kept: Kept, column: Any) -> list[table_charts.Point]:
+        """Ours and the published of a column; none where none of ours is there."""
+        points, found = [], False
+        for variant in VARIANTS:
+            name, ours = self.model_name(variant), self.accuracies(kept, variant, column)
+            points += table_charts.over_seeds(name, self.whose(), [100 * value for value in ours], x=column)
+            found = found or bool(ours)
+            if not self.quick:
+                published = self.published[variant][column]
+                points.append(table_charts.point(name, self.published_by, *published, x=column))
+        return points if found else []
 
     def chart(self, kept: Kept) -> Any:
         """A panel a share."""
-        panels = []
-        for share in self._shares():
-            if not self.quick and not any(recipe.share == share for recipe in kept):
-                continue
-            points = []
-            for variant in VARIANTS:
-                name = self.model_name(variant)
-                points += table_charts.over_seeds(
-                    name, self.whose(), [100 * a for a in accuracies(kept, variant, share)]
-                )
-                if not self.quick:
-                    points.append(table_charts.point(name, "published", *self.published[variant][share]))
-            panels.append((f"{percent(share)} of the data{', quick' if self.quick else ''}", points))
+        quick = ", quick" if self.quick else ""
+        panels = [(f"{self.heading(share)}{quick}", self.points(kept, share)) for share in self.columns()]
         return table_charts.points(panels, "test accuracy, %")
 
     def notes(self) -> list[str]:
@@ -87,9 +103,6 @@ class Table2(Table):
     def terminal_note(self) -> str:
         return _QUICK_NOTE if self.quick else ""
 
-    def _shares(self) -> list[float]:
-        return [QUICK.share] if self.quick else list(SHARES)
-
 
 def column(share: float, *, seeds: int = 1, quick: bool = False) -> list[Recipe]:
     """The recipes of one column; quick has one, whatever its share."""
@@ -97,8 +110,3 @@ def column(share: float, *, seeds: int = 1, quick: bool = False) -> list[Recipe]
     if not recipes:
         raise InputError(f"table 2 has no models of a share of {share:g}; choose 1, 0.5 or 0.1")
     return recipes
-
-
-def accuracies(kept: Kept, variant: str, share: float) -> list[float]:
-    """Over seeds."""
-    return [cell["accuracy"] for recipe, cell in kept.items() if (recipe.variant, recipe.share) == (variant, share)]

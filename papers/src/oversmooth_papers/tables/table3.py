@@ -17,6 +17,7 @@ What was reached, on an H200, with models of 10 % of the data, seeds 0, 1 and 2:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.options import option
 from oversmooth_papers.figures import table_charts
-from oversmooth_papers.tables import table_text
-from oversmooth_papers.tables.base import Rows, Table
-from oversmooth_papers.tables.cells import Kept
-from oversmooth_papers.tables.table2 import column
-from oversmooth_papers.tasks.images.recipe import VARIANTS, Recipe, percent
+from oversmooth_papers.tables.base import Rows
+from oversmooth_papers.tables.cells import Cell, Kept
+from oversmooth_papers.tables.table2 import Table2, column
+from oversmooth_papers.tasks.images.recipe import Recipe, percent
 
 if TYPE_CHECKING:
     from oversmooth_papers.tables.filling import Filled, Running
@@ -42,11 +42,10 @@ _NOTE = (
     "Intensity 0 is not table 2's figure to the last image: that was tested at the end of training, with the weights "
     "in float32; this is of the file that training left, whose weights are in bf16, with ViT⁺ and ViT⁻ folded."
 )
-_PUBLISHED = "published, 100 % of the data"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table3(Table):
+class Table3(Table2):
     """Make table 3 of Dovonon et al.: accuracy of table 2's models against the intensity of corruption."""
 
     name = "table3"
@@ -58,6 +57,8 @@ class Table3(Table):
         "sharpen": [(66.62, 0.3), (61.62, 0.2), (58.00, 0.3), (53.56, 0.2), (49.70, 0.3), (40.07, 0.2)],
     }
     """By intensity."""
+    published_by = "published, 100 % of the data"
+    corner = "intensity"
 
     share: float = option(1.0, "Of which of table 2's models: 1, 0.5 or 0.1.")
     models: Path | None = option(None, "Folder of models, by default the results' own.", after="results")
@@ -78,21 +79,64 @@ class Table3(Table):
 
     def fill(self, recipes: Sequence[Recipe], splits: Splits, results: Path, running: Running) -> Filled:
         """Nothing is trained: models of table 2 that were not tested yet are."""
-        from oversmooth_papers.tables.corruption import corrupt_and_test
+        from oversmooth.steering.apply import fold_if_possible
+        from oversmooth_papers.engine.loop import MODEL, device_named
+        from oversmooth_papers.tables.filling import measure_models
+        from oversmooth_papers.tables.provenance import data_hash
+        from oversmooth_papers.tasks.images import corruptions, evaluate
+        from oversmooth_papers.tasks.images.build import load_vit
 
-        given = (self.models, self.official, self.frost)
-        return corrupt_and_test(recipes, splits.test, results, self.folder, running, *given)
+        test, device = splits.test, device_named(running.device)
+        corrupted = evaluate.Corruptions(test, device, official=self.official, frost=self.frost)
+        evaluators: list[evaluate.Evaluator] = []
 
-    def rows(self, kept: Kept) -> Rows:
-        rows = []
-        for variant in VARIANTS:
-            name = self.model_name(variant)
-            columns = self._by_intensity(kept, variant) or [()] * len(INTENSITIES)
-            rows.append([name, *map(table_text.percent_over_seeds, columns), self.whose()])
-            if not self.quick:
-                theirs = [f"{mean:.2f} ± {spread}" for mean, spread in self.published[variant]]
-                rows.append([name, *theirs, _PUBLISHED])
-        return ["intensity", *map(str, INTENSITIES), "whose"], rows
+        def find(results: Path, recipe: Recipe) -> Path:
+            """Named by its key, or as `oversmooth train` leaves them."""
+            home = self.models or results / "models"
+            run = home / recipe.key / MODEL
+            return run if run.is_file() else home / f"{recipe.key}.safetensors"
+
+        def measure(recipe: Recipe, path: Path) -> Cell:
+            begin = time.monotonic()
+            model, _ = load_vit(path)
+            fold_if_possible(model)  # so that all are one function, and need one graph
+            if evaluators:
+                evaluators[0].model.load_state_dict(model.state_dict())
+            else:
+                evaluators.append(evaluate.Evaluator(recipe, model.to(device), device))
+            clean = evaluators[0].accuracy(test.images, test.labels)
+            told = running.told(recipe.title)
+            by_kind = evaluate.under_corruption(evaluators[0], corrupted, kinds=corruptions.KINDS, on_message=told)
+            return {
+                "accuracy": clean,
+                "test_images": len(test),
+                **evaluate.corruptions_made(self.official, self.frost),
+                "mean": evaluate.by_severity(by_kind),
+                "kinds": by_kind,
+                "data_sha256": data_hash((test.images, test.labels)),
+                "minutes": round((time.monotonic() - begin) / 60, 2),
+            }
+
+        return measure_models(recipes, results, self.folder, running, measure, made_by="table2", find=find)
+
+    def columns(self) -> Sequence[int]:
+        return INTENSITIES
+
+    def heading(self, column: int) -> str:
+        return str(column)
+
+    def accuracies(self, kept: Kept, variant: str, column: int) -> list[float]:
+        found = []
+        for recipe, cell in kept.items():
+            if recipe.variant == variant:
+                by_intensity = [cell["accuracy"], *cell.get("mean", ())]
+                if len(by_intensity) != len(INTENSITIES):
+                    raise InputError(
+                        f"{self.folder(recipe)}/{recipe.key}.json has no mean of each of {len(INTENSITIES) - 1} "
+                        "intensities; remove it to run it again"
+                    )
+                found.append(by_intensity[column])
+        return found
 
     def terminal_rows(self, kept: Kept) -> Rows:
         head, rows = self.rows(kept)
@@ -100,21 +144,11 @@ class Table3(Table):
 
     def chart(self, kept: Kept) -> Any:
         """Ours and the published in one panel where they are of the same data; else apart, each with its own scale."""
-        ours: list[table_charts.Point] = []
-        published: list[table_charts.Point] = []
-        for variant in VARIANTS:
-            name, columns = self.model_name(variant), self._by_intensity(kept, variant)
-            for intensity, accuracies in enumerate(columns):
-                ours += table_charts.over_seeds(name, self.whose(), [100 * a for a in accuracies], x=intensity)
-                if not self.quick:
-                    published.append(
-                        table_charts.point(name, _PUBLISHED, *self.published[variant][intensity], x=intensity)
-                    )
-        panels = [(self.whose(), ours), (_PUBLISHED, published)]
-        if self.quick:
-            panels = panels[:1]
-        elif self.share == 1:
-            panels = [("100 % of the data", ours + published)]
+        points = [point for intensity in INTENSITIES for point in self.points(kept, intensity)]
+        panels = [("100 % of the data", points)]
+        if self.quick or self.share != 1:
+            whose = (self.whose(), self.published_by)
+            panels = [(name, [point for point in points if point["whose"] == name]) for name in whose]
         return table_charts.lines([(*panel, "test accuracy, %") for panel in panels], "intensity of corruption")
 
     def notes(self) -> list[str]:
@@ -128,16 +162,3 @@ class Table3(Table):
 
     def whose(self) -> str:
         return "ours, quick" if self.quick else f"ours, {percent(self.share)} of the data"
-
-    def _by_intensity(self, kept: Kept, variant: str) -> list[tuple[float, ...]]:
-        """Accuracies over seeds, for each intensity; none where there is no cell."""
-        seeds = []
-        for recipe, cell in kept.items():
-            if recipe.variant == variant:
-                seeds.append([cell["accuracy"], *cell.get("mean", ())])
-                if len(seeds[-1]) != len(INTENSITIES):
-                    raise InputError(
-                        f"{self.folder(recipe)}/{recipe.key}.json has no mean of each of {len(INTENSITIES) - 1} "
-                        "intensities; remove it to run it again"
-                    )
-        return list(zip(*seeds, strict=True))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
 from oversmooth_papers.tables.base import TABLES, Table, register
+from oversmooth_papers.tables.cells import Cell, read_folder
 from oversmooth_papers.tables.controls import Controls
 from oversmooth_papers.tables.depth import Depth
 from oversmooth_papers.tables.forms import Forms
@@ -24,7 +27,7 @@ from oversmooth_papers.tables.text.glue import Glue
 from oversmooth_papers.tables.text.masked import Masked
 from oversmooth_papers.tables.text.wikitext import Wikitext
 
-__all__ = ["OF_THE_PAPERS", "TABLES", "all_tables", "folders_of_cells", "register"]
+__all__ = ["OF_THE_PAPERS", "TABLES", "all_cells", "all_tables", "folders_of_cells", "register"]
 
 OF_THE_PAPERS: tuple[type[Table], ...] = (
     *(Table2, Table3, Controls, Depth, Forms, Mixtures, RulesOfTable1, Sharpening),
@@ -40,8 +43,22 @@ def all_tables() -> list[type[Table]]:
     return [*OF_THE_PAPERS, *(table for table in TABLES.values() if table not in OF_THE_PAPERS)]
 
 
-def folders_of_cells(results: Path) -> dict[Path, type[Table]]:
-    """The folders of a results directory that keep cells: each table's own, and its versions' (table2-quick)."""
-    patterns = [(table, pattern) for table in all_tables() for pattern in (table.home(), f"{table.home()}-*")]
-    found = [(folder, table) for table, pattern in patterns for folder in sorted(results.glob(pattern))]
-    return {folder: table for folder, table in found if folder.is_dir()}
+def folders_of_cells(results: Path) -> list[tuple[type[Table], Path]]:
+    """Each table's own and those of its versions (table2-quick), whether they are there or not."""
+    found = []
+    for table in all_tables():
+        versions = [
+            path for path in results.glob(f"{table.home()}-*") if path.relative_to(results).as_posix() not in TABLES
+        ]
+        found += [(table, folder) for folder in (results / table.home(), *sorted(versions))]
+    return found
+
+
+def all_cells(results: Path, damaged: list[str] | None = None) -> Iterator[tuple[str, BaseRecipe, Cell]]:
+    """Every cell of every table, with its folder's name and its recipe.
+
+    damaged: receives a sentence for each that cannot be read, in place of the first one's error.
+    """
+    for _, folder in folders_of_cells(results):
+        for cell in read_folder(folder, damaged):
+            yield folder.relative_to(results).as_posix(), read_recipe(cell["recipe"]), cell

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import math
 
-_ACCURACY = 0.003  # a share of the images
-_PERPLEXITY = 0.01  # relative
-_ROUNDED_ACCURACY, _ROUNDED_PERPLEXITY = 0.005, 0.02
 
-
-def tested_again(score: str, value: float, share: float, tested: int) -> float:
-    """Where the same file is tested on another device, or on a share of the test images.
+def allowed(score: str, value: float, *, share: float = 1.0, tested: int = 0, rounded: bool = False) -> float:
+    """The largest difference where the same file is tested on another device.
 
     Args:
         score: its name.
         value: what it was.
-        share: of the images that it was of.
-        tested: their number now; 0 where it is none of images.
+        share: of the images that it was of, where only some are tested: three standard errors are allowed for that.
+        tested: the number of images now; 0 where it is none of images.
+        rounded: whether one of the two is of the weights before they were rounded to bf16. Of few images, two may
+            change sides.
     """
     if "perplexity" in score:
-        return _PERPLEXITY * value
-    allowed = _ACCURACY
-    if share < 1:  # three standard errors of a sample's share
-        allowed += 3 * math.sqrt(max(value * (1 - value), 1e-4) * (1 - share) / max(1, tested))
-    return allowed
-
-
-def weights_rounded(score: str, value: float, tested: int) -> float:
-    """Where weights were rounded to bf16: of few images, by two of them."""
-    if "perplexity" in score:
-        return _ROUNDED_PERPLEXITY * value
-    return max(_ROUNDED_ACCURACY, 2 / tested if tested else 0.0)
+        return (0.03 if rounded else 0.01) * value
+    sampling = 3 * math.sqrt(max(value * (1 - value), 1e-4) * (1 - share) / max(1, tested))
+    return 0.003 + sampling + (max(0.005, 2 / tested if tested else 0.0) if rounded else 0.0)

@@ -15,7 +15,6 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,23 +39,21 @@ def find(results: Path, share: float, seed: int | None = None) -> list[Path]:
 
     Each variant must be there at least once: a figure without one would not say what it lacks.
     """
-    there = {path: recipe_of(path) for path in sorted((results / "models").glob("*"))}
+    there = [(path, recipe_of(path)) for path in sorted((results / "models").glob("*"))]
     models = []
     for wanted in column(share):
-        of_seed = {
+        own = {
             recipe.seed: path
-            for path, recipe in there.items()
+            for path, recipe in there
             if recipe is not None and recipe == replace(wanted, seed=recipe.seed) and seed in (None, recipe.seed)
         }
-        if not of_seed:
+        if not own:
             title = wanted.label if seed is None else replace(wanted, seed=seed).title
-            seeds = f" --seeds {seed + 1}" if seed else ""
-            raise InputError(
-                f"there is no model {title}; make it with oversmooth reproduce table2 --cells "
-                f"{percent(share).replace(' ', '')}{seeds} --results {results}, or take a release's with oversmooth "
-                "reproduce models --from FILE"
-            )
-        models += [path for _, path in sorted(of_seed.items())]
+            words = ["--cells", percent(share).replace(" ", ""), *(["--seeds", str(seed + 1)] if seed else [])]
+            made = f"make it with oversmooth reproduce table2 {' '.join(words)} --results {results}"
+            release = "take a release's with oversmooth reproduce models --from FILE"
+            raise InputError(f"there is no model {title}; {made}, or {release}")
+        models += [own[number] for number in sorted(own)]
     return models
 
 
@@ -82,7 +79,7 @@ def pack(results: Path, archive: Path) -> list[str]:
     return titles
 
 
-def unpack(archive: Path, results: Path, on_message: Callable[[str], None] = lambda _line: None) -> list[str]:
+def unpack(archive: Path, results: Path) -> list[str]:
     """The models of an archive into results/models; the titles of those that were not there yet."""
     check_plain(archive, _REMEDY)
     check_folder(results / "models")
@@ -96,7 +93,6 @@ def unpack(archive: Path, results: Path, on_message: Callable[[str], None] = lam
                 if target.exists():
                     raise InputError(f"{target} is there already and differs; move it away to take the archive's")
                 titles.append(_take(opened, archive, name, digest, target))
-                on_message(titles[-1])
     except InputError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
@@ -110,11 +106,11 @@ def _sums(opened: zipfile.ZipFile, archive: Path) -> dict[str, str]:
     sums: dict[str, str] = typed(dict[str, str], parse_json(opened.read(MANIFEST), f"{MANIFEST} is no JSON", _REMEDY))
     if sorted(opened.namelist()) != sorted([MANIFEST, *sums]):
         raise InputError(f"{archive} holds other files than its {MANIFEST} names; {_REMEDY}")
-    for info in (opened.getinfo(name) for name in sums):
-        if not _NAME.fullmatch(info.filename):
-            raise InputError(f"{archive}: {info.filename!r} is no name of a model; {_REMEDY}")
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size > _LARGEST:
-            raise InputError(f"{archive}: {info.filename} is compressed, or larger than any model; {_REMEDY}")
+    for info in map(opened.getinfo, sums):
+        stored = info.compress_type == zipfile.ZIP_STORED and info.file_size <= _LARGEST
+        if not _NAME.fullmatch(info.filename) or not stored:
+            why = "is no name of a model, is compressed, or is larger than any model"
+            raise InputError(f"{archive}: {info.filename!r} {why}; {_REMEDY}")
     return sums
 
 

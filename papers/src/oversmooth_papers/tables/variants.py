@@ -44,12 +44,13 @@ class VariantTable(Table):
     """Subclasses say their cases."""
 
     asks_unknowns = False
+    own_cases: ClassVar[Mapping[str, Case]]
     shows_cost: ClassVar[bool] = True
     """Whether parameters, weight decay and minutes have columns."""
 
     def cases(self) -> Mapping[str, Case]:
         """By what --cells calls them."""
-        raise NotImplementedError
+        return self.own_cases
 
     def base(self) -> Recipe:
         return QUICK_BASE if self.quick else replace(PAPER, share=SHARE)

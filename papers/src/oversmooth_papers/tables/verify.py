@@ -10,20 +10,18 @@ that record how good the rounded file is are compared with that, earlier ones wi
 from __future__ import annotations
 
 import shlex
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine import loop
-from oversmooth_papers.engine.recipe import BaseRecipe, read_recipe
+from oversmooth_papers.engine.recipe import read_recipe
 from oversmooth_papers.engine.saved_model import recipe_of
-from oversmooth_papers.tables.base import Table
 from oversmooth_papers.tables.cells import Cell, model_path, read
 from oversmooth_papers.tables.provenance import data_hash, file_hash
 from oversmooth_papers.tables.table_registry import TABLES, folders_of_cells
-from oversmooth_papers.tables.tolerances import tested_again, weights_rounded
+from oversmooth_papers.tables.tolerances import allowed
 from oversmooth_papers.tasks.images.data import Splits, first_of_test
 from oversmooth_papers.tasks.registry import check_fits, load_trained, task_of
 
@@ -40,7 +38,7 @@ class Checked:
     again: float
     allowed: float
     """Difference."""
-    enough: bool = True
+    enough: bool
     """Whether it was tested on all images, or on `ENOUGH`: on fewer, a wrong figure may be within what is allowed."""
 
     @property
@@ -50,16 +48,12 @@ class Checked:
         return "agrees" if self.enough else "cannot tell"
 
 
-@dataclass(frozen=True)
-class Verification:
+class Verification(NamedTuple):
     """What came of it."""
 
-    title: str
-    file: Path
     figures: list[Checked]
     notes: list[str]
     """What was compared beside figures, and what could not be."""
-    seconds: float
 
     @property
     def agrees(self) -> bool:
@@ -72,8 +66,8 @@ def find_cell(named: str, results: Path) -> tuple[Path, Cell]:
     if path.suffix != ".json":
         if path.is_file():
             raise InputError(f"{path} is no cell, which a .json holds; {remedy}")
-        places = sorted(folders_of_cells(results).items(), key=lambda place: not place[1].trains)
-        path = next((file for folder, _ in places if (file := folder / f"{named}.json").is_file()), path)
+        places = sorted(folders_of_cells(results), key=lambda place: not place[0].trains)
+        path = next((file for _, folder in places if (file := folder / f"{named}.json").is_file()), path)
     cell = read(path)
     if cell is None:
         raise InputError(f"there is no cell {named!r} in {results}; {remedy}")
@@ -88,28 +82,21 @@ def model_of(cell: Cell, results: Path, model: Path | None = None) -> Path:
         raise InputError(f"{model} is no file; name that of the model of {cell['title']}, or leave --model out")
     if not path.is_file():
         table = TABLES.get(cell.get("table", ""))
-        again = "train it again" if table is None else f"run {_command(table, recipe)} --results again"
+        again = "train it again"
+        if table is not None:
+            cells = ":".join(table().names_of(recipe).values())
+            words = [*table.home().split("/"), "--cells", cells, "--seeds", str(recipe.seed + 1)]
+            again = f"run oversmooth reproduce {shlex.join(words)} --results again"
         if table is not None and not table.keeps_models:
             raise InputError(f"{cell['title']} has no model to test, as {table.home()} keeps none; {again}")
-        raise InputError(
-            f"{path}, the model of {cell['title']}, is not there; take it from an archive (models --from FILE) or "
-            f"{again}"
-        )
+        archive = "take it from an archive (models --from FILE)"
+        raise InputError(f"{path}, the model of {cell['title']}, is not there; {archive} or {again}")
     own = recipe_of(path)
-    if own is None or (differs := own.difference(recipe)) is not None:
-        why = "it has no recipe" if own is None else differs
-        raise InputError(f"{path} is not the model of this cell: {why}; name another file")
-    recorded = cell.get("checkpoint_sha256")
-    if recorded and model is None and file_hash(path) != recorded:
+    if (differs := "it has no recipe" if own is None else own.difference(recipe)) is not None:
+        raise InputError(f"{path} is not the model of this cell: {differs}; name another file")
+    if model is None and cell.get("checkpoint_sha256", "") not in ("", file_hash(path)):
         raise InputError(f"{path} is not the file that the cell was made with: its hash differs; get it again")
     return path
-
-
-def _command(table: type[Table], recipe: BaseRecipe) -> str:
-    """That makes the cell of a recipe."""
-    cells = ":".join(table().names_of(recipe).values())
-    words = ["oversmooth", "reproduce", *table.home().split("/"), "--cells", cells, "--seeds", str(recipe.seed + 1)]
-    return shlex.join(words)
 
 
 def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, images: int | None = None) -> Verification:
@@ -122,57 +109,49 @@ def verify(cell: Cell, path: Path, data: Any, *, device: str | None = None, imag
         device: cpu or cuda.
         images: so many test images, the first ones, in place of all: quicker, and less certain.
     """
-    begin = time.monotonic()
     recipe = read_recipe(cell["recipe"])
     check_fits(recipe, data)
-    notes = [_same_data(cell, recipe, data), _same_file(cell, path)]
+    notes = [
+        _same_hash(cell, "data_sha256", "data", data_hash(task_of(recipe, data).data())),
+        _same_hash(cell, "checkpoint_sha256", "model", file_hash(path)),
+    ]
     share = 1.0
     if images is not None:
         if not isinstance(data, Splits):
             raise InputError(f"--images is {images} and {cell['title']} is tested on text; leave it out")
         share, data = min(1.0, images / len(data.test)), first_of_test(data, images)
-    task = task_of(recipe, data)
+    task, where = task_of(recipe, data), loop.device_named(device)
     model, _ = load_trained(path)
-    where = loop.device_named(device)
     with loop.float32_products(where):
         scores = task.evaluation(model.to(where), where).scores(final=False)
-    recorded = cell.get("rounded")
-    if recorded is not None:  # where earlier versions called scores of validation by the names of the test's
-        old = {name: recorded[test] for name in scores if (test := name.removesuffix("_val")) in recorded}
-        recorded = {**old, **recorded}
+    if "rounded" in cell:
+        recorded = dict(cell["rounded"])
+        for name in scores:  # earlier versions called scores of validation by the names of the test's
+            if (test := name.removesuffix("_val")) in recorded:
+                recorded.setdefault(name, recorded[test])
     else:
         recorded = cell
         notes.append("The cell is of the weights before they were rounded to bf16; this file is rounded.")
     tested = len(data.test) if isinstance(data, Splits) else 0
     enough = share == 1 or tested >= ENOUGH
+    known = {name: again for name, again in scores.items() if name in recorded}
+    if not known:
+        raise InputError(f"{cell['title']} has none of the scores {', '.join(scores)}; give another cell")
     figures = [
-        Checked(name, recorded[name], again, tested_again(name, recorded[name], share, tested), enough)
-        for name, again in scores.items()
-        if name in recorded
+        Checked(name, recorded[name], again, allowed(name, recorded[name], share=share, tested=tested), enough)
+        for name, again in known.items()
     ]
     # What tables show is of the weights before they were rounded, of which no file is kept.
-    for figure in list(figures) if recorded is not cell else ():
-        if figure.score in cell:
-            allowed = figure.allowed + weights_rounded(figure.score, figure.recorded, tested)
-            name = f"{figure.score} before rounding"
-            figures.append(Checked(name, cell[figure.score], figure.again, allowed, enough))
-    if not figures:
-        raise InputError(f"{cell['title']} has none of the scores {', '.join(scores)}; give another cell")
-    return Verification(cell["title"], path, figures, notes, time.monotonic() - begin)
+    for name, again in known.items() if recorded is not cell else ():
+        if name in cell:
+            most = allowed(name, recorded[name], share=share, tested=tested, rounded=True)
+            figures.append(Checked(f"{name} before rounding", cell[name], again, most, enough))
+    return Verification(figures, notes)
 
 
-def _same_data(cell: Cell, recipe: BaseRecipe, data: Any) -> str:
-    recorded = cell.get("data_sha256")
-    if not recorded:
-        return "The cell records no hash of its data."
-    if data_hash(task_of(recipe, data).data()) == recorded:
-        return "The data are those of the cell, by their hash."
-    return "The data are not those of the cell, by their hash: figures may differ for that reason."
-
-
-def _same_file(cell: Cell, path: Path) -> str:
-    recorded = cell.get("checkpoint_sha256")
-    if not recorded:
-        return "The cell records no hash of its model."
-    same = file_hash(path) == recorded
-    return f"The model {'is' if same else 'is not'} the file that the cell was made with, by its hash."
+def _same_hash(cell: Cell, key: str, what: str, found: str) -> str:
+    if not cell.get(key):
+        return f"The cell records no hash of its {what}."
+    if cell[key] == found:
+        return f"The hash of the {what} is the one in the cell."
+    return f"The hash of the {what} is not the one in the cell: figures may differ for that reason."

@@ -82,7 +82,7 @@ def test_only_ranges_that_do_not_meet_are_told_apart():
     [
         (("--pretrained-seed", -1), "pretrained_seed is -1; give a whole number, 0 to 999"),
         (("--cells", "plain:nonsense"), "no cell is called 'plain:nonsense'"),
-        (("--on-nan", "maybe"), "--on-nan is 'maybe'; choose stop or retry"),
+        (("--on-nan", "maybe"), "'maybe' is not one of 'stop', 'retry'"),
     ],
 )
 def test_what_is_only_shown_is_checked_too(monkeypatch, capsys, tmp_path, option, sentence):
