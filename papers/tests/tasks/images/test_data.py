@@ -15,7 +15,8 @@ from support.nightly import nightly
 from support.places import DATA
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.tasks.images.data import Images, load, normalisation, readers, share
+from oversmooth_papers.tasks.images import readers
+from oversmooth_papers.tasks.images.data import Images, load, normalisation, share
 
 Image = pytest.importorskip("PIL.Image")
 arrow = pytest.importorskip("pyarrow")
@@ -33,7 +34,7 @@ def _apart(monkeypatch, tmp_path):
     """No data and no cache but the test's own, and no network."""
     monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("OVERSMOOTH_DATA", raising=False)
-    monkeypatch.setattr("oversmooth_papers.tasks.images.data.loading.SYSTEM", tmp_path / "system")
+    monkeypatch.setattr("oversmooth_papers.tasks.images.data.SYSTEM", tmp_path / "system")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
 
@@ -82,8 +83,7 @@ def test_parquet_in_several_files_of_either_format(form, cache, tmp_path, monkey
     for _ in range(2):
         same(load(home, "train", cache=cache), COLOUR, FINE, "cifar100", 100)
     assert len(calls) == (1 if cache else 2)  # what was kept is not decoded again
-    same(load(home, "train", coarse=True, cache=cache), COLOUR, COARSE, "cifar100", 20)
-    assert len(list((tmp_path / "cache").glob("*"))) == (2 if cache else 0)
+    assert len(list((tmp_path / "cache").glob("*"))) == (1 if cache else 0)
 
 
 def test_what_was_kept_is_forgotten_when_the_files_change_or_it_is_broken(tmp_path):
@@ -146,11 +146,9 @@ def binary(home, fine=True):
 def test_the_binary_version(tmp_path):
     home = binary(tmp_path / "a")
     same(load(home), COLOUR, FINE, "cifar100", 100)
-    same(load(home, coarse=True), COLOUR, COARSE, "cifar100", 20)
     home = binary(tmp_path / "b", fine=False)
     same(load(home), COLOUR[:5], [0, 1, 2, 3, 4], "cifar10", 10)
     assert load(home, "test").classes[2] == "bird"
-    refused("holds cifar10, which has no coarse labels", home, "test", coarse=True)
     (home / "test_batch.bin").write_bytes(b"123")
     refused("test_batch.bin has 3 bytes, not a whole number of rows of 3,073", home, "test")
 
@@ -173,7 +171,6 @@ def test_idx_files_plain_and_packed(ending, tmp_path):
     assert found.classes[0] == "T-shirt/top"
     assert load(idx(tmp_path / "mnist", ending)).classes[9] == "9"
     found.images[0] = 0  # the memory is theirs: torch warns of tensors that cannot be written
-    refused("has no coarse labels", home, "test", coarse=True)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +190,9 @@ def test_broken_idx_files_are_named(damage, words, tmp_path):
     assert str(file) in refused(words, home)
 
 
-def refused(words, what, split="train", **settings):
+def refused(words, what, split="train"):
     with pytest.raises(InputError) as caught:
-        load(what, split, **settings)
+        load(what, split)
     message = str(caught.value)
     assert words in message
     assert "\n" not in message
@@ -398,5 +395,3 @@ def test_cifar_100_is_whole(monkeypatch):
     assert test.labels.bincount().tolist() == [100] * 100
     assert (test.classes[0], test.classes[99], test.labels[0].item()) == ("apple", "worm", 49)
     assert test.images.sum(dtype=torch.int64).item() == 3_755_249_331
-    coarse = load("cifar100", "test", coarse=True)
-    assert coarse.labels.bincount().tolist() == [500] * 20
