@@ -85,7 +85,7 @@ def test_an_image_is_corrupted_alike_in_every_batch(kind, pictures, monkeypatch)
         pieces = [corrupt(pictures[i:j], kind, severity, seed=3, start=i) for i, j in ((0, 1), (1, 8), (8, 24))]
         assert torch.equal(torch.cat(pieces), whole)
     strided = pictures.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
-    monkeypatch.setattr("oversmooth_papers.tasks.images.corruptions.apply._PIECE", {"cpu": 5 * 3072})
+    monkeypatch.setattr("oversmooth_papers.tasks.images.corruptions._PIECE", {"cpu": 5 * 3072})
     assert torch.equal(corrupt(strided, kind, 5, seed=3), whole)
     # The seed and the number of an image decide where there is chance.
     for other in (dict(seed=1), dict(seed=3, start=9)):

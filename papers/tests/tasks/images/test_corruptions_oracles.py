@@ -12,10 +12,11 @@ from scipy import ndimage, stats
 
 from oversmooth.inputs.pictures import picture
 from oversmooth_papers.tasks.images.corruptions import CONSTANTS, SEVERITIES, corrupt
-from oversmooth_papers.tasks.images.corruptions.digital import jpeg_compression
 from oversmooth_papers.tasks.images.corruptions.draws import CorruptionDraws
+from oversmooth_papers.tasks.images.corruptions.jpeg import recoded
+from oversmooth_papers.tasks.images.corruptions.kinds import frost_textures, plasma
 from oversmooth_papers.tasks.images.corruptions.pixels import blurred, mirror, reflect, truncated
-from oversmooth_papers.tasks.images.corruptions.weather import _embossed, distances, edges, frost_textures, plasma
+from oversmooth_papers.tasks.images.corruptions.relief import distances, edges, embossed
 
 CPU = torch.device("cpu")
 
@@ -336,7 +337,7 @@ def test_jpeg_gives_the_bytes_of_pil(quality, size, pictures):
         file = io.BytesIO()
         Image.fromarray(image).save(file, "JPEG", quality=quality)
         theirs.append(np.asarray(Image.open(file)).transpose(2, 0, 1))
-    ours = jpeg_compression(images, draws("jpeg_compression", 1), quality).numpy()
+    ours = recoded(images, quality).numpy()
     if features.check_feature("libjpeg_turbo"):
         assert np.array_equal(ours, np.stack(theirs))
     else:  # another libjpeg enlarges chroma otherwise
@@ -375,7 +376,7 @@ def test_the_relief_of_water_is_opencvs(severity, edge_pixels, relief):
     liquid = blurred(CorruptionDraws("relief", 0, 64, CPU).normal(32, 32) * sigma + mean, smooth)
     depth = truncated(liquid.where(liquid >= threshold, 0) * 255).long()
     assert edges(depth, 50, 150).sum().item() == edge_pixels
-    assert _embossed(depth).sum().item() == pytest.approx(relief, abs=5)
+    assert embossed(depth).sum().item() == pytest.approx(relief, abs=5)
 
 
 def test_water_adds_its_colour_and_mud_covers_with_its_own():

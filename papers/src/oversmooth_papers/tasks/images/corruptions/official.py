@@ -4,23 +4,21 @@ A corrupted set is one .npy per corruption, which holds the 10,000 test pictures
 Only the rows asked for are read; nothing is unpickled.
 
 The photographs are ImageNet-C's, of which CIFAR-C takes the first five; the source distribution of the package
-imagenet-c has them in imagenet_c/frost. Nothing is smoothed when they are made small: the published script's bilinear
-resize to a fifth, by OpenCV, takes the pixel in the middle of each square of five by five, as that is where its
-sampling points fall.
+imagenet-c has them in imagenet_c/frost.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import data_folder, read_bytes
@@ -65,36 +63,15 @@ def _mapped(path: Path, kinds: str, *shape: int) -> NDArray[Any]:
     raise InputError(f"{path} is not an official file ({holds}); {remedy}")
 
 
-@dataclass(frozen=True)
-class FrostPictures:
-    """The photographs at a fifth of their size, ``(3, h, w)`` each, uint8, red first."""
+class FrostPictures(NamedTuple):
+    """Pictures of frost, red first, each in the upper left corner of its plane."""
 
-    pictures: tuple[Tensor, ...]
-
-    def windows(self, which: Tensor, down: Tensor, right: Tensor, height: int, width: int) -> Tensor:
-        """Windows ``(n, 3, height, width)`` of pictures ``which`` (n,).
-
-        down, right: ``(n,)``, 0 to 1: where a window begins, as a share of the places there are. As published, the last
-        place at each end is left out.
-        """
-        device = which.device
-        out = torch.empty(len(which), 3, height, width, dtype=torch.uint8, device=device)
-        for index, picture in enumerate(self.pictures):
-            tall, wide = picture.shape[1] - height, picture.shape[2] - width
-            if min(tall, wide) < 1:
-                raise InputError(
-                    f"images of {height} by {width} pixels do not fit into frost of {picture.shape[1]} by "
-                    f"{picture.shape[2]}; give smaller images, or use the textures made here"
-                )
-            chosen = (which == index).nonzero()[:, 0]
-            rows = (down[chosen] * tall).long()[:, None] + torch.arange(height, device=device)
-            columns = (right[chosen] * wide).long()[:, None] + torch.arange(width, device=device)
-            out[chosen] = picture.to(device)[:, rows[:, :, None], columns[:, None, :]].movedim(0, 1)
-        return out
+    pictures: Tensor  # (k, 3, h, w) uint8
+    sizes: Tensor  # (k, 2) int64, on the CPU: rows and columns of each
 
 
 def read_frost(named: str | Path) -> FrostPictures:
-    """The official photographs of a folder; `FOLDER` is looked for where OVERSMOOTH_DATA points, too."""
+    """The official photographs of a folder, at a fifth; `FOLDER` is looked for where OVERSMOOTH_DATA points, too."""
     folder = Path(named)
     if str(named) == FOLDER and not folder.is_dir():
         folder = data_folder(FOLDER) or folder
@@ -104,13 +81,15 @@ def read_frost(named: str | Path) -> FrostPictures:
         if hashlib.sha256(data).hexdigest() != digest:
             raise InputError(f"{folder / name} is not the official picture of that name; {_REMEDY}")
         with pil.open(io.BytesIO(data)) as opened:
-            pixels = fifth(np.asarray(opened.convert("RGB")))
-        pictures.append(torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))))
-    return FrostPictures(tuple(pictures))
+            pictures.append(torch.from_numpy(fifth(np.array(opened.convert("RGB")))).permute(2, 0, 1))
+    sizes = torch.tensor([picture.shape[1:] for picture in pictures])
+    height, width = sizes.amax(dim=0).tolist()
+    planes = [pad(one, (0, width - one.shape[2], 0, height - one.shape[1])) for one in pictures]
+    return FrostPictures(torch.stack(planes), sizes)
 
 
 def fifth(pixels: NDArray[Any]) -> NDArray[Any]:
-    """``(h, w, 3) -> (round(h/5), round(w/5), 3)``, as cv2.resize with fx = fy = 0.2 does it.
+    """``(h, w, 3) -> (round(h/5), round(w/5), 3)``, as the published script's bilinear cv2.resize by 0.2 does it.
 
     Its sampling points are 5 (i + ½) − ½ = 5 i + 2, whole numbers: no two pixels are ever mixed.
     """
