@@ -212,43 +212,37 @@ def read_parquet(files: list[Path]) -> Read:
     """
     folder = files[0].parent
     whole = Table(Source(folder, "parquet", tuple(files)), ("img", "image"), ("fine_label", "label"), whole=True)
-    column, tables = whole.columns[1], whole.whole_files()
-    encoded: list[Any] = []
-    where: list[str] = []
-    numbers: list[NDArray[np.int64]] = []
-    for file, table in zip(files, tables, strict=True):
-        with readable(file):
-            encoded += [cell.get("bytes") if isinstance(cell, dict) else cell for cell in table.column(0).to_pylist()]
-        where += [f"row {row} of {file}" for row in range(table.num_rows)]
-        labels = table.column(1).to_numpy()  # whole numbers of which some are missing come as floats
-        if not np.issubdtype(labels.dtype, np.integer) or labels.max(initial=0) >= _MOST_CLASSES:
-            raise InputError(
-                f"{file} has labels of {table.column(1).type}, {table.column(1).null_count} empty; "
-                f"give whole numbers from 0, below {_MOST_CLASSES:,}"
-            )
-        numbers.append(labels.astype(np.int64))
+    with readable(files[0]):
+        table = import_library("pyarrow", f"reading {folder}").concat_tables(whole.whole_files())
+        encoded = [cell.get("bytes") if isinstance(cell, dict) else cell for cell in table.column(0).to_pylist()]
+    column, labels = table.column(1), table.column(1).to_numpy()  # with some missing, whole numbers come as floats
+    if not np.issubdtype(labels.dtype, np.integer) or labels.max() >= _MOST_CLASSES:
+        raise InputError(
+            f"{folder} has labels of {column.type}, {column.null_count} empty; give whole numbers from 0, below "
+            f"{_MOST_CLASSES:,}"
+        )
     names: Any = None
     with contextlib.suppress(KeyError, ValueError, TypeError, RecursionError):
-        names = json.loads(tables[0].schema.metadata[b"huggingface"])["info"]["features"][column]["names"]
-    classes = [str(name) for name in names] if isinstance(names, list) else _listed(folder / f"{column}s.txt")
-    name = "cifar100" if column == "fine_label" else ""
-    return Read(_decoded(encoded, where), np.concatenate(numbers), classes, name)
+        names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"][whole.extra]["names"]
+    classes = [str(name) for name in names] if isinstance(names, list) else _listed(folder / f"{whole.extra}s.txt")
+    name = "cifar100" if whole.extra == "fine_label" else ""
+    return Read(_decoded(encoded, folder), labels.astype(np.int64), classes, name)
 
 
-def _decoded(encoded: Sequence[Any], where: Sequence[str]) -> NDArray[np.uint8]:
+def _decoded(encoded: Sequence[Any], folder: Path) -> NDArray[np.uint8]:
     """``(n, c, h, w)``; the first image decides on the size and on one channel or three."""
     pil = import_library("PIL.Image", "decoding images")
 
-    def pixels(index: int, mode: str | None) -> NDArray[np.uint8]:
+    def pixels(index: int, mode: str = "") -> NDArray[np.uint8]:
         try:
             image = pil.open(io.BytesIO(encoded[index]), formats=_FORMATS)
             image = image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
         except Exception as error:  # decoders raise whatever they like on broken files
             formats = ", ".join(_FORMATS)
-            raise InputError(f"{where[index]} does not decode as one of {formats}; fetch the file again") from error
+            raise InputError(f"row {index} of {folder} does not decode as one of {formats}; {_REMEDY}") from error
         return np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
 
-    channels, height, width = shape = pixels(0, None).shape
+    channels, height, width = shape = pixels(0).shape
     what = f"decoding {len(encoded):,} images of {width:,} by {height:,}"
     check_fits(2 * len(encoded) * math.prod(shape), what, "give smaller ones")
     out = np.empty((len(encoded), *shape), np.uint8)
@@ -258,8 +252,8 @@ def _decoded(encoded: Sequence[Any], where: Sequence[str]) -> NDArray[np.uint8]:
             image = pixels(index, "L" if channels == 1 else "RGB")
             if image.shape != shape:
                 raise InputError(
-                    f"{where[index]} is {image.shape[2]} by {image.shape[1]} and the first is {width} by {height}; "
-                    "images must all have one size"
+                    f"row {index} of {folder} is {image.shape[2]} by {image.shape[1]} and the first is {width} by "
+                    f"{height}; images must all have one size"
                 )
             out[index] = image
 

@@ -83,9 +83,8 @@ def _doubled(plane: Tensor) -> Tensor:
     near = 3 * wide[:, 1:-1]
     tall = torch.stack((near + wide[:, :-2], near + wide[:, 2:]), dim=2).view(n, 2 * height, width + 2)
     near = 3 * tall[..., 1:-1]
-    return (torch.stack((near + tall[..., :-2] + 8, near + tall[..., 2:] + 7), dim=3) >> 4).view(
-        n, 2 * height, 2 * width
-    )
+    large = torch.stack((near + tall[..., :-2] + 8, near + tall[..., 2:] + 7), dim=3) >> 4
+    return large.view(n, 2 * height, 2 * width)
 
 
 def _coded(plane: Tensor, base: tuple[tuple[int, ...], ...], quality: int) -> Tensor:

@@ -41,26 +41,22 @@ _REMEDY = "give the folder imagenet_c/frost of imagenet-c's source distribution"
 
 def read_official(folder: str | Path, kind: str, severity: int) -> tuple[Tensor, Tensor]:
     """Images (10000, 3, 32, 32), uint8, and labels (10000,), int64, of one corruption at ``severity`` 1 to 5."""
-    if severity not in range(1, 6):
-        raise InputError(f"severity is {severity!r}; the official files hold 1 to 5")
     rows = slice((severity - 1) * _PICTURES, severity * _PICTURES)
-    pictures, labels = _mapped(Path(folder) / f"{kind}.npy", "u", 32, 32, 3), _mapped(Path(folder) / "labels.npy", "iu")
-    images = torch.from_numpy(np.array(pictures[rows])).permute(0, 3, 1, 2).contiguous()
-    return images, torch.from_numpy(labels[rows].astype(np.int64))
+    images = torch.from_numpy(np.array(_mapped(Path(folder) / f"{kind}.npy", 32, 32, 3)[rows]))
+    labels = torch.from_numpy(_mapped(Path(folder) / "labels.npy")[rows].astype(np.int64))
+    return images.permute(0, 3, 1, 2).contiguous(), labels
 
 
-def _mapped(path: Path, kinds: str, *shape: int) -> NDArray[Any]:
-    wanted, remedy = (5 * _PICTURES, *shape), "give the folder that CIFAR-100-C's archive unpacks to"
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; {remedy}")
+def _mapped(path: Path, *shape: int) -> NDArray[Any]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if array.shape == wanted and array.dtype.kind in kinds and (not shape or array.dtype.itemsize == 1):
+        good = array.dtype == np.uint8 if shape else array.dtype.kind in "iu"
+        if good and array.shape == (5 * _PICTURES, *shape):
             return array
-        holds = f"it holds {array.shape} of {array.dtype}, not {wanted}"
+        holds = f"it holds {array.shape} of {array.dtype}, not {(5 * _PICTURES, *shape)}"
     except Exception as error:  # numpy has errors of many kinds for headers that are none
         holds = reason(error)
-    raise InputError(f"{path} is not an official file ({holds}); {remedy}")
+    raise InputError(f"{path} is not an official file ({holds}); give the folder that CIFAR-100-C's archive unpacks to")
 
 
 class FrostPictures(NamedTuple):
