@@ -16,7 +16,7 @@ from support.places import DATA
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.images import readers
-from oversmooth_papers.tasks.images.data import Images, load, normalisation, share
+from oversmooth_papers.tasks.images.data import KNOWN, Images, load, normalisation, share
 
 Image = pytest.importorskip("PIL.Image")
 arrow = pytest.importorskip("pyarrow")
@@ -109,36 +109,37 @@ def test_class_names_from_the_hubs_note_or_a_file_beside(tmp_path):
     assert load(beside).classes[99] == "n99"
 
 
-def test_grey_images_and_sets_of_another_name(tmp_path):
-    table(tmp_path / "mine" / "test-0.parquet", {"image": cells(GREY), "label": [0, 1, 2, 0, 1, 2]})
-    found = load(tmp_path / "mine", "test")
-    same(found, GREY, [0, 1, 2, 0, 1, 2], "mine", 3)
-    mean, std = normalisation(found)
-    assert mean[0] == pytest.approx(GREY.mean() / 255)
-    assert std[0] == pytest.approx(GREY.std() / 255)
-    table(tmp_path / "fashion_mnist" / "test-0.parquet", {"image": cells(GREY), "label": [0, 1, 2, 0, 1, 9]})
-    found = load(tmp_path / "fashion_mnist", "test")
-    assert (found.name, found.classes[9]) == ("fashion-mnist", "Ankle boot")
-    assert normalisation(found) == ((0.2860,), (0.3530,))
+@pytest.mark.parametrize(
+    ("folder", "name", "classes", "normalised"),
+    [
+        ("mine", "mine", ["0", "1", "2"], ((GREY.mean() / 255,), (GREY.std() / 255,))),
+        ("fashion_mnist", "fashion-mnist", KNOWN["fashion-mnist"].classes, ((0.2860,), (0.3530,))),
+    ],
+)
+def test_grey_images_and_sets_of_another_name(folder, name, classes, normalised, tmp_path):
+    table(tmp_path / folder / "test-0.parquet", {"image": cells(GREY), "label": [0, 1, 2, 0, 1, 2]})
+    found = load(tmp_path / folder, "test")
+    same(found, GREY, [0, 1, 2, 0, 1, 2], name, len(classes))
+    assert found.classes == list(classes)
+    np.testing.assert_allclose(normalisation(found), normalised)
 
 
 def binary(home, fine=True):
     home.mkdir(parents=True)
     pixels = COLOUR.transpose(0, 3, 1, 2).reshape(12, -1)
     if fine:
-        (home / "train.bin").write_bytes(np.column_stack([np.zeros(12), FINE, pixels]).astype(np.uint8).tobytes())
+        np.column_stack([np.zeros(12), FINE, pixels]).astype(np.uint8).tofile(home / "train.bin")
         (home / "fine_label_names.txt").write_text("\n".join(f"n{number}" for number in range(100)))
-    else:
-        rows = np.column_stack([np.arange(12) % 10, pixels]).astype(np.uint8)
-        for number in range(1, 6):
-            rows[number - 1 : number].tofile(home / f"data_batch_{number}.bin")
-        rows.tofile(home / "test_batch.bin")
+        return home
+    rows = np.column_stack([np.arange(12) % 10, pixels]).astype(np.uint8)
+    for number in range(1, 6):
+        rows[number - 1 : number].tofile(home / f"data_batch_{number}.bin")
+    rows.tofile(home / "test_batch.bin")
     return home
 
 
 def test_the_binary_version(tmp_path):
-    home = binary(tmp_path / "a")
-    same(load(home), COLOUR, FINE, "cifar100", 100)
+    same(load(binary(tmp_path / "a")), COLOUR, FINE, "cifar100", 100)
     home = binary(tmp_path / "b", fine=False)
     same(load(home), COLOUR[:5], [0, 1, 2, 3, 4], "cifar10", 10)
     assert load(home, "test").classes[2] == "bird"
@@ -174,6 +175,7 @@ def test_idx_files_plain_and_packed(ending, tmp_path):
         (lambda data: gzip.compress(data[:-5]), "says it has 4,704 bytes (6, 28, 28) and has more or fewer"),
         (lambda data: gzip.compress(b"\0\0\x0d\x03" + data[4:]), "does not begin as an idx file of bytes in 3"),
         (lambda data: gzip.compress(data[:6]), "does not begin as an idx file"),
+        (lambda data: gzip.compress(data[:4] + np.array([2**32 - 1] * 3, ">u4").tobytes()), "79,228,162"),
     ],
 )
 def test_broken_idx_files_are_named(damage, words, tmp_path):
@@ -278,28 +280,19 @@ def test_what_exceeds_the_memory_is_refused_with_the_number(tmp_path, monkeypatc
 
 
 def test_more_than_a_file_says_is_not_unpacked(tmp_path):
-    """A gigabyte of zeros in a megabyte: read as far as the header says, and no further."""
-    home = idx(tmp_path / "mnist", ".gz")
-    file = home / "train-images-idx3-ubyte.gz"
-    whole = gzip.decompress(file.read_bytes())
-    file.write_bytes(gzip.compress(whole + bytes(50_000_000)))
+    """Fifty megabytes of zeros in fifty kilobytes: read as far as the header says, and no further."""
+    file = idx(tmp_path / "mnist", ".gz") / "train-images-idx3-ubyte.gz"
+    file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()) + bytes(50_000_000)))
     tracemalloc.start()
-    refused("says it has 4,704 bytes (6, 28, 28) and has more or fewer", home)
+    refused("says it has 4,704 bytes (6, 28, 28) and has more or fewer", file.parent)
     assert tracemalloc.get_traced_memory()[1] < 10_000_000
     tracemalloc.stop()
-    file.write_bytes(gzip.compress(whole[:4] + np.array([2**32 - 1] * 3, ">u4").tobytes()))
-    refused("79,228,162", home)
 
 
 def test_formats_may_be_mixed_and_grey_ones_among_colours(tmp_path):
-    grey = Image.fromarray(COLOUR[1]).convert("L")
-    file = io.BytesIO()
-    grey.save(file, "PNG")
-    column = [*cells(COLOUR[:1], "WEBP"), {"bytes": file.getvalue(), "path": None}]
+    column = [*cells(COLOUR[:1], "WEBP"), *cells(COLOUR[1:2, :, :, 0])]
     table(tmp_path / "x" / "train-0.parquet", {"img": column, "label": [0, 1]})
-    found = load(tmp_path / "x")
-    assert torch.equal(found.images[1, 0], torch.from_numpy(np.array(grey)))
-    assert torch.equal(found.images[1, 0], found.images[1, 2])
+    same(load(tmp_path / "x"), np.stack([COLOUR[0], COLOUR[1, :, :, :1].repeat(3, axis=2)]), [0, 1], "x", 2)
 
 
 def test_a_name_is_fetched_from_the_hub_where_there_is_one(tmp_path, monkeypatch):
@@ -326,6 +319,9 @@ def test_a_name_is_fetched_from_the_hub_where_there_is_one(tmp_path, monkeypatch
 def test_a_share_is_the_same_for_the_same_seed_and_within_larger_ones():
     images = torch.arange(200 * 12).view(200, 3, 2, 2).to(torch.uint8)
     whole = Images(images, torch.arange(200), [str(number) for number in range(200)], "some")
+    for fraction in (0, -0.1, 0.001, 1.01, float("nan")):
+        with pytest.raises(InputError, match="of the 200 images of some is not possible; give a fraction"):
+            share(whole, fraction, 0)
     tenth, half = share(whole, 0.1, 7), share(whole, 0.5, 7)
     assert (len(tenth), len(half)) == (20, 100)
     assert set(tenth.labels.tolist()) < set(half.labels.tolist())
@@ -334,13 +330,6 @@ def test_a_share_is_the_same_for_the_same_seed_and_within_larger_ones():
     assert not torch.equal(tenth.labels, share(whole, 0.1, 8).labels)
     assert tenth.labels.tolist() == sorted(set(tenth.labels.tolist()))
     assert share(whole, 1, 7) is whole
-
-
-@pytest.mark.parametrize("fraction", [0, -0.1, 0.001, 1.01, float("nan")])
-def test_shares_that_are_none_are_refused(fraction):
-    whole = Images(torch.zeros(200, 3, 2, 2, dtype=torch.uint8), torch.arange(200) % 2, ["a", "b"], "some")
-    with pytest.raises(InputError, match="of the 200 images of some is not possible; give a fraction"):
-        share(whole, fraction, 0)
 
 
 @pytest.mark.parametrize(
