@@ -185,25 +185,12 @@ def test_the_gradient_against_finite_differences(name):
     torch.testing.assert_close(ours[sure], 1e-3 * differences[sure].sign())
 
 
-@given(seed=st.integers(0, 50), epsilon=st.floats(0, 0.2), restarts=st.integers(1, 3))
-def test_adversarial_images_are_pixels_within_the_ball(seed, epsilon, restarts):
-    model, (images, labels) = make_vit(), make_images(3)
-    draws = torch.Generator().manual_seed(seed)
-    ours = pgd(model, images, labels, epsilon, 2, None, restarts, generator=draws, normalise=normalise)
-    assert ours.shape == images.shape
-    assert not ours.requires_grad
-    assert float(ours.min()) >= 0
-    assert float(ours.max()) <= 1
-    assert float((ours - images).abs().max()) <= epsilon + 1e-7
-
-
 def test_bytes_are_pixels_times_255_and_the_default_step_is_as_said():
     model, labels = make_vit(), torch.tensor([0, 1])
     images = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
     settings = dict(random_start=False, normalise=normalise)
     ours = pgd(model, images, labels.to(torch.int32), 0.02, 5, **settings)
     assert torch.equal(ours, pgd(model, images.float() / 255, labels, 0.02, 5, 2.5 * 0.02 / 5, **settings))
-    assert not torch.equal(ours, pgd(model, images, labels, 0.02, 5, 2.0 * 0.02 / 5, **settings))
 
 
 @pytest.mark.parametrize("name", ["plain", "sharpen"])
@@ -215,6 +202,8 @@ def test_more_restarts_never_leave_more_right(name):
     def loss_and_right(restarts):
         draws = torch.Generator().manual_seed(4)
         x = pgd(model, images, labels, 0.02, 1, 0.004, restarts, generator=draws, normalise=normalise)
+        assert 0 <= float(x.min()) <= float(x.max()) <= 1
+        assert 0.01 < float((x - images).abs().max()) <= 0.02 + 1e-7
         logits = model(normalise(x))
         return nn.functional.cross_entropy(logits, labels, reduction="none"), logits.argmax(1) == labels
 
@@ -232,17 +221,14 @@ def test_more_restarts_never_leave_more_right(name):
 
 def test_batches_change_nothing_and_progress_is_told():
     model, (images, _) = make_vit(), make_images(20)
-    labels, told = own_labels(model, images), []
-    settings = dict(steps=2, restarts=2, seed=7)
-    whole = under_attack(model, normalise, images, labels, [0.005, 0.02], batch=20, **settings)
-    parts = under_attack(
-        model, normalise, images, labels, [0.005, 0.02], batch=8, progress=lambda *now: told.append(now), **settings
-    )
-    assert whole == parts
+    labels, radii, told = own_labels(model, images), [0.005, 0.02], []
+
+    def accuracies(**settings):
+        return under_attack(model, normalise, images, labels, radii, steps=2, restarts=2, seed=7, **settings)
+
+    assert accuracies(batch=20) == accuracies() == accuracies(batch=8, progress=lambda *now: told.append(now))
     assert [now[:2] for now in told] == [(8, 40), (16, 40), (20, 40), (28, 40), (36, 40), (40, 40)]
     assert told[0][2] == f"ε {shown_radius(0.005)}"
-    # What random starts are is decided by the seed alone.
-    assert whole == under_attack(model, normalise, images, labels, [0.005, 0.02], **settings)
 
 
 class Delicate(nn.Module):
@@ -331,11 +317,11 @@ def test_bad_input_is_one_sentence(change, sentence):
         under_attack(asked["model"], None, asked["images"], asked["labels"], [asked["epsilon"]], steps=2)
 
 
-def test_radii_may_be_repeated_and_of_any_iterable_and_attacks_have_names():
+def test_radii_may_be_repeated_and_attacks_have_names():
     model, (images, _) = make_vit(), make_images(5)
     labels, radii = own_labels(model, images), [0.0, 0.01, 0.0]
     once = under_attack(model, normalise, images, labels, radii[:2], "fgsm")
     assert once[0.0] == 1
-    assert once == under_attack(model, normalise, images, labels, (radius for radius in radii), "fgsm")
+    assert once == under_attack(model, normalise, images, labels, iter(radii), "fgsm")
     with pytest.raises(InputError, match="attack is 'cw'; choose 'fgsm' or 'pgd'"):
         under_attack(model, normalise, images, labels, radii, "cw")
