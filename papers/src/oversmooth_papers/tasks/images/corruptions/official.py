@@ -48,6 +48,9 @@ def read_official(folder: str | Path, kind: str, severity: int) -> tuple[Tensor,
 
 
 def _mapped(path: Path, *shape: int) -> NDArray[Any]:
+    remedy = "give the folder that CIFAR-100-C's archive unpacks to"
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; {remedy}")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         good = array.dtype == np.uint8 if shape else array.dtype.kind in "iu"
@@ -56,7 +59,7 @@ def _mapped(path: Path, *shape: int) -> NDArray[Any]:
         holds = f"it holds {array.shape} of {array.dtype}, not {(5 * _PICTURES, *shape)}"
     except Exception as error:  # numpy has errors of many kinds for headers that are none
         holds = reason(error)
-    raise InputError(f"{path} is not an official file ({holds}); give the folder that CIFAR-100-C's archive unpacks to")
+    raise InputError(f"{path} is not an official file ({holds}); {remedy}")
 
 
 class FrostPictures(NamedTuple):
