@@ -171,10 +171,8 @@ def test_idx_files_plain_and_packed(ending, tmp_path):
     ("damage", "words"),
     [
         (lambda data: gzip.compress(data)[:-40], "is not a readable gzip file"),
-        (lambda _data: b"no gzip", "is not a readable gzip file"),
         (lambda data: gzip.compress(data[:-5]), "says it has 4,704 bytes (6, 28, 28) and has more or fewer"),
         (lambda data: gzip.compress(b"\0\0\x0d\x03" + data[4:]), "does not begin as an idx file of bytes in 3"),
-        (lambda data: gzip.compress(data[:6]), "does not begin as an idx file"),
         (lambda data: gzip.compress(data[:4] + np.array([2**32 - 1] * 3, ">u4").tobytes()), "79,228,162"),
     ],
 )
@@ -236,7 +234,6 @@ def parquet_cases():
     yield dict(img=images[:2], label=arrow.array([0, 2**64 - 1], "uint64")), "has labels of uint64, 0 empty"
     yield dict(img=images, fine_label=[1, 2, 100]), "has labels from 1 to 100 and 100 classes"
     yield dict(img=images, fine_label=[1, 3, -1]), "has labels from -1 to 3"
-    yield dict(img=[images[0], {"bytes": None, "path": "x"}], label=[0, 1]), "row 1 of"
     yield dict(img=[images[0], {"bytes": b"no", "path": "x"}], label=[0, 1]), "does not decode as one of PNG, JPEG"
     yield dict(img=[images[0], cut], label=[0, 1]), "row 1 of"
     yield dict(img=images + other, label=[0] * 4), "is 32 by 20 and the first is 32 by 32; images must all have one"
@@ -259,17 +256,12 @@ def test_broken_and_unlike_parquet_is_named(tmp_path):
     refused("is not a readable parquet file", tmp_path)
 
 
-def test_pipes_and_folders_are_no_data(tmp_path):
-    home = tmp_path / "x"
-    home.mkdir()
-    os.mkfifo(home / "train-0.parquet")
-    (home / "train-1.parquet").mkdir()
-    for name in ("train.bin", "train", "meta"):
-        os.mkfifo(home / name)
-    (home / "train-images-idx3-ubyte").symlink_to("/dev/zero")
-    (home / "train-labels-idx1-ubyte").symlink_to("/dev/zero")
-    refused("holds no data set in a known layout", home)
-    refused("is no folder and no known data set", "/dev/zero")
+def test_pipes_and_devices_are_no_data(tmp_path):
+    for name in ("train-0.parquet", "train.bin", "train", "meta"):
+        os.mkfifo(tmp_path / name)
+    for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+        (tmp_path / name).symlink_to("/dev/zero")
+    refused("holds no data set in a known layout", tmp_path)
 
 
 def test_what_exceeds_the_memory_is_refused_with_the_number(tmp_path, monkeypatch):
