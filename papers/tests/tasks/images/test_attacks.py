@@ -1,5 +1,6 @@
 """FGSM and PGD: against Foolbox, against closed forms of a linear model in numpy, against finite differences."""
 
+import contextlib
 import copy
 import itertools
 import warnings
@@ -13,16 +14,7 @@ from support.nightly import some
 from torch import nn
 
 from oversmooth.safety.errors import InputError
-from oversmooth.steering import (
-    FeatScale,
-    GatedAttention,
-    Inversion,
-    LayerNormScaling,
-    NeuTRENO,
-    OrthogonalUpdate,
-    Spectral,
-    steer,
-)
+from oversmooth.steering import GatedAttention, NeuTRENO, OrthogonalUpdate, Spectral, steer
 from oversmooth_papers.tasks.images.attacks import fgsm, pgd, shown_radius, under_attack
 from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import ViT
@@ -33,11 +25,7 @@ METHODS = {
     "plain": None,
     "neutreno": NeuTRENO(strength=0.6),
     "sharpen": Spectral(mode="sharpen"),
-    "smooth": Spectral(mode="smooth"),
-    "featscale": FeatScale(),
-    "inversion": Inversion(),
     "gatedattention": GatedAttention(),
-    "layernormscaling": LayerNormScaling(),
     "orthogonalupdate": OrthogonalUpdate(),
 }
 
@@ -87,7 +75,7 @@ def as_foolbox(foolbox, model):
 
 @pytest.mark.parametrize("dtype", some([torch.float64, torch.float32], 2), ids=str)
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize(("epsilon", "steps", "step"), [(8 / 255, 1, 8 / 255), (4 / 255, 20, 1 / 255), (0.05, 7, 0.02)])
+@pytest.mark.parametrize(("epsilon", "steps", "step"), [(8 / 255, 1, 8 / 255), (4 / 255, 6, 1 / 255)])
 def test_images_are_foolboxs(foolbox, name, epsilon, steps, step, dtype):
     model, (images, labels) = make_vit(name, dtype), make_images(dtype=dtype)
     if steps == 1:
@@ -107,9 +95,9 @@ def test_accuracy_under_attack_is_foolboxs(foolbox):
     labels = own_labels(model, images)
     labels[::4] = (labels[::4] + 1) % 5  # wrong before any attack
     radii = [0.5 / 255, 2 / 255, 8 / 255]
-    attack = foolbox.attacks.LinfProjectedGradientDescentAttack(steps=10, rel_stepsize=0.25, random_start=False)
+    attack = foolbox.attacks.LinfProjectedGradientDescentAttack(steps=4, rel_stepsize=0.625, random_start=False)
     *_, fooled = attack(as_foolbox(foolbox, model), images, labels, epsilons=radii)
-    ours = under_attack(model, normalise, images, labels, radii, "pgd", steps=10, random_start=False, batch=7)
+    ours = under_attack(model, normalise, images, labels, radii, "pgd", steps=4, random_start=False, batch=17)
     assert list(ours.values()) == pytest.approx([1 - float(row.float().mean()) for row in fooled])
     assert 0.75 >= ours[radii[0]] > ours[radii[2]]
 
@@ -183,17 +171,11 @@ def test_the_gradient_against_finite_differences(name):
     model, (images, labels) = make_vit(name, torch.float64), make_images(2, torch.float64)
     images = images * 0.8 + 0.1  # inside, where nothing is clipped
 
-    def loss(x):
-        with torch.no_grad():
-            logits = model(normalise(x))
-        return float((logits.logsumexp(1) - logits[torch.arange(len(x)), labels[: len(x)]]).sum())
-
-    differences = torch.zeros_like(images[:1])
-    for index in np.ndindex(*differences.shape):
-        for sign in (1, -1):
-            moved = images[:1].clone()
-            moved[index] += sign * 1e-5
-            differences[index] += sign * loss(moved) / 2e-5
+    offsets = 1e-5 * torch.eye(images[0].numel(), dtype=torch.float64).view(-1, *images.shape[1:])
+    with torch.no_grad():
+        logits = model(normalise(images[:1] + torch.cat((offsets, -offsets))))
+        above, below = (logits.logsumexp(1) - logits[:, labels[0]]).chunk(2)
+    differences = ((above - below) / 2e-5).view_as(images[:1])
     x = images[:1].clone().requires_grad_()
     (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(model(normalise(x)), labels[:1]), x)
     torch.testing.assert_close(gradient, differences, rtol=1e-5, atol=1e-7)
@@ -203,25 +185,12 @@ def test_the_gradient_against_finite_differences(name):
     torch.testing.assert_close(ours[sure], 1e-3 * differences[sure].sign())
 
 
-@given(seed=st.integers(0, 50), epsilon=st.floats(0, 0.2), restarts=st.integers(1, 3))
-def test_adversarial_images_are_pixels_within_the_ball(seed, epsilon, restarts):
-    model, (images, labels) = make_vit(), make_images(3)
-    draws = torch.Generator().manual_seed(seed)
-    ours = pgd(model, images, labels, epsilon, 2, None, restarts, generator=draws, normalise=normalise)
-    assert ours.shape == images.shape
-    assert not ours.requires_grad
-    assert float(ours.min()) >= 0
-    assert float(ours.max()) <= 1
-    assert float((ours - images).abs().max()) <= epsilon + 1e-7
-
-
 def test_bytes_are_pixels_times_255_and_the_default_step_is_as_said():
     model, labels = make_vit(), torch.tensor([0, 1])
     images = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
     settings = dict(random_start=False, normalise=normalise)
     ours = pgd(model, images, labels.to(torch.int32), 0.02, 5, **settings)
     assert torch.equal(ours, pgd(model, images.float() / 255, labels, 0.02, 5, 2.5 * 0.02 / 5, **settings))
-    assert not torch.equal(ours, pgd(model, images, labels, 0.02, 5, 2.0 * 0.02 / 5, **settings))
 
 
 @pytest.mark.parametrize("name", ["plain", "sharpen"])
@@ -233,6 +202,8 @@ def test_more_restarts_never_leave_more_right(name):
     def loss_and_right(restarts):
         draws = torch.Generator().manual_seed(4)
         x = pgd(model, images, labels, 0.02, 1, 0.004, restarts, generator=draws, normalise=normalise)
+        assert 0 <= float(x.min()) <= float(x.max()) <= 1
+        assert 0.01 < float((x - images).abs().max()) <= 0.02 + 1e-7
         logits = model(normalise(x))
         return nn.functional.cross_entropy(logits, labels, reduction="none"), logits.argmax(1) == labels
 
@@ -242,31 +213,26 @@ def test_more_restarts_never_leave_more_right(name):
         same = right == more_right
         assert bool((more_loss[same] >= loss[same]).all())
     assert bool((outcomes[2][0] > outcomes[0][0]).any())
-    settings = dict(steps=1, step_size=0.004)
-    accuracies = [
-        under_attack(model, normalise, images, labels, [0.02], restarts=restarts, **settings)[0.02]
-        for restarts in (1, 2, 5, 10)
-    ]
+    settings, accuracies = dict(steps=1, step_size=0.004), []
+    for restarts in (1, 2, 5):
+        accuracies += under_attack(model, normalise, images, labels, [0.02], restarts=restarts, **settings).values()
     assert accuracies == sorted(accuracies, reverse=True)
 
 
 def test_batches_change_nothing_and_progress_is_told():
     model, (images, _) = make_vit(), make_images(20)
-    labels, told = own_labels(model, images), []
-    settings = dict(steps=2, restarts=2, seed=7)
-    whole = under_attack(model, normalise, images, labels, [0.005, 0.02], batch=20, **settings)
-    parts = under_attack(
-        model, normalise, images, labels, [0.005, 0.02], batch=8, progress=lambda *now: told.append(now), **settings
-    )
-    assert whole == parts
+    labels, radii, told = own_labels(model, images), [0.005, 0.02], []
+
+    def accuracies(**settings):
+        return under_attack(model, normalise, images, labels, radii, steps=2, restarts=2, seed=7, **settings)
+
+    assert accuracies(batch=20) == accuracies() == accuracies(batch=8, progress=lambda *now: told.append(now))
     assert [now[:2] for now in told] == [(8, 40), (16, 40), (20, 40), (28, 40), (36, 40), (40, 40)]
     assert told[0][2] == f"ε {shown_radius(0.005)}"
-    # What random starts are is decided by the seed alone.
-    assert whole == under_attack(model, normalise, images, labels, [0.005, 0.02], **settings)
 
 
-class Noisy(nn.Module):
-    """Draws random numbers, has flags that differ and a norm with statistics; fails when told to."""
+class Delicate(nn.Module):
+    """Has dropout, flags that differ and a norm with statistics; fails when told to."""
 
     def __init__(self):
         super().__init__()
@@ -283,35 +249,28 @@ class Noisy(nn.Module):
         assert not torch.backends.cudnn.allow_tf32
         logits = self.inside(x)
         assert logits.dtype == torch.float32
-        return logits + 0 * torch.rand(1)
+        return logits
 
 
-@pytest.mark.parametrize("fails_at", [None, 1, 3])
+@pytest.mark.parametrize("fails_at", [None, 3])
 @pytest.mark.parametrize("surrounding", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_the_model_and_the_random_state_are_left_alone(fails_at, surrounding):
-    model = Noisy().train()
+def test_the_model_and_the_settings_are_left_alone(fails_at, surrounding):
+    model = Delicate().train()
     model.inside[1].eval()
     model.inside[3].bias.requires_grad_(False)
     model.inside[3].weight.grad = torch.full((3, 12), 7.0)
     model.fails_at = fails_at
     flags = [module.training for module in model.modules()]
-    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    before = copy.deepcopy(model.state_dict())
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
         with surrounding(), torch.autocast("cpu", torch.bfloat16):
             images, labels = torch.full((4, 3, 2, 2), 0.5), torch.tensor([0, 1, 2, 0])
-
-            def attack():
+            with pytest.raises(RuntimeError, match="on purpose") if fails_at else contextlib.nullcontext():
                 pgd(model, images, labels, 0.1, 3, restarts=2)
                 fgsm(model, images, labels, 0.1)
                 under_attack(model, None, images, labels, [0.1], steps=2)
-
-            if fails_at is None:
-                attack()
-            else:
-                with pytest.raises(RuntimeError, match="on purpose"):
-                    attack()
             assert torch.is_autocast_enabled("cpu")
             assert torch.is_inference_mode_enabled() == (surrounding is torch.inference_mode)
         assert torch.get_float32_matmul_precision() == "high"
@@ -319,7 +278,6 @@ def test_the_model_and_the_random_state_are_left_alone(fails_at, surrounding):
     finally:
         torch.set_float32_matmul_precision(precision)
     assert [module.training for module in model.modules()] == flags
-    assert torch.equal(torch.get_rng_state(), random)
     assert [parameter.requires_grad for parameter in model.parameters()] == [True, True, True, False]
     assert torch.equal(model.inside[3].weight.grad, torch.full((3, 12), 7.0))
     assert [p.grad is None for p in model.parameters()] == [True, True, False, True]
@@ -342,8 +300,9 @@ IMAGES, LABELS = torch.full((2, 3, 8, 8), 0.5), torch.tensor([0, 1])
         (dict(epsilon=-0.1), r"epsilon is -0\.1; give a radius from 0 to 1"),
         (dict(epsilon=8), r"epsilon is 8; give a radius from 0 to 1, such as 4 / 255"),
         (dict(images=IMAGES[0]), r"images has shape \(3, 8, 8\).*give \(n, channels, height, width\)"),
-        (dict(images=3 * IMAGES), r"values from 1\.5 to 1\.5; give .* bytes or pixels from 0 to 1"),
+        (dict(images=3 * IMAGES), r"values from 1\.5 to 1\.5, .*; give .* bytes or pixels from 0 to 1"),
         (dict(images=IMAGES * float("nan")), "values from nan to nan"),
+        (dict(labels=torch.tensor([0, 1, 2])), r"labels has shape \(3,\); give .* a class for each"),
         (dict(labels=torch.tensor([0, 5])), r"the model returns shape \(2, 5\); .* for labels to 5"),
         (dict(model=nn.Flatten(0)), r"the model returns shape \(384,\); give one with logits"),
         (dict(model=Pair()), "the model returns a tuple; give one with logits"),
@@ -358,14 +317,11 @@ def test_bad_input_is_one_sentence(change, sentence):
         under_attack(asked["model"], None, asked["images"], asked["labels"], [asked["epsilon"]], steps=2)
 
 
-def test_an_unknown_attack_is_one_sentence():
-    with pytest.raises(InputError, match="attack is 'cw'; choose 'fgsm' or 'pgd'"):
-        under_attack(make_vit(), normalise, IMAGES, LABELS, [0.1], "cw")
-
-
-def test_radii_may_be_repeated_and_of_any_iterable():
+def test_radii_may_be_repeated_and_attacks_have_names():
     model, (images, _) = make_vit(), make_images(5)
     labels, radii = own_labels(model, images), [0.0, 0.01, 0.0]
     once = under_attack(model, normalise, images, labels, radii[:2], "fgsm")
     assert once[0.0] == 1
-    assert once == under_attack(model, normalise, images, labels, (radius for radius in radii), "fgsm")
+    assert once == under_attack(model, normalise, images, labels, iter(radii), "fgsm")
+    with pytest.raises(InputError, match="attack is 'cw'; choose 'fgsm' or 'pgd'"):
+        under_attack(model, normalise, images, labels, radii, "cw")

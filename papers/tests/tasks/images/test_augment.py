@@ -46,19 +46,15 @@ def test_a_crop_is_one_of_the_padded_image_and_half_are_mirrored(images):
 
 
 def test_smaller_and_larger_crops(images):
-    rows = made(classes=5, size=20, padding=0, flip=0.0, **PLAIN)
-    x, _ = rows(images, LABELS, generator())
+    x, _ = made(classes=5, size=20, padding=0, flip=0.0, **PLAIN)(images, LABELS, generator())
     assert x.shape == (12, 3, 20, 20)
-    whole = made(classes=5, size=40, padding=4, flip=0.0, **PLAIN)
-    x, _ = whole(images, LABELS, generator())
+    x, _ = made(classes=5, size=40, padding=4, flip=0.0, **PLAIN)(images, LABELS, generator())
     assert torch.equal((x[..., 4:-4, 4:-4] * 255).round().to(torch.uint8), images)
 
 
 def test_with_everything_off_it_only_normalises(images):
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
-    augment = made(
-        classes=5, padding=0, flip=0.0, rand_augment=None, mixup=0, cutmix=0, smoothing=0, mean=mean, std=std
-    )
+    augment = made(classes=5, padding=0, flip=0.0, **{**PLAIN, "mean": mean, "std": std})
     x, targets = augment(images, LABELS, generator())
     expected = (images / 255 - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
     torch.testing.assert_close(x, expected, atol=1e-5, rtol=1e-5)
@@ -85,33 +81,24 @@ def test_the_order_is_crop_flip_randaugment_mix_normalise(images):
     assert augment.fill.tolist() == [129, 124, 112]  # timm's img_mean
 
 
-def test_the_generators_state_is_all_there_is(images):
-    augment, one = made(classes=5), generator(3)
+def test_the_generators_state_is_all_there_is_and_draws_are_refilled_in_place(images):
+    augment, one, other = made(classes=5), generator(3), generator(99)
     augment(images, LABELS, one)
-    state = one.get_state()
+    other.set_state(one.get_state())
     torch.manual_seed(17)  # of no account
-    first = augment(images, LABELS, one)
-    torch.manual_seed(18)
-    other = generator(99)
-    other.set_state(state)
-    second = augment(images, LABELS, other)
+    first, second = augment(images, LABELS, one), augment(images, LABELS, other)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert not torch.equal(first[0], augment(images, LABELS, one)[0])
     assert augment.state_dict() == {}
-
-
-def test_draws_can_be_refilled_in_place():
-    augment = made(classes=5)
-    draws, fresh = augment.draw(12, generator(1)), generator(2)
+    draws, again = augment.draw(12, generator(1)), augment.draw(12, generator(2))
     address = draws.uniform.data_ptr(), draws.normal.data_ptr()
-    draws.refill(fresh)
+    draws.refill(generator(2))
     assert (draws.uniform.data_ptr(), draws.normal.data_ptr()) == address
-    again = augment.draw(12, generator(2))
     assert torch.equal(draws.uniform, again.uniform)
     assert torch.equal(draws.normal, again.normal)
 
 
-def test_images_do_not_hear_of_each_other_before_they_are_mixed(images):
+def test_images_are_independent_of_each_other_before_they_are_mixed(images):
     augment = made(classes=5, mixup=0.0, cutmix=0.0)
     draws = augment.draw(12, generator())
     together, _ = augment.transform(images, LABELS, draws)

@@ -15,7 +15,8 @@ from support.nightly import nightly
 from support.places import DATA
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.tasks.images.data import Images, load, normalisation, readers, share
+from oversmooth_papers.tasks.images import readers
+from oversmooth_papers.tasks.images.data import KNOWN, Images, load, normalisation, share
 
 Image = pytest.importorskip("PIL.Image")
 arrow = pytest.importorskip("pyarrow")
@@ -25,7 +26,7 @@ SHARED = DATA
 RANDOM = np.random.default_rng(0)
 COLOUR = RANDOM.integers(0, 256, (12, 32, 32, 3), np.uint8)
 GREY = RANDOM.integers(0, 256, (6, 28, 28), np.uint8)
-FINE, COARSE = [3, 99, 0, 7] * 3, [1, 19, 0, 2] * 3
+FINE = [3, 99, 0, 7] * 3
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def _apart(monkeypatch, tmp_path):
     """No data and no cache but the test's own, and no network."""
     monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("OVERSMOOTH_DATA", raising=False)
-    monkeypatch.setattr("oversmooth_papers.tasks.images.data.loading.SYSTEM", tmp_path / "system")
+    monkeypatch.setattr("oversmooth_papers.tasks.images.data.SYSTEM", tmp_path / "system")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
 
@@ -57,11 +58,10 @@ def cells(images, form="PNG"):
 
 
 def cifar100(home, form="WEBP", split="train", images=COLOUR):
-    labels = dict(fine_label=FINE[: len(images)], coarse_label=COARSE[: len(images)])
     half = len(images) // 2
     for part, rows in enumerate((slice(0, half), slice(half, None))):
-        columns = {key: value[rows] for key, value in labels.items()}
-        table(home / f"{split}-0000{part}-of-00002.parquet", {"img": cells(images[rows], form), **columns})
+        columns = {"img": cells(images[rows], form), "fine_label": FINE[rows]}
+        table(home / f"{split}-0000{part}-of-00002.parquet", columns)
     return home
 
 
@@ -73,20 +73,17 @@ def same(found, pixels, labels, name, classes):
     assert (found.name, len(found.classes)) == (name, classes)
 
 
-@pytest.mark.parametrize("form", ["PNG", "WEBP"])
-@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize(("form", "cache"), [("PNG", True), ("WEBP", True), ("PNG", False)])
 def test_parquet_in_several_files_of_either_format(form, cache, tmp_path, monkeypatch):
-    home, decoded = cifar100(tmp_path / "some", form), readers._decoded
-    calls = []
+    home, decoded, calls = cifar100(tmp_path / "some", form), readers._decoded, []
     monkeypatch.setattr(readers, "_decoded", lambda *given: (calls.append(1), decoded(*given))[1])
     for _ in range(2):
         same(load(home, "train", cache=cache), COLOUR, FINE, "cifar100", 100)
     assert len(calls) == (1 if cache else 2)  # what was kept is not decoded again
-    same(load(home, "train", coarse=True, cache=cache), COLOUR, COARSE, "cifar100", 20)
-    assert len(list((tmp_path / "cache").glob("*"))) == (2 if cache else 0)
+    assert len(list((tmp_path / "cache").glob("*"))) == (1 if cache else 0)
 
 
-def test_what_was_kept_is_forgotten_when_the_files_change_or_it_is_broken(tmp_path):
+def test_the_cache_is_never_a_reason_to_stop(tmp_path, monkeypatch):
     home = cifar100(tmp_path / "some")
     load(home)
     (kept,) = (tmp_path / "cache").iterdir()
@@ -95,12 +92,8 @@ def test_what_was_kept_is_forgotten_when_the_files_change_or_it_is_broken(tmp_pa
     cifar100(home, images=COLOUR[::-1])
     os.utime(home / "train-00000-of-00002.parquet", ns=(1, 1))
     same(load(home), COLOUR[::-1], FINE, "cifar100", 100)
-
-
-def test_a_cache_that_cannot_be_written_is_no_matter(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("OVERSMOOTH_CACHE", str(tmp_path / "file"))
-    same(load(cifar100(tmp_path / "some")), COLOUR, FINE, "cifar100", 100)
+    monkeypatch.setenv("OVERSMOOTH_CACHE", str(kept))  # a file, where nothing can be kept
+    same(load(home), COLOUR[::-1], FINE, "cifar100", 100)
 
 
 def test_class_names_from_the_hubs_note_or_a_file_beside(tmp_path):
@@ -116,41 +109,40 @@ def test_class_names_from_the_hubs_note_or_a_file_beside(tmp_path):
     assert load(beside).classes[99] == "n99"
 
 
-def test_grey_images_and_sets_of_another_name(tmp_path):
-    table(tmp_path / "mine" / "test-0.parquet", {"image": cells(GREY), "label": [0, 1, 2, 0, 1, 2]})
-    found = load(tmp_path / "mine", "test")
-    same(found, GREY, [0, 1, 2, 0, 1, 2], "mine", 3)
-    mean, std = normalisation(found)
-    assert mean[0] == pytest.approx(GREY.mean() / 255)
-    assert std[0] == pytest.approx(GREY.std() / 255)
-    table(tmp_path / "fashion_mnist" / "test-0.parquet", {"image": cells(GREY), "label": [0, 1, 2, 0, 1, 9]})
-    found = load(tmp_path / "fashion_mnist", "test")
-    assert (found.name, found.classes[9]) == ("fashion-mnist", "Ankle boot")
-    assert normalisation(found) == ((0.2860,), (0.3530,))
+@pytest.mark.parametrize(
+    ("folder", "name", "classes", "normalised"),
+    [
+        ("mine", "mine", ["0", "1", "2"], ((GREY.mean() / 255,), (GREY.std() / 255,))),
+        ("fashion_mnist", "fashion-mnist", KNOWN["fashion-mnist"].classes, ((0.2860,), (0.3530,))),
+    ],
+)
+def test_grey_images_and_sets_of_another_name(folder, name, classes, normalised, tmp_path):
+    table(tmp_path / folder / "test-0.parquet", {"image": cells(GREY), "label": [0, 1, 2, 0, 1, 2]})
+    found = load(tmp_path / folder, "test")
+    same(found, GREY, [0, 1, 2, 0, 1, 2], name, len(classes))
+    assert found.classes == list(classes)
+    np.testing.assert_allclose(normalisation(found), normalised)
 
 
 def binary(home, fine=True):
     home.mkdir(parents=True)
     pixels = COLOUR.transpose(0, 3, 1, 2).reshape(12, -1)
     if fine:
-        (home / "train.bin").write_bytes(np.column_stack([COARSE, FINE, pixels]).astype(np.uint8).tobytes())
+        np.column_stack([np.zeros(12), FINE, pixels]).astype(np.uint8).tofile(home / "train.bin")
         (home / "fine_label_names.txt").write_text("\n".join(f"n{number}" for number in range(100)))
-    else:
-        rows = np.column_stack([np.arange(12) % 10, pixels]).astype(np.uint8)
-        for number in range(1, 6):
-            rows[number - 1 : number].tofile(home / f"data_batch_{number}.bin")
-        rows.tofile(home / "test_batch.bin")
+        return home
+    rows = np.column_stack([np.arange(12) % 10, pixels]).astype(np.uint8)
+    for number in range(1, 6):
+        rows[number - 1 : number].tofile(home / f"data_batch_{number}.bin")
+    rows.tofile(home / "test_batch.bin")
     return home
 
 
 def test_the_binary_version(tmp_path):
-    home = binary(tmp_path / "a")
-    same(load(home), COLOUR, FINE, "cifar100", 100)
-    same(load(home, coarse=True), COLOUR, COARSE, "cifar100", 20)
+    same(load(binary(tmp_path / "a")), COLOUR, FINE, "cifar100", 100)
     home = binary(tmp_path / "b", fine=False)
     same(load(home), COLOUR[:5], [0, 1, 2, 3, 4], "cifar10", 10)
     assert load(home, "test").classes[2] == "bird"
-    refused("holds cifar10, which has no coarse labels", home, "test", coarse=True)
     (home / "test_batch.bin").write_bytes(b"123")
     refused("test_batch.bin has 3 bytes, not a whole number of rows of 3,073", home, "test")
 
@@ -173,17 +165,15 @@ def test_idx_files_plain_and_packed(ending, tmp_path):
     assert found.classes[0] == "T-shirt/top"
     assert load(idx(tmp_path / "mnist", ending)).classes[9] == "9"
     found.images[0] = 0  # the memory is theirs: torch warns of tensors that cannot be written
-    refused("has no coarse labels", home, "test", coarse=True)
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
         (lambda data: gzip.compress(data)[:-40], "is not a readable gzip file"),
-        (lambda _data: b"no gzip", "is not a readable gzip file"),
         (lambda data: gzip.compress(data[:-5]), "says it has 4,704 bytes (6, 28, 28) and has more or fewer"),
         (lambda data: gzip.compress(b"\0\0\x0d\x03" + data[4:]), "does not begin as an idx file of bytes in 3"),
-        (lambda data: gzip.compress(data[:6]), "does not begin as an idx file"),
+        (lambda data: gzip.compress(data[:4] + np.array([2**32 - 1] * 3, ">u4").tobytes()), "79,228,162"),
     ],
 )
 def test_broken_idx_files_are_named(damage, words, tmp_path):
@@ -193,9 +183,9 @@ def test_broken_idx_files_are_named(damage, words, tmp_path):
     assert str(file) in refused(words, home)
 
 
-def refused(words, what, split="train", **settings):
+def refused(words, what, split="train"):
     with pytest.raises(InputError) as caught:
-        load(what, split, **settings)
+        load(what, split)
     message = str(caught.value)
     assert words in message
     assert "\n" not in message
@@ -230,67 +220,48 @@ def test_places_without_data_are_named(tmp_path):
     refused("holds several data sets: one, two; name one of them", tmp_path)
 
 
-def test_parquet_that_will_not_do_is_named(tmp_path):
-    home = tmp_path / "some"
-    file = home / "train-0.parquet"
+def parquet_cases():
+    """Columns that will not do, and what is said."""
     images = cells(COLOUR[:3])
-
-    def with_(words, **columns):
-        table(file, columns)
-        return refused(words, home)
-
-    message = with_("has the columns img, text; it needs one named fine_label or label", img=images, text=["a"] * 3)
-    assert str(file) in message
-    with_("has the columns label; it needs one named img or image", label=[1, 2, 3])
-    with_("give whole numbers", img=images, label=[1, None, 2])
-    with_("give whole numbers", img=images, label=["a", "b", "c"])
-    with_("has labels from 1 to 100 and 100 classes", img=images, fine_label=[1, 2, 100])
-    with_("has labels from -1 to 3", img=images, fine_label=[1, 3, -1])
-    with_("row 1 of", img=[images[0], {"bytes": None, "path": "x"}, images[2]], label=[0, 1, 2])
-    with_("does not decode as one of PNG, JPEG", img=[images[0], {"bytes": b"no", "path": "x"}], label=[0, 1])
-    cut = {"bytes": images[1]["bytes"][:900], "path": None}
-    with_("row 1 of", img=[images[0], cut], label=[0, 1])
-    other = cells([np.zeros((20, 32, 3), np.uint8)])
-    with_("is 32 by 20 and the first is 32 by 32; images must all have one size", img=images + other, label=[0] * 4)
-    with_("has no rows", img=arrow.array([], arrow.struct({"bytes": "binary"})), label=arrow.array([], "int64"))
-    table(file, {"img": images, "label": [0, 1, 2]})
-    file.write_bytes(file.read_bytes()[:-50])
-    refused("is not a readable parquet file", home)
-    table(file, {"img": images, "label": [0, 1, 2]})
-    table(home / "train-1.parquet", {"img": images, "fine_label": [0, 1, 2]})
-    refused("train-1.parquet has other columns than", home)
-
-
-def test_cells_with_two_fields_of_bytes_are_refused(tmp_path):
     twice = arrow.StructArray.from_arrays([arrow.array([b"a", b"b"])] * 2, ["bytes", "bytes"])
-    table(tmp_path / "x" / "train-0.parquet", {"img": twice, "label": [0, 1]})
-    refused("train-0.parquet is not a readable parquet file", tmp_path / "x")
+    other = cells([np.zeros((20, 32, 3), np.uint8)])
+    cut = {"bytes": images[1]["bytes"][:900], "path": None}
+    whole = "give whole numbers from 0, below 1,000,000"
+    yield dict(img=images, text=["a"] * 3), "has the columns img, text; it needs one named fine_label or label"
+    yield dict(label=[1, 2, 3]), "has the columns label; it needs one named img or image"
+    for labels in ([1, None, 2], ["a", "b", "c"], [[0], [1], [2]], [0, 1, 1_000_000], [0.0, 1.0, 2.0]):
+        yield dict(img=images, label=labels), whole
+    yield dict(img=images[:2], label=arrow.array([0, 2**64 - 1], "uint64")), "has labels of uint64, 0 empty"
+    yield dict(img=images, fine_label=[1, 2, 100]), "has labels from 1 to 100 and 100 classes"
+    yield dict(img=images, fine_label=[1, 3, -1]), "has labels from -1 to 3"
+    yield dict(img=[images[0], {"bytes": b"no", "path": "x"}], label=[0, 1]), "does not decode as one of PNG, JPEG"
+    yield dict(img=[images[0], cut], label=[0, 1]), "row 1 of"
+    yield dict(img=images + other, label=[0] * 4), "is 32 by 20 and the first is 32 by 32; images must all have one"
+    yield dict(img=arrow.array([], arrow.struct({"bytes": "binary"})), label=arrow.array([], "int64")), "has no rows"
+    yield dict(img=twice, label=[0, 1]), "train-0.parquet is not a readable parquet file"
 
 
-def test_labels_that_are_no_classes_are_refused(tmp_path):
-    home = tmp_path / "x"
-    images = cells(COLOUR[:2])
-    for labels, words in (
-        ([0, 1_000_000], "has labels of int64, 0 empty; give whole numbers from 0, below 1,000,000"),
-        (arrow.array([0, 2**64 - 1], "uint64"), "has labels of uint64, 0 empty; give whole numbers"),
-        ([[0], [1]], "give whole numbers"),
-        (arrow.array([0, 1], "float32"), "give whole numbers"),
-    ):
-        table(home / "train-0.parquet", {"img": images, "label": labels})
-        refused(words, home)
+@pytest.mark.parametrize(("columns", "words"), list(parquet_cases()))
+def test_parquet_that_will_not_do_is_named(columns, words, tmp_path):
+    table(tmp_path / "x" / "train-0.parquet", columns)
+    assert str(tmp_path / "x") in refused(words, tmp_path / "x") or "has labels from" in words
 
 
-def test_pipes_and_folders_are_no_data(tmp_path):
-    home = tmp_path / "x"
-    home.mkdir()
-    os.mkfifo(home / "train-0.parquet")
-    (home / "train-1.parquet").mkdir()
-    for name in ("train.bin", "train", "meta"):
-        os.mkfifo(home / name)
-    (home / "train-images-idx3-ubyte").symlink_to("/dev/zero")
-    (home / "train-labels-idx1-ubyte").symlink_to("/dev/zero")
-    refused("holds no data set in a known layout", home)
-    refused("is no folder and no known data set", "/dev/zero")
+def test_broken_and_unlike_parquet_is_named(tmp_path):
+    file, images = tmp_path / "train-0.parquet", cells(COLOUR[:3])
+    table(file, {"img": images, "label": [0, 1, 2]})
+    table(tmp_path / "train-1.parquet", {"img": images, "fine_label": [0, 1, 2]})
+    refused("train-1.parquet has other columns than", tmp_path)
+    file.write_bytes(file.read_bytes()[:-50])
+    refused("is not a readable parquet file", tmp_path)
+
+
+def test_pipes_and_devices_are_no_data(tmp_path):
+    for name in ("train-0.parquet", "train.bin", "train", "meta"):
+        os.mkfifo(tmp_path / name)
+    for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+        (tmp_path / name).symlink_to("/dev/zero")
+    refused("holds no data set in a known layout", tmp_path)
 
 
 def test_what_exceeds_the_memory_is_refused_with_the_number(tmp_path, monkeypatch):
@@ -301,28 +272,19 @@ def test_what_exceeds_the_memory_is_refused_with_the_number(tmp_path, monkeypatc
 
 
 def test_more_than_a_file_says_is_not_unpacked(tmp_path):
-    """A gigabyte of zeros in a megabyte: read as far as the header says, and no further."""
-    home = idx(tmp_path / "mnist", ".gz")
-    file = home / "train-images-idx3-ubyte.gz"
-    whole = gzip.decompress(file.read_bytes())
-    file.write_bytes(gzip.compress(whole + bytes(50_000_000)))
+    """Fifty megabytes of zeros in fifty kilobytes: read as far as the header says, and no further."""
+    file = idx(tmp_path / "mnist", ".gz") / "train-images-idx3-ubyte.gz"
+    file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()) + bytes(50_000_000)))
     tracemalloc.start()
-    refused("says it has 4,704 bytes (6, 28, 28) and has more or fewer", home)
+    refused("says it has 4,704 bytes (6, 28, 28) and has more or fewer", file.parent)
     assert tracemalloc.get_traced_memory()[1] < 10_000_000
     tracemalloc.stop()
-    file.write_bytes(gzip.compress(whole[:4] + np.array([2**32 - 1] * 3, ">u4").tobytes()))
-    refused("79,228,162", home)
 
 
 def test_formats_may_be_mixed_and_grey_ones_among_colours(tmp_path):
-    grey = Image.fromarray(COLOUR[1]).convert("L")
-    file = io.BytesIO()
-    grey.save(file, "PNG")
-    column = [*cells(COLOUR[:1], "WEBP"), {"bytes": file.getvalue(), "path": None}]
+    column = [*cells(COLOUR[:1], "WEBP"), *cells(COLOUR[1:2, :, :, 0])]
     table(tmp_path / "x" / "train-0.parquet", {"img": column, "label": [0, 1]})
-    found = load(tmp_path / "x")
-    assert torch.equal(found.images[1, 0], torch.from_numpy(np.array(grey)))
-    assert torch.equal(found.images[1, 0], found.images[1, 2])
+    same(load(tmp_path / "x"), np.stack([COLOUR[0], COLOUR[1, :, :, :1].repeat(3, axis=2)]), [0, 1], "x", 2)
 
 
 def test_a_name_is_fetched_from_the_hub_where_there_is_one(tmp_path, monkeypatch):
@@ -349,6 +311,9 @@ def test_a_name_is_fetched_from_the_hub_where_there_is_one(tmp_path, monkeypatch
 def test_a_share_is_the_same_for_the_same_seed_and_within_larger_ones():
     images = torch.arange(200 * 12).view(200, 3, 2, 2).to(torch.uint8)
     whole = Images(images, torch.arange(200), [str(number) for number in range(200)], "some")
+    for fraction in (0, -0.1, 0.001, 1.01, float("nan")):
+        with pytest.raises(InputError, match="of the 200 images of some is not possible; give a fraction"):
+            share(whole, fraction, 0)
     tenth, half = share(whole, 0.1, 7), share(whole, 0.5, 7)
     assert (len(tenth), len(half)) == (20, 100)
     assert set(tenth.labels.tolist()) < set(half.labels.tolist())
@@ -359,13 +324,6 @@ def test_a_share_is_the_same_for_the_same_seed_and_within_larger_ones():
     assert share(whole, 1, 7) is whole
 
 
-@pytest.mark.parametrize("fraction", [0, -0.1, 0.001, 1.01, float("nan")])
-def test_shares_that_are_none_are_refused(fraction):
-    whole = Images(torch.zeros(200, 3, 2, 2, dtype=torch.uint8), torch.arange(200) % 2, ["a", "b"], "some")
-    with pytest.raises(InputError, match="of the 200 images of some is not possible; give a fraction"):
-        share(whole, fraction, 0)
-
-
 @pytest.mark.parametrize(
     ("images", "labels", "words"),
     [
@@ -374,17 +332,12 @@ def test_shares_that_are_none_are_refused(fraction):
         (torch.zeros(0, 3, 4, 4, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64), r"images \(0, 3"),
         (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), r"labels \(3,\)"),
         (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, 2]), "labels from 0 to 2 and 2 classes"),
+        (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]), "one level alone, which cannot be normal"),
     ],
 )
-def test_images_are_checked_when_made(images, labels, words):
+def test_images_are_checked(images, labels, words):
     with pytest.raises(InputError, match=words):
-        Images(images, labels, ["a", "b"], "x")
-
-
-def test_images_of_one_level_cannot_be_normalised():
-    flat = Images(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]), ["a", "b"], "x")
-    with pytest.raises(InputError, match="cannot be normalised"):
-        normalisation(flat)
+        normalisation(Images(images, labels, ["a", "b"], "x"))
 
 
 @nightly
@@ -398,5 +351,3 @@ def test_cifar_100_is_whole(monkeypatch):
     assert test.labels.bincount().tolist() == [100] * 100
     assert (test.classes[0], test.classes[99], test.labels[0].item()) == ("apple", "worm", 49)
     assert test.images.sum(dtype=torch.int64).item() == 3_755_249_331
-    coarse = load("cifar100", "test", coarse=True)
-    assert coarse.labels.bincount().tolist() == [500] * 20

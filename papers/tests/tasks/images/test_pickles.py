@@ -14,10 +14,7 @@ from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.images.data import load
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 3072), np.uint8)
-FINE, COARSE = [3, 99, 0, 7, 7, 7], [1, 19, 0, 2, 2, 2]
-NAMES = {"fine_label_names": [f"n{i}" for i in range(100)], "coarse_label_names": [f"c{i}" for i in range(20)]}
-
-
+FINE = [3, 99, 0, 7, 7, 7]
 NEEDED = "needs `data`, an array of bytes (n, 3072), and `fine_labels`, as many whole numbers"
 
 
@@ -45,42 +42,36 @@ def array(pixels: np.ndarray) -> bytes:
     return made + b"(K\x01(" + rows + columns + b"t" + dtype + b"I00\n" + text(pixels.tobytes()) + b"tb"
 
 
-def test_the_pickles_made_here_are_numpys():
-    held = pickle.loads(python2(data=array(PIXELS)), encoding="bytes")
-    assert np.array_equal(held[b"data"], PIXELS)
-
-
 @pytest.fixture
 def home(tmp_path):
-    (tmp_path / "train").write_bytes(
-        python2(data=array(PIXELS), fine_labels=numbers(FINE), coarse_labels=numbers(COARSE))
-    )
-    (tmp_path / "meta").write_bytes(pickle.dumps(NAMES, 2))
+    (tmp_path / "train").write_bytes(python2(data=array(PIXELS), fine_labels=numbers(FINE)))
+    (tmp_path / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"n{i}" for i in range(100)]}, 2))
     return tmp_path
 
 
-def refused(words, home, split="train", **settings):
+def refused(words, home, content=None):
+    """content: to write into the file first."""
+    if content is not None:
+        (home / "train").write_bytes(content)
     with pytest.raises(InputError) as caught:
-        load(home, split, **settings)
+        load(home)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_cifar_100_as_python_2_wrote_it(home):
+    held = pickle.loads(python2(data=array(PIXELS)), encoding="bytes")
+    assert np.array_equal(held[b"data"], PIXELS)  # the pickles made here are numpy's
     found = load(home)
     assert torch.equal(found.images, torch.from_numpy(PIXELS).view(6, 3, 32, 32))
     assert found.labels.tolist() == FINE
     assert (found.name, found.classes[99]) == ("cifar100", "n99")
-    found = load(home, coarse=True)
-    assert (found.labels.tolist(), len(found.classes)) == (COARSE, 20)
-    refused("has the train split and not the test split", home, "test")
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize("keys", [bytes, str])
-def test_cifar_10_as_python_3_writes_it(protocol, keys, tmp_path):
+def test_cifar_10_as_python_3_writes_it(protocol, tmp_path):
     def named(**entries):
-        return {key.encode() if keys is bytes else key: value for key, value in entries.items()}
+        return {key.encode() if protocol % 2 else key: value for key, value in entries.items()}
 
     for number in range(1, 6):
         part = named(data=PIXELS[number : number + 1], labels=[number])
@@ -91,20 +82,17 @@ def test_cifar_10_as_python_3_writes_it(protocol, keys, tmp_path):
     assert (found.labels.tolist(), found.name, found.classes[2]) == ([1, 2, 3, 4, 5], "cifar10", "bird")
     (tmp_path / "batches.meta").write_bytes(pickle.dumps(named(label_names=list("abcdefghij")), protocol))
     assert load(tmp_path, "test").classes == list("abcdefghij")
-    refused("has no coarse labels", tmp_path, coarse=True)
 
 
 def test_pickles_that_ask_for_much_memory_are_refused(home):
     """A place of 32 GB in a list of 20 bytes; labels that no array holds."""
     tracemalloc.start()
-    (home / "train").write_bytes(b"\x80\x02}r" + struct.pack("<I", 2**32 - 1) + b".")
-    refused("needs `data`", home)
+    refused("needs `data`", home, b"\x80\x02}r" + struct.pack("<I", 2**32 - 1) + b".")
     assert tracemalloc.get_traced_memory()[1] < 10_000_000
     tracemalloc.stop()
-    (home / "train").write_bytes(b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b".")
-    refused("is no pickled dictionary", home)
-    (home / "train").write_bytes(pickle.dumps({"data": PIXELS, "fine_labels": [2**64, *FINE[1:]]}, 2))
-    refused("as many whole numbers", home)
+    refused("is no pickled dictionary", home, b"\x80\x04\x8e" + struct.pack("<Q", 2**60) + b".")
+    labels = [2**64, *FINE[1:]]
+    refused("as many whole numbers", home, pickle.dumps({"data": PIXELS, "fine_labels": labels}, 2))
 
 
 class Evil:
@@ -126,8 +114,8 @@ def test_a_pickle_that_would_run_something_does_not(protocol, home, tmp_path):
         (Evil(pickle.loads, pickle.dumps(Evil(os.mkdir, str(proof)))), "loads"),
     ):
         for held in ({"data": evil, "fine_labels": FINE}, evil):
-            (home / "train").write_bytes(pickle.dumps(held, protocol))
-            refused("is no pickled dictionary of numbers, text and arrays alone (it asks for", home)
+            words = "is no pickled dictionary of numbers, text and arrays alone (it asks for"
+            refused(words, home, pickle.dumps(held, protocol))
             refused(named, home)
     assert not proof.exists()
 
@@ -135,39 +123,29 @@ def test_a_pickle_that_would_run_something_does_not(protocol, home, tmp_path):
 def test_nothing_of_numpys_is_called_either(home):
     # Even what is allowed by name is only noted down, whatever it is called with.
     call = b"cnumpy\nndarray\n(J\xff\xff\xff\x7fJ\xff\xff\xff\x7ft\x85R"
-    (home / "train").write_bytes(python2(data=call, fine_labels=numbers(FINE)))
-    refused("needs `data`, an array of bytes (n, 3072)", home)
+    refused(NEEDED, home, python2(data=call, fine_labels=numbers(FINE)))
     codec = b"c_codecs\nencode\n(X\x01\x00\x00\x00aX\x04\x00\x00\x00zlibtR"
-    (home / "train").write_bytes(python2(data=codec, fine_labels=numbers(FINE)))
-    refused("needs `data`, an array of bytes (n, 3072)", home)
+    refused(NEEDED, home, python2(data=codec, fine_labels=numbers(FINE)))
     before = set(sys.modules)
-    (home / "train").write_bytes(b"\x80\x02cantigravity\nfly\n.")
-    refused("asks for antigravity.fly", home)
+    refused("asks for antigravity.fly", home, b"\x80\x02cantigravity\nfly\n.")
     assert "antigravity" not in set(sys.modules) - before
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is no pickled dictionary"),
         (b"no pickle at all", "is no pickled dictionary"),
         (python2(data=array(PIXELS))[:-4000], "is no pickled dictionary"),
-        (pickle.dumps([1, 2]), "is no pickled dictionary"),
-        (pickle.dumps({}), NEEDED),
         (pickle.dumps({"data": PIXELS, "labels": FINE}), NEEDED),
         (pickle.dumps({"data": PIXELS, "fine_labels": FINE[:5]}), NEEDED),
         (pickle.dumps({"data": PIXELS, "fine_labels": ["a"] * 6}), NEEDED),
         (pickle.dumps({"data": PIXELS, "fine_labels": [100] * 6}), "has labels from 100 to 100 and 100 classes"),
-        (pickle.dumps({"data": PIXELS[:, :100], "fine_labels": FINE}), NEEDED),
         (pickle.dumps({"data": PIXELS.astype(float), "fine_labels": FINE}), NEEDED),
         (pickle.dumps({"data": np.asfortranarray(PIXELS), "fine_labels": FINE}), NEEDED),
-        (pickle.dumps({"data": "text", "fine_labels": FINE}), NEEDED),
-        (pickle.dumps({"data": PIXELS[:0], "fine_labels": []}), NEEDED),
     ],
 )
 def test_files_that_will_not_do_are_named(content, words, home):
-    (home / "train").write_bytes(content)
-    refused(words, home)
+    refused(words, home, content)
 
 
 def test_names_that_will_not_do_are_named(home):

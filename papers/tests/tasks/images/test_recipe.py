@@ -41,11 +41,10 @@ def test_keys_are_stable_and_differ_with_every_setting():
     others.append(replace(PAPER, shape=replace(PAPER.shape, patch=4)))
     others.append(replace(PAPER, rand_augment=None))
     assert len({PAPER.key, *(r.key for r in others)}) == 7
-
-
-def test_a_field_that_a_file_lacks_has_its_default():
+    for name in ("lr", "clip"):  # in JSON that was written by hand, 2 is 2.0
+        assert Recipe.from_dict({name: 2}).key == replace(PAPER, **{name: 2.0}).key == replace(PAPER, **{name: 2}).key
     given = json.loads(replace(PAPER, seed=3).to_json())
-    del given["initialisation"]
+    del given["initialisation"]  # a field that an older file lacks
     assert Recipe.from_dict(given) == replace(PAPER, seed=3)
 
 
@@ -75,19 +74,13 @@ def test_a_recipe_is_fitted_to_images():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"share": 0}, "share is 0"),
         ({"share": 1.5}, r"share is 1\.5"),
         ({"epochs": 0}, "epochs is 0"),
-        ({"batch": 0}, "batch is 0"),
-        ({"lr": 0.0}, "lr is 0"),
         ({"seed": -1}, "seed is -1"),
-        ({"clip": -1.0}, "clip is -1"),
         ({"wiring": "crossed"}, "wiring is 'crossed'"),
         ({"variant": "smoother"}, "variant is 'smoother'; give plain"),
-        ({"padding": -1}, "padding is -1"),
         ({"flip": 1.5}, "flip is 1.5; it goes from 0 to 1"),
         ({"smoothing": -0.1}, "smoothing is -0.1"),
-        ({"mixup": -1.0}, "mixup is -1;"),
         ({"cutmix": float("nan")}, "cutmix is nan"),
         ({"mean": (0.5, 0.5)}, "one number for each of the 3 channels"),
         ({"std": (0.5, 0.0, 0.5)}, "each std above 0"),
@@ -126,10 +119,3 @@ def test_the_papers_recipe_claims_what_the_cells_say_and_what_was_published():
     assert claimed == expected
     assert {cell["hardware"] for cell in cells} == {"NVIDIA H200"}
     assert {cell["versions"]["torch"] for cell in cells} == {"2.11.0+cu130"}
-
-
-def test_a_whole_number_names_the_recipe_that_it_is():
-    """JSON that was written by hand: 1 is 1.0."""
-    for name in ("lr", "clip"):
-        assert Recipe.from_dict({name: 2}).key == Recipe.from_dict({name: 2.0}).key != Recipe().key
-        assert replace(PAPER, **{name: 2}).key == replace(PAPER, **{name: 2.0}).key

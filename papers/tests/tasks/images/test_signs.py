@@ -40,20 +40,15 @@ def test_signs_are_fixed_at_random_beside_the_lambda_of_sharpening():
 
 
 @pytest.mark.parametrize("signs", ["fixed", "free"])
-def test_psi_makes_the_written_eigenvalues_and_only_free_ones_change_sign(signs):
+def test_psi_makes_the_eigenvalues_and_a_warm_start_keeps_the_signs_of_the_weights(signs):
     model = model_of(replace(RECIPE, variant=f"spectral:signs={signs},start=cold"))
     layer = steering_of(model).reparametrized[0]
-    begun = layer.signs.clone() if signs == "fixed" else None
     with torch.no_grad():
         layer.psi.copy_(torch.linspace(-2, 1, layer.psi.numel()).view_as(layer.psi))
     psi = layer.psi.detach().double().numpy().ravel()
-    wanted = begun.numpy().ravel() * psi**2 if signs == "fixed" else psi
+    wanted = layer.signs.numpy().ravel() * psi**2 if signs == "fixed" else psi
     np.testing.assert_allclose(spectrum(model.blocks[0]), np.sort(wanted), atol=1e-5)
     assert verify(model)  # no sign is promised, so none is broken
-
-
-@pytest.mark.parametrize("signs", ["fixed", "free"])
-def test_a_warm_start_keeps_the_signs_of_the_weights(signs):
     model = ViT(SHAPE)
     steer(model, Spectral("sharpen", signs=signs))
     kept = [spectrum(block) for block in model.blocks]
@@ -64,7 +59,7 @@ def test_a_warm_start_keeps_the_signs_of_the_weights(signs):
 
 
 def test_signs_survive_training_and_files(tmp_path):
-    recipe = replace(RECIPE, variant="spectral:signs=fixed,start=cold", epochs=1)
+    recipe = replace(RECIPE, variant="spectral:signs=fixed,start=cold", epochs=1, rand_augment=None)
     before = [(spectrum(block) < 0).sum() for block in model_of(recipe).blocks]
     result = train(recipe, splits(), device="cpu")
     assert [(spectrum(block) < 0).sum() for block in result.model.blocks] == before
@@ -107,11 +102,12 @@ def test_freed_weights_begin_as_the_constrained_ones_and_go_where_they_like():
     assert [name for name, _ in freed.named_parameters()] == [name for name, _ in ViT(SHAPE).named_parameters()]
     x = torch.randn(2, 3, 8, 8)
     torch.testing.assert_close(freed(x), constrained(x))
-    result = train(replace(RECIPE, variant="sharpen", freed=True, lr=0.05), splits(), device="cpu")
+    recipe = replace(RECIPE, variant="sharpen", freed=True, lr=0.05, epochs=1, rand_augment=None)
+    result = train(recipe, splits(), device="cpu")
     assert not all((spectrum(block) < 0).all() for block in result.model.blocks)
 
 
-def test_recipes_say_what_they_do_not_take():
+def test_recipes_name_what_they_do_not_take_and_keys_are_those_they_had():
     for changes, words in (
         (dict(layers="0-9"), "has the layers 0 to 3"),
         (dict(layers="most"), "give all, first half"),
@@ -119,9 +115,6 @@ def test_recipes_say_what_they_do_not_take():
     ):
         with pytest.raises(InputError, match=words):
             replace(DEEP, **changes)
-
-
-def test_a_recipe_that_names_neither_has_the_key_it_had():
     assert replace(RECIPE, layers="all", freed=False).key == RECIPE.key
     keys = {replace(DEEP, variant="sharpen", **c).key for c in ({}, dict(layers="0-1"), dict(freed=True))}
     assert len(keys) == 3

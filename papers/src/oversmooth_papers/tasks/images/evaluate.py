@@ -78,43 +78,32 @@ class Corruptions:
     """
 
     def __init__(
-        self,
-        test: Images,
-        device: torch.device,
-        *,
-        official: Path | None = None,
-        frost: Path | None = None,
-        seed: int = 0,
+        self, test: Images, device: torch.device, *, official: Path | None = None, frost: Path | None = None
     ) -> None:
         corruptions_made(official, frost)  # not both
         self.frost = None if frost is None else read_frost(frost)
-        self.test, self.device, self.official, self.seed = test.to(device), device, official, seed
+        self.test, self.device, self.official = test.to(device), device, official
         self._kept: dict[tuple[str, int], Tensor] = {}
 
     def __call__(self, kind: str, severity: int) -> tuple[Tensor, Tensor]:
         if (kind, severity) in self._kept:
             return self._kept[kind, severity], self.test.labels
-        images = self._made(kind, severity) if self.official is None else self._read(self.official, kind, severity)
+        if self.official is None:
+            images = corrupt(self.test.images.expand(-1, 3, -1, -1), kind, severity, frost_from=self.frost)
+            if self.test.images.shape[1] == 1:
+                weights = torch.tensor(LUMA, device=self.device).view(1, 3, 1, 1)
+                images = (images * weights).sum(1, keepdim=True).round().to(torch.uint8)
+        else:
+            read = read_official(self.official, kind, severity)
+            images, labels = (x[: len(self.test)].to(self.device) for x in read)
+            if images.shape != self.test.images.shape or not torch.equal(labels, self.test.labels):
+                raise InputError(
+                    f"{self.official} holds other test images than {self.test.name}: sizes or labels differ; give the "
+                    "folder that belongs to this data set"
+                )
         if self.device.type == "cuda":
             self._kept[kind, severity] = images
         return images, self.test.labels
-
-    def _made(self, kind: str, severity: int) -> Tensor:
-        coloured = self.test.images.expand(-1, 3, -1, -1)
-        images = corrupt(coloured, kind, severity, seed=self.seed, frost_from=self.frost)
-        if self.test.images.shape[1] == 3:
-            return images
-        weights = torch.tensor(LUMA, device=self.device).view(1, 3, 1, 1)
-        return (images * weights).sum(1, keepdim=True).round().to(torch.uint8)
-
-    def _read(self, folder: Path, kind: str, severity: int) -> Tensor:
-        images, labels = (x[: len(self.test)].to(self.device) for x in read_official(folder, kind, severity))
-        if images.shape != self.test.images.shape or not torch.equal(labels, self.test.labels):
-            raise InputError(
-                f"{folder} holds other test images than {self.test.name}: sizes or labels differ; give the folder "
-                "that belongs to this data set"
-            )
-        return images
 
 
 def corruptions_made(official: Path | None, frost: Path | None) -> dict[str, str]:

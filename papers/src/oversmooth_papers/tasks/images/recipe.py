@@ -123,8 +123,7 @@ class RandAugment:
                 raise InputError(f"RandAugment's {name} is {getattr(self, name)}; it goes from 0 to {most:g}")
         if not 1 <= self.operations <= _MOST_OPERATIONS:
             raise InputError(f"RandAugment has {self.operations} operations; give 1 to {_MOST_OPERATIONS}")
-        if self.interpolation not in ("random", "bilinear", "bicubic"):
-            raise InputError(f"no interpolation {self.interpolation!r}; choose random, bilinear or bicubic")
+        check_choices(self)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from oversmooth.models import vit
-from oversmooth.models.vit import Attention, Block, Keep, Mlp, start_weights
+from oversmooth.models.vit import Attention, Block, Keep, start_weights
 from oversmooth_papers.tasks.images.recipe import Shape
 
-__all__ = ["Attention", "Block", "Keep", "Mlp", "ViT", "block_of", "start_weights"]
+__all__ = ["Attention", "Block", "Keep", "ViT", "block_of", "start_weights"]
 
 
 class ViT(vit.ViT):

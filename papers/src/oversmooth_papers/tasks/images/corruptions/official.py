@@ -4,23 +4,21 @@ A corrupted set is one .npy per corruption, which holds the 10,000 test pictures
 Only the rows asked for are read; nothing is unpickled.
 
 The photographs are ImageNet-C's, of which CIFAR-C takes the first five; the source distribution of the package
-imagenet-c has them in imagenet_c/frost. Nothing is smoothed when they are made small: the published script's bilinear
-resize to a fifth, by OpenCV, takes the pixel in the middle of each square of five by five, as that is where its
-sampling points fall.
+imagenet-c has them in imagenet_c/frost.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import data_folder, read_bytes
@@ -43,58 +41,36 @@ _REMEDY = "give the folder imagenet_c/frost of imagenet-c's source distribution"
 
 def read_official(folder: str | Path, kind: str, severity: int) -> tuple[Tensor, Tensor]:
     """Images (10000, 3, 32, 32), uint8, and labels (10000,), int64, of one corruption at ``severity`` 1 to 5."""
-    if severity not in range(1, 6):
-        raise InputError(f"severity is {severity!r}; the official files hold 1 to 5")
     rows = slice((severity - 1) * _PICTURES, severity * _PICTURES)
-    pictures, labels = _mapped(Path(folder) / f"{kind}.npy", "u", 32, 32, 3), _mapped(Path(folder) / "labels.npy", "iu")
-    images = torch.from_numpy(np.array(pictures[rows])).permute(0, 3, 1, 2).contiguous()
-    return images, torch.from_numpy(labels[rows].astype(np.int64))
+    images = torch.from_numpy(np.array(_mapped(Path(folder) / f"{kind}.npy", 32, 32, 3)[rows]))
+    labels = torch.from_numpy(_mapped(Path(folder) / "labels.npy")[rows].astype(np.int64))
+    return images.permute(0, 3, 1, 2).contiguous(), labels
 
 
-def _mapped(path: Path, kinds: str, *shape: int) -> NDArray[Any]:
-    wanted, remedy = (5 * _PICTURES, *shape), "give the folder that CIFAR-100-C's archive unpacks to"
+def _mapped(path: Path, *shape: int) -> NDArray[Any]:
+    remedy = "give the folder that CIFAR-100-C's archive unpacks to"
     if not path.is_file():
         raise InputError(f"{path} does not exist; {remedy}")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if array.shape == wanted and array.dtype.kind in kinds and (not shape or array.dtype.itemsize == 1):
+        good = array.dtype == np.uint8 if shape else array.dtype.kind in "iu"
+        if good and array.shape == (5 * _PICTURES, *shape):
             return array
-        holds = f"it holds {array.shape} of {array.dtype}, not {wanted}"
+        holds = f"it holds {array.shape} of {array.dtype}, not {(5 * _PICTURES, *shape)}"
     except Exception as error:  # numpy has errors of many kinds for headers that are none
         holds = reason(error)
     raise InputError(f"{path} is not an official file ({holds}); {remedy}")
 
 
-@dataclass(frozen=True)
-class FrostPictures:
-    """The photographs at a fifth of their size, ``(3, h, w)`` each, uint8, red first."""
+class FrostPictures(NamedTuple):
+    """Pictures of frost, red first, each in the upper left corner of its plane."""
 
-    pictures: tuple[Tensor, ...]
-
-    def windows(self, which: Tensor, down: Tensor, right: Tensor, height: int, width: int) -> Tensor:
-        """Windows ``(n, 3, height, width)`` of pictures ``which`` (n,).
-
-        down, right: ``(n,)``, 0 to 1: where a window begins, as a share of the places there are. As published, the last
-        place at each end is left out.
-        """
-        device = which.device
-        out = torch.empty(len(which), 3, height, width, dtype=torch.uint8, device=device)
-        for index, picture in enumerate(self.pictures):
-            tall, wide = picture.shape[1] - height, picture.shape[2] - width
-            if min(tall, wide) < 1:
-                raise InputError(
-                    f"images of {height} by {width} pixels do not fit into frost of {picture.shape[1]} by "
-                    f"{picture.shape[2]}; give smaller images, or use the textures made here"
-                )
-            chosen = (which == index).nonzero()[:, 0]
-            rows = (down[chosen] * tall).long()[:, None] + torch.arange(height, device=device)
-            columns = (right[chosen] * wide).long()[:, None] + torch.arange(width, device=device)
-            out[chosen] = picture.to(device)[:, rows[:, :, None], columns[:, None, :]].movedim(0, 1)
-        return out
+    pictures: Tensor  # (k, 3, h, w) uint8
+    sizes: Tensor  # (k, 2) int64, on the CPU: rows and columns of each
 
 
 def read_frost(named: str | Path) -> FrostPictures:
-    """The official photographs of a folder; `FOLDER` is looked for where OVERSMOOTH_DATA points, too."""
+    """The official photographs of a folder, at a fifth; `FOLDER` is looked for where OVERSMOOTH_DATA points, too."""
     folder = Path(named)
     if str(named) == FOLDER and not folder.is_dir():
         folder = data_folder(FOLDER) or folder
@@ -104,13 +80,15 @@ def read_frost(named: str | Path) -> FrostPictures:
         if hashlib.sha256(data).hexdigest() != digest:
             raise InputError(f"{folder / name} is not the official picture of that name; {_REMEDY}")
         with pil.open(io.BytesIO(data)) as opened:
-            pixels = fifth(np.asarray(opened.convert("RGB")))
-        pictures.append(torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))))
-    return FrostPictures(tuple(pictures))
+            pictures.append(torch.from_numpy(fifth(np.array(opened.convert("RGB")))).permute(2, 0, 1))
+    sizes = torch.tensor([picture.shape[1:] for picture in pictures])
+    height, width = sizes.amax(dim=0).tolist()
+    planes = [pad(one, (0, width - one.shape[2], 0, height - one.shape[1])) for one in pictures]
+    return FrostPictures(torch.stack(planes), sizes)
 
 
 def fifth(pixels: NDArray[Any]) -> NDArray[Any]:
-    """``(h, w, 3) -> (round(h/5), round(w/5), 3)``, as cv2.resize with fx = fy = 0.2 does it.
+    """``(h, w, 3) -> (round(h/5), round(w/5), 3)``, as the published script's bilinear cv2.resize by 0.2 does it.
 
     Its sampling points are 5 (i + ½) − ½ = 5 i + 2, whole numbers: no two pixels are ever mixed.
     """

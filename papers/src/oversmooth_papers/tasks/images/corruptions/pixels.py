@@ -47,6 +47,12 @@ def reflect(index: Tensor, size: int) -> Tensor:
     return torch.minimum(index, 2 * size - 1 - index)
 
 
+def grid(images: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows (h, 1) and columns (w,) of (..., h, w), int64."""
+    height, width = images.shape[-2:]
+    return torch.arange(height, device=images.device)[:, None], torch.arange(width, device=images.device)
+
+
 def extended(images: Tensor, margin: int, border: Border) -> Tensor:
     """(..., h, w) -> (..., h + 2 margin, w + 2 margin), for any type of number."""
     height, width = images.shape[-2:]

@@ -1,6 +1,6 @@
 """Readers of the layouts that data sets are published in: CIFAR's pickles and binaries, MNIST's idx files, parquet.
 
-Each layout is a pair: which files of a folder hold a split, and what they hold. Nothing in a file is ever run.
+Nothing in a file is ever run.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import json
 import math
 import pickle
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from oversmooth.inputs.parquet import Table, readable
@@ -27,8 +26,8 @@ from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import read_bytes
 from oversmooth.safety.libraries import import_library
 from oversmooth.safety.machine import check_fits
-from oversmooth_papers.tasks.images.data.images import KNOWN, Images, known
 
+LAYOUTS = "train-*.parquet, CIFAR's python or binary version (train, train.bin), train-images-idx3-ubyte[.gz]"
 _PIXELS = 3 * 32 * 32  # of a CIFAR image
 _THREADS = 16  # that decode
 _MOST_CLASSES = 1_000_000
@@ -37,62 +36,69 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 _REMEDY = "fetch it again"
 
 
-def _all_of(folder: Path, names: Sequence[str]) -> list[Path]:
-    """These files, or none if they are not all there."""
-    files = [folder / name for name in names]
-    return files if all(file.is_file() for file in files) else []
+class Read(NamedTuple):
+    """What the files of a split hold."""
+
+    images: NDArray[np.uint8]  # (n, c, h, w)
+    labels: NDArray[np.int64]  # (n,)
+    classes: list[str]  # empty where the files name none
+    name: str = ""  # of the data set, where its layout shows it
 
 
-def _class_names(file: Path) -> list[str]:
-    """From a text file, a word each; none where there is no such file."""
+def find(folder: Path, split: str) -> tuple[list[Path], Callable[[list[Path]], Read]] | None:
+    """The files of this split in this folder, and what reads them; None where it is in no known layout."""
+    if found := _parquet_files(folder, split):
+        return found, read_parquet
+    batches = [f"data_batch_{number}" for number in range(1, 6)] if split == "train" else ["test_batch"]
+    idx = [f"{'train' if split == 'train' else 't10k'}-{part}-ubyte" for part in ("images-idx3", "labels-idx1")]
+    layouts: tuple[tuple[list[str], Callable[[list[Path]], Read]], ...] = (
+        ([split], read_pickles),
+        (batches, read_pickles),
+        ([f"{split}.bin"], read_binary),
+        ([f"{name}.bin" for name in batches], read_binary),
+        (idx, read_idx),
+        ([f"{name}.gz" for name in idx], read_idx),
+    )
+    for names, read in layouts:
+        files = [folder / name for name in names]
+        if all(file.is_file() for file in files):
+            return files, read
+    return None
+
+
+def _listed(file: Path) -> list[str]:
+    """Class names from a text file, a word each; none where there is no such file."""
     return read_bytes(file, "remove it").decode("utf-8", "replace").split() if file.is_file() else []
 
 
-# --- CIFAR's own ------------------------------------------------------------------------------------------------------
-
-
-def cifar_files(folder: Path, split: str, ending: str) -> list[Path]:
-    """CIFAR-100's ``train`` or ``test``, or CIFAR-10's batches. ending: ``.bin`` of the binary version."""
-    batches = [f"data_batch_{number}" for number in range(1, 6)] if split == "train" else ["test_batch"]
-    return _all_of(folder, [f"{split}{ending}"]) or _all_of(folder, [f"{batch}{ending}" for batch in batches])
-
-
-def _cifar(
-    files: list[Path], pixels: NDArray[Any], labels: NDArray[Any], names: Sequence[str], *, coarse: bool
-) -> Images:
-    name = "cifar100" if _is_100(files) else "cifar10"
-    usual = KNOWN[name].labels or tuple(map(str, range(20 if coarse else 100)))
-    images = torch.from_numpy(np.ascontiguousarray(pixels)).view(-1, 3, 32, 32)
-    return Images(images, torch.from_numpy(labels.astype(np.int64)), list(names or usual), name)
+# --- CIFAR's own: of CIFAR-100 `train` and `test`, of CIFAR-10 batches ------------------------------------------------
 
 
 def _is_100(files: list[Path]) -> bool:
     return files[0].stem in ("train", "test")
 
 
-def read_binary(files: list[Path], *, coarse: bool = False) -> Images:
+def _cifar(files: list[Path], pixels: NDArray[Any], labels: NDArray[Any], classes: list[str]) -> Read:
+    images = np.ascontiguousarray(pixels).reshape(-1, 3, 32, 32)
+    return Read(images, labels.astype(np.int64), classes, "cifar100" if _is_100(files) else "cifar10")
+
+
+def read_binary(files: list[Path]) -> Read:
     """One label byte (CIFAR-100: two, coarse and fine) and 3,072 pixel bytes a row."""
-    of_100 = _is_100(files)
-    row = _PIXELS + 1 + of_100
+    row = _PIXELS + 1 + _is_100(files)
     for file in files:
         if (size := file.stat().st_size) % row:
             raise InputError(f"{file} has {size:,} bytes, not a whole number of rows of {row:,}; {_REMEDY}")
     table = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, row) for file in files])
-    listed = f"{'coarse' if coarse else 'fine'}_label_names.txt" if of_100 else "batches.meta.txt"
-    labels = table[:, 1 if of_100 and not coarse else 0]
-    return _cifar(files, table[:, -_PIXELS:], labels, _class_names(files[0].parent / listed), coarse=coarse)
+    classes = _listed(files[0].parent / ("fine_label_names.txt" if _is_100(files) else "batches.meta.txt"))
+    return _cifar(files, table[:, -_PIXELS:], table[:, -_PIXELS - 1], classes)
 
 
 class _Note:
     """Stands for something of numpy's in a pickle: what it was to be called with, and the state it was given."""
 
-    def __init__(self, name: str, arguments: tuple[Any, ...] = ()) -> None:
-        self.name, self.arguments, self.state = name, arguments, ()
-
-    def __call__(self, *arguments: Any) -> Any:
-        if self.name == "encode" and _text(arguments[1]) == "latin1":  # how Python 3 writes bytes for Python 2
-            return arguments[0].encode("latin1")
-        return _Note(self.name, arguments)
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -102,24 +108,24 @@ class _Unpickler(pickle._Unpickler):  # of Python's own: the other makes room fo
     """A pickle is a program: this one may only name what arrays are written with, and none of that is called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        arrays = module.startswith("numpy") and name in ("_reconstruct", "_frombuffer", "ndarray", "dtype")
-        if not arrays and (module.lstrip("_"), name) != ("codecs", "encode"):
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return _Note(name)
+        if (module.lstrip("_"), name) == ("codecs", "encode"):  # how Python 3 writes bytes for Python 2
+            return lambda text, _codec: text.encode("latin1")
+        if module.startswith("numpy") and name in ("_reconstruct", "_frombuffer", "ndarray", "dtype"):
+            return type(name, (_Note,), {})
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
-def read_pickles(files: list[Path], *, coarse: bool = False) -> Images:
+def read_pickles(files: list[Path]) -> Read:
     """CIFAR's "python version": dictionaries of an array and of labels."""
-    kind = ("coarse_label" if coarse else "fine_label") if _is_100(files) else "label"
+    kind, meta = ("fine_label", "meta") if _is_100(files) else ("label", "batches.meta")
     batches = [_batch(file, f"{kind}s") for file in files]
     pixels, labels = (np.concatenate(column) for column in zip(*batches, strict=True))
     names: Any = []
-    meta = files[0].parent / ("meta" if _is_100(files) else "batches.meta")
-    if meta.is_file():
-        names = _unpickled(meta).get(f"{kind}_names")
+    if (file := files[0].parent / meta).is_file():
+        names = _unpickled(file).get(f"{kind}_names")
         if not isinstance(names, list):
-            raise InputError(f"{meta} has no list {kind}_names; {_REMEDY}")
-    return _cifar(files, pixels, labels, [_text(name) for name in names], coarse=coarse)
+            raise InputError(f"{file} has no list {kind}_names; {_REMEDY}")
+    return _cifar(files, pixels, labels, [_text(name) for name in names])
 
 
 def _batch(file: Path, key: str) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -127,7 +133,7 @@ def _batch(file: Path, key: str) -> tuple[NDArray[Any], NDArray[Any]]:
     held = _unpickled(file)
     with contextlib.suppress(Exception):  # whatever is there instead
         note, labels = held["data"], held[key]
-        if note.name == "_frombuffer":
+        if type(note).__name__ == "_frombuffer":
             raw, dtype, shape, order = note.arguments
         else:
             _, shape, dtype, by_column, raw = note.state
@@ -160,18 +166,10 @@ def _text(value: Any) -> str:
 # --- MNIST's idx files, plain or gzipped, as Debian's dataset-fashion-mnist has them ----------------------------------
 
 
-def idx_files(folder: Path, split: str) -> list[Path]:
-    """The image file and the label file."""
-    prefix = "train" if split == "train" else "t10k"
-    names = [f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"]
-    return _all_of(folder, names) or _all_of(folder, [f"{name}.gz" for name in names])
-
-
-def read_idx(files: list[Path], name: str) -> Images:
-    """``name`` says whether they are digits or clothes, which the files do not."""
+def read_idx(files: list[Path]) -> Read:
+    """The image file and the label file; they do not say whether they show digits or clothes."""
     images, labels = _idx_array(files[0], 3), _idx_array(files[1], 1)
-    classes = list(KNOWN["fashion-mnist" if "fashion" in name.lower() else "mnist"].labels)
-    return Images(torch.from_numpy(images[:, None]), torch.from_numpy(labels.astype(np.int64)), classes, name)
+    return Read(images[:, None], labels.astype(np.int64), [])
 
 
 def _idx_array(file: Path, dimensions: int) -> NDArray[np.uint8]:
@@ -195,7 +193,7 @@ def _idx_array(file: Path, dimensions: int) -> NDArray[np.uint8]:
 # --- Parquet in the hub's layout: `img` or `image` as encoded bytes, `label` or `fine_label` --------------------------
 
 
-def parquet_files(folder: Path, split: str) -> list[Path]:
+def _parquet_files(folder: Path, split: str) -> list[Path]:
     """``train-*.parquet`` here, or in the one folder below that has some, as in a copy of the hub's repository."""
     found: dict[Path, list[Path]] = {}
     for file in (*folder.glob(f"{split}-*.parquet"), *folder.glob(f"[!.]*/{split}-*.parquet")):
@@ -207,58 +205,44 @@ def parquet_files(folder: Path, split: str) -> list[Path]:
     return sorted(found.get(folder) or next(iter(found.values()), []))
 
 
-def read_parquet(files: list[Path], name: str, *, coarse: bool = False) -> Images:
-    """All rows of these files, in order. A ``fine_label`` means CIFAR-100; ``coarse`` takes its 20 classes."""
-    labels_in = ("coarse_label",) if coarse else ("fine_label", "label")
-    whole = Table(Source(files[0].parent, "parquet", tuple(files)), ("img", "image"), labels_in, whole=True)
-    column, tables = whole.columns[1], whole.whole_files()
-    encoded: list[Any] = []
-    where: list[str] = []
-    numbers: list[NDArray[np.int64]] = []
-    for file, table in zip(files, tables, strict=True):
-        with readable(file):
-            encoded += [cell.get("bytes") if isinstance(cell, dict) else cell for cell in table.column(0).to_pylist()]
-        where += [f"row {row} of {file}" for row in range(table.num_rows)]
-        labels = table.column(1).to_numpy()  # whole numbers of which some are missing come as floats
-        if not np.issubdtype(labels.dtype, np.integer) or labels.max(initial=0) >= _MOST_CLASSES:
-            raise InputError(
-                f"{file} has labels of {table.column(1).type}, {table.column(1).null_count} empty; "
-                f"give whole numbers from 0, below {_MOST_CLASSES:,}"
-            )
-        numbers.append(labels.astype(np.int64))
-    labels = np.concatenate(numbers)
-    name = name if column == "label" else "cifar100"
-    classes = _parquet_classes(tables[0], column, files[0].parent, name, int(labels.max()) + 1)
-    return Images(torch.from_numpy(_decoded(encoded, where)), torch.from_numpy(labels), classes, name)
+def read_parquet(files: list[Path]) -> Read:
+    """All rows of these files, in order. A ``fine_label`` means CIFAR-100.
 
-
-def _parquet_classes(table: Any, column: str, folder: Path, name: str, least: int) -> list[str]:
-    """Names from the hub's note in the file, from a text file beside it, as published, or else plain numbers."""
+    Class names are the hub's note in the file, or stand in a text file beside it.
+    """
+    folder = files[0].parent
+    whole = Table(Source(folder, "parquet", tuple(files)), ("img", "image"), ("fine_label", "label"), whole=True)
+    with readable(files[0]):
+        table = import_library("pyarrow", f"reading {folder}").concat_tables(whole.whole_files())
+        encoded = [cell.get("bytes") if isinstance(cell, dict) else cell for cell in table.column(0).to_pylist()]
+    column, labels = table.column(1), table.column(1).to_numpy()  # with some missing, whole numbers come as floats
+    if not np.issubdtype(labels.dtype, np.integer) or labels.max() >= _MOST_CLASSES:
+        raise InputError(
+            f"{folder} has labels of {column.type}, {column.null_count} empty; give whole numbers from 0, below "
+            f"{_MOST_CLASSES:,}"
+        )
     names: Any = None
     with contextlib.suppress(KeyError, ValueError, TypeError, RecursionError):
-        names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"][column]["names"]
-    names = names or _class_names(folder / f"{column}s.txt")
-    if isinstance(names, list) and names:
-        return [str(name) for name in names]
-    published = known(name)
-    count = {"fine_label": 100, "coarse_label": 20}.get(column, max(least, 1))
-    return list(published.labels if published else ()) or [str(number) for number in range(count)]
+        names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"][whole.extra]["names"]
+    classes = [str(name) for name in names] if isinstance(names, list) else _listed(folder / f"{whole.extra}s.txt")
+    name = "cifar100" if whole.extra == "fine_label" else ""
+    return Read(_decoded(encoded, folder), labels.astype(np.int64), classes, name)
 
 
-def _decoded(encoded: Sequence[Any], where: Sequence[str]) -> NDArray[np.uint8]:
+def _decoded(encoded: Sequence[Any], folder: Path) -> NDArray[np.uint8]:
     """``(n, c, h, w)``; the first image decides on the size and on one channel or three."""
     pil = import_library("PIL.Image", "decoding images")
 
-    def pixels(index: int, mode: str | None) -> NDArray[np.uint8]:
+    def pixels(index: int, mode: str = "") -> NDArray[np.uint8]:
         try:
             image = pil.open(io.BytesIO(encoded[index]), formats=_FORMATS)
             image = image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
         except Exception as error:  # decoders raise whatever they like on broken files
             formats = ", ".join(_FORMATS)
-            raise InputError(f"{where[index]} does not decode as one of {formats}; fetch the file again") from error
+            raise InputError(f"row {index} of {folder} does not decode as one of {formats}; {_REMEDY}") from error
         return np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
 
-    channels, height, width = shape = pixels(0, None).shape
+    channels, height, width = shape = pixels(0).shape
     what = f"decoding {len(encoded):,} images of {width:,} by {height:,}"
     check_fits(2 * len(encoded) * math.prod(shape), what, "give smaller ones")
     out = np.empty((len(encoded), *shape), np.uint8)
@@ -268,8 +252,8 @@ def _decoded(encoded: Sequence[Any], where: Sequence[str]) -> NDArray[np.uint8]:
             image = pixels(index, "L" if channels == 1 else "RGB")
             if image.shape != shape:
                 raise InputError(
-                    f"{where[index]} is {image.shape[2]} by {image.shape[1]} and the first is {width} by {height}; "
-                    "images must all have one size"
+                    f"row {index} of {folder} is {image.shape[2]} by {image.shape[1]} and the first is {width} by "
+                    f"{height}; images must all have one size"
                 )
             out[index] = image
 
