@@ -1,7 +1,7 @@
 """Untargeted adversarial images in the L∞ ball: FGSM (Goodfellow et al. 2015) and PGD (Madry et al. 2018).
 
 Pixels lie in [0, 1] and ε is in their units, such as 4/255; normalisation is part of the attacked function. Gradients
-are exact: no autocast, no TF32, the model in eval mode. Model and gradients are restored afterwards.
+are exact: no autocast, no TF32, the model in eval mode. Model, gradients and random state are restored afterwards.
 
 A failed attack certifies nothing: both fail where gradients vanish.
 """
@@ -123,6 +123,8 @@ def under_attack(
     if arguments.choice(attack, "attack", ATTACKS) == "fgsm":
         steps, restarts, random_start = 1, 1, False
     steps, restarts = arguments.whole(steps, "steps", least=1), arguments.whole(restarts, "restarts", least=1)
+    if not len(images):
+        raise InputError("there are no images to attack; give at least one")
     right = dict.fromkeys(map(_radius, epsilons), 0)
     at_once = batch or _AT_ONCE.get(next(model.parameters(), images).device.type, 50)
     for number, radius in enumerate(right):
@@ -194,6 +196,7 @@ def _attacked(
 
     device, tf32 = next(model.parameters(), images).device, torch.backends.cudnn.allow_tf32
     with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast(device.type, enabled=False),
@@ -202,11 +205,16 @@ def _attacked(
     ):
         x = images.detach().to(device).clone()  # a copy, as tensors of inference mode have no gradients
         x = x.float() / 255 if x.dtype == torch.uint8 else x if x.dtype == torch.float64 else x.float()
-        if x.ndim != 4 or not bool(((x >= 0) & (x <= 1)).all()) or labels.shape != x.shape[:1]:
+        if x.ndim != 4 or not bool(((x >= 0) & (x <= 1)).all()):
             raise InputError(
-                f"images has shape {tuple(x.shape)} and values from {x.min():.4g} to {x.max():.4g}, labels has shape "
-                f"{tuple(labels.shape)}; give (n, channels, height, width), bytes or pixels from 0 to 1, a class for "
-                "each, and normalise= for what the model does to pixels"
+                f"images has shape {tuple(x.shape)} and values from {x.min():.4g} to {x.max():.4g}; give (n, channels, "
+                "height, width), bytes or pixels from 0 to 1, and normalise= for what the model does to them"
+            )
+        whole = not labels.is_floating_point() and labels.shape == x.shape[:1]
+        if not whole or int(labels.min()) < 0:
+            raise InputError(
+                f"labels has shape {tuple(labels.shape)} and dtype {labels.dtype} for {len(x)} images; give one class, "
+                "a whole number from 0, for each"
             )
         torch.backends.cudnn.allow_tf32 = False
         try:
