@@ -28,7 +28,6 @@ from oversmooth_papers.tasks.images.vit import ViT
 from oversmooth_papers.tasks.language import recipe as language
 from oversmooth_papers.tasks.language import task as language_task
 from oversmooth_papers.tasks.language.data import load_text
-from oversmooth_papers.tasks.language.model import LanguageModel
 from oversmooth_papers.tasks.segmentation import model as segmentation_model
 from oversmooth_papers.tasks.segmentation import recipe as segmentation
 from oversmooth_papers.tasks.segmentation.data import load_splits as load_labelled
@@ -52,7 +51,7 @@ _TASKS: dict[type[BaseRecipe], _Entry] = {
     language.Recipe: _Entry(
         lambda recipe, what: load_text(what, recipe.tokenizer, recipe.vocabulary, masked=not recipe.shape.causal),
         language_task.LanguageTask,
-        lambda recipe: LanguageModel(recipe.shape),
+        language_task.plain_model_of,
         language_task.model_of,
     ),
     segmentation.Recipe: _Entry(

@@ -14,8 +14,7 @@ from oversmooth.steering import fold, steering_of
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.tasks.glue.data import joined, load_examples, load_glue
-from oversmooth_papers.tasks.glue.recipe import Recipe
-from oversmooth_papers.tasks.glue.settings import TASKS
+from oversmooth_papers.tasks.glue.recipe import TASKS, Recipe
 from oversmooth_papers.tasks.glue.task import GlueModel, GlueTask, scored
 from oversmooth_papers.tasks.language.task import model_of
 from oversmooth_papers.tasks.registry import load_trained
@@ -75,7 +74,7 @@ def test_lines_are_read(task, tmp_path):
     with pytest.raises(InputError, match="line 1: no example"):
         load_examples(task, tmp_path)
     (tmp_path / "val.jsonl").unlink()
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="has no train.jsonl or no val.jsonl"):
         load_examples(task, tmp_path)
 
 
@@ -192,17 +191,14 @@ def test_what_does_not_fit_is_refused(pretrained, tmp_path):
     with pytest.raises(InputError, match="the recipe is for CB"):
         GlueTask(Recipe(), data)
     with pytest.raises(InputError, match="there is no task 'MNLI'"):
-        load_glue("MNLI", pretrained["plain"])
-    for wrong, words in ((dict(data="MNLI"), "data is 'MNLI'"), (dict(warmup=1.5), "a share of the steps")):
-        with pytest.raises(InputError, match=words):
-            Recipe(**wrong)
+        Recipe(data="MNLI")
     more = {"tokenizer": counting(masked=True).tokenizer.to_text(), "notes": '{"valid_perplexity": "x"}'}
     save_model(model_of(masked_recipe()), masked_recipe(), tmp_path / "notes.safetensors", more=more)
     with pytest.raises(InputError, match=r"the notes in its metadata are damaged .*train it again"):
         load_glue("following", tmp_path / "notes.safetensors")  # before anything is trained
     recipe = replace(masked_recipe(), shape=replace(masked_recipe().shape, causal=True))
     save_model(model_of(recipe), recipe, tmp_path / "causal.safetensors")
-    with pytest.raises(InputError, match="is causal; give a masked model"):
+    with pytest.raises(InputError, match="is no masked language model"):
         load_glue("CB", tmp_path / "causal.safetensors")
 
 

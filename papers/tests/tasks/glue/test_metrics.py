@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oversmooth.safety.errors import InputError
-from oversmooth_papers.tasks.glue.task import _METRICS
+from oversmooth_papers.tasks.glue.task import metric
 
 CLASSES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=30)
 BINARY = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=30)
@@ -14,7 +14,7 @@ NUMBERS = st.lists(st.tuples(st.integers(-20, 20), st.integers(-20, 20)), min_si
 
 
 def measured(name, found, right, groups=()):
-    return _METRICS[name](np.array(found), np.array(right, dtype=float), np.array(groups))
+    return metric(name, np.array(found), np.array(right, dtype=float), np.array(groups))
 
 
 def f1_of(counts, k):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.language_example import RECIPE, masked_recipe, task_of
 
 from oversmooth_papers.tasks.language import evaluate
-from oversmooth_papers.tasks.language.evaluate import CausalEvaluation
+from oversmooth_papers.tasks.language.evaluate import Perplexity
 from oversmooth_papers.tasks.language.model import hide
 from oversmooth_papers.tasks.language.task import model_of
 
@@ -44,7 +44,7 @@ def test_perplexity_is_that_of_single_predictions(length, count, data):
         model.embedding.weight.mul_(4)  # so that predictions differ
     tokens = torch.randint(97, 123, (count,), generator=torch.Generator().manual_seed(count), dtype=torch.int32)
     expected = one_by_one(model, tokens, length, stride)
-    assert CausalEvaluation(recipe, model, CPU, None).perplexity(tokens, stride) == pytest.approx(expected, rel=1e-5)
+    assert Perplexity(recipe, model, CPU, None).causal(tokens, stride) == pytest.approx(expected, rel=1e-5)
 
 
 def test_batches_change_nothing(monkeypatch):
@@ -67,7 +67,7 @@ def test_batches_change_nothing(monkeypatch):
 @pytest.mark.parametrize("recipe", [RECIPE, masked_recipe()], ids=["causal", "masked"])
 def test_a_text_that_has_no_test_is_not_tested(recipe):
     task = task_of(recipe)
-    alone = task_of(recipe, replace(task.text, test=None))
+    alone = task_of(recipe, replace(task.given, test=None))
     model = task.model()
     whole, own = (one.evaluation(model, CPU).scores(final=True) for one in (task, alone))
     assert own == {name: score for name, score in whole.items() if name.startswith("valid")}
@@ -97,7 +97,7 @@ def test_a_masked_model_is_scored_on_what_is_hidden():
     task = task_of(recipe)
     model = task.model().eval()
     scores = task.evaluation(model, CPU).scores(final=True)
-    rows = task.text.valid[:96].view(-1, 12).long()
+    rows = task.given.valid[:96].view(-1, 12).long()
     kinds, fillers = torch.rand((2, *rows.shape), generator=torch.Generator().manual_seed(evaluate._MASKS))
     losses = []
     with torch.no_grad():

@@ -56,7 +56,7 @@ def evaluator_for(**changes):
     with torch.no_grad():  # so that pixels differ by much
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
-    return Evaluator(recipe, model, CPU), model
+    return Evaluator(recipe, model, CPU, splits()), model
 
 
 @pytest.mark.parametrize("size", [(16, 16), (24, 40), (19, 33), (16, 17)])

@@ -8,7 +8,6 @@ from support.segmentation_example import RECIPE, splits
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import NeuTRENO, Spectral
 from oversmooth_papers.engine.recipe import read_recipe
-from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.segmentation.data import Labelled, Splits
 from oversmooth_papers.tasks.segmentation.model import plain_model_of
 from oversmooth_papers.tasks.segmentation.recipe import PAPER, QUICK, Recipe
@@ -105,19 +104,14 @@ def test_images_of_several_sizes_keep_the_crop():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"crop": 350, "encoder": ""}, "crop is 350, which patches of 16 do not tile"),
-        ({"scales": (2.0, 0.5)}, "scales is"),
-        ({"scales": (0.0, 0.5)}, "scales is"),
-        ({"test_scales": ()}, "test_scales is"),
-        ({"flip": 1.5}, "flip is"),
-        ({"std": (0.0, 1.0, 1.0)}, "std"),
+        ({"crop": 350, "encoder": ""}, "patches of 16 do not tile images of 350 pixels"),
+        ({"scales": (0.0, 0.5)}, "scales are"),
+        ({"test_scales": ()}, "scales are"),
         ({"steer": "both"}, r"steer is 'both'; choose encoder\+decoder or encoder or decoder"),
         ({"batch": 0}, "batch is 0"),
         ({"decoder_layers": 0}, "decoder_layers is 0"),
         ({"lr": 0.0}, "lr is 0"),
         ({"variant": "nothing"}, "variant is .nothing.; give plain"),
-        ({"shape": Shape(image=16, patch=16, classes=300)}, "300 classes"),
-        ({"shape": Shape(image=16, patch=16, channels=1)}, "1 channels"),
     ],
 )
 def test_what_no_run_can_have_is_refused(changes, said):

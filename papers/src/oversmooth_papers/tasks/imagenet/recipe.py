@@ -86,24 +86,16 @@ class Recipe(BaseRecipe):
     def __post_init__(self) -> None:
         self.check_numbers(
             at_least_1=("epochs", "batch", "repeats", "mix_parts"),
-            at_least_0=("warmup", "seed", "weight_decay", "warmup_lr", "last_lr", "mixup", "cutmix"),
-            bounded=("lr", "weight_decay", "clip", "mixup", "cutmix", "warmup_lr", "last_lr"),
+            at_least_0=("warmup", "seed", "weight_decay", "mixup", "cutmix"),
+            bounded=("lr", "weight_decay", "clip"),
         )
         check_choices(self)
         for name in ("erasing", "smoothing", "drop_path", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name):g}; give 0 or more, and less than 1")
-        if not 0 < self.crop_ratio <= 1:  # a trained file's preprocessing divides by it
-            raise InputError(f"crop_ratio is {self.crop_ratio:g}; give a number above 0 and at most 1")
-        if self.mixes and self.batch % (2 * self.mix_parts):
-            raise InputError(
-                f"a batch of {self.batch} does not split into {self.mix_parts} parts of pairs for Mixup; "
-                f"give a batch that {2 * self.mix_parts} divides"
-            )
-        if self.shape.channels != 3 or self.shape.classes < 2:
-            raise InputError(
-                f"there are {self.shape.channels} channels and {self.shape.classes} classes; give 3, and at least 2"
-            )
+        if self.mixes and self.batch % (pairs := 2 * self.mix_parts):
+            parts = f"{self.mix_parts} parts of pairs for Mixup"
+            raise InputError(f"a batch of {self.batch} does not split into {parts}; give a batch that {pairs} divides")
         self.check_variant()
 
     @property
@@ -114,10 +106,6 @@ class Recipe(BaseRecipe):
     @property
     def draws_in_forward(self) -> bool:
         return self.drop_path > 0
-
-    @property
-    def total_epochs(self) -> int:
-        return self.epochs
 
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
         from oversmooth_papers.engine.schedule import by_epoch
@@ -135,10 +123,6 @@ class Recipe(BaseRecipe):
         usual = dataclasses.replace(self.shape, classes=PAPER.shape.classes) == PAPER.shape
         name = "DeiT-tiny" if usual else f"a ViT of depth {self.shape.depth} and width {self.shape.width}"
         return f"{name}{self.with_variant}, {self.data}"
-
-    @property
-    def parameters(self) -> int:
-        return self.shape.parameters
 
     def describe(self, scores: Scores) -> str:
         words = f"accuracy {100 * scores['accuracy']:.2f} %"
@@ -177,7 +161,7 @@ class Recipe(BaseRecipe):
         return dataclasses.replace(self, data=splits.name, shape=shape)
 
     def check_fits(self, splits: Splits) -> None:
-        """Refuse data of another name or with other classes."""
+        """Raise InputError for data of another name or with other classes."""
         if splits.name != self.data or len(splits.classes) != self.shape.classes:
             raise InputError(
                 f"the recipe is for {self.data} with {self.shape.classes:,} classes and the data are {splits.name} "

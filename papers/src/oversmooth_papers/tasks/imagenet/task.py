@@ -14,13 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from oversmooth.safety.randomness import seeded
 from oversmooth.safety.untouched import in_eval_mode, random_states
-from oversmooth.steering import steer
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
+from oversmooth_papers.tasks.common import DataTask, begun
 from oversmooth_papers.tasks.imagenet.data import Splits, Transformed, batches, library, transform_of, worker_count
 from oversmooth_papers.tasks.imagenet.recipe import Recipe
 from oversmooth_papers.tasks.images.recipe import Shape
@@ -73,12 +72,8 @@ def plain_model_of(recipe: Recipe) -> DroppingViT:
 
 
 def model_of(recipe: Recipe) -> DroppingViT:
-    """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone."""
-    with seeded(recipe.seed):
-        model = plain_model_of(recipe)
-        if methods := recipe.methods():
-            steer(model, methods)
-    return model
+    """As training begins."""
+    return begun(recipe, lambda: plain_model_of(recipe))
 
 
 class ImagenetFeed:
@@ -98,7 +93,7 @@ class ImagenetFeed:
     def reorder(self, generator: torch.Generator) -> None:
         """Every image ``repeats`` times in a row, up to the epoch's end, as timm's RepeatAugSampler has it."""
         self.seed, examples, repeats = _drawn_seed(generator), self.task.examples, self.recipe.repeats
-        order = torch.randperm(len(self.task.splits.train), generator=torch.Generator().manual_seed(self.seed))
+        order = torch.randperm(len(self.task.given.train), generator=torch.Generator().manual_seed(self.seed))
         self.order = order[: -(-examples // repeats)].repeat_interleave(repeats)[:examples]
         self.seek(0)
 
@@ -106,7 +101,7 @@ class ImagenetFeed:
         """What lies before this step is not decoded."""
         steps = torch.arange(step, self.task.examples // self.recipe.batch)
         places = (steps[:, None] * self.recipe.batch + self.places).flatten().tolist()
-        images = Transformed(self.task.splits.train, self.transform, self.order, self.seed)
+        images = Transformed(self.task.given.train, self.transform, self.order, self.seed)
         self._chunks = batches(images, places, self.chunk, self.task.workers, self.device)
 
     def draw(self, generator: torch.Generator) -> None:
@@ -146,7 +141,7 @@ def _drawn_seed(generator: torch.Generator) -> int:
     return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
 
 
-class ImagenetTask(Task):
+class ImagenetTask(DataTask[Recipe, Splits]):
     """``loss`` is the cross-entropy with soft targets, the score the accuracy on the test images.
 
     The model that is saved has the plain weights, whose accuracy is what DeiT's authors report; their average has an
@@ -154,18 +149,17 @@ class ImagenetTask(Task):
     """
 
     examples_are: ClassVar[str] = "images"
+    copies = 5  # the average too
 
     def __init__(self, recipe: Recipe, splits: Splits, workers: int | None = None) -> None:
         """workers: processes that decode, for each that trains; by default OVERSMOOTH_WORKERS, or the cores."""
-        recipe.check_fits(splits)
-        self.recipe: Recipe = recipe
-        self.splits = splits
+        super().__init__(recipe, splits)
         self.workers = worker_count() if workers is None else workers
 
     @property
     def examples(self) -> int:
         """As many with repeats as without."""
-        return len(self.splits.train)
+        return len(self.given.train)
 
     def plain_model(self) -> DroppingViT:
         return plain_model_of(self.recipe)
@@ -173,11 +167,12 @@ class ImagenetTask(Task):
     def model(self) -> DroppingViT:
         return model_of(self.recipe)
 
-    def check_memory(self, device: torch.device) -> None:
-        # Weights, gradients, two moments and the average; on a CPU what a step leaves for its way back too.
-        shape, batch = self.recipe.shape, min(self.recipe.batch, len(self.splits.train))
-        activations = 8 * 4 * batch * shape.tokens * shape.width * shape.depth
-        shape.check_fits(5, activations if device.type == "cpu" else 0)
+    def activations(self) -> int:
+        shape = self.recipe.shape
+        return 8 * min(self.recipe.batch, self.examples) * shape.tokens * shape.width * shape.depth
+
+    def has_data_of(self, other: Task) -> bool:  # noqa: ARG002 (its feed has workers of its own)
+        return False
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> ImagenetFeed:  # noqa: ARG002
         return ImagenetFeed(self, device, ranks)
@@ -217,7 +212,7 @@ class ImagenetTask(Task):
 
     def tested(self, places: Sequence[int], size: int, workers: int, device: torch.device) -> Iterator[Batch]:
         """Test images and their classes, on the device."""
-        test = self.splits.test
+        test = self.given.test
         transformed = Transformed(test, transform_of(self.recipe.preprocessing()), range(len(test)))
         with random_states():
             for images, labels in batches(transformed, places, size, workers, device):
@@ -225,13 +220,13 @@ class ImagenetTask(Task):
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         """Test images at even distances, which are of many classes."""
-        total = len(self.splits.test)
+        total = len(self.given.test)
         count = min(WATCHED, total)
         images, _ = next(self.tested([place * total // count for place in range(count)], count, 0, device))
         return Probe((images,), list(model.blocks))  # type: ignore[arg-type]
 
     def facts(self) -> dict[str, Any]:
-        return {"test_images": len(self.splits.test), "train_images": len(self.splits.train)}
+        return {"test_images": len(self.given.test), "train_images": len(self.given.train)}
 
 
 class Accuracy:
@@ -244,7 +239,7 @@ class Accuracy:
     def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
         average: dict[str, Tensor] = getattr(self.model, "average", {})
         weights = {"accuracy": {}, "accuracy_ema": average} if average else {"accuracy": {}}
-        right, total = dict.fromkeys(weights, 0.0), len(self.task.splits.test)
+        right, total = dict.fromkeys(weights, 0.0), len(self.task.given.test)
         half = self.task.recipe.autocasts(self.device.type)
         with in_eval_mode(self.model), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
             for images, labels in self.task.tested(range(total), CHUNK, self.task.workers, self.device):

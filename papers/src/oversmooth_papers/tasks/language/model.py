@@ -81,8 +81,8 @@ class LanguageModel(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        if not shape.vocabulary:
-            raise InputError("vocabulary is 0; fit the recipe to its text with recipe.fitted(data)")
+        if shape.vocabulary < 1:
+            raise InputError(f"vocabulary is {shape.vocabulary}; fit the recipe to its text with recipe.fitted(data)")
         shape.check_fits()
         self.shape = shape
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -54,21 +54,35 @@ def places(length: int, window: int, stride: int) -> list[int]:
 
 
 class Evaluator:
-    """``evaluator.confusion(labelled)``: of the model as it is now."""
+    """``evaluator.scores(final=True)``: of the model as it is now."""
 
-    def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device) -> None:
-        self.recipe, self.model, self.device = recipe, model, device
+    def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device, splits: Splits) -> None:
+        self.recipe, self.model, self.device, self.splits = recipe, model, device, splits
         self.normalise = Normalise(recipe.mean, recipe.std, device)
-        self.at_once = _AT_ONCE.get(device.type, 8)
+
+    def scores(self, *, final: bool) -> Scores:
+        """Of the images to watch by, whose scores have names of their own unless there are no others.
+
+        At the end of those to test on as well, at one scale and at several.
+        """
+        splits = self.splits
+        same = splits.val is splits.test
+        scores = {} if same and final else _scores(self.confusion(splits.val), "" if same else "_val")
+        if not final:
+            return scores
+        several = self.confusion(splits.test, self.recipe.test_scales, mirrored=True)
+        return {**_scores(self.confusion(splits.test), ""), "miou_multiscale": mean_iou(several), **scores}
 
     def confusion(self, labelled: Labelled, scales: Sequence[float] = (1.0,), *, mirrored: bool = False) -> Tensor:
         """``(classes, classes)`` over all images; mirrored: with every image's mirror image too."""
         classes = self.recipe.shape.classes
         matrix = torch.zeros(classes, classes, dtype=torch.int64, device=self.device)
+        together = _IMAGES if isinstance(labelled.images, Tensor) else 1
         with in_eval_mode(self.model):
-            for images, masks in _batches(labelled):
-                found = self.probabilities(images, scales, mirrored=mirrored).argmax(1)
-                matrix += confusion(masks.to(self.device), found, classes)
+            for first in range(0, len(labelled), together):
+                images, masks = (list(x[first : first + together]) for x in (labelled.images, labelled.masks))
+                found = self.probabilities(torch.stack(images), scales, mirrored=mirrored).argmax(1)
+                matrix += confusion(torch.stack(masks).to(self.device), found, classes)
         return matrix
 
     @torch.no_grad()
@@ -77,14 +91,13 @@ class Evaluator:
 
         At each scale logits are averaged where windows overlap, brought to the image's size, and made probabilities.
         """
-        total: Tensor | float = 0.0
+        height, width = images.shape[2:]
+        total = torch.zeros(len(images), self.recipe.shape.classes, height, width, device=self.device)
         for scale in scales:
             scaled = self.ready(images, scale)
             for flipped in (False, True) if mirrored else (False,):
                 logits = self.logits(scaled.flip(-1) if flipped else scaled)
-                logits = _resized(logits.flip(-1) if flipped else logits, (images.shape[2], images.shape[3]))
-                total = total + logits.softmax(1)
-        assert isinstance(total, Tensor), "there is at least one scale"
+                total += _resized(logits.flip(-1) if flipped else logits, (height, width)).softmax(1)
         return total
 
     def ready(self, images: Tensor, scale: float = 1.0) -> Tensor:
@@ -100,12 +113,11 @@ class Evaluator:
     def logits(self, x: Tensor) -> Tensor:
         """``(b, 3, h, w) -> (b, classes, h, w)``: the mean of all windows that a pixel lies in."""
         window, stride = self.recipe.crop, self.recipe.stride
-        corners = [
-            (top, left) for top in places(x.shape[2], window, stride) for left in places(x.shape[3], window, stride)
-        ]
+        tops, lefts = (places(length, window, stride) for length in x.shape[2:])
+        corners = [(top, left) for top in tops for left in lefts]
         total = x.new_zeros(len(x), self.recipe.shape.classes, *x.shape[2:])
         count = x.new_zeros(x.shape[2:])
-        at_once = max(1, self.at_once // len(x))
+        at_once = max(1, _AT_ONCE[self.device.type] // len(x))
         for first in range(0, len(corners), at_once):
             some = corners[first : first + at_once]
             parts = torch.cat([x[:, :, top : top + window, left : left + window] for top, left in some])
@@ -117,37 +129,9 @@ class Evaluator:
         return total / count
 
 
-class MeanIoU:
-    """Of the images to watch by, whose scores have names of their own unless there are no others.
-
-    At the end of those to test on as well, at one scale and at several.
-    """
-
-    def __init__(self, evaluator: Evaluator, splits: Splits) -> None:
-        self.evaluator, self.splits = evaluator, splits
-
-    def scores(self, *, final: bool) -> Scores:
-        splits, evaluator = self.splits, self.evaluator
-        same = splits.val is splits.test
-        scores = {} if same and final else _scores(evaluator.confusion(splits.val), "" if same else "_val")
-        if final:
-            several = evaluator.confusion(splits.test, evaluator.recipe.test_scales, mirrored=True)
-            tested = _scores(evaluator.confusion(splits.test), "")
-            scores = {**tested, "miou_multiscale": mean_iou(several), **scores}
-        return scores
-
-
 def _scores(matrix: Tensor, suffix: str) -> dict[str, float]:
     return {f"miou{suffix}": mean_iou(matrix), f"pixel_accuracy{suffix}": pixel_accuracy(matrix)}
 
 
 def _resized(x: Tensor, size: tuple[int, int]) -> Tensor:
     return x if x.shape[2:] == size else F.interpolate(x, size, mode="bilinear")
-
-
-def _batches(labelled: Labelled) -> Iterator[tuple[Tensor, Tensor]]:
-    if isinstance(labelled.images, Tensor) and isinstance(labelled.masks, Tensor):
-        yield from zip(labelled.images.split(_IMAGES), labelled.masks.split(_IMAGES), strict=True)
-        return
-    for image, mask in zip(labelled.images, labelled.masks, strict=True):
-        yield image[None], mask[None]

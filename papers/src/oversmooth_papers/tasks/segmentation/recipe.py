@@ -98,26 +98,9 @@ class Recipe(BaseRecipe):
             bounded=("lr", "weight_decay", "clip", "power"),
         )
         check_choices(self)
-        for name in ("scales", "test_scales", "mean", "std"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        if len(self.scales) != 2 or not 0 < self.scales[0] <= self.scales[1] <= 100:
-            raise InputError(f"scales is {self.scales}; give the smallest and the largest, above 0 and at most 100")
-        if not self.test_scales or not all(0 < scale <= 100 for scale in self.test_scales):
-            raise InputError(f"test_scales is {self.test_scales}; give at least one, each above 0 and at most 100")
-        if not 0 <= self.flip <= 1:
-            raise InputError(f"flip is {self.flip}; it is a probability, from 0 to 1")
-        if len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
-            raise InputError(f"mean is {self.mean} and std {self.std}; give one per colour, std above 0")
-        if self.crop % self.shape.patch:
-            raise InputError(
-                f"crop is {self.crop}, which patches of {self.shape.patch} do not tile; give a multiple of "
-                f"{self.shape.patch}"
-            )
-        if self.shape.channels != 3:
-            raise InputError(f"the shape has {self.shape.channels} channels; give 3: images have colours")
-        if not 2 <= self.shape.classes <= 255:
-            raise InputError(f"there are {self.shape.classes} classes; masks of bytes hold 2 to 255")
-        object.__setattr__(self, "shape", dataclasses.replace(self.shape, image=self.crop))
+        if not self.test_scales or not all(0 < scale <= 100 for scale in (*self.scales, *self.test_scales)):
+            raise InputError(f"scales are {self.scales} and {self.test_scales}; give numbers above 0 and at most 100")
+        object.__setattr__(self, "shape", dataclasses.replace(self.shape, image=self.crop))  # which patches must tile
         self.check_variant()
 
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
@@ -159,11 +142,7 @@ class Recipe(BaseRecipe):
 
     def changed(self, settings: dict[str, Any]) -> Recipe:
         """With these settings, its own or the shape's; None leaves one as it is."""
-        changes = {name: value for name, value in settings.items() if value is not None}
-        sizes = {name: changes.pop(name) for name in list(changes) if name in Shape.__dataclass_fields__}
-        if sizes:
-            changes["shape"] = dataclasses.replace(self.shape, image=sizes.get("patch", self.shape.patch), **sizes)
-        return dataclasses.replace(self, **changes)
+        return super().changed({"image": settings.get("patch"), **settings})  # which becomes the crop
 
     def fitted(self, splits: Splits) -> Recipe:
         """The same for these data and this encoder: name, classes and shape are theirs.
@@ -179,16 +158,9 @@ class Recipe(BaseRecipe):
         if splits.one_size and crop > side:
             crop = side - side % shape.patch
             stride = max(1, 2 * crop // 3)
-            if not crop:
-                raise InputError(f"{splits.name} has images of {side} pixels, less than a patch of {shape.patch}")
-        return dataclasses.replace(
-            self,
-            data=splits.name,
-            shape=dataclasses.replace(shape, image=shape.patch, classes=len(splits.classes)),
-            crop=crop,
-            stride=stride,
-            shorter=0 if splits.one_size else self.shorter,
-        )
+        shape = dataclasses.replace(shape, image=shape.patch, classes=len(splits.classes))
+        shorter = 0 if splits.one_size else self.shorter
+        return dataclasses.replace(self, data=splits.name, shape=shape, crop=crop, stride=stride, shorter=shorter)
 
     def check_fits(self, splits: Splits) -> None:
         """Refuse data of another name or with other classes."""

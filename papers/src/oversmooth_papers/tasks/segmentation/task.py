@@ -7,18 +7,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from oversmooth.safety.machine import check_fits
 from oversmooth_papers.engine.ranks import Ranks
-from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
-from oversmooth_papers.tasks.segmentation.augment import (
-    COLOUR_UNIFORMS,
-    CROP_UNIFORMS,
-    Normalise,
-    crops,
-    distorted,
-)
+from oversmooth_papers.engine.task import Batch, Forward, Probe
+from oversmooth_papers.tasks.common import DataTask, ShuffledFeed
+from oversmooth_papers.tasks.segmentation.augment import COLOUR_UNIFORMS, CROP_UNIFORMS, Normalise, crops, distorted
 from oversmooth_papers.tasks.segmentation.data import IGNORE, Labelled, Splits
-from oversmooth_papers.tasks.segmentation.evaluate import Evaluator, MeanIoU
+from oversmooth_papers.tasks.segmentation.evaluate import Evaluator
 from oversmooth_papers.tasks.segmentation.model import Segmenter, model_of, plain_model_of
 from oversmooth_papers.tasks.segmentation.recipe import Recipe
 
@@ -26,22 +20,18 @@ WATCHED = 8
 """Images on which smoothing is watched."""
 
 
-class SegmentationTask(Task):
+class SegmentationTask(DataTask[Recipe, Splits]):
     """``loss`` is the cross-entropy of every pixel that counts, the score the mean intersection over union.
 
     Smoothing is watched in the encoder, whose tokens stay as many from block to block.
     """
 
     examples_are: ClassVar[str] = "images"
-
-    def __init__(self, recipe: Recipe, splits: Splits) -> None:
-        recipe.check_fits(splits)
-        self.recipe: Recipe = recipe
-        self.splits = splits
+    copies = 3  # SGD has one moment
 
     @property
     def examples(self) -> int:
-        return len(self.splits.train)
+        return len(self.given.train)
 
     def plain_model(self) -> Segmenter:
         return plain_model_of(self.recipe)
@@ -49,22 +39,13 @@ class SegmentationTask(Task):
     def model(self) -> Segmenter:
         return model_of(self.recipe)
 
-    def check_memory(self, device: torch.device) -> None:
-        # Weights, gradients and momentum; on a CPU what a step leaves for its way back too, by a low estimate.
+    def activations(self) -> int:
         shape, layers = self.recipe.shape, self.recipe.shape.depth + self.recipe.decoder_layers
-        batch = min(self.recipe.batch, len(self.splits.train))
-        activations = 4 * batch * (8 * shape.tokens * shape.width * layers + 3 * shape.classes * shape.image**2)
-        check_fits(
-            3 * 4 * self.recipe.parameters + (activations if device.type == "cpu" else 0),
-            f"a Segmenter of {self.recipe.parameters:,} weights, in batches of {batch}, has and",
-            "give a smaller one, or a smaller batch",
-        )
-
-    def has_data_of(self, other: Task) -> bool:
-        return isinstance(other, SegmentationTask) and other.splits is self.splits
+        tokens = 8 * shape.tokens * shape.width * layers
+        return min(self.recipe.batch, self.examples) * (tokens + 3 * shape.classes * shape.image**2)
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> SegmentationFeed:  # noqa: ARG002
-        return SegmentationFeed(self.recipe, self.splits.train, device, ranks)
+        return SegmentationFeed(self.recipe, self.given.train, device, ranks)
 
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
         """The sum over this process's pixels, over the number that the whole batch has for each process.
@@ -84,43 +65,37 @@ class SegmentationTask(Task):
         pixels = torch.tensor(float(labels.numel()), device=device)
         return torch.zeros(batch, 3, side, side, device=device), labels, pixels
 
-    def evaluation(self, model: nn.Module, device: torch.device) -> MeanIoU:
-        return MeanIoU(Evaluator(self.recipe, model, device), self.splits)
+    def evaluation(self, model: nn.Module, device: torch.device) -> Evaluator:
+        return Evaluator(self.recipe, model, device, self.given)
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
         """The middles of the first images to watch training by."""
         assert isinstance(model, Segmenter)
-        side, middles, evaluator = self.recipe.crop, [], Evaluator(self.recipe, model, device)
-        for image in self.splits.val.images[:WATCHED]:
+        side, middles, evaluator = self.recipe.crop, [], Evaluator(self.recipe, model, device, self.given)
+        for image in self.given.val.images[:WATCHED]:
             whole = evaluator.ready(image[None])
             top, left = ((length - side) // 2 for length in whole.shape[2:])
             middles.append(whole[:, :, top : top + side, left : left + side])
         return Probe((torch.cat(middles),), list(model.encoder.blocks), model.encoder)
 
     def facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"test_images": len(self.splits.test), "val_images": len(self.splits.val)}
-        train = self.splits.train.images[0].shape
-        return {**facts, "train_images": len(self.splits.train), "train_size": [train[1], train[2]]}
+        splits = self.given
+        counts = {"test_images": len(splits.test), "val_images": len(splits.val), "train_images": len(splits.train)}
+        return {**counts, "train_size": list(splits.train.images[0].shape[1:])}
 
 
-class SegmentationFeed:
-    """Bytes on the device, in an order of the epoch's, cropped with random numbers of the step's."""
+class SegmentationFeed(ShuffledFeed):
+    """Bytes on the device, cropped with random numbers of the step's."""
 
     def __init__(self, recipe: Recipe, labelled: Labelled, device: torch.device, ranks: Ranks) -> None:
+        super().__init__(recipe, len(labelled), device, ranks)
         assert isinstance(labelled.images, Tensor), "splits train on images of one size"
         assert isinstance(labelled.masks, Tensor)
-        self.recipe, self.ranks, self.device = recipe, ranks, device
         self.images, self.masks = labelled.images.to(device), labelled.masks.to(device)
-        self.units_per_step = recipe.batch
-        self.places = ranks.places(recipe.batch).to(device)
         self.everyone = torch.arange(recipe.batch, device=device)
         self.normalise = Normalise(recipe.mean, recipe.std, device)
         numbers = CROP_UNIFORMS + (COLOUR_UNIFORMS if recipe.colours else 0)
         self.uniform = torch.zeros(recipe.batch, numbers, device=device)
-        self.order = torch.zeros(len(labelled), dtype=torch.int64, device=device)
-
-    def reorder(self, generator: torch.Generator) -> None:
-        self.order.copy_(torch.randperm(len(self.order), generator=generator, device=self.device))
 
     def draw(self, generator: torch.Generator) -> None:
         self.uniform.uniform_(generator=generator)
@@ -136,17 +111,10 @@ class SegmentationFeed:
         return images, labels, pixels
 
     def _part(self, step: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        recipe = self.recipe
-        rows = self.order.index_select(0, step * recipe.batch + places)
-        uniform = self.uniform.index_select(0, places)
-        pixels, labels, inside = crops(
-            self.images.index_select(0, rows),
-            self.masks.index_select(0, rows),
-            uniform[:, :CROP_UNIFORMS],
-            side=recipe.crop,
-            scales=recipe.scales,
-            flip=recipe.flip,
-        )
+        recipe, rows, uniform = self.recipe, self.rows(step, places), self.uniform.index_select(0, places)
+        images, masks = self.images.index_select(0, rows), self.masks.index_select(0, rows)
+        sizes = dict(side=recipe.crop, scales=recipe.scales, flip=recipe.flip)
+        pixels, labels, inside = crops(images, masks, uniform[:, :CROP_UNIFORMS], **sizes)
         if recipe.colours:
             pixels = distorted(pixels, uniform[:, CROP_UNIFORMS:])
         return self.normalise(pixels) * inside[:, None], labels
