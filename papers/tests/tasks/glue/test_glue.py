@@ -168,7 +168,7 @@ def test_padding_changes_nothing():
     torch.testing.assert_close(model(ids, lengths), model(other, lengths))
     alone = model(ids[:1, :, :5], lengths[:1])
     torch.testing.assert_close(model(ids, lengths)[:1], alone)
-    x = model.encoder.stream(ids[0, :, :5])[0].mean(0)  # the mean of its tokens, by hand
+    x = model.encoder(ids[0, :, :5], features=True)[0].mean(0)  # the mean of its tokens, by hand
     torch.testing.assert_close(alone[0], x @ model.head.weight.T + model.head.bias)
     assert GlueModel(shape, 1)(torch.randint(257, (2, 2, 12)), torch.full((2, 2), 12)).shape == (2, 2)
 

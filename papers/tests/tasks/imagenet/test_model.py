@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from support import timm_models
 from support.imagenet_example import RECIPE, SHAPE, splits, step_of, write_folders
 
-from oversmooth_papers.tasks.imagenet.task import DroppingViT, ImagenetTask, model_of
+from oversmooth_papers.tasks.imagenet.task import ImagenetTask, model_of, plain_model_of
 from oversmooth_papers.tasks.images.vit import ViT
 
 CPU = torch.device("cpu")
@@ -19,7 +19,7 @@ def both(drop_path):
     torch.manual_seed(0)
     plain = ViT(SHAPE)
     torch.manual_seed(0)
-    return plain, DroppingViT(SHAPE, drop_path)
+    return plain, plain_model_of(replace(RECIPE, drop_path=drop_path))
 
 
 def test_weights_and_their_names_are_the_plain_ones_and_evaluation_is_its():
@@ -37,7 +37,7 @@ def test_rates_grow_evenly_as_in_timm():
     timm = timm_models.timm()
     theirs = timm.create_model("deit_tiny_patch16_224", drop_path_rate=0.1, embed_dim=12, depth=12)
     rates = [getattr(block.drop_path1, "drop_prob", 0.0) for block in theirs.blocks]
-    ours = DroppingViT(replace(SHAPE, depth=12), 0.1)
+    ours = plain_model_of(replace(RECIPE, shape=replace(SHAPE, depth=12), drop_path=0.1))
     assert [block.drop for block in ours.blocks] == pytest.approx(rates)
 
 
@@ -96,7 +96,7 @@ def test_steps_and_averages_are_those_of_a_loop_by_hand(tmp_path, variant):
     for name, p in model.named_parameters():
         if p.requires_grad:
             torch.testing.assert_close(p, weights[name], rtol=1e-3, atol=2e-5, msg=name)
-            torch.testing.assert_close(model.average[name], average[name], rtol=1e-3, atol=2e-5, msg=name)
+            torch.testing.assert_close(step.task.average[name], average[name], rtol=1e-3, atol=2e-5, msg=name)
 
 
 @needs_timm
@@ -104,17 +104,16 @@ def test_steps_and_averages_are_those_of_a_loop_by_hand(tmp_path, variant):
 def test_accuracies_are_of_the_weights_and_of_their_average(tmp_path, variant):
     recipe = replace(RECIPE, variant=variant)
     data = splits(write_folders(tmp_path / "pictures"))
-    model, averaged = model_of(recipe), model_of(replace(recipe, seed=4))
-    model.average = {name: p.detach().clone() for name, p in averaged.named_parameters()}
+    task, model, averaged = ImagenetTask(recipe, data, 0), model_of(recipe), model_of(replace(recipe, seed=4))
+    task.beside(averaged)
     with torch.no_grad():
         model.head.bias += torch.tensor([0.0, 9.0, 0.0])  # always the second of three classes
-        model.average["head.bias"] += torch.tensor([0.0, 0.0, 0.01])
+        task.average["head.bias"] += torch.tensor([0.0, 0.0, 0.01])
         averaged.head.bias += torch.tensor([0.0, 0.0, 0.01])
     model.train()
-    task = ImagenetTask(recipe, data, 0)
     scores = task.evaluation(model, CPU).scores(final=True)
     assert model.training
     assert scores["accuracy"] == pytest.approx(1 / 3)
-    alone = task.evaluation(averaged, CPU).scores(final=True)
+    alone = ImagenetTask(recipe, data, 0).evaluation(averaged, CPU).scores(final=True)
     assert set(alone) == {"accuracy"}
     assert scores["accuracy_ema"] == alone["accuracy"]

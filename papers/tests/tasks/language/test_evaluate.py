@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.language_example import RECIPE, masked_recipe, task_of
 
-from oversmooth_papers.tasks.language import evaluate
-from oversmooth_papers.tasks.language.evaluate import Perplexity
+from oversmooth_papers.tasks.language import task as language_task
 from oversmooth_papers.tasks.language.model import hide
-from oversmooth_papers.tasks.language.task import model_of
+from oversmooth_papers.tasks.language.task import Perplexity, model_of
 
 CPU = torch.device("cpu")
 
@@ -51,7 +50,7 @@ def test_batches_change_nothing(monkeypatch):
     task = task_of(RECIPE)
     model = task.model()
     whole = task.evaluation(model, CPU).scores(final=True)
-    monkeypatch.setitem(evaluate._TOKENS_AT_ONCE, "cpu", 25)
+    monkeypatch.setitem(language_task._TOKENS_AT_ONCE, "cpu", 25)
     few = task.evaluation(model, CPU).scores(final=True)
     assert few == pytest.approx(whole, rel=1e-6)
     assert set(whole) == {
@@ -98,7 +97,7 @@ def test_a_masked_model_is_scored_on_what_is_hidden():
     model = task.model().eval()
     scores = task.evaluation(model, CPU).scores(final=True)
     rows = task.given.valid[:96].view(-1, 12).long()
-    kinds, fillers = torch.rand((2, *rows.shape), generator=torch.Generator().manual_seed(evaluate._MASKS))
+    kinds, fillers = torch.rand((2, *rows.shape), generator=torch.Generator().manual_seed(language_task._MASKS))
     losses = []
     with torch.no_grad():
         for i in range(rows.shape[0]):

@@ -39,7 +39,7 @@ def test_all_of_an_image_at_its_own_size_is_the_image():
 
 
 @given(unit, unit, unit, unit)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_they_are_those_of_plain_loops(scale, down, across, mirrored):
     height, width, side = 12, 20, 16
     random = np.random.default_rng(3)

@@ -18,14 +18,12 @@ from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import load_model
 from oversmooth_papers.engine.task import Batch, Forward, Probe
-from oversmooth_papers.tasks.common import DataTask, ShuffledFeed, begun
+from oversmooth_papers.tasks.common import WATCHED, DataTask, ShuffledFeed, begun
 from oversmooth_papers.tasks.glue.data import Encoded, GlueData
 from oversmooth_papers.tasks.glue.recipe import TASKS, Recipe
 from oversmooth_papers.tasks.language.model import LanguageModel
 from oversmooth_papers.tasks.language.recipe import Shape
 
-WATCHED = 8
-"""Examples on which smoothing is watched."""
 _HIGHEST = 5.0  # similarity of STS-B
 _AT_ONCE = 256  # examples tested together
 Numbers = NDArray[Any]

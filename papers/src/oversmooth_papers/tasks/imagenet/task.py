@@ -19,7 +19,7 @@ from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
-from oversmooth_papers.tasks.common import DataTask, begun
+from oversmooth_papers.tasks.common import WATCHED, DataTask, begun
 from oversmooth_papers.tasks.imagenet.data import Splits, Transformed, batches, library, transform_of, worker_count
 from oversmooth_papers.tasks.imagenet.recipe import Recipe
 from oversmooth_papers.tasks.images.recipe import Shape
@@ -27,8 +27,6 @@ from oversmooth_papers.tasks.images.vit import Block, Keep, ViT
 
 CHUNK = 64
 """Images that a worker sends at once: of 224 pixels 39 MB, in shared memory."""
-WATCHED = 8
-"""Test images on which smoothing is watched."""
 AVERAGED = "model-ema.safetensors"
 """The averaged weights of a finished run, in the form of its model."""
 
@@ -53,92 +51,22 @@ class DroppingBlock(Block):
         return added * stays.div_(1 - self.drop)
 
 
-class DroppingViT(ViT):
-    """A ViT with stochastic depth. Weights, their names and what is computed in evaluation are those of `ViT`."""
+def plain_model_of(recipe: Recipe) -> ViT:
+    """Unsteered, on the CPU, with random weights: a ViT with stochastic depth, which grows evenly from block to block.
 
-    def __init__(self, shape: Shape, drop_path: float) -> None:
-        super().__init__(shape)
-        self.average: dict[str, Tensor] = {}
-        """Of the weights, while it is trained; no part of its state dict."""
-        for number, plain in enumerate(self.blocks):
-            block = DroppingBlock(shape, drop_path * number / max(1, shape.depth - 1))
-            block.load_state_dict(plain.state_dict())
-            self.blocks[number] = block
-
-
-def plain_model_of(recipe: Recipe) -> DroppingViT:
-    """Unsteered, on the CPU, with random weights."""
-    return DroppingViT(recipe.shape, recipe.drop_path)
+    Weights, their names and what is computed in evaluation are those of `ViT`.
+    """
+    model, shape = ViT(recipe.shape), recipe.shape
+    for number, plain in enumerate(model.blocks):
+        block = DroppingBlock(shape, recipe.drop_path * number / max(1, shape.depth - 1))
+        block.load_state_dict(plain.state_dict())
+        model.blocks[number] = block
+    return model
 
 
-def model_of(recipe: Recipe) -> DroppingViT:
+def model_of(recipe: Recipe) -> ViT:
     """As training begins."""
     return begun(recipe, lambda: plain_model_of(recipe))
-
-
-class ImagenetFeed:
-    """`draw` fetches a batch from the workers and mixes it, into tensors that stay where they are."""
-
-    def __init__(self, task: ImagenetTask, device: torch.device, ranks: Ranks) -> None:
-        self.task, self.recipe, self.device, self.ranks = task, task.recipe, device, ranks
-        self.transform, self.units_per_step = transform_of(self.recipe.augmentation()), self.recipe.batch
-        self.places = ranks.places(self.recipe.batch)
-        self.seed, self.order, self.shape, own = 0, torch.zeros(0), self.recipe.shape, len(self.places)
-        self.images = torch.zeros(own, self.shape.channels, self.shape.image, self.shape.image, device=device)
-        self.targets = torch.zeros(own, self.shape.classes, device=device)
-        self.chunk = math.gcd(own, CHUNK)
-        self._chunks: Iterator[tuple[Tensor, Tensor]] = iter(())
-        atexit.register(self.seek, 0)  # ends the workers: Python would send them SIGTERM, which they ignore, and wait
-
-    def reorder(self, generator: torch.Generator) -> None:
-        """Every image ``repeats`` times in a row, up to the epoch's end, as timm's RepeatAugSampler has it."""
-        self.seed, examples, repeats = _drawn_seed(generator), self.task.examples, self.recipe.repeats
-        order = torch.randperm(len(self.task.given.train), generator=torch.Generator().manual_seed(self.seed))
-        self.order = order[: -(-examples // repeats)].repeat_interleave(repeats)[:examples]
-        self.seek(0)
-
-    def seek(self, step: int) -> None:
-        """What lies before this step is not decoded."""
-        steps = torch.arange(step, self.task.examples // self.recipe.batch)
-        places = (steps[:, None] * self.recipe.batch + self.places).flatten().tolist()
-        images = Transformed(self.task.given.train, self.transform, self.order, self.seed)
-        self._chunks = batches(images, places, self.chunk, self.task.workers, self.device)
-
-    def draw(self, generator: torch.Generator) -> None:
-        seed, labels = _drawn_seed(generator), []
-        with random_states():  # without workers images are augmented here, and Mixup draws from numpy's one state
-            for images in self.images.split(self.chunk):
-                fetched, classes = next(self._chunks)
-                images.copy_(fetched, non_blocking=True)
-                labels.append(classes.to(self.device, non_blocking=True))
-            self.mix(torch.cat(labels), seed)
-
-    def batch(self, step: Tensor) -> Batch:  # noqa: ARG002 (the batch that was drawn is the step's)
-        """Images ``(b, 3, side, side)`` and soft targets ``(b, classes)``."""
-        return self.images, self.targets
-
-    def mix(self, labels: Tensor, seed: int) -> None:
-        """Mix images in place, and write targets.
-
-        A batch has ``mix_parts`` parts, each with a draw of its own. With several processes each has its share of
-        them, and they are the same parts: `Ranks.places` of a part of a part is that of a smaller one.
-        """
-        recipe, ranks, timm = self.recipe, self.ranks, library("timm.data")
-        if not recipe.mixes:
-            self.targets.copy_(timm.mixup.mixup_target(labels, self.shape.classes, 1.0, recipe.smoothing))
-            return
-        smoothed = dict(label_smoothing=recipe.smoothing, num_classes=self.shape.classes)
-        mixup = timm.Mixup(recipe.mixup, recipe.cutmix, **smoothed)
-        first, parts = ranks.rank * recipe.mix_parts // ranks.world, max(1, recipe.mix_parts // ranks.world)
-        for part in range(parts):
-            rows = Ranks(part, parts).places(len(labels)).to(self.device)
-            np.random.seed([seed & 0xFFFFFFFF, seed >> 32, first + part])  # noqa: NPY002
-            self.images[rows], self.targets[rows] = mixup(self.images[rows], labels[rows])
-
-
-def _drawn_seed(generator: torch.Generator) -> int:
-    """A whole number below 2^63 that moves the generator on."""
-    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
 
 
 class ImagenetTask(DataTask[Recipe, Splits]):
@@ -155,16 +83,18 @@ class ImagenetTask(DataTask[Recipe, Splits]):
         """workers: processes that decode, for each that trains; by default OVERSMOOTH_WORKERS, or the cores."""
         super().__init__(recipe, splits)
         self.workers = worker_count() if workers is None else workers
+        self.average: dict[str, Tensor] = {}
+        """Of the weights, by name, while a model is trained."""
 
     @property
     def examples(self) -> int:
         """As many with repeats as without."""
         return len(self.given.train)
 
-    def plain_model(self) -> DroppingViT:
+    def plain_model(self) -> ViT:
         return plain_model_of(self.recipe)
 
-    def model(self) -> DroppingViT:
+    def model(self) -> ViT:
         return model_of(self.recipe)
 
     def activations(self) -> int:
@@ -187,24 +117,21 @@ class ImagenetTask(DataTask[Recipe, Splits]):
         return images, torch.full((batch, shape.classes), 1 / shape.classes, device=device)
 
     def beside(self, model: nn.Module) -> dict[str, Tensor]:
-        assert isinstance(model, DroppingViT)
         if self.recipe.ema:
-            model.average = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
-        return model.average
+            self.average = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+        return self.average
 
     @torch.no_grad()
     def after_update(self, model: nn.Module) -> None:
         """``average = decay · average + (1 − decay) · weights``, in place."""
-        assert isinstance(model, DroppingViT)
-        if model.average:
-            own: list[Tensor] = [model.get_parameter(name) for name in model.average]
-            torch._foreach_lerp_(list(model.average.values()), own, 1 - self.recipe.ema)
+        if self.average:
+            own: list[Tensor] = [model.get_parameter(name) for name in self.average]
+            torch._foreach_lerp_(list(self.average.values()), own, 1 - self.recipe.ema)
 
     def save_beside(self, model: nn.Module, folder: Path) -> None:
-        assert isinstance(model, DroppingViT)
-        if model.average:
+        if self.average:
             averaged = self.model()
-            averaged.load_state_dict(model.state_dict() | model.average)
+            averaged.load_state_dict(model.state_dict() | self.average)
             save_model(averaged, self.recipe, folder / AVERAGED)
 
     def evaluation(self, model: nn.Module, device: torch.device) -> Accuracy:
@@ -237,12 +164,75 @@ class Accuracy:
 
     @torch.no_grad()
     def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
-        average: dict[str, Tensor] = getattr(self.model, "average", {})
-        weights = {"accuracy": {}, "accuracy_ema": average} if average else {"accuracy": {}}
-        right, total = dict.fromkeys(weights, 0.0), len(self.task.given.test)
-        half = self.task.recipe.autocasts(self.device.type)
+        task, total = self.task, len(self.task.given.test)
+        weights = {"accuracy": {}, "accuracy_ema": task.average} if task.average else {"accuracy": {}}
+        right, half = dict.fromkeys(weights, 0.0), task.recipe.autocasts(self.device.type)
         with in_eval_mode(self.model), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            for images, labels in self.task.tested(range(total), CHUNK, self.task.workers, self.device):
+            for images, labels in task.tested(range(total), CHUNK, task.workers, self.device):
                 for name, own in weights.items():
                     right[name] += (functional_call(self.model, own, (images,)).argmax(1) == labels).sum()
         return {name: float(count) / total for name, count in right.items()}
+
+
+class ImagenetFeed:
+    """`draw` fetches a batch from the workers and mixes it, into tensors that stay where they are."""
+
+    def __init__(self, task: ImagenetTask, device: torch.device, ranks: Ranks) -> None:
+        self.task, self.recipe, self.device, self.ranks = task, task.recipe, device, ranks
+        self.transform, self.units_per_step = transform_of(self.recipe.augmentation()), self.recipe.batch
+        self.places, self.seed, self.order = ranks.places(self.recipe.batch), 0, torch.zeros(0)
+        images, targets = task.blank(len(self.places), device)
+        self.images, self.targets = images, targets
+        self.chunk = math.gcd(len(images), CHUNK)
+        self._chunks: Iterator[tuple[Tensor, Tensor]] = iter(())
+        atexit.register(self.seek, 0)  # ends the workers: Python would send them SIGTERM, which they ignore, and wait
+
+    def reorder(self, generator: torch.Generator) -> None:
+        """Every image ``repeats`` times in a row, up to the epoch's end, as timm's RepeatAugSampler has it."""
+        self.seed, examples, repeats = _drawn_seed(generator), self.task.examples, self.recipe.repeats
+        order = torch.randperm(examples, generator=torch.Generator().manual_seed(self.seed))
+        self.order = order[: -(-examples // repeats)].repeat_interleave(repeats)[:examples]
+        self.seek(0)
+
+    def seek(self, step: int) -> None:
+        """What lies before this step is not decoded."""
+        steps = torch.arange(step, self.task.examples // self.recipe.batch)
+        places = (steps[:, None] * self.recipe.batch + self.places).flatten().tolist()
+        images = Transformed(self.task.given.train, self.transform, self.order, self.seed)
+        self._chunks = batches(images, places, self.chunk, self.task.workers, self.device)
+
+    def draw(self, generator: torch.Generator) -> None:
+        seed, labels = _drawn_seed(generator), []
+        with random_states():  # without workers images are augmented here, and Mixup draws from numpy's one state
+            for images in self.images.split(self.chunk):
+                fetched, classes = next(self._chunks)
+                images.copy_(fetched, non_blocking=True)
+                labels.append(classes.to(self.device, non_blocking=True))
+            self.mix(torch.cat(labels), seed)
+
+    def batch(self, step: Tensor) -> Batch:  # noqa: ARG002 (the batch that was drawn is the step's)
+        """Images ``(b, 3, side, side)`` and soft targets ``(b, classes)``."""
+        return self.images, self.targets
+
+    def mix(self, labels: Tensor, seed: int) -> None:
+        """Mix images in place, and write targets.
+
+        A batch has ``mix_parts`` parts, each with a draw of its own. With several processes each has its share of
+        them, and they are the same parts: `Ranks.places` of a part of a part is that of a smaller one.
+        """
+        recipe, ranks, timm = self.recipe, self.ranks, library("timm.data")
+        if not recipe.mixes:
+            self.targets.copy_(timm.mixup.mixup_target(labels, recipe.shape.classes, 1.0, recipe.smoothing))
+            return
+        smoothed = dict(label_smoothing=recipe.smoothing, num_classes=recipe.shape.classes)
+        mixup = timm.Mixup(recipe.mixup, recipe.cutmix, **smoothed)
+        first, parts = ranks.rank * recipe.mix_parts // ranks.world, max(1, recipe.mix_parts // ranks.world)
+        for part in range(parts):
+            rows = Ranks(part, parts).places(len(labels)).to(self.device)
+            np.random.seed([seed & 0xFFFFFFFF, seed >> 32, first + part])  # noqa: NPY002
+            self.images[rows], self.targets[rows] = mixup(self.images[rows], labels[rows])
+
+
+def _drawn_seed(generator: torch.Generator) -> int:
+    """A whole number below 2^63 that moves the generator on."""
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))

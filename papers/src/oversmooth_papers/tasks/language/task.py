@@ -1,26 +1,30 @@
-"""Predicting tokens: the text lies on the device, and every step takes windows of it."""
+"""Predicting tokens: the text lies on the device, every step takes windows of it, and the score is the perplexity."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oversmooth.safety.untouched import in_eval_mode
 from oversmooth.steering import steering_of
 from oversmooth.steering.reparametrized import compute
 from oversmooth.theory import asymmetry
 from oversmooth_papers.engine.ranks import Ranks
+from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.task import Batch, Forward, Probe
-from oversmooth_papers.tasks.common import DataTask, ShuffledFeed, begun
+from oversmooth_papers.tasks.common import WATCHED, DataTask, ShuffledFeed, begun
 from oversmooth_papers.tasks.language.data import Text
-from oversmooth_papers.tasks.language.evaluate import Perplexity
-from oversmooth_papers.tasks.language.model import LanguageModel, hide
+from oversmooth_papers.tasks.language.model import IGNORED, LanguageModel, hide
 from oversmooth_papers.tasks.language.recipe import Recipe
 
-WATCHED = 8
-"""Windows of the validation text on which smoothing is watched."""
+_TOKENS_AT_ONCE = {"cuda": 2**17, "cpu": 2**11}  # read
+_LOGITS_AT_ONCE = {"cuda": 2**29, "cpu": 2**23}  # in float32, and some more of them on the way
+_MASKS = 20_250  # the seed of the tokens that are hidden in a test, the same for every model
 
 
 def plain_model_of(recipe: Recipe) -> LanguageModel:
@@ -34,7 +38,7 @@ def model_of(recipe: Recipe) -> LanguageModel:
 
 
 class LanguageTask(DataTask[Recipe, Text]):
-    """``loss`` is the mean cross-entropy, the score the perplexity."""
+    """``loss`` is the mean cross-entropy, the score the perplexity; smoothing is watched on validation windows."""
 
     examples_are: ClassVar[str] = "windows"
 
@@ -143,3 +147,73 @@ class LanguageFeed(ShuffledFeed):
             return seen, targets
         hidden = (self.draws[0] < self.recipe.masked).sum()
         return seen, targets, self.ranks.world * (kinds < self.recipe.masked).sum() / hidden
+
+
+class Perplexity:
+    """Of validation on the way; at the end of test too, if any, and with sliding windows on a GPU or for few tokens.
+
+    Nguyen et al.'s windows slide by one token, and only the last prediction of each counts (all of the first window's):
+    ``stride=1``. Side by side, ``stride=length``, is what is measured on the way. A masked model is scored on the
+    tokens that training asks for too: hidden, replaced or left as they are, the same for every model.
+    """
+
+    def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device, text: Text) -> None:
+        self.recipe, self.model, self.device, self.text = recipe, model, device, text
+
+    @torch.no_grad()
+    def scores(self, *, final: bool) -> Scores:
+        splits = {"valid": self.text.valid}
+        if final and self.text.test is not None:
+            splits["test"] = self.text.test
+        causal, length = self.recipe.shape.causal, self.recipe.shape.length
+        scores = {
+            f"{name}_perplexity": self.causal(split, length) if causal else self.masked(split)
+            for name, split in splits.items()
+        }
+        few = sum(map(len, splits.values())) < 4096
+        if causal and final and self.recipe.sliding and (few or self.device.type == "cuda"):
+            scores |= {f"{name}_perplexity_sliding": self.causal(split, 1) for name, split in splits.items()}
+        return scores
+
+    @torch.no_grad()
+    def causal(self, tokens: Tensor, stride: int) -> float:
+        """exp of the mean cross-entropy of all predictions, each counted once.
+
+        tokens ``(n,)``; stride: by how much windows slide, at most their length.
+        """
+        length, predictions = self.recipe.shape.length, len(tokens) - 1
+        tokens = tokens.to(self.device, torch.int64)
+        first = min(length, predictions)
+        ends = torch.tensor(range(first + stride, predictions + 1, stride), dtype=torch.int64, device=self.device)
+        with in_eval_mode(self.model):
+            total = self._loss(tokens[None, :first], tokens[None, 1 : first + 1])
+            for some in ends.split(self._windows_at_once(stride)):
+                rows = tokens[some[:, None] + torch.arange(-length, 1, device=self.device)]
+                total += self._loss(rows[:, :-1], rows[:, -stride:])
+            if left := predictions - first - stride * len(ends):  # less than a stride
+                total += self._loss(tokens[None, -length - 1 : -1], tokens[None, -left:])
+        return math.exp(min(total / predictions, 700.0))
+
+    def masked(self, tokens: Tensor) -> float:
+        """exp of the mean cross-entropy of the tokens ``(n,)`` that are to be found."""
+        shape, length = self.recipe.shape, min(self.recipe.shape.length, len(tokens))
+        rows = tokens[: len(tokens) // length * length].view(-1, length).to(torch.int64)
+        kinds, fillers = torch.rand((2, *rows.shape), generator=torch.Generator().manual_seed(_MASKS))
+        ids, targets = hide(rows, kinds, fillers, self.recipe.masked, self.text.tokenizer.mask, shape.vocabulary)
+        total, at_once = 0.0, self._windows_at_once(shape.length)
+        with in_eval_mode(self.model):
+            for some, wanted in zip(ids.split(at_once), targets.split(at_once), strict=True):
+                total += self._loss(some.to(self.device), wanted.to(self.device))
+        return math.exp(min(total / max(1, int((targets != IGNORED).sum())), 700.0))
+
+    def _windows_at_once(self, last: int) -> int:
+        """As many as fit, where each is asked for its last predictions."""
+        by_tokens = _TOKENS_AT_ONCE[self.device.type] // self.recipe.shape.length
+        return max(1, min(by_tokens, _LOGITS_AT_ONCE[self.device.type] // (last * self.recipe.shape.vocabulary)))
+
+    def _loss(self, ids: Tensor, targets: Tensor) -> float:
+        """Summed over the last predictions of each window ``(b, n)``, as many as there are targets ``(b, last)``."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
+            logits = self.model(ids, last=targets.shape[1])
+        losses = F.cross_entropy(logits.float().mT, targets, ignore_index=IGNORED, reduction="none")
+        return float(losses.double().sum())

@@ -151,7 +151,7 @@ class Recipe(BaseRecipe):
         352 for CamVid's 360 × 480 and patches of 16. They are then tested as they are, in windows that overlap by a
         third.
         """
-        from oversmooth_papers.tasks.segmentation.pretrained import shape_of
+        from oversmooth_papers.tasks.segmentation.model import shape_of
 
         shape = shape_of(self.encoder) if self.encoder else self.shape
         crop, stride, side = self.crop, self.stride, min(splits.train.images[0].shape[1:])
