@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,10 @@ def begun(recipe: Any, build: Callable[[], _Model], parts: Sequence[str] = ("",)
 class DataTask(Task, Generic[_Recipe, _Data]):
     """A recipe with data that it fits."""
 
+    plain_model_of: ClassVar[staticmethod[[Any], nn.Module]]
+    """A recipe's model, unsteered, on the CPU, with random weights."""
+    model_of: ClassVar[staticmethod[[Any], nn.Module]]
+    """A recipe's model as training begins."""
     recipe: _Recipe
     copies = 4
     """Of the weights, while training: themselves, gradients and AdamW's two moments."""
@@ -74,6 +78,12 @@ class DataTask(Task, Generic[_Recipe, _Data]):
         checked: Any = recipe
         checked.check_fits(given)
         self.recipe, self.given = recipe, given
+
+    def plain_model(self) -> nn.Module:
+        return type(self).plain_model_of(self.recipe)
+
+    def model(self) -> nn.Module:
+        return type(self).model_of(self.recipe)
 
     def has_data_of(self, other: Task) -> bool:
         return type(other) is type(self) and other.given is self.given

@@ -1,4 +1,4 @@
-"""Fine-tuning: files as they were published, arrays, the model with its mask, a run from a pretrained model, metrics."""
+"""Fine-tuning: files as they were published, arrays, the model with its mask, a run; metrics."""
 
 import json
 from dataclasses import replace

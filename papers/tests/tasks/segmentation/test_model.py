@@ -15,7 +15,8 @@ from oversmooth.anatomy import locate
 from oversmooth.safety.errors import InputError
 from oversmooth.steering import steering_of
 from oversmooth_papers.engine.saved_model import load_model, save_model
-from oversmooth_papers.tasks.segmentation.model import model_of, plain_model_of, resized_positions, shape_of
+from oversmooth_papers.tasks.segmentation.model import model_of, plain_model_of
+from oversmooth_papers.tasks.segmentation.pretrained import resized_positions, shape_of
 
 PLAIN = replace(RECIPE, variant="plain")
 

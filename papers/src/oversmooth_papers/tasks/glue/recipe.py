@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, check_layers, methods_of, ramp_option
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from oversmooth.steering import Method
-    from oversmooth_papers.tasks.glue.data import GlueData
 
 
 class TaskSettings(NamedTuple):
@@ -132,13 +131,13 @@ class Recipe(BaseRecipe):
         """Begun from weights, so that nothing of them is drawn: runs of several seeds share what is built."""
         return methods_of(self.variant, start="warm", seed=0)
 
-    def fitted(self, data: GlueData) -> Recipe:
-        """For this task and this model."""
+    def fitted(self, data: Any) -> Recipe:
+        """For the task and the model of a `GlueData`."""
         own = data.language
         model = dataclasses.replace(self, pretrained=own.key, variant=own.variant, layers=own.layers, shape=own.shape)
         return dataclasses.replace(model, data=data.task, epochs=TASKS[data.task].epochs)
 
-    def check_fits(self, data: GlueData) -> None:
+    def check_fits(self, data: Any) -> None:
         """Raise InputError for another task or another model."""
         if (data.task, data.language.key) != (self.data, self.pretrained):
             raise InputError(

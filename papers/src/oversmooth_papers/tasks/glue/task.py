@@ -63,15 +63,13 @@ def plain_model_of(recipe: Recipe) -> GlueModel:
 class GlueTask(DataTask[Recipe, GlueData]):
     """``loss`` is the cross-entropy, or of a number the squared distance; scores are the published metrics."""
 
+    plain_model_of = model_of = staticmethod(plain_model_of)  # the weights are its data's
     examples_are: ClassVar[str] = "examples"
     compiles: ClassVar[bool] = False
 
     @property
     def examples(self) -> int:
         return len(self.given.train)
-
-    def plain_model(self) -> GlueModel:
-        return plain_model_of(self.recipe)
 
     def model(self) -> GlueModel:
         def build() -> GlueModel:

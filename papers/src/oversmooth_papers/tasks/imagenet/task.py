@@ -76,6 +76,7 @@ class ImagenetTask(DataTask[Recipe, Splits]):
     accuracy and a file of its own.
     """
 
+    plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
     examples_are: ClassVar[str] = "images"
     copies = 5  # the average too
 
@@ -90,12 +91,6 @@ class ImagenetTask(DataTask[Recipe, Splits]):
     def examples(self) -> int:
         """As many with repeats as without."""
         return len(self.given.train)
-
-    def plain_model(self) -> ViT:
-        return plain_model_of(self.recipe)
-
-    def model(self) -> ViT:
-        return model_of(self.recipe)
 
     def activations(self) -> int:
         shape = self.recipe.shape

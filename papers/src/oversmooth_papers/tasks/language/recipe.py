@@ -90,26 +90,22 @@ class Recipe(BaseRecipe):
     data: str = "wikitext-103"
     tokenizer: Literal["word", "bpe", "bytes"] = option("word", "word (by spaces), bpe, or bytes.")
     vocabulary: int = option(8192, "Tokens of bpe.")
-    variant: str = option(
-        "plain", "plain, smooth or sharpen; or methods as oversmooth steer takes them, joined by ' + '."
-    )
+    variant: str = "plain"
     ramp: float = ramp_option()
     wiring: Literal["paper", "code"] = "paper"
     start: Literal["cold", "warm"] = "cold"
-    layers: str = "all"
-    """Which blocks the variant steers; see `steering.steer`."""
+    layers: str = "all"  # which blocks the variant steers; see `steering.steer`
     shape: Shape = field(default_factory=Shape)
     masked: float = option(0.15, "Share of tokens that a masked model must find.")
-    epochs: int = option(120, "Epochs, the warm-up among them.")
-    warmup: int = option(2000, "Steps of warm-up.")
-    lr: float = option(2.5e-4, "Highest learning rate.")
-    weight_decay: float = option(0.0, "On all parameters.")
-    batch: int = option(96, "Windows per step.")
+    epochs: int = 120  # the warm-up among them
+    warmup: int = 2000  # steps
+    lr: float = 2.5e-4  # the highest
+    weight_decay: float = 0.0  # on all parameters
+    batch: int = 96  # windows per step
     clip: float | None = 0.25
-    seed: int = option(0, "Of weights, order and dropout.")
-    precision: Literal["bf16", "float32"] = option("bf16", "On a GPU: bf16 or float32.")
-    sliding: bool = True
-    """Whether a causal model is tested at the end with windows that slide by one token, which takes long."""
+    seed: int = 0  # of weights, order and dropout
+    precision: Literal["bf16", "float32"] = "bf16"  # of products on a GPU; on a CPU all is float32
+    sliding: bool = True  # whether a causal model is tested at the end with windows that slide by one token: long
 
     def __post_init__(self) -> None:
         self.check_numbers(

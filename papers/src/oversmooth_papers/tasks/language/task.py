@@ -40,18 +40,13 @@ def model_of(recipe: Recipe) -> LanguageModel:
 class LanguageTask(DataTask[Recipe, Text]):
     """``loss`` is the mean cross-entropy, the score the perplexity; smoothing is watched on validation windows."""
 
+    plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
     examples_are: ClassVar[str] = "windows"
 
     @property
     def examples(self) -> int:
         """Windows of an epoch: one less than there are, so that any offset below a window leaves as many."""
         return max(0, (len(self.given.train) - 1) // self.recipe.shape.length - 1)
-
-    def plain_model(self) -> LanguageModel:
-        return plain_model_of(self.recipe)
-
-    def model(self) -> LanguageModel:
-        return model_of(self.recipe)
 
     def activations(self) -> int:
         shape = self.recipe.shape

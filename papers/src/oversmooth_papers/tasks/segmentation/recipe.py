@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from oversmooth_papers.tasks.segmentation.data import Splits
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-STACKS = ("encoder+decoder", "encoder", "decoder")
-Steered = Literal["encoder+decoder", "encoder", "decoder"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Recipe(BaseRecipe):
 
     ``variant`` is plain, smooth, sharpen, or steering methods in words, such as ``neutreno:strength=0.6``, several
     joined by ``" + "``. Encoder and decoder are two stacks: a method that uses the first layer's values takes those of
-    the stack that it acts in. What `option` makes is an option of `oversmooth train`, with these words as its help.
+    the stack that it acts in.
     """
 
     task_name: ClassVar[str] = "segmentation"
@@ -53,14 +51,12 @@ class Recipe(BaseRecipe):
         "A ViT's folder as transformers writes it, or its name in OVERSMOOTH_DATA; '' for one from scratch.",
     )
     """Whose weights the encoder begins with; ``shape`` is its shape."""
-    variant: str = option(
-        "plain", "plain, smooth or sharpen; or methods as oversmooth steer takes them, joined by ' + '."
-    )
+    variant: str = "plain"
     ramp: float = ramp_option()
-    steer: Steered = option("encoder+decoder", "Which stacks the variant steers: encoder+decoder, encoder or decoder.")
-    start: Literal["warm", "cold"] = option(
-        "warm", "Of smooth and sharpen: warm from the encoder's weights, or cold as Dovonon et al. begin."
+    steer: Literal["encoder+decoder", "encoder", "decoder"] = option(
+        "encoder+decoder", "Which stacks the variant steers: encoder+decoder, encoder or decoder."
     )
+    start: Literal["warm", "cold"] = "warm"  # of smooth and sharpen: from the encoder's weights, or as Dovonon et al.
     shape: Shape = field(
         default_factory=lambda: Shape(image=512, patch=16, classes=150, width=192, depth=12, heads=3, qkv_bias=True)
     )
@@ -68,28 +64,22 @@ class Recipe(BaseRecipe):
     crop: int = option(512, "Side of the crops that it learns from, and of the windows that it is tested in.")
     stride: int = option(512, "From one window to the next, at most.")
     """The authors' on ADE20K; elsewhere they take two thirds of the window, and so does `fitted`."""
-    shorter: int = 512
-    """Images are tested at this length of their shorter side; 0: as they are."""
+    shorter: int = 512  # images are tested at this length of their shorter side; 0: as they are
     decoder_layers: int = option(2, "Blocks of the decoder.")
-    epochs: int = option(64, "Epochs.")
-    lr: float = option(1e-3, "Learning rate of the first step.")
-    power: float = 0.9
-    """Of the learning rate's fall."""
-    weight_decay: float = option(0.0, "On all parameters.")
-    batch: int = option(8, "Images per step.")
+    epochs: int = 64
+    lr: float = 1e-3  # of the first step
+    power: float = 0.9  # of the learning rate's fall
+    weight_decay: float = 0.0
+    batch: int = 8  # images per step
     clip: float | None = None
-    scales: tuple[float, float] = (0.5, 2.0)
-    """Between which an image's size is drawn, evenly, before it is cropped."""
+    scales: tuple[float, float] = (0.5, 2.0)  # between which an image's size is drawn, evenly, before it is cropped
     flip: float = 0.5
-    colours: bool = True
-    """Whether brightness, contrast, saturation and hue are distorted."""
-    test_scales: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
-    """Of the last evaluation, each with its mirror image."""
+    colours: bool = True  # whether brightness, contrast, saturation and hue are distorted
+    test_scales: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of the last evaluation, each mirrored too
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
-    seed: int = option(0, "Of weights, order and augmentation.")
-    precision: Literal["bf16", "float32"] = option("bf16", "On a GPU: bf16 or float32.")
-    """Of products on a GPU, under autocast; on a CPU all is float32."""
+    seed: int = 0  # of weights, order and augmentation
+    precision: Literal["bf16", "float32"] = "bf16"  # of products on a GPU; on a CPU all is float32
 
     def __post_init__(self) -> None:
         self.check_numbers(
@@ -113,7 +103,7 @@ class Recipe(BaseRecipe):
         """``Segmenter on deit-tiny with neutreno:strength=0.6, camvid``."""
         encoder = self.encoder.rstrip("/").rpartition("/")[2] or f"a ViT of width {self.shape.width}"
         steered = self.with_variant
-        where = "" if not steered or self.steer == STACKS[0] else f" in the {self.steer}"
+        where = "" if not steered or self.steer == "encoder+decoder" else f" in the {self.steer}"
         return f"Segmenter on {encoder}{steered}{where}, {self.data}"
 
     @property
@@ -151,7 +141,7 @@ class Recipe(BaseRecipe):
         352 for CamVid's 360 × 480 and patches of 16. They are then tested as they are, in windows that overlap by a
         third.
         """
-        from oversmooth_papers.tasks.segmentation.model import shape_of
+        from oversmooth_papers.tasks.segmentation.pretrained import shape_of
 
         shape = shape_of(self.encoder) if self.encoder else self.shape
         crop, stride, side = self.crop, self.stride, min(splits.train.images[0].shape[1:])

@@ -32,18 +32,13 @@ class SegmentationTask(DataTask[Recipe, Splits]):
     Smoothing is watched in the encoder, whose tokens stay as many from block to block.
     """
 
+    plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
     examples_are: ClassVar[str] = "images"
     copies = 3  # SGD has one moment
 
     @property
     def examples(self) -> int:
         return len(self.given.train)
-
-    def plain_model(self) -> Segmenter:
-        return plain_model_of(self.recipe)
-
-    def model(self) -> Segmenter:
-        return model_of(self.recipe)
 
     def activations(self) -> int:
         shape, layers = self.recipe.shape, self.recipe.shape.depth + self.recipe.decoder_layers
