@@ -14,22 +14,21 @@ from torch import nn
 from oversmooth_papers.engine.recipe import BaseRecipe
 from oversmooth_papers.engine.saved_model import load_model
 from oversmooth_papers.engine.task import Task
+from oversmooth_papers.tasks.common import DataTask
 from oversmooth_papers.tasks.glue import recipe as glue
-from oversmooth_papers.tasks.glue import task as glue_task
 from oversmooth_papers.tasks.glue.data import load_glue
+from oversmooth_papers.tasks.glue.task import GlueTask
 from oversmooth_papers.tasks.imagenet import recipe as imagenet
-from oversmooth_papers.tasks.imagenet import task as imagenet_task
 from oversmooth_papers.tasks.imagenet.data import load_splits as load_pictures
+from oversmooth_papers.tasks.imagenet.task import ImagenetTask
 from oversmooth_papers.tasks.images import build as images_build
 from oversmooth_papers.tasks.images import recipe as images
 from oversmooth_papers.tasks.images.data import load_splits as load_images
 from oversmooth_papers.tasks.images.task import ImagesTask
 from oversmooth_papers.tasks.images.vit import ViT
 from oversmooth_papers.tasks.language import recipe as language
-from oversmooth_papers.tasks.language import task as language_task
 from oversmooth_papers.tasks.language.data import load_text
-from oversmooth_papers.tasks.language.model import LanguageModel
-from oversmooth_papers.tasks.segmentation import model as segmentation_model
+from oversmooth_papers.tasks.language.task import LanguageTask
 from oversmooth_papers.tasks.segmentation import recipe as segmentation
 from oversmooth_papers.tasks.segmentation.data import load_splits as load_labelled
 from oversmooth_papers.tasks.segmentation.task import SegmentationTask
@@ -45,34 +44,21 @@ class _Entry(NamedTuple):
     """The model as training begins."""
 
 
+def _entry(load: Callable[[Any, Any], Any], task: type[DataTask[Any, Any]]) -> _Entry:
+    return _Entry(load, task, task.plain_model_of, task.model_of)
+
+
 _TASKS: dict[type[BaseRecipe], _Entry] = {
     images.Recipe: _Entry(
         lambda _recipe, what: load_images(what), ImagesTask, lambda recipe: ViT(recipe.shape), images_build.model_of
     ),
-    language.Recipe: _Entry(
+    language.Recipe: _entry(
         lambda recipe, what: load_text(what, recipe.tokenizer, recipe.vocabulary, masked=not recipe.shape.causal),
-        language_task.LanguageTask,
-        lambda recipe: LanguageModel(recipe.shape),
-        language_task.model_of,
+        LanguageTask,
     ),
-    segmentation.Recipe: _Entry(
-        lambda _recipe, what: load_labelled(what),
-        SegmentationTask,
-        segmentation_model.plain_model_of,
-        segmentation_model.model_of,
-    ),
-    imagenet.Recipe: _Entry(
-        lambda _recipe, what: load_pictures(what),
-        imagenet_task.ImagenetTask,
-        imagenet_task.plain_model_of,
-        imagenet_task.model_of,
-    ),
-    glue.Recipe: _Entry(
-        lambda recipe, pretrained: load_glue(recipe.data, Path(pretrained)),
-        glue_task.GlueTask,
-        glue_task.plain_model_of,
-        glue_task.plain_model_of,
-    ),
+    segmentation.Recipe: _entry(lambda _recipe, what: load_labelled(what), SegmentationTask),
+    imagenet.Recipe: _entry(lambda _recipe, what: load_pictures(what), ImagenetTask),
+    glue.Recipe: _entry(lambda recipe, pretrained: load_glue(recipe.data, Path(pretrained)), GlueTask),
 }
 
 

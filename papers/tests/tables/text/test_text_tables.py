@@ -17,7 +17,7 @@ from oversmooth_papers.tables.text.causal import Causal
 from oversmooth_papers.tables.text.glue import NOTHING, Glue, told_apart
 from oversmooth_papers.tables.text.masked import Masked
 from oversmooth_papers.tables.text.wikitext import Wikitext
-from oversmooth_papers.tasks.glue.settings import TASKS, TOLD
+from oversmooth_papers.tasks.glue.recipe import TASKS, TOLD
 from oversmooth_papers.tasks.language import recipe as language
 from oversmooth_papers.tasks.language.data import load_text
 from oversmooth_papers.tasks.language.recipe import Shape

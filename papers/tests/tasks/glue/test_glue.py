@@ -1,4 +1,4 @@
-"""Fine-tuning: files as they were published, arrays, the model with its mask, a run from a pretrained model."""
+"""Fine-tuning: files as they were published, arrays, the model with its mask, a run; metrics."""
 
 import json
 from dataclasses import replace
@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support.language_example import counting, masked_recipe
 
 from oversmooth.safety.errors import InputError
@@ -14,68 +16,50 @@ from oversmooth.steering import fold, steering_of
 from oversmooth_papers.engine import loop
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.tasks.glue.data import joined, load_examples, load_glue
-from oversmooth_papers.tasks.glue.recipe import Recipe
-from oversmooth_papers.tasks.glue.settings import TASKS
-from oversmooth_papers.tasks.glue.task import GlueModel, GlueTask, scored
+from oversmooth_papers.tasks.glue.recipe import TASKS, Recipe
+from oversmooth_papers.tasks.glue.task import GlueModel, GlueTask, metric, scored
 from oversmooth_papers.tasks.language.task import model_of
 from oversmooth_papers.tasks.registry import load_trained
 
-TSV = {
-    "CoLA": ("x\t1\t\tOne sentence.\n", [(("One sentence.",),)], 1.0),
-    "SST-2": ('sentence\tlabel\n"quoted words \t0\n', [(('"quoted words ',),)], 0.0),
-    "MRPC": ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t3\t4\ta b\tc d\n", [(("a b", "c d"),)], 1.0),
-    "STS-B": ("index\tsentence1\tsentence2\tscore\n0\ta\tb\t3.800\n", [(("a", "b"),)], 3.8),
-}
-JSONL = {
-    "CB": ({"premise": "p", "hypothesis": "h", "label": "neutral"}, (("p", "h"),), 2.0),
-    "RTE": ({"premise": "p", "hypothesis": "h", "label": "not_entailment"}, (("p", "h"),), 0.0),
-    "WiC": (
-        {"word": "run", "sentence1": "I run", "sentence2": "A run", "label": True},
-        (("run: I run", "A run"),),
-        1.0,
-    ),
+LINES = ("train.jsonl", "val.jsonl")
+PAIR = (("p", "h"),)
+RESULT = "It fell. What happened as a result?"
+PRONOUN = {"span2_index": 2, "span2_text": "him", "span1_text": "Mark"}
+PUBLISHED = {
+    "CoLA": ("x\t1\t\tOne sentence.", (("One sentence.",),), 1.0),
+    "SST-2": ('sentence\tlabel\n"quoted words \t0', (('"quoted words ',),), 0.0),
+    "MRPC": ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t3\t4\tp\th", PAIR, 1.0),
+    "STS-B": ("index\tsentence1\tsentence2\tscore\n0\tp\th\t3.800", PAIR, 3.8),
+    "CB": ({"premise": "p", "hypothesis": "h", "label": "neutral"}, PAIR, 2.0),
+    "RTE": ({"premise": "p", "hypothesis": "h", "label": "not_entailment"}, PAIR, 0.0),
+    "WiC": ({"word": "run", "sentence1": "I run", "sentence2": "h", "label": True}, (("run: I run", "h"),), 1.0),
     "COPA": (
         {"premise": "It fell.", "choice1": "x", "choice2": "y", "question": "effect", "label": 1},
-        (("It fell. What happened as a result?", "x"), ("It fell. What happened as a result?", "y")),
+        ((RESULT, "x"), (RESULT, "y")),
         1.0,
     ),
     "WSC": (
-        {
-            "text": "Mark saw him there",
-            "target": {"span2_index": 2, "span2_text": "him", "span1_text": "Mark"},
-            "label": False,
-        },
+        {"text": "Mark saw him there", "target": PRONOUN, "label": False},
         (("Mark saw * him * there", "Mark"),),
         0.0,
     ),
 }
 
 
-@pytest.mark.parametrize("task", TSV)
-def test_tables_are_read(task, tmp_path):
-    text, wanted, label = TSV[task]
-    for name in ("train", "dev"):
-        (tmp_path / f"{name}.tsv").write_text(text)
-    train, _ = load_examples(task, tmp_path)
-    assert [example.texts for example in train] == wanted
-    assert train[0].label == label
-    (tmp_path / "dev.tsv").write_text(text + "nonsense\n")
-    with pytest.raises(InputError, match=rf"line {len(text.splitlines()) + 1}: no example of {task}"):
-        load_examples(task, tmp_path)
-
-
-@pytest.mark.parametrize("task", JSONL)
-def test_lines_are_read(task, tmp_path):
-    row, texts, label = JSONL[task]
-    for name in ("train", "val"):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-    train, _ = load_examples(task, tmp_path)
-    assert (train[0].texts, train[0].label) == (texts, label)
-    (tmp_path / "val.jsonl").write_text("{no json\n")
-    with pytest.raises(InputError, match="line 1: no example"):
-        load_examples(task, tmp_path)
-    (tmp_path / "val.jsonl").unlink()
-    with pytest.raises(InputError, match="is not there"):
+@pytest.mark.parametrize("task", PUBLISHED)
+def test_published_files_are_read(task, tmp_path):
+    """Tables, and a JSON object per line."""
+    row, texts, label = PUBLISHED[task]
+    text, names = (row, ("train.tsv", "dev.tsv")) if isinstance(row, str) else (json.dumps(row), LINES)
+    for name in names:
+        (tmp_path / name).write_text(text + "\n")
+    assert [(example.texts, example.label) for example in load_examples(task, tmp_path)[0]] == [(texts, label)]
+    for broken in (b"{nonsense\n", b"\xff\xfe\n"):
+        (tmp_path / names[1]).write_bytes(text.encode() + b"\n" + broken)
+        with pytest.raises(InputError, match=rf"line {text.count(chr(10)) + 2}: no example of {task}"):
+            load_examples(task, tmp_path)
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(InputError, match=f"has no {names[0]} or no {names[1]}"):
         load_examples(task, tmp_path)
 
 
@@ -83,8 +67,8 @@ def test_answers_of_a_passage_are_grouped_by_question(tmp_path):
     answers = [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
     questions = [{"question": "Q?", "answers": answers}, {"question": "R?", "answers": answers[:1]}]
     row = json.dumps({"passage": {"text": "P", "questions": questions}})
-    for name in ("train", "val"):
-        (tmp_path / f"{name}.jsonl").write_text(f"{row}\n{row}\n")
+    for name in LINES:
+        (tmp_path / name).write_text(f"{row}\n{row}\n")
     train, _ = load_examples("MultiRC", tmp_path)
     assert [example.texts[0] for example in train[:3]] == [("Q? a", "P"), ("Q? b", "P"), ("R? a", "P")]
     groups = [example.group for example in train]
@@ -169,7 +153,7 @@ def test_padding_changes_nothing():
     torch.testing.assert_close(model(ids, lengths), model(other, lengths))
     alone = model(ids[:1, :, :5], lengths[:1])
     torch.testing.assert_close(model(ids, lengths)[:1], alone)
-    x = model.encoder.stream(ids[0, :, :5])[0].mean(0)  # the mean of its tokens, by hand
+    x = model.encoder(ids[0, :, :5], features=True)[0].mean(0)  # the mean of its tokens, by hand
     torch.testing.assert_close(alone[0], x @ model.head.weight.T + model.head.bias)
     assert GlueModel(shape, 1)(torch.randint(257, (2, 2, 12)), torch.full((2, 2), 12)).shape == (2, 2)
 
@@ -192,17 +176,14 @@ def test_what_does_not_fit_is_refused(pretrained, tmp_path):
     with pytest.raises(InputError, match="the recipe is for CB"):
         GlueTask(Recipe(), data)
     with pytest.raises(InputError, match="there is no task 'MNLI'"):
-        load_glue("MNLI", pretrained["plain"])
-    for wrong, words in ((dict(data="MNLI"), "data is 'MNLI'"), (dict(warmup=1.5), "a share of the steps")):
-        with pytest.raises(InputError, match=words):
-            Recipe(**wrong)
+        Recipe(data="MNLI")
     more = {"tokenizer": counting(masked=True).tokenizer.to_text(), "notes": '{"valid_perplexity": "x"}'}
     save_model(model_of(masked_recipe()), masked_recipe(), tmp_path / "notes.safetensors", more=more)
     with pytest.raises(InputError, match=r"the notes in its metadata are damaged .*train it again"):
         load_glue("following", tmp_path / "notes.safetensors")  # before anything is trained
     recipe = replace(masked_recipe(), shape=replace(masked_recipe().shape, causal=True))
     save_model(model_of(recipe), recipe, tmp_path / "causal.safetensors")
-    with pytest.raises(InputError, match="is causal; give a masked model"):
+    with pytest.raises(InputError, match="is no masked language model"):
         load_glue("CB", tmp_path / "causal.safetensors")
 
 
@@ -210,3 +191,60 @@ def test_the_rate_rises_and_falls_in_a_line():
     rates = Recipe(epochs=2, lr=1.0, warmup=0.1).learning_rates(10)
     np.testing.assert_allclose(rates[:4], [0, 0.5, 1, 1 - 1 / 18])
     assert float(rates[-1]) == pytest.approx(1 / 18)
+
+
+# Metrics, against counts of whole tables of outcomes and against each other
+
+CLASSES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=30)
+BINARY = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=30)
+NUMBERS = st.lists(st.tuples(st.integers(-20, 20), st.integers(-20, 20)), min_size=3, max_size=30)
+
+
+def measured(name, found, right, groups=()):
+    return metric(name, np.array(found), np.array(right, dtype=float), np.array(groups))
+
+
+def f1_of(counts, k):
+    precision = counts[k, k] / counts[k].sum() if counts[k].sum() else 0
+    recall = counts[k, k] / counts[:, k].sum() if counts[:, k].sum() else 0
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0
+
+
+@given(CLASSES)
+def test_accuracy_and_f1(pairs):
+    found, right = zip(*pairs, strict=True)
+    counts = np.zeros((3, 3))
+    for pair in pairs:
+        counts[pair] += 1
+    assert measured("accuracy", found, right) == pytest.approx(np.trace(counts) / counts.sum())
+    each = [f1_of(counts, k) for k in range(3) if counts[k].sum() + counts[:, k].sum()]
+    assert measured("macro_f1", found, right) == pytest.approx(np.mean(each))
+    if not counts[2].sum() + counts[:, 2].sum():
+        assert measured("f1", found, right) == pytest.approx(f1_of(counts, 1))
+
+
+@given(BINARY)
+def test_matthews_is_the_correlation_of_the_two_columns(pairs):
+    found, right = zip(*pairs, strict=True)
+    assert measured("matthews", found, right) == pytest.approx(measured("pearson", found, right), abs=1e-12)
+
+
+@given(NUMBERS)
+def test_correlations_are_those_of_values_and_of_ranks(pairs):
+    found, right = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
+    ranks = [(column[:, None] > column).sum(1) + (column[:, None] == column).sum(1) / 2 for column in (found, right)]
+    for name, (a, b) in (("pearson", (found, right)), ("spearman", ranks)):
+        constant = np.ptp(a) == 0 or np.ptp(b) == 0
+        assert measured(name, found, right) == pytest.approx(0 if constant else np.corrcoef(a, b)[0, 1], abs=1e-9)
+
+
+def test_exact_match_wants_all_answers_of_a_question():
+    assert measured("exact_match", [1, 0, 1, 1], [1, 0, 1, 0], [7, 7, 8, 8]) == 0.5
+    assert measured("f1", [0, 0], [0, 0]) == 0.0
+    assert measured("f1", [1, 1, 0], [1, 0, 1]) == pytest.approx(0.5)
+
+
+def test_without_sklearn_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "sklearn.metrics", None)
+    with pytest.raises(InputError, match=r"testing on GLUE needs sklearn, .*install oversmooth-papers\[glue\]"):
+        measured("f1", [0, 1], [0, 1])

@@ -47,7 +47,7 @@ def test_imagenet_is_found_by_its_name(tmp_path, monkeypatch):
     monkeypatch.setenv("OVERSMOOTH_DATA", str(tmp_path / "data" / "ILSVRC2012"))
     with pytest.raises(InputError, match=r"imagenet is not in OVERSMOOTH_DATA \(.*\); give painted, or a folder"):
         load_splits("imagenet")
-    with pytest.raises(InputError, match="nowhere is no folder; give painted, or a folder"):
+    with pytest.raises(InputError, match="nowhere is no folder and no known data set; give painted, or a folder"):
         load_splits("nowhere")
 
 
@@ -78,7 +78,7 @@ def test_folders_that_will_not_do_are_refused(tmp_path, spoil, words):
     ("table", "words"),
     [
         ({"label": [0, 1]}, "it needs one named image or img"),
-        ({"image": [b"x", b"y"]}, "has no column label"),
+        ({"image": [b"x", b"y"]}, "is not a readable parquet file"),
         ({"image": [b"x", b"y"], "label": ["../a", "b"]}, "has the label '../a'; give whole numbers"),
         ({"image": [b"x", b"y"], "label": [0, -1]}, "has the label -1; give whole numbers"),
     ],

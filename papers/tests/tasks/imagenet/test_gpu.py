@@ -26,7 +26,7 @@ def test_a_step_reads_the_batch_that_was_drawn_and_moves_the_average(tmp_path, v
     step.begin_epoch()
     for number in range(step.steps):
         weights = {name: p.detach().clone() for name, p in model.named_parameters()}
-        average = {name: value.clone() for name, value in model.average.items()}
+        average = {name: value.clone() for name, value in step.task.average.items()}
         step.run()
         images, targets = (part.clone() for part in step.batch())
         with torch.no_grad():
@@ -35,7 +35,7 @@ def test_a_step_reads_the_batch_that_was_drawn_and_moves_the_average(tmp_path, v
             loss = torch.nn.functional.cross_entropy(logits, targets)
         torch.testing.assert_close(step.losses[number], loss, rtol=1e-2, atol=1e-3)
         for name, value in expected.items():
-            torch.testing.assert_close(model.average[name], value, msg=name)
+            torch.testing.assert_close(step.task.average[name], value, msg=name)
 
 
 def test_stopped_after_every_step_it_sees_the_batches_of_a_run_that_was_not(tmp_path):

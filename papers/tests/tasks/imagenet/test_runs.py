@@ -26,7 +26,7 @@ from oversmooth.steering import steering_of
 from oversmooth_papers.engine import checkpoint, loop
 from oversmooth_papers.engine.saved_model import load_model, notes_of
 from oversmooth_papers.tasks.imagenet.data import transform_of
-from oversmooth_papers.tasks.imagenet.task import AVERAGED, plain_model_of
+from oversmooth_papers.tasks.imagenet.task import AVERAGED, ImagenetTask, plain_model_of
 from oversmooth_papers.tasks.registry import load_trained
 
 pytestmark = pytest.mark.skipif(not timm_models.available(), reason="timm is not installed")
@@ -60,14 +60,15 @@ def test_the_callers_random_numbers_are_left_alone(pictures):
 
 
 def test_a_finished_run_leaves_the_plain_weights_and_their_average(tmp_path, pictures):
-    result = train(ONE_EPOCH, splits(pictures), device="cpu", folder=tmp_path / "run")
+    task = ImagenetTask(ONE_EPOCH, splits(pictures), 0)
+    result = loop.train(task, device="cpu", folder=tmp_path / "run")
     model, recipe = load_model(tmp_path / "run" / loop.MODEL, plain_model_of)
     assert recipe == result.recipe
     assert steering_of(model) is not None
     average, _ = load_model(tmp_path / "run" / AVERAGED, plain_model_of)
     for name, value in result.model.named_parameters():
         torch.testing.assert_close(model.get_parameter(name), value, rtol=0.01, atol=1e-3)  # bf16 in the file
-        torch.testing.assert_close(average.get_parameter(name), result.model.average[name], rtol=0.01, atol=1e-3)
+        torch.testing.assert_close(average.get_parameter(name), task.average[name], rtol=0.01, atol=1e-3)
     assert any(not torch.equal(a, b) for a, b in zip(average.parameters(), model.parameters(), strict=True))
     notes = notes_of(tmp_path / "run" / loop.MODEL)
     assert {name: notes[name] for name in ("accuracy", "accuracy_ema")} == result.scores

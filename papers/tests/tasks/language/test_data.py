@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.places import DATA
 
-from oversmooth.safety import files
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.tasks.language import data, tokens
 from oversmooth_papers.tasks.language.data import load_text
@@ -33,11 +32,8 @@ def folder(tmp_path):
 
 def written(home, pattern, packed=False):
     for split, text in (("train", TRAIN), ("valid", VALID), ("test", "the dog\n")):
-        name = pattern.format(split)
-        if packed:
-            (home / f"{name}.bz2").write_bytes(bz2.compress(text.encode()))
-        else:
-            (home / name).write_text(text)
+        name, contents = pattern.format(split), text.encode()
+        (home / (f"{name}.bz2" if packed else name)).write_bytes(bz2.compress(contents) if packed else contents)
     return home
 
 
@@ -46,12 +42,10 @@ def written(home, pattern, packed=False):
 def test_words_in_each_layout(folder, pattern, packed):
     text = load_text(written(folder, pattern, packed))
     words = [word for line in TRAIN.splitlines() for word in [*line.split(), "<eos>"]]
-    assert [list(text.tokenizer.vocabulary)[i] for i in text.train] == words
-    assert text.tokenizer.size == len(set(words))
-    unknown = text.tokenizer.vocabulary["<unk>"]
-    known = text.tokenizer.vocabulary
-    assert text.valid.tolist() == [unknown, known["cat"], known["sat"], known["<eos>"]]
-    assert text.name == "text"
+    assert (text.name, text.tokenizer.size) == ("text", len(set(words)))
+    names = list(text.tokenizer.vocabulary)
+    assert [names[i] for i in text.train] == words
+    assert [names[i] for i in text.valid] == ["<unk>", "cat", "sat", "<eos>"]
 
 
 def test_what_is_kept_is_what_was_read(folder, tmp_path, monkeypatch):
@@ -124,26 +118,20 @@ def test_texts_of_several_files_follow_each_other(folder):
         load_text(folder, "bytes")
 
 
-def test_bad_text_is_refused(folder, monkeypatch):
-    monkeypatch.delenv("OVERSMOOTH_DATA", raising=False)
-    with pytest.raises(InputError, match="no file, no folder and no known text"):
-        load_text(folder / "nowhere")
-    with pytest.raises(InputError, match="wikitext-2 is not in OVERSMOOTH_DATA, which is not set"):
-        load_text("wikitext-2")
-    with pytest.raises(InputError, match="has no text for train; looked for wiki"):
-        load_text(folder)
-    (folder / "train.txt").write_text("a")
-    with pytest.raises(InputError, match="has no text for valid; looked for wiki"):
-        load_text(folder)
-    (folder / "valid.txt").write_text(" \n")
-    with pytest.raises(InputError, match="there is no text for valid"):
-        load_text(folder)
-    (folder / "valid.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="cannot be read as text"):
-        load_text(folder)
-    (folder / "valid.txt").unlink()
-    (folder / "valid.txt.bz2").write_bytes(b"no such thing")
-    with pytest.raises(InputError, match="cannot be read as text"):
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "has no text for train; looked for wiki"),
+        ({"train.txt": b"a"}, "has no text for valid; looked for wiki"),
+        ({"train.txt": b"a", "valid.txt": b" \n"}, "there is no text for valid"),
+        ({"train.txt": b"a", "valid.txt": b"\xff\xfe\x00"}, "cannot be read as text"),
+        ({"train.txt": b"a", "valid.txt.bz2": b"no such thing"}, "cannot be read as text"),
+    ],
+)
+def test_bad_text_is_refused(folder, files, words):
+    for name, contents in files.items():
+        (folder / name).write_bytes(contents)
+    with pytest.raises(InputError, match=words):
         load_text(folder)
 
 
@@ -152,7 +140,11 @@ def test_a_named_text_is_found_where_data_lies(folder, monkeypatch):
     written(folder / "data" / "wikitext-2", "wiki.{}.tokens")
     monkeypatch.setenv("OVERSMOOTH_DATA", str(folder))
     assert load_text("wikitext-2").name == "wikitext-2"
-    assert files.cache_folder  # the real one is not written to
+    monkeypatch.delenv("OVERSMOOTH_DATA")
+    with pytest.raises(InputError, match="wikitext-2 is not in OVERSMOOTH_DATA, which is not set"):
+        load_text("wikitext-2")
+    with pytest.raises(InputError, match="no file, no folder and no known text"):
+        load_text(folder / "nowhere")
 
 
 @pytest.mark.realdata

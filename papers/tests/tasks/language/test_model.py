@@ -23,29 +23,20 @@ def made(seed=0, **changes):
     return model.eval()
 
 
+@torch.no_grad()
 def torch_layers(model):
     """The blocks as nn.TransformerEncoderLayer has them."""
-    shape = model.shape
-    layers = []
+    shape, layers = model.shape, []
+    given = dict(activation=shape.activation, layer_norm_eps=shape.eps, norm_first=shape.norm == "pre")
     for block in model.blocks:
-        layer = nn.TransformerEncoderLayer(
-            shape.width,
-            shape.heads,
-            shape.hidden,
-            dropout=0.0,
-            activation=shape.activation,
-            layer_norm_eps=shape.eps,
-            batch_first=True,
-            norm_first=shape.norm == "pre",
-        )
-        with torch.no_grad():
-            layer.self_attn.in_proj_weight.copy_(block.attn.qkv.weight)
-            layer.self_attn.in_proj_bias.zero_()
-            layer.self_attn.out_proj.load_state_dict(block.attn.proj.state_dict())
-            layer.linear1.load_state_dict(block.mlp.fc1.state_dict())
-            layer.linear2.load_state_dict(block.mlp.fc2.state_dict())
-            layer.norm1.load_state_dict(block.norm1.state_dict())
-            layer.norm2.load_state_dict(block.norm2.state_dict())
+        sizes = shape.width, shape.heads, shape.hidden
+        layer = nn.TransformerEncoderLayer(*sizes, dropout=0.0, batch_first=True, **given)
+        layer.self_attn.in_proj_weight.copy_(block.attn.qkv.weight)
+        layer.self_attn.in_proj_bias.zero_()
+        ours = (block.attn.proj, block.mlp.fc1, block.mlp.fc2, block.norm1, block.norm2)
+        theirs = (layer.self_attn.out_proj, layer.linear1, layer.linear2, layer.norm1, layer.norm2)
+        for own, other in zip(ours, theirs, strict=True):
+            other.load_state_dict(own.state_dict())
         layers.append(layer.eval())
     return layers
 
@@ -70,12 +61,8 @@ def test_the_blocks_are_those_of_torch(norm, activation, causal, positions):
         torch.testing.assert_close(model(ids, last=2), logits[:, -2:], rtol=0, atol=2e-5)
         targets = torch.randint(256, (3, 9))
         targets[0, :4] = -100
-        expected = [
-            -math.log(torch.softmax(logits[i, j].double(), -1)[targets[i, j]])
-            for i in range(3)
-            for j in range(9)
-            if targets[i, j] >= 0
-        ]
+        counted = [(i, j) for i in range(3) for j in range(9) if targets[i, j] >= 0]
+        expected = [-math.log(torch.softmax(logits[at].double(), -1)[targets[at]]) for at in counted]
         assert float(model(ids, targets)) == pytest.approx(sum(expected) / len(expected), abs=1e-5)
 
 
@@ -134,6 +121,7 @@ def test_what_cannot_be_is_refused():
         made(causal=False).generate(torch.zeros(1, 4, dtype=torch.int64), 1)
     for changes, words in (
         (dict(width=15), "2 heads do not share 15"),
+        (dict(width=9, heads=1), "sinusoidal positions need an even"),
         (dict(heads=0), "heads is 0"),
         (dict(dropout=1.0), "dropout is 1"),
         (dict(norm="both"), "norm is 'both'"),

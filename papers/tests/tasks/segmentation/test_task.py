@@ -1,22 +1,33 @@
-"""What the engine gets of segmentation: batches, a loss, scores and something to watch smoothing on."""
+"""What the engine gets of segmentation: batches, a loss, a probe, and scores against plain loops."""
 
+import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from support.nightly import nightly
 from support.segmentation_example import RECIPE, splits, step_of, train
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.loop import WatchSettings
 from oversmooth_papers.engine.ranks import Ranks
-from oversmooth_papers.tasks.segmentation.data import IGNORE, Splits, shapes
+from oversmooth_papers.tasks.segmentation.data import IGNORE, Labelled, Splits, shapes
 from oversmooth_papers.tasks.segmentation.model import model_of
-from oversmooth_papers.tasks.segmentation.recipe import QUICK, Recipe
-from oversmooth_papers.tasks.segmentation.task import SegmentationTask
+from oversmooth_papers.tasks.segmentation.task import (
+    Evaluator,
+    SegmentationTask,
+    confusion,
+    mean_iou,
+    pixel_accuracy,
+    places,
+)
 
-CPU = torch.device("cpu")
+CPU, STEP = torch.device("cpu"), torch.zeros(1, dtype=torch.int64)
 PLAIN = replace(RECIPE, variant="plain")
 
 
@@ -32,14 +43,16 @@ def test_the_loss_is_torchs_cross_entropy_of_pixels_that_count():
     torch.testing.assert_close(*(torch.autograd.grad(value, logits)[0] for value in (loss, expected)))
 
 
+def feed_of(recipe, data, ranks=None):
+    return SegmentationTask(recipe, data).feed(CPU, ranks or Ranks(), compiled=False)
+
+
 def test_a_batch_without_a_pixel_that_counts_has_loss_0():
-    data = splits()
-    task = SegmentationTask(RECIPE, data)
-    feed = task.feed(CPU, Ranks(), compiled=False)
+    task, model = SegmentationTask(RECIPE, splits()), model_of(RECIPE)
+    feed = feed_of(RECIPE, task.given)
     feed.masks.fill_(IGNORE)
-    images, labels, pixels = feed.batch(torch.zeros(1, dtype=torch.int64))
+    images, labels, pixels = feed.batch(STEP)
     assert bool((labels == IGNORE).all())
-    model = model_of(RECIPE)
     loss = task.loss(model, (images, labels, pixels))
     loss.backward()
     assert float(loss.detach()) == 0
@@ -49,7 +62,7 @@ def test_a_batch_without_a_pixel_that_counts_has_loss_0():
 def test_without_scaling_and_mirroring_batches_are_the_images_in_order():
     data = shapes(8, 2, 2, size=16)
     recipe = replace(PLAIN, scales=(1.0, 1.0), flip=0.0, colours=False)
-    feed = SegmentationTask(recipe, data).feed(CPU, Ranks(), compiled=False)
+    feed = feed_of(recipe, data)
     feed.reorder(torch.Generator().manual_seed(3))
     order = torch.randperm(8, generator=torch.Generator().manual_seed(3))
     seen = []
@@ -68,8 +81,7 @@ def test_without_scaling_and_mirroring_batches_are_the_images_in_order():
 
 def test_what_lies_beyond_the_image_is_neither_black_nor_counted():
     recipe = replace(PLAIN, scales=(0.5, 0.5), flip=0.0)
-    feed = SegmentationTask(recipe, splits()).feed(CPU, Ranks(), compiled=False)
-    images, labels, _ = feed.batch(torch.zeros(1, dtype=torch.int64))
+    images, labels, _ = feed_of(recipe, splits()).batch(STEP)
     assert bool((labels[:, 10:] == IGNORE).all())
     assert bool((labels[:, :, 10:] == IGNORE).all())
     assert float(images[:, :, 10:].abs().max()) == 0  # the mean of all images
@@ -77,18 +89,14 @@ def test_what_lies_beyond_the_image_is_neither_black_nor_counted():
 
 
 def test_parts_of_two_processes_are_the_batch_and_their_mean_loss_is_its_loss():
-    data = splits()
-    task = SegmentationTask(RECIPE, data)
-    model = model_of(RECIPE)
-    losses, labels = {}, {}
-    for world in (1, 2):
-        for rank in range(world):
-            feed = task.feed(CPU, Ranks(rank, world), compiled=False)
-            feed.reorder(torch.Generator().manual_seed(0))
-            feed.draw(torch.Generator().manual_seed(2))
-            batch = feed.batch(torch.ones(1, dtype=torch.int64))
-            labels[world, rank] = batch[1]
-            losses[world, rank] = float(task.loss(model, batch).detach())
+    task, model, losses, labels = SegmentationTask(RECIPE, splits()), model_of(RECIPE), {}, {}
+    for rank, world in ((0, 1), (0, 2), (1, 2)):
+        feed = feed_of(RECIPE, task.given, Ranks(rank, world))
+        feed.reorder(torch.Generator().manual_seed(0))
+        feed.draw(torch.Generator().manual_seed(2))
+        batch = feed.batch(STEP + 1)
+        labels[world, rank] = batch[1]
+        losses[world, rank] = float(task.loss(model, batch).detach())
     counts = [int((labels[2, rank] != IGNORE).sum()) for rank in (0, 1)]
     assert counts[0] != counts[1]  # where the mean of two means would be another
     assert losses[1, 0] == pytest.approx((losses[2, 0] + losses[2, 1]) / 2, rel=1e-5)
@@ -148,8 +156,7 @@ def test_smoothing_is_watched_in_the_encoder(size):
 
 def test_a_blank_batch_has_the_form_of_a_batch():
     task = SegmentationTask(RECIPE, splits())
-    batch = task.feed(CPU, Ranks(), compiled=False).batch(torch.zeros(1, dtype=torch.int64))
-    blank = task.blank(4, CPU)
+    batch, blank = feed_of(RECIPE, task.given).batch(STEP), task.blank(4, CPU)
     assert [(x.shape, x.dtype) for x in blank] == [(x.shape, x.dtype) for x in batch]
     assert float(task.loss(model_of(RECIPE), blank).detach()) > 0
     assert task.facts() == {"test_images": 6, "val_images": 4, "train_images": 16, "train_size": [20, 20]}
@@ -157,11 +164,6 @@ def test_a_blank_batch_has_the_form_of_a_batch():
     huge = replace(RECIPE, shape=replace(RECIPE.shape, width=1 << 20))
     with pytest.raises(InputError, match="give a smaller one"):
         SegmentationTask(huge, splits()).check_memory(CPU)
-
-
-def test_data_of_another_recipe_are_refused():
-    with pytest.raises(InputError, match="the recipe is for ade20k with 150 classes and the data are shapes with 5"):
-        SegmentationTask(Recipe(), splits())
 
 
 @nightly
@@ -173,7 +175,118 @@ def test_it_learns():
     assert result.scores["miou"] > 0.2  # all ground is at most 0.2
 
 
-def test_the_quick_recipe_is_for_the_shapes_it_names():
-    data = shapes(8, 2, 2)
-    assert QUICK.fitted(data) == QUICK
-    SegmentationTask(QUICK, data)
+# Mean intersection over union and sliding windows, against plain loops
+
+LABELS = st.sampled_from([0, 1, 2, 3, IGNORE])
+
+
+@given(arrays(np.uint8, (3, 4, 5), elements=LABELS), arrays(np.int64, (3, 4, 5), elements=st.integers(0, 4)))
+@settings(max_examples=50, deadline=None)
+def test_mean_iou_is_that_of_a_plain_loop(truth, predicted):
+    truth[0, 0, 0] = 0  # at least one pixel counts
+    pairs = zip(truth.flatten().tolist(), predicted.flatten().tolist(), strict=True)
+    counted, shares = [(t, p) for t, p in pairs if t != IGNORE], []
+    for label in range(5):
+        both = sum(t == label and p == label for t, p in counted)
+        if either := sum(label in pair for pair in counted):
+            shares.append(both / either)
+    matrix = confusion(torch.from_numpy(truth), torch.from_numpy(predicted), 5)
+    assert mean_iou(matrix) == pytest.approx(sum(shares) / len(shares))
+    assert pixel_accuracy(matrix) == pytest.approx(sum(t == p for t, p in counted) / len(counted))
+
+
+@given(st.integers(1, 60), st.integers(1, 30), st.integers(1, 30))
+def test_windows_cover_every_pixel_and_leave_none_of_the_image(length, window, stride):
+    window, stride = min(window, length), min(stride, window)
+    begins = places(length, window, stride)
+    assert {pixel for begin in begins for pixel in range(begin, begin + window)} == set(range(length))
+    assert all(later - earlier <= stride for earlier, later in itertools.pairwise(begins))
+    assert len(begins) == len(set(begins)) == 1 + -(-(length - window) // stride)
+
+
+def evaluator_for(**changes):
+    recipe = replace(RECIPE, **changes)
+    model = model_of(recipe).eval()
+    with torch.no_grad():  # so that pixels differ by much
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    return Evaluator(recipe, model, CPU, splits()), model
+
+
+@pytest.mark.parametrize("size", [(16, 16), (24, 40), (19, 33), (16, 17)])
+@pytest.mark.parametrize("stride", [5, 8, 16])
+def test_sliding_windows_are_those_of_brute_force(size, stride):
+    evaluator, model = evaluator_for(stride=stride)
+    x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1))
+    logits = evaluator.logits(x)
+    assert logits.shape == (2, 5, *size)
+    begins = []
+    for length in size:
+        along, at = [], 0
+        while at + 16 < length:
+            along.append(at)
+            at += stride
+        begins.append([*along, length - 16])
+    with torch.no_grad():
+        windows = {
+            (top, left): torch.cat([model(one[None, :, top : top + 16, left : left + 16]) for one in x])
+            for top in begins[0]
+            for left in begins[1]
+        }
+    for row in range(0, size[0], 3):
+        for column in range(0, size[1], 3):
+            seen = [
+                out[:, :, row - top, column - left]
+                for (top, left), out in windows.items()
+                if 0 <= row - top < 16 and 0 <= column - left < 16
+            ]
+            torch.testing.assert_close(logits[:, :, row, column], torch.stack(seen).mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_scales_and_mirror_images_are_averaged_as_probabilities():
+    evaluator, model = evaluator_for(stride=16)
+    image = torch.randint(256, (1, 3, 16, 16), dtype=torch.uint8)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (RECIPE.mean, RECIPE.std))
+    x = (image.float() / 255 - mean) / std
+    expected = 0
+    with torch.no_grad():
+        for side in (16, 32):
+            scaled = F.interpolate(x, (side, side), mode="bilinear", align_corners=False)
+            for flipped in (False, True):
+                one = scaled.flip(3) if flipped else scaled
+                quarters = [model(part) for rows in one.split(16, 2) for part in rows.split(16, 3)]
+                across = side // 16
+                rows = [torch.cat(quarters[k * across : (k + 1) * across], 3) for k in range(across)]
+                out = F.interpolate(torch.cat(rows, 2), (16, 16), mode="bilinear", align_corners=False)
+                out = out.flip(3) if flipped else out
+                expected = expected + torch.softmax(out, 1)
+        found = evaluator.probabilities(image, (1.0, 2.0), mirrored=True)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shorter", "scale", "size", "expected"),
+    [(0, 1.0, (20, 30), (20, 30)), (0, 0.5, (20, 30), (16, 24)), (0, 1.5, (20, 30), (30, 45)),
+     (32, 1.0, (20, 30), (32, 48)), (32, 0.5, (64, 96), (16, 24)), (0, 1.0, (8, 30), (16, 60))],
+)  # fmt: skip
+def test_images_are_scaled_and_never_smaller_than_a_window(shorter, scale, size, expected):
+    evaluator, _ = evaluator_for(shorter=shorter)
+    assert tuple(evaluator.ready(torch.zeros(1, 3, *size), scale).shape[2:]) == expected
+
+
+def test_images_of_several_sizes_are_counted_as_one_set():
+    evaluator, model = evaluator_for()
+    model.train()
+    test = splits().test
+    whole = evaluator.confusion(test)
+    assert int(whole.sum()) == int((test.masks != IGNORE).sum())
+    listed = Labelled(list(test.images), list(test.masks), test.classes, test.name)
+    assert torch.equal(evaluator.confusion(listed), whole)
+    cut = Labelled(
+        [image[:, : 17 + number % 3] for number, image in enumerate(test.images)],
+        [mask[: 17 + number % 3] for number, mask in enumerate(test.masks)],
+        test.classes,
+        test.name,
+    )
+    assert int(evaluator.confusion(cut).sum()) == sum(int((mask != IGNORE).sum()) for mask in cut.masks)
+    assert model.training

@@ -25,8 +25,7 @@ from oversmooth_papers.tables.base import Rows, Table
 from oversmooth_papers.tables.cells import Kept, missing, model_path
 from oversmooth_papers.tables.text.masked import Masked
 from oversmooth_papers.tables.text.variants import WARM, cells_of, name_of
-from oversmooth_papers.tasks.glue.recipe import Recipe
-from oversmooth_papers.tasks.glue.settings import TASKS, TOLD
+from oversmooth_papers.tasks.glue.recipe import TASKS, TOLD, Recipe
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 
 if TYPE_CHECKING:

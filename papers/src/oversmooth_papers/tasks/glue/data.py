@@ -6,33 +6,34 @@ published, so the validation sets are what models are tested on, and nothing is 
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from oversmooth.inputs.text import PROSE
+from oversmooth.models.trained_file import read_metadata
 from oversmooth.safety.errors import InputError
-from oversmooth.safety.files import data_folder, read_bytes
+from oversmooth.safety.files import data_folder, data_place, read_bytes
 from oversmooth_papers.engine.saved_model import notes_of, recipe_of
-from oversmooth_papers.tasks.glue.settings import TASKS
+from oversmooth_papers.tasks.glue.recipe import TASKS
 from oversmooth_papers.tasks.language.recipe import Recipe as LanguageRecipe
 from oversmooth_papers.tasks.language.tokens import END, Tokenizer
 
 Texts = tuple[tuple[str, ...], ...]
 """To read together, one tuple for each choice."""
+_COLA = ["source", "label", "mark", "sentence"]
 _MOST = 2**28  # bytes of a file
 _LINE_END = "Ċ"
 _MULTIPLE = 8  # lengths are multiples of it
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """Texts, what is right, and which question an answer belongs to."""
 
     texts: Texts
@@ -45,41 +46,30 @@ def load_examples(task: str, folder: Path | None = None) -> tuple[list[Example],
     if task == "following":
         return _following()
     benchmark = TASKS[task].benchmark
-    if folder is None:
-        home = data_folder(benchmark)
-        if home is None:
-            raise InputError(f"{task} needs the folder {benchmark}; set OVERSMOOTH_DATA to a folder that holds it")
-        folder = home / task
-    names = ("train.tsv", "dev.tsv") if benchmark == "glue" else ("train.jsonl", "val.jsonl")
-    for name in names:
-        if not (folder / name).is_file():
-            raise InputError(f"{folder / name} is not there; {task} has {names[0]} and {names[1]}")
-    return _read(task, folder / names[0]), _read(task, folder / names[1])
+    folder = folder or (data_folder(benchmark) or Path(benchmark)) / task
+    train, dev = ("train.tsv", "dev.tsv") if benchmark == "glue" else ("train.jsonl", "val.jsonl")
+    if not (folder / train).is_file() or not (folder / dev).is_file():
+        raise InputError(f"{folder} has no {train} or no {dev}; {task} is looked for in {benchmark} in {data_place()}")
+    return _read(task, folder / train), _read(task, folder / dev)
 
 
 def _read(task: str, path: Path) -> list[Example]:
     """Columns of a table by their names; CoLA's has no line of names. Quotes are letters like any other."""
-    text = read_bytes(path, "give the published file", _MOST)
-    try:
-        lines = text.decode("utf-8-sig").split("\n")  # not splitlines: some sentences have other ends inside
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start:,}); give the published file") from error
-    columns = ["source", "label", "mark", "sentence"] if task == "CoLA" else lines[0].rstrip("\r").split("\t")
+    lines = read_bytes(path, "give the published file", _MOST).removeprefix(codecs.BOM_UTF8).split(b"\n")
     named = path.suffix == ".tsv" and task != "CoLA"
+    columns = lines[0].decode(errors="replace").rstrip("\r").split("\t") if named else _COLA
     examples: list[Example] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or (named and number == 1):
+    for number, line in enumerate(lines[named:], 1 + named):
+        if not line.strip():
             continue
         try:
-            values = line.rstrip("\r")
-            row = (
-                json.loads(values) if path.suffix == ".jsonl" else dict(zip(columns, values.split("\t"), strict=False))
-            )
+            text = line.decode().rstrip("\r")
+            tabbed = dict(zip(columns, text.split("\t"), strict=False))
+            row = json.loads(text) if path.suffix == ".jsonl" else tabbed
             examples += _answers(row, len(examples)) if task == "MultiRC" else [_example(task, row)]
         except (KeyError, IndexError, ValueError, TypeError) as error:
-            raise InputError(
-                f"{path}, line {number}: no example of {task} ({error}); give the published file"
-            ) from error
+            why = f"{path}, line {number}: no example of {task} ({error})"
+            raise InputError(f"{why}; give the published file") from error
     if not examples:
         raise InputError(f"{path} has no examples; give the published file")
     return examples
@@ -89,9 +79,8 @@ def _example(task: str, row: Any) -> Example:
     if task == "STS-B":
         return Example(((row["sentence1"], row["sentence2"]),), float(row["score"]))
     word = str(row["Quality" if task == "MRPC" else "label"]).lower()
-    if word not in TASKS[task].labels:
-        raise ValueError(f"its label is {word!r}")
-    return Example(_TEXTS[task](row), float(TASKS[task].labels.index(word)))
+    labels = {name: float(number) for number, name in enumerate(TASKS[task].labels)}
+    return Example(_TEXTS[task](row), labels[word])
 
 
 def _cause_or_effect(row: Any) -> Texts:
@@ -123,13 +112,12 @@ _TEXTS: dict[str, Callable[[Any], Texts]] = {
 
 def _answers(row: Any, so_far: int) -> list[Example]:
     """MultiRC: question and answer before the passage, whose end is cut where it is too long; groups are questions."""
-    examples = []
-    for number, question in enumerate(row["passage"]["questions"]):
-        for answer in question["answers"]:
-            asked = f"{question['question']} {answer['text']}"
-            label = float(int(answer["label"]))
-            examples.append(Example(((asked, row["passage"]["text"]),), label, group=1000 * so_far + number))
-    return examples
+    passage = row["passage"]
+    return [
+        Example(((f"{question['question']} {answer['text']}", passage["text"]),), float(answer["label"]), group)
+        for group, question in enumerate(passage["questions"], 1000 * so_far)
+        for answer in question["answers"]
+    ]
 
 
 def _following() -> tuple[list[Example], list[Example]]:
@@ -170,44 +158,30 @@ class GlueData:
     dev: Encoded
     pretrained: Path
     """A masked language model that oversmooth train wrote."""
-    key: str
-    """Of the recipe that it was trained by."""
+    language: LanguageRecipe
+    """What it was trained by."""
     perplexity: float | None
     """On validation, after its training, if its file says it."""
 
 
-def load_glue(task: str, pretrained: Path, folder: Path | None = None) -> GlueData:
-    """A task for a model. folder: of the task's files; by default where OVERSMOOTH_DATA points."""
-    if task not in TASKS:
-        raise InputError(f"there is no task {task!r}; choose {', '.join(TASKS)}")
-    recipe, notes = language_recipe(pretrained), notes_of(pretrained)
-    with safe_open(pretrained, framework="pt") as opened:
-        text = (opened.metadata() or {}).get("tokenizer")
+def load_glue(task: str, pretrained: Path) -> GlueData:
+    """A task for a model."""
+    recipe, notes = recipe_of(pretrained), notes_of(pretrained)
+    if not isinstance(recipe, LanguageRecipe) or recipe.shape.causal:
+        raise InputError(f"{pretrained} is no masked language model; give one that oversmooth train wrote")
+    text = read_metadata(pretrained).get("tokenizer")
     if text is None:
         raise InputError(f"{pretrained} has no tokenizer in its metadata; train it again")
     tokenizer = Tokenizer.from_text(text)
-    splits = load_examples(task, folder)
-    train, dev = (_encoded(examples, tokenizer, recipe.shape.length) for examples in splits)
-    return GlueData(task, train, dev, pretrained, recipe.key, notes.get("valid_perplexity"))
-
-
-def language_recipe(pretrained: Path) -> LanguageRecipe:
-    """Of a model that can be fine-tuned."""
-    recipe = recipe_of(pretrained)
-    if not isinstance(recipe, LanguageRecipe) or recipe.shape.causal:
-        what = "no language model" if not isinstance(recipe, LanguageRecipe) else "causal"
-        raise InputError(f"{pretrained} is {what}; give a masked model that oversmooth train wrote")
-    return recipe
+    train, dev = (_encoded(examples, tokenizer, recipe.shape.length) for examples in load_examples(task))
+    return GlueData(task, train, dev, pretrained, recipe, notes.get("valid_perplexity"))
 
 
 def joined(parts: list[list[int]], separator: int, longest: int) -> list[int]:
     """A mark, then each part and a mark after it; the longest part is cut at its end until all fit."""
     parts = [list(part) for part in parts]
-    while (over := sum(map(len, parts)) + len(parts) + 1 - longest) > 0:
-        ranked = sorted(map(len, parts), reverse=True)
-        cut = min(over, max(1, ranked[0] - (ranked[1] if len(ranked) > 1 else 0)))
-        part = max(parts, key=len)
-        del part[len(part) - cut :]
+    while sum(map(len, parts)) + len(parts) + 1 > longest:
+        max(parts, key=len).pop()
     return [separator, *(token for part in parts for token in [*part, separator])]
 
 
@@ -221,15 +195,12 @@ def _encoded(examples: list[Example], tokenizer: Tokenizer, longest: int) -> Enc
         [joined([tokens[text] for text in choice], separator, longest) for choice in example.texts]
         for example in examples
     ]
-    most = max(len(row) for choices in rows for row in choices)
-    length = min(longest, -(-most // _MULTIPLE) * _MULTIPLE)
-    ids = torch.full((len(rows), len(rows[0]), length), separator, dtype=torch.int32)
-    for number, choices in enumerate(rows):
-        for choice, row in enumerate(choices):
-            ids[number, choice, : len(row)] = torch.tensor(row, dtype=torch.int32)
+    lengths = torch.tensor([[len(row) for row in choices] for choices in rows], dtype=torch.int32)
+    length = min(longest, -(-int(lengths.max()) // _MULTIPLE) * _MULTIPLE)
+    padded = [[row + [separator] * (length - len(row)) for row in choices] for choices in rows]
     return Encoded(
-        ids,
-        torch.tensor([[len(row) for row in choices] for choices in rows], dtype=torch.int32),
+        torch.tensor(padded, dtype=torch.int32),
+        lengths,
         torch.tensor([example.label for example in examples], dtype=torch.float32),
         torch.tensor([example.group for example in examples], dtype=torch.int64),
     )

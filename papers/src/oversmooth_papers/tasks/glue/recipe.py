@@ -1,4 +1,4 @@
-"""Fine-tuning a masked model on a task of GLUE or SuperGLUE: every setting of a run, in one frozen object.
+"""Fine-tuning a masked model on a task of GLUE or SuperGLUE: the tasks, and every setting of a run.
 
     oversmooth reproduce text glue --seeds 3
 
@@ -10,18 +10,54 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from oversmooth.safety.errors import InputError
 from oversmooth_papers.engine.recipe import BaseRecipe, Scores, check_choices, check_layers, methods_of, ramp_option
-from oversmooth_papers.tasks.glue.settings import TASKS
 from oversmooth_papers.tasks.language.recipe import Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from oversmooth.steering import Method
-    from oversmooth_papers.tasks.glue.data import GlueData
+
+
+class TaskSettings(NamedTuple):
+    """One task of a benchmark."""
+
+    benchmark: Literal["glue", "superglue", "own"]
+    labels: tuple[str, ...]
+    """Names of the classes in the order of their numbers; of a choice one per text; none for a number."""
+    metrics: tuple[str, ...]
+    """As published, the one to compare by first."""
+    epochs: int
+    kind: Literal["classes", "number", "choice"] = "classes"
+    """Of the answer: one of some classes, a number, or which of several texts."""
+    chance: bool = False
+    """Whether a model of this size is at chance level."""
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels) if self.kind == "classes" else 1
+
+
+_YES, _TRUE, _ONE = ("not_entailment", "entailment"), ("false", "true"), ("0", "1")
+TASKS = {
+    "CB": TaskSettings("superglue", ("contradiction", "entailment", "neutral"), ("macro_f1", "accuracy"), 30),
+    "RTE": TaskSettings("superglue", _YES, ("accuracy",), 10),
+    "WiC": TaskSettings("superglue", _TRUE, ("accuracy",), 10),
+    "CoLA": TaskSettings("glue", _ONE, ("matthews",), 10),
+    "SST-2": TaskSettings("glue", _ONE, ("accuracy",), 1),
+    "MRPC": TaskSettings("glue", _ONE, ("f1", "accuracy"), 10),
+    "STS-B": TaskSettings("glue", (), ("pearson", "spearman"), 10, "number"),
+    "COPA": TaskSettings("superglue", _ONE, ("accuracy",), 20, "choice", chance=True),
+    "WSC": TaskSettings("superglue", _TRUE, ("accuracy",), 20, chance=True),
+    "MultiRC": TaskSettings("superglue", _TRUE, ("f1", "exact_match"), 3, chance=True),
+    "following": TaskSettings("own", _ONE, ("accuracy",), 3),
+}
+"""By the name of their folder. ``following`` is made of the package's prose: does the second line follow the first?"""
+TOLD = ("CB", "RTE", "WiC", "CoLA", "MRPC", "STS-B", "SST-2")
+"""Tasks that a small model can learn something of; the longest last."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +70,6 @@ class Recipe(BaseRecipe):
     task_name: ClassVar[str] = "glue"
     unit: ClassVar[str] = "examples"
     of_data: ClassVar[tuple[str, ...]] = ("data", "pretrained")
-    shape_of_data: ClassVar[tuple[str, ...]] = ()
 
     data: str = "CB"
     """The task."""
@@ -56,15 +91,13 @@ class Recipe(BaseRecipe):
 
     def __post_init__(self) -> None:
         if self.data not in TASKS:
-            raise InputError(f"data is {self.data!r}; choose {', '.join(TASKS)}")
+            raise InputError(f"there is no task {self.data!r}; choose {', '.join(TASKS)}")
         self.check_numbers(
             at_least_1=("epochs", "batch"),
             at_least_0=("seed", "weight_decay", "warmup"),
             bounded=("lr", "weight_decay", "clip"),
         )
         check_choices(self)
-        if not self.warmup < 1:
-            raise InputError(f"warmup is {self.warmup:g}; give a share of the steps, below 1")
         check_layers(self.layers, self.shape.depth)
         self.check_variant()
 
@@ -84,9 +117,8 @@ class Recipe(BaseRecipe):
     @property
     def label(self) -> str:
         """``masked language model with sharpen on CB``."""
-        steered = self.with_variant
-        steered += "" if self.layers == "all" or not steered else f" in layers {self.layers}"
-        return f"masked language model{steered} on {self.data}"
+        where = "" if self.layers == "all" or not self.with_variant else f" in layers {self.layers}"
+        return f"masked language model{self.with_variant}{where} on {self.data}"
 
     @property
     def parameters(self) -> int:
@@ -99,29 +131,16 @@ class Recipe(BaseRecipe):
         """Begun from weights, so that nothing of them is drawn: runs of several seeds share what is built."""
         return methods_of(self.variant, start="warm", seed=0)
 
-    def changed(self, settings: dict[str, Any]) -> Recipe:
-        """With these settings; None leaves one as it is."""
-        return dataclasses.replace(self, **{name: value for name, value in settings.items() if value is not None})
+    def fitted(self, data: Any) -> Recipe:
+        """For the task and the model of a `GlueData`."""
+        own = data.language
+        model = dataclasses.replace(self, pretrained=own.key, variant=own.variant, layers=own.layers, shape=own.shape)
+        return dataclasses.replace(model, data=data.task, epochs=TASKS[data.task].epochs)
 
-    def fitted(self, data: GlueData) -> Recipe:
-        """For this task and this model."""
-        from oversmooth_papers.tasks.glue.data import language_recipe
-
-        own = language_recipe(data.pretrained)
-        return dataclasses.replace(
-            self,
-            data=data.task,
-            pretrained=data.key,
-            variant=own.variant,
-            layers=own.layers,
-            shape=own.shape,
-            epochs=TASKS[data.task].epochs,
-        )
-
-    def check_fits(self, data: GlueData) -> None:
-        """Refuse another task or another model."""
-        if (data.task, data.key) != (self.data, self.pretrained):
+    def check_fits(self, data: Any) -> None:
+        """Raise InputError for another task or another model."""
+        if (data.task, data.language.key) != (self.data, self.pretrained):
             raise InputError(
                 f"the recipe is for {self.data} with the model {self.pretrained}, and these are {data.task} with "
-                f"{data.key}; fit it with recipe.fitted(data)"
+                f"{data.language.key}; fit it with recipe.fitted(data)"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,22 +13,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oversmooth.safety.libraries import import_library
-from oversmooth.safety.randomness import seeded
 from oversmooth.safety.untouched import in_eval_mode
-from oversmooth.steering import steer
-from oversmooth.steering.layer_names import layers_named
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import load_model
-from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
+from oversmooth_papers.engine.task import Batch, Forward, Probe
+from oversmooth_papers.tasks.common import WATCHED, DataTask, ShuffledFeed, begun
 from oversmooth_papers.tasks.glue.data import Encoded, GlueData
-from oversmooth_papers.tasks.glue.recipe import Recipe
-from oversmooth_papers.tasks.glue.settings import LONGEST, TASKS
+from oversmooth_papers.tasks.glue.recipe import TASKS, Recipe
 from oversmooth_papers.tasks.language.model import LanguageModel
 from oversmooth_papers.tasks.language.recipe import Shape
 
-WATCHED = 8
-"""Examples on which smoothing is watched."""
+_HIGHEST = 5.0  # similarity of STS-B
 _AT_ONCE = 256  # examples tested together
 Numbers = NDArray[Any]
 
@@ -64,41 +60,29 @@ def plain_model_of(recipe: Recipe) -> GlueModel:
     return GlueModel(recipe.shape, TASKS[recipe.data].outputs)
 
 
-class GlueTask(Task):
+class GlueTask(DataTask[Recipe, GlueData]):
     """``loss`` is the cross-entropy, or of a number the squared distance; scores are the published metrics."""
 
+    plain_model_of = model_of = staticmethod(plain_model_of)  # the weights are its data's
     examples_are: ClassVar[str] = "examples"
     compiles: ClassVar[bool] = False
-
-    def __init__(self, recipe: Recipe, data: GlueData) -> None:
-        recipe.check_fits(data)
-        self.recipe: Recipe = recipe
-        self.given, self.settings = data, TASKS[recipe.data]
 
     @property
     def examples(self) -> int:
         return len(self.given.train)
 
-    def plain_model(self) -> GlueModel:
-        return plain_model_of(self.recipe)
-
     def model(self) -> GlueModel:
-        recipe = self.recipe
-        with seeded(recipe.seed):
-            model = plain_model_of(recipe)
-            pretrained, _ = load_model(self.given.pretrained, lambda _own: LanguageModel(recipe.shape))
+        def build() -> GlueModel:
+            model = plain_model_of(self.recipe)
+            pretrained, _ = load_model(self.given.pretrained, lambda _own: LanguageModel(self.recipe.shape))
             model.encoder.load_state_dict(pretrained.state_dict())
-            if methods := recipe.methods():
-                steer(model.encoder, methods, layers_named(recipe.layers))
-        return model
+            return model
 
-    def check_memory(self, device: torch.device) -> None:
-        shape, batch = self.recipe.shape, self.recipe.batch
-        activations = 4 * batch * self.given.train.ids[0].numel() * 8 * shape.width * shape.depth
-        shape.check_fits(4, activations if device.type == "cpu" else 0)
+        return begun(self.recipe, build, ("encoder",), self.recipe.layers)
 
-    def has_data_of(self, other: Task) -> bool:
-        return isinstance(other, GlueTask) and other.given is self.given
+    def activations(self) -> int:
+        shape = self.recipe.shape
+        return self.recipe.batch * self.given.train.ids[0].numel() * 8 * shape.width * shape.depth
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> GlueFeed:  # noqa: ARG002 (no kernels)
         return GlueFeed(self.recipe, self.given.train, device, ranks)
@@ -106,8 +90,8 @@ class GlueTask(Task):
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
         ids, lengths, labels = batch
         answers = forward(ids, lengths).float()
-        if self.settings.kind == "number":
-            return F.mse_loss(answers[:, 0], labels / LONGEST)
+        if TASKS[self.recipe.data].kind == "number":
+            return F.mse_loss(answers[:, 0], labels / _HIGHEST)
         return F.cross_entropy(answers, labels.long())
 
     def blank(self, batch: int, device: torch.device) -> Batch:
@@ -161,40 +145,32 @@ class GlueEvaluation:
 def scored(task: str, found: Sequence[float], dev: Encoded) -> dict[str, float]:
     """The published metrics of these answers."""
     right, groups = dev.labels.double().numpy(), dev.groups.numpy()
-    return {name: float(_METRICS[name](np.asarray(found), right, groups)) for name in TASKS[task].metrics}
+    return {name: metric(name, np.asarray(found), right, groups) for name in TASKS[task].metrics}
 
 
-def _library(module: str) -> Any:
-    return import_library(module, "testing on GLUE", "oversmooth-papers[glue]")
-
-
-def _correlation(module: str, name: str, found: Numbers, right: Numbers) -> float:
-    """0 where one of the two is constant."""
-    if np.ptp(found) == 0 or np.ptp(right) == 0:
-        return 0.0
-    value = getattr(_library(module), name)(right, found)
-    return float(getattr(value, "statistic", value))
-
-
-def _f1(found: Numbers, right: Numbers, average: str) -> float:
-    return float(_library("sklearn.metrics").f1_score(right, found, average=average, zero_division=0))
-
-
-def _exact_match(found: Numbers, right: Numbers, groups: Numbers) -> float:
-    """Share of MultiRC's questions all of whose answers are right."""
-    questions = len(np.unique(groups))
-    return (questions - len(np.unique(groups[found != right]))) / questions
-
-
-_METRICS: dict[str, Callable[[Numbers, Numbers, Numbers], float]] = {
-    "accuracy": lambda found, right, _groups: (found == right).mean(),
-    "f1": lambda found, right, _groups: _f1(found, right, "binary"),
-    "macro_f1": lambda found, right, _groups: _f1(found, right, "macro"),
-    "matthews": lambda found, right, _groups: _correlation("sklearn.metrics", "matthews_corrcoef", found, right),
-    "pearson": lambda found, right, _groups: _correlation("scipy.stats", "pearsonr", found, right),
-    "spearman": lambda found, right, _groups: _correlation("scipy.stats", "spearmanr", found, right),
-    "exact_match": _exact_match,
+_SKLEARN, _SCIPY = "sklearn.metrics", "scipy.stats"
+_METRICS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "accuracy": (_SKLEARN, "accuracy_score", {}),
+    "f1": (_SKLEARN, "f1_score", dict(average="binary", zero_division=0)),
+    "macro_f1": (_SKLEARN, "f1_score", dict(average="macro", zero_division=0)),
+    "matthews": (_SKLEARN, "matthews_corrcoef", {}),
+    "pearson": (_SCIPY, "pearsonr", {}),
+    "spearman": (_SCIPY, "spearmanr", {}),
 }
+"""Where a metric is, what it is called there, and its settings."""
+
+
+def metric(name: str, found: Numbers, right: Numbers, groups: Numbers) -> float:
+    """A correlation with a constant is 0. exact_match: the share of questions all of whose answers are right."""
+    if name == "exact_match":
+        questions = len(np.unique(groups))
+        return (questions - len(np.unique(groups[found != right]))) / questions
+    if name in ("matthews", "pearson", "spearman") and (np.ptp(found) == 0 or np.ptp(right) == 0):
+        return 0.0
+    module, function, settings = _METRICS[name]
+    library = import_library(module, "testing on GLUE", "oversmooth-papers[glue]")
+    value = getattr(library, function)(right, found, **settings)
+    return float(getattr(value, "statistic", value))
 
 
 def majority(task: str, train: Encoded, dev: Encoded) -> dict[str, float]:
@@ -203,24 +179,15 @@ def majority(task: str, train: Encoded, dev: Encoded) -> dict[str, float]:
     return scored(task, [often] * len(dev), dev)
 
 
-class GlueFeed:
-    """Examples on the device, in an order of the epoch's."""
+class GlueFeed(ShuffledFeed):
+    """Examples on the device."""
 
     def __init__(self, recipe: Recipe, train: Encoded, device: torch.device, ranks: Ranks) -> None:
-        self.recipe, self.device = recipe, device
+        super().__init__(recipe, len(train), device, ranks)
         self.ids, self.lengths = train.ids.to(device, torch.int64), train.lengths.to(device, torch.int64)
         self.labels = train.labels.to(device)
-        self.examples, self.units_per_step = len(train), recipe.batch
-        self.places = ranks.places(recipe.batch).to(device)
-        self.order = torch.zeros(len(train), dtype=torch.int64, device=device)
-
-    def reorder(self, generator: torch.Generator) -> None:
-        self.order.copy_(torch.randperm(len(self.order), generator=generator, device=self.device))
-
-    def draw(self, generator: torch.Generator) -> None:
-        """Nothing is drawn but in the model."""
 
     def batch(self, step: Tensor) -> Batch:
         """ids ``(b, choices, n)``, lengths ``(b, choices)``, labels ``(b,)``."""
-        rows = self.order.index_select(0, step * self.recipe.batch + self.places)
+        rows = self.rows(step)
         return self.ids[rows], self.lengths[rows], self.labels[rows]

@@ -8,9 +8,8 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,10 +18,10 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from oversmooth.inputs.parquet import Table, readable
 from oversmooth.inputs.sources import Source
-from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import data_folder, data_place
+from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 from oversmooth_papers.engine.ranks import number
+from oversmooth_papers.tasks.common import data_home, decoded_image
 
 Sample = tuple[str | bytes, int]
 """A file, or an encoded image, and its class."""
@@ -32,7 +31,6 @@ FORMS = ("disc", "square", "triangle", "ring")
 _COLOURS = ((200, 80, 60), (60, 150, 90), (80, 100, 200), (200, 180, 80))
 _FOLDERS = ("imagenet", "imagenet-1k", "ILSVRC2012", "ILSVRC")
 _LAYOUTS = "train/CLASS/*.JPEG with val/CLASS/*.JPEG, or train-*.parquet with validation-*.parquet"
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # one of ImageNet's is a PNG that is called JPEG
 
 
 def library(module: str) -> Any:
@@ -40,8 +38,7 @@ def library(module: str) -> Any:
     return import_library(module, "training at ImageNet's size", "oversmooth-papers[imagenet]")
 
 
-@dataclass(frozen=True, eq=False)
-class Splits:
+class Splits(NamedTuple):
     """Images to train on and to test on."""
 
     train: Sequence[Sample]
@@ -58,10 +55,8 @@ def load_splits(what: str | Path) -> Splits:
     """
     if str(what) == "painted":
         return painted()
-    home = Path(what) if Path(what).is_dir() else data_folder(*_FOLDERS) if str(what) == "imagenet" else None
-    if home is None:
-        where = f"not in {data_place()}" if str(what) == "imagenet" else "no folder"
-        raise InputError(f"{what} is {where}; give painted, or a folder that has {_LAYOUTS}")
+    remedy = f"give painted, or a folder that has {_LAYOUTS}"
+    home = data_home(what, _FOLDERS if str(what) == "imagenet" else (), remedy)
     name = "imagenet" if home.resolve().name in _FOLDERS else home.resolve().name
     for inside in (home, home / "data"):
         files = [sorted(inside.glob(f"{split}*.parquet")) for split in ("train", "val")]
@@ -73,10 +68,10 @@ def load_splits(what: str | Path) -> Splits:
         try:
             readers.append(library("timm.data").ImageDataset(str(folder)).reader)
         except (RuntimeError, AssertionError) as error:  # it is empty, or not there
-            raise InputError(f"{folder} has no images; give {_LAYOUTS}") from error
+            raise InputError(f"{folder} has no images; {remedy}") from error
     numbers, theirs = (reader.class_to_idx for reader in readers)
     if unknown := sorted(theirs.keys() - numbers.keys()):
-        raise InputError(f"{home} has no images of {unknown[0]!r} to train on, and some to test on; give {_LAYOUTS}")
+        raise InputError(f"{home} has no images of {unknown[0]!r} to train on, and some to test on; {remedy}")
     ours = [numbers[label] for label in theirs]
     return Splits(readers[0].samples, [(file, ours[label]) for file, label in readers[1].samples], list(numbers), name)
 
@@ -86,8 +81,7 @@ class ParquetImages(Sequence[Sample]):
 
     def __init__(self, files: tuple[Path, ...]) -> None:
         self.files = files
-        if _table(files).extra is None:
-            raise InputError(f"{files[0]} has no column label; give columns image and label")
+        _table(files)  # which looks at the files
         with readable(files[0]):
             table = import_library("pyarrow.parquet", f"reading {files[0]}").read_table([*files], columns=["label"])
             self.labels = table["label"].to_pylist()
@@ -106,7 +100,7 @@ class ParquetImages(Sequence[Sample]):
 @functools.cache
 def _table(files: tuple[Path, ...]) -> Table:
     """Not kept by `ParquetImages`, which workers may have to pickle."""
-    return Table(Source(files[0].parent, "parquet", files), ("image", "img"), ("label",))
+    return Table(Source(files[0].parent, "parquet", files), ("image", "img"))
 
 
 def painted(train: int = 800, test: int = 200, *, size: int = 48) -> Splits:
@@ -168,16 +162,14 @@ class Transformed(Dataset[tuple[Tensor, int] | InputError]):
         np.random.seed(random.getrandbits(32))  # noqa: NPY002 (timm draws from numpy's global state)
         torch.default_generator.manual_seed(random.getrandbits(63))
         source, label = self.samples[index]
-        pil = library("PIL.Image")
         try:
-            with pil.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS) as opened:
-                image = opened.convert("RGB")
-        except Exception as error:  # decoders raise whatever they like on broken files
-            # Not what Pillow says of a file that it cannot name: the address of a buffer.
-            why = "no known image format" if isinstance(error, pil.UnidentifiedImageError) else reason(error)
-            name = source if isinstance(source, str) else f"image {index}"
-            return InputError(f"{name} does not decode ({why}); fetch it again")
-        return self.transform(image), label
+            if isinstance(source, str):
+                image = decoded_image(Path(source), source)
+            else:
+                image = decoded_image(source, f"image {index}")
+        except InputError as error:
+            return error
+        return self.transform(image.convert("RGB")), label
 
 
 def batches(

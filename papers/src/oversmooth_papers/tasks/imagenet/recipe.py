@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from oversmooth_papers.tasks.imagenet.data import Splits
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-PER = 1024
-"""Images for which `Recipe.lr` is meant: the rate grows with the batch."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Recipe(BaseRecipe):
     for each epoch, as in timm. Weight decay leaves out biases, norms, positions and the CLS token.
 
     ``variant`` is plain, smooth, sharpen, or steering methods in words, such as ``neutreno:strength=0.6``, several
-    joined by ``" + "``. What `option` makes is an option of `oversmooth train`, with these words as its help.
+    joined by ``" + "``.
     """
 
     task_name: ClassVar[str] = "imagenet"
@@ -44,66 +42,47 @@ class Recipe(BaseRecipe):
     shape_of_data: ClassVar[tuple[str, ...]] = ("classes",)
 
     data: str = "imagenet"
-    variant: str = option(
-        "plain", "plain, smooth or sharpen; or methods as oversmooth steer takes them, joined by ' + '."
-    )
+    variant: str = "plain"
     ramp: float = ramp_option()
-    start: Literal["cold", "warm"] = option(
-        "cold", "Of smooth and sharpen: cold as Dovonon et al. begin, or warm from the plain weights."
-    )
+    start: Literal["cold", "warm"] = "cold"  # of smooth and sharpen: as Dovonon et al., or from the plain weights
     shape: Shape = field(
         default_factory=lambda: Shape(image=224, patch=16, classes=1000, width=192, depth=12, heads=3, qkv_bias=True)
     )
-    epochs: int = option(300, "Epochs, the warm-up's among them.")
-    warmup: int = option(5, "Epochs of warm-up.")
-    lr: float = option(1e-3, "Highest learning rate, for a batch of 1,024.")
-    warmup_lr: float = 1e-6
-    """At which the warm-up begins, whatever the batch."""
-    last_lr: float = 1e-5
-    """To which the cosine goes, whatever the batch."""
-    weight_decay: float = option(0.05, "On matrices.")
-    batch: int = option(1024, "Images per step, of all processes together.")
+    epochs: int = 300  # the warm-up's among them
+    warmup: int = 5  # epochs
+    lr: float = 1e-3  # the highest, for a batch of 1,024: it grows with the batch
+    warmup_lr: float = 1e-6  # at which the warm-up begins, whatever the batch
+    last_lr: float = 1e-5  # to which the cosine goes, whatever the batch
+    weight_decay: float = 0.05  # on matrices
+    batch: int = 1024  # images per step, of all processes together
     clip: float | None = None
     drop_path: float = option(0.1, "Stochastic depth of the last block; it grows evenly from 0 in the first.")
     ema: float = option(0.99996, "Decay of the averaged weights; 0: none are kept.")
     repeats: int = option(3, "How often an image stands in a row, each time augmented anew.")
-    rand_augment: str = "rand-m9-mstd0.5-inc1"
-    """In timm's words; empty for none."""
-    erasing: float = 0.25
-    """Probability that a rectangle of an image becomes noise."""
+    rand_augment: str = "rand-m9-mstd0.5-inc1"  # in timm's words; empty for none
+    erasing: float = 0.25  # probability that a rectangle of an image becomes noise
     smoothing: float = 0.1
     mixup: float = 0.8
     cutmix: float = 1.0
-    mix_parts: int = 4
-    """Parts of a batch that Mixup and CutMix draw for, one each: the paper's four GPUs."""
+    mix_parts: int = 4  # of a batch, each with a draw of its own for Mixup and CutMix: the paper's four GPUs
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
-    crop_ratio: float = 0.875
-    """Of the side that is tested, to the shorter side that images are resized to: 224 of 256."""
-    seed: int = option(0, "Of weights, order and augmentation.")
-    precision: Literal["bf16", "float32"] = option("bf16", "On a GPU: bf16 or float32.")
-    """Of products on a GPU, under autocast; on a CPU all is float32."""
+    crop_ratio: float = 0.875  # of the side that is tested, to what the shorter side is resized to: 224 of 256
+    seed: int = 0  # of weights, order and augmentation
+    precision: Literal["bf16", "float32"] = "bf16"  # of products on a GPU; on a CPU all is float32
 
     def __post_init__(self) -> None:
         self.check_numbers(
             at_least_1=("epochs", "batch", "repeats", "mix_parts"),
-            at_least_0=("warmup", "seed", "weight_decay", "warmup_lr", "last_lr", "mixup", "cutmix"),
-            bounded=("lr", "weight_decay", "clip", "mixup", "cutmix", "warmup_lr", "last_lr"),
+            at_least_0=("warmup", "seed", "weight_decay", "mixup", "cutmix"),
+            bounded=("lr", "weight_decay", "clip"),
         )
         check_choices(self)
         for name in ("erasing", "smoothing", "drop_path", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name):g}; give 0 or more, and less than 1")
-        if not 0 < self.crop_ratio <= 1:  # a trained file's preprocessing divides by it
-            raise InputError(f"crop_ratio is {self.crop_ratio:g}; give a number above 0 and at most 1")
-        if self.mixes and self.batch % (2 * self.mix_parts):
-            raise InputError(
-                f"a batch of {self.batch} does not split into {self.mix_parts} parts of pairs for Mixup; "
-                f"give a batch that {2 * self.mix_parts} divides"
-            )
-        if self.shape.channels != 3 or self.shape.classes < 2:
-            raise InputError(
-                f"there are {self.shape.channels} channels and {self.shape.classes} classes; give 3, and at least 2"
-            )
+        if self.mixes and self.batch % (pairs := 2 * self.mix_parts):
+            parts = f"{self.mix_parts} parts of pairs for Mixup"
+            raise InputError(f"a batch of {self.batch} does not split into {parts}; give a batch that {pairs} divides")
         self.check_variant()
 
     @property
@@ -115,15 +94,10 @@ class Recipe(BaseRecipe):
     def draws_in_forward(self) -> bool:
         return self.drop_path > 0
 
-    @property
-    def total_epochs(self) -> int:
-        return self.epochs
-
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
         from oversmooth_papers.engine.schedule import by_epoch
 
-        highest = self.lr * self.batch / PER
-        rates = by_epoch(highest, self.epochs, self.warmup, first=self.warmup_lr, last=self.last_lr)
+        rates = by_epoch(self.lr * self.batch / 1024, self.epochs, self.warmup, first=self.warmup_lr, last=self.last_lr)
         return rates.repeat_interleave(steps_per_epoch)
 
     def decays(self, name: str, parameter: Tensor) -> bool:
@@ -135,10 +109,6 @@ class Recipe(BaseRecipe):
         usual = dataclasses.replace(self.shape, classes=PAPER.shape.classes) == PAPER.shape
         name = "DeiT-tiny" if usual else f"a ViT of depth {self.shape.depth} and width {self.shape.width}"
         return f"{name}{self.with_variant}, {self.data}"
-
-    @property
-    def parameters(self) -> int:
-        return self.shape.parameters
 
     def describe(self, scores: Scores) -> str:
         words = f"accuracy {100 * scores['accuracy']:.2f} %"
@@ -177,7 +147,7 @@ class Recipe(BaseRecipe):
         return dataclasses.replace(self, data=splits.name, shape=shape)
 
     def check_fits(self, splits: Splits) -> None:
-        """Refuse data of another name or with other classes."""
+        """Raise InputError for data of another name or with other classes."""
         if splits.name != self.data or len(splits.classes) != self.shape.classes:
             raise InputError(
                 f"the recipe is for {self.data} with {self.shape.classes:,} classes and the data are {splits.name} "

@@ -14,13 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from oversmooth.safety.randomness import seeded
 from oversmooth.safety.untouched import in_eval_mode, random_states
-from oversmooth.steering import steer
 from oversmooth_papers.engine.ranks import Ranks
 from oversmooth_papers.engine.recipe import Scores
 from oversmooth_papers.engine.saved_model import save_model
 from oversmooth_papers.engine.task import Batch, Forward, Probe, Task
+from oversmooth_papers.tasks.common import WATCHED, DataTask, begun
 from oversmooth_papers.tasks.imagenet.data import Splits, Transformed, batches, library, transform_of, worker_count
 from oversmooth_papers.tasks.imagenet.recipe import Recipe
 from oversmooth_papers.tasks.images.recipe import Shape
@@ -28,8 +27,6 @@ from oversmooth_papers.tasks.images.vit import Block, Keep, ViT
 
 CHUNK = 64
 """Images that a worker sends at once: of 224 pixels 39 MB, in shared memory."""
-WATCHED = 8
-"""Test images on which smoothing is watched."""
 AVERAGED = "model-ema.safetensors"
 """The averaged weights of a finished run, in the form of its model."""
 
@@ -54,31 +51,122 @@ class DroppingBlock(Block):
         return added * stays.div_(1 - self.drop)
 
 
-class DroppingViT(ViT):
-    """A ViT with stochastic depth. Weights, their names and what is computed in evaluation are those of `ViT`."""
+def plain_model_of(recipe: Recipe) -> ViT:
+    """Unsteered, on the CPU, with random weights: a ViT with stochastic depth, which grows evenly from block to block.
 
-    def __init__(self, shape: Shape, drop_path: float) -> None:
-        super().__init__(shape)
-        self.average: dict[str, Tensor] = {}
-        """Of the weights, while it is trained; no part of its state dict."""
-        for number, plain in enumerate(self.blocks):
-            block = DroppingBlock(shape, drop_path * number / max(1, shape.depth - 1))
-            block.load_state_dict(plain.state_dict())
-            self.blocks[number] = block
-
-
-def plain_model_of(recipe: Recipe) -> DroppingViT:
-    """Unsteered, on the CPU, with random weights."""
-    return DroppingViT(recipe.shape, recipe.drop_path)
-
-
-def model_of(recipe: Recipe) -> DroppingViT:
-    """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone."""
-    with seeded(recipe.seed):
-        model = plain_model_of(recipe)
-        if methods := recipe.methods():
-            steer(model, methods)
+    Weights, their names and what is computed in evaluation are those of `ViT`.
+    """
+    model, shape = ViT(recipe.shape), recipe.shape
+    for number, plain in enumerate(model.blocks):
+        block = DroppingBlock(shape, recipe.drop_path * number / max(1, shape.depth - 1))
+        block.load_state_dict(plain.state_dict())
+        model.blocks[number] = block
     return model
+
+
+def model_of(recipe: Recipe) -> ViT:
+    """As training begins."""
+    return begun(recipe, lambda: plain_model_of(recipe))
+
+
+class ImagenetTask(DataTask[Recipe, Splits]):
+    """``loss`` is the cross-entropy with soft targets, the score the accuracy on the test images.
+
+    The model that is saved has the plain weights, whose accuracy is what DeiT's authors report; their average has an
+    accuracy and a file of its own.
+    """
+
+    plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
+    examples_are: ClassVar[str] = "images"
+    copies = 5  # the average too
+
+    def __init__(self, recipe: Recipe, splits: Splits, workers: int | None = None) -> None:
+        """workers: processes that decode, for each that trains; by default OVERSMOOTH_WORKERS, or the cores."""
+        super().__init__(recipe, splits)
+        self.workers = worker_count() if workers is None else workers
+        self.average: dict[str, Tensor] = {}
+        """Of the weights, by name, while a model is trained."""
+
+    @property
+    def examples(self) -> int:
+        """As many with repeats as without."""
+        return len(self.given.train)
+
+    def activations(self) -> int:
+        shape = self.recipe.shape
+        return 8 * min(self.recipe.batch, self.examples) * shape.tokens * shape.width * shape.depth
+
+    def has_data_of(self, other: Task) -> bool:  # noqa: ARG002 (its feed has workers of its own)
+        return False
+
+    def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> ImagenetFeed:  # noqa: ARG002
+        return ImagenetFeed(self, device, ranks)
+
+    def loss(self, forward: Forward, batch: Batch) -> Tensor:
+        images, targets = batch
+        return F.cross_entropy(forward(images), targets)
+
+    def blank(self, batch: int, device: torch.device) -> Batch:
+        shape = self.recipe.shape
+        images = torch.zeros(batch, shape.channels, shape.image, shape.image, device=device)
+        return images, torch.full((batch, shape.classes), 1 / shape.classes, device=device)
+
+    def beside(self, model: nn.Module) -> dict[str, Tensor]:
+        if self.recipe.ema:
+            self.average = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+        return self.average
+
+    @torch.no_grad()
+    def after_update(self, model: nn.Module) -> None:
+        """``average = decay · average + (1 − decay) · weights``, in place."""
+        if self.average:
+            own: list[Tensor] = [model.get_parameter(name) for name in self.average]
+            torch._foreach_lerp_(list(self.average.values()), own, 1 - self.recipe.ema)
+
+    def save_beside(self, model: nn.Module, folder: Path) -> None:
+        if self.average:
+            averaged = self.model()
+            averaged.load_state_dict(model.state_dict() | self.average)
+            save_model(averaged, self.recipe, folder / AVERAGED)
+
+    def evaluation(self, model: nn.Module, device: torch.device) -> Accuracy:
+        return Accuracy(self, model, device)
+
+    def tested(self, places: Sequence[int], size: int, workers: int, device: torch.device) -> Iterator[Batch]:
+        """Test images and their classes, on the device."""
+        test = self.given.test
+        transformed = Transformed(test, transform_of(self.recipe.preprocessing()), range(len(test)))
+        with random_states():
+            for images, labels in batches(transformed, places, size, workers, device):
+                yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+    def probe(self, model: nn.Module, device: torch.device) -> Probe:
+        """Test images at even distances, which are of many classes."""
+        total = len(self.given.test)
+        count = min(WATCHED, total)
+        images, _ = next(self.tested([place * total // count for place in range(count)], count, 0, device))
+        return Probe((images,), list(model.blocks))  # type: ignore[arg-type]
+
+    def facts(self) -> dict[str, Any]:
+        return {"test_images": len(self.given.test), "train_images": len(self.given.train)}
+
+
+class Accuracy:
+    """``accuracy.scores(final=True)``: top-1, of the weights and of their average, in one pass over all images."""
+
+    def __init__(self, task: ImagenetTask, model: nn.Module, device: torch.device) -> None:
+        self.task, self.model, self.device = task, model, device
+
+    @torch.no_grad()
+    def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
+        task, total = self.task, len(self.task.given.test)
+        weights = {"accuracy": {}, "accuracy_ema": task.average} if task.average else {"accuracy": {}}
+        right, half = dict.fromkeys(weights, 0.0), task.recipe.autocasts(self.device.type)
+        with in_eval_mode(self.model), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            for images, labels in task.tested(range(total), CHUNK, task.workers, self.device):
+                for name, own in weights.items():
+                    right[name] += (functional_call(self.model, own, (images,)).argmax(1) == labels).sum()
+        return {name: float(count) / total for name, count in right.items()}
 
 
 class ImagenetFeed:
@@ -87,18 +175,17 @@ class ImagenetFeed:
     def __init__(self, task: ImagenetTask, device: torch.device, ranks: Ranks) -> None:
         self.task, self.recipe, self.device, self.ranks = task, task.recipe, device, ranks
         self.transform, self.units_per_step = transform_of(self.recipe.augmentation()), self.recipe.batch
-        self.places = ranks.places(self.recipe.batch)
-        self.seed, self.order, self.shape, own = 0, torch.zeros(0), self.recipe.shape, len(self.places)
-        self.images = torch.zeros(own, self.shape.channels, self.shape.image, self.shape.image, device=device)
-        self.targets = torch.zeros(own, self.shape.classes, device=device)
-        self.chunk = math.gcd(own, CHUNK)
+        self.places, self.seed, self.order = ranks.places(self.recipe.batch), 0, torch.zeros(0)
+        images, targets = task.blank(len(self.places), device)
+        self.images, self.targets = images, targets
+        self.chunk = math.gcd(len(images), CHUNK)
         self._chunks: Iterator[tuple[Tensor, Tensor]] = iter(())
         atexit.register(self.seek, 0)  # ends the workers: Python would send them SIGTERM, which they ignore, and wait
 
     def reorder(self, generator: torch.Generator) -> None:
         """Every image ``repeats`` times in a row, up to the epoch's end, as timm's RepeatAugSampler has it."""
         self.seed, examples, repeats = _drawn_seed(generator), self.task.examples, self.recipe.repeats
-        order = torch.randperm(len(self.task.splits.train), generator=torch.Generator().manual_seed(self.seed))
+        order = torch.randperm(examples, generator=torch.Generator().manual_seed(self.seed))
         self.order = order[: -(-examples // repeats)].repeat_interleave(repeats)[:examples]
         self.seek(0)
 
@@ -106,7 +193,7 @@ class ImagenetFeed:
         """What lies before this step is not decoded."""
         steps = torch.arange(step, self.task.examples // self.recipe.batch)
         places = (steps[:, None] * self.recipe.batch + self.places).flatten().tolist()
-        images = Transformed(self.task.splits.train, self.transform, self.order, self.seed)
+        images = Transformed(self.task.given.train, self.transform, self.order, self.seed)
         self._chunks = batches(images, places, self.chunk, self.task.workers, self.device)
 
     def draw(self, generator: torch.Generator) -> None:
@@ -130,9 +217,9 @@ class ImagenetFeed:
         """
         recipe, ranks, timm = self.recipe, self.ranks, library("timm.data")
         if not recipe.mixes:
-            self.targets.copy_(timm.mixup.mixup_target(labels, self.shape.classes, 1.0, recipe.smoothing))
+            self.targets.copy_(timm.mixup.mixup_target(labels, recipe.shape.classes, 1.0, recipe.smoothing))
             return
-        smoothed = dict(label_smoothing=recipe.smoothing, num_classes=self.shape.classes)
+        smoothed = dict(label_smoothing=recipe.smoothing, num_classes=recipe.shape.classes)
         mixup = timm.Mixup(recipe.mixup, recipe.cutmix, **smoothed)
         first, parts = ranks.rank * recipe.mix_parts // ranks.world, max(1, recipe.mix_parts // ranks.world)
         for part in range(parts):
@@ -144,110 +231,3 @@ class ImagenetFeed:
 def _drawn_seed(generator: torch.Generator) -> int:
     """A whole number below 2^63 that moves the generator on."""
     return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
-
-
-class ImagenetTask(Task):
-    """``loss`` is the cross-entropy with soft targets, the score the accuracy on the test images.
-
-    The model that is saved has the plain weights, whose accuracy is what DeiT's authors report; their average has an
-    accuracy and a file of its own.
-    """
-
-    examples_are: ClassVar[str] = "images"
-
-    def __init__(self, recipe: Recipe, splits: Splits, workers: int | None = None) -> None:
-        """workers: processes that decode, for each that trains; by default OVERSMOOTH_WORKERS, or the cores."""
-        recipe.check_fits(splits)
-        self.recipe: Recipe = recipe
-        self.splits = splits
-        self.workers = worker_count() if workers is None else workers
-
-    @property
-    def examples(self) -> int:
-        """As many with repeats as without."""
-        return len(self.splits.train)
-
-    def plain_model(self) -> DroppingViT:
-        return plain_model_of(self.recipe)
-
-    def model(self) -> DroppingViT:
-        return model_of(self.recipe)
-
-    def check_memory(self, device: torch.device) -> None:
-        # Weights, gradients, two moments and the average; on a CPU what a step leaves for its way back too.
-        shape, batch = self.recipe.shape, min(self.recipe.batch, len(self.splits.train))
-        activations = 8 * 4 * batch * shape.tokens * shape.width * shape.depth
-        shape.check_fits(5, activations if device.type == "cpu" else 0)
-
-    def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> ImagenetFeed:  # noqa: ARG002
-        return ImagenetFeed(self, device, ranks)
-
-    def loss(self, forward: Forward, batch: Batch) -> Tensor:
-        images, targets = batch
-        return F.cross_entropy(forward(images), targets)
-
-    def blank(self, batch: int, device: torch.device) -> Batch:
-        shape = self.recipe.shape
-        images = torch.zeros(batch, shape.channels, shape.image, shape.image, device=device)
-        return images, torch.full((batch, shape.classes), 1 / shape.classes, device=device)
-
-    def beside(self, model: nn.Module) -> dict[str, Tensor]:
-        assert isinstance(model, DroppingViT)
-        if self.recipe.ema:
-            model.average = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
-        return model.average
-
-    @torch.no_grad()
-    def after_update(self, model: nn.Module) -> None:
-        """``average = decay · average + (1 − decay) · weights``, in place."""
-        assert isinstance(model, DroppingViT)
-        if model.average:
-            own: list[Tensor] = [model.get_parameter(name) for name in model.average]
-            torch._foreach_lerp_(list(model.average.values()), own, 1 - self.recipe.ema)
-
-    def save_beside(self, model: nn.Module, folder: Path) -> None:
-        assert isinstance(model, DroppingViT)
-        if model.average:
-            averaged = self.model()
-            averaged.load_state_dict(model.state_dict() | model.average)
-            save_model(averaged, self.recipe, folder / AVERAGED)
-
-    def evaluation(self, model: nn.Module, device: torch.device) -> Accuracy:
-        return Accuracy(self, model, device)
-
-    def tested(self, places: Sequence[int], size: int, workers: int, device: torch.device) -> Iterator[Batch]:
-        """Test images and their classes, on the device."""
-        test = self.splits.test
-        transformed = Transformed(test, transform_of(self.recipe.preprocessing()), range(len(test)))
-        with random_states():
-            for images, labels in batches(transformed, places, size, workers, device):
-                yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-
-    def probe(self, model: nn.Module, device: torch.device) -> Probe:
-        """Test images at even distances, which are of many classes."""
-        total = len(self.splits.test)
-        count = min(WATCHED, total)
-        images, _ = next(self.tested([place * total // count for place in range(count)], count, 0, device))
-        return Probe((images,), list(model.blocks))  # type: ignore[arg-type]
-
-    def facts(self) -> dict[str, Any]:
-        return {"test_images": len(self.splits.test), "train_images": len(self.splits.train)}
-
-
-class Accuracy:
-    """``accuracy.scores(final=True)``: top-1, of the weights and of their average, in one pass over all images."""
-
-    def __init__(self, task: ImagenetTask, model: nn.Module, device: torch.device) -> None:
-        self.task, self.model, self.device = task, model, device
-
-    @torch.no_grad()
-    def scores(self, *, final: bool) -> Scores:  # noqa: ARG002 (one test set, tested alike at all times)
-        average: dict[str, Tensor] = getattr(self.model, "average", {})
-        weights = {"accuracy": {}, "accuracy_ema": average} if average else {"accuracy": {}}
-        right, total = dict.fromkeys(weights, 0.0), len(self.task.splits.test)
-        half = self.task.recipe.autocasts(self.device.type)
-        with in_eval_mode(self.model), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            for images, labels in self.task.tested(range(total), CHUNK, self.task.workers, self.device):
-                for name, own in weights.items():
-                    right[name] += (functional_call(self.model, own, (images,)).argmax(1) == labels).sum()
-        return {name: float(count) / total for name, count in right.items()}

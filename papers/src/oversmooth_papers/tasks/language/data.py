@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from oversmooth.inputs.text import PROSE
-from oversmooth.safety.errors import InputError
+from oversmooth.safety.errors import InputError, reason
 from oversmooth.safety.files import cache_folder, data_folder, data_place, whole_file
 from oversmooth.safety.machine import check_fits
 from oversmooth.safety.signals import held_back
@@ -61,24 +61,19 @@ def load_text(what: str | Path, kind: Kind = "word", size: int = 0, *, masked: b
     path = cache_folder() / f"text-{key}.safetensors"
     # Any of these means a file that is not there, not whole, or not ours.
     with contextlib.suppress(OSError, SafetensorError, KeyError, ValueError, TypeError, RecursionError):
-        return _kept(path, name)
+        with held_back(), safe_open(path, "pt") as opened:
+            splits = {split: opened.get_tensor(split) for split in opened.keys()}  # noqa: SIM118 (it is no dict)
+            tokenizer = Tokenizer.from_text(opened.metadata()["tokenizer"])
+        return Text(splits["train"], splits["valid"], splits.get("test"), tokenizer, name)
     needed = 20 * sum(size for _, _, size, _ in facts)  # the text, its words and its tokens
     check_fits(needed, f"the text of {what}", "give less of it")
     texts = _texts(files)
     tokenizer = tokenizer_of(texts["train"], kind, size, masked=masked)
     splits = {split: tokenizer.encode(text) for split, text in texts.items()}
-    text = Text(splits["train"], splits["valid"], splits.get("test"), tokenizer, name)
     with contextlib.suppress(OSError, InputError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as temporary:
             save_file(splits, temporary, {"tokenizer": tokenizer.to_text()})
-    return text
-
-
-def _kept(path: Path, name: str) -> Text:
-    with held_back(), safe_open(path, "pt") as opened:
-        tokenizer = Tokenizer.from_text(opened.metadata()["tokenizer"])
-        splits = {split: opened.get_tensor(split) for split in opened.keys()}  # noqa: SIM118 (it is no dict)
     return Text(splits["train"], splits["valid"], splits.get("test"), tokenizer, name)
 
 
@@ -95,51 +90,40 @@ def _files(what: str | Path) -> tuple[str, dict[str, list[Path]]]:
     home = data_folder(*NAMED.get(str(what), ())) or Path(what)
     if home.is_file():
         return home.name, {"whole": [home]}
-    if not home.is_dir() and str(what) in NAMED:
-        raise InputError(f"{what} is not in {data_place()}; set it to a folder that holds {what}, or name its folder")
     if not home.is_dir():
-        names = ", ".join(NAMED)
-        raise InputError(f"{what} is no file, no folder and no known text; give one, or prose, or one of {names}")
+        where = f"not in {data_place()}" if str(what) in NAMED else "no file, no folder and no known text"
+        raise InputError(f"{what} is {where}; give a file or a folder, or one of prose, {', '.join(NAMED)}")
     splits = {split: _of_split(home, split) for split in SPLITS}
     for split in ("train", "valid"):
         if not splits[split]:
-            raise InputError(
-                f"{home} has no text for {split}; looked for wiki.{split}.tokens, {split}.txt and *.{split}.txt, "
-                "plain or .bz2"
-            )
+            looked = f"wiki.{split}.tokens, {split}.txt and *.{split}.txt, plain or .bz2"
+            raise InputError(f"{home} has no text for {split}; looked for {looked}")
     return name_of(home), splits
 
 
 def _of_split(home: Path, split: str) -> list[Path]:
     for pattern in (f"wiki.{split}.tokens", f"{split}.txt", f"*.{split}.txt"):
-        files = sorted([*home.glob(pattern), *home.glob(f"{pattern}.bz2")])
-        if files:
+        if files := sorted([*home.glob(pattern), *home.glob(f"{pattern}.bz2")]):
             return files
     return []
 
 
 def _texts(files: dict[str, list[Path]]) -> dict[str, str]:
-    if "whole" in files:
-        lines = _read(files["whole"]).splitlines(keepends=True)
+    texts = {split: "\n".join(map(_read, own)) for split, own in files.items() if own}
+    if "whole" in texts:
+        lines = texts.pop("whole").splitlines(keepends=True)
         part = max(1, len(lines) // 20)
         parts = (lines[: -2 * part], lines[-2 * part : -part], lines[-part:])
         texts = {split: "".join(own) for split, own in zip(SPLITS, parts, strict=True)}
-    else:
-        texts = {split: _read(own) for split, own in files.items() if own}
     for split, text in texts.items():
         if not text.strip():
-            where = ", ".join(map(str, files.get(split) or files.get("whole", [])))
+            where = ", ".join(map(str, files.get(split) or files["whole"]))
             raise InputError(f"{where}: there is no text for {split}; give a longer one")
     return texts
 
 
-def _read(files: list[Path]) -> str:
-    texts = []
-    for file in files:
-        try:
-            data = bz2.decompress(file.read_bytes()) if file.suffix == ".bz2" else file.read_bytes()
-            texts.append(data.decode())
-        except (OSError, ValueError, EOFError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{file} cannot be read as text ({reason}); give UTF-8, plain or .bz2") from error
-    return "\n".join(texts)
+def _read(file: Path) -> str:
+    try:
+        return (bz2.decompress(file.read_bytes()) if file.suffix == ".bz2" else file.read_bytes()).decode()
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{file} cannot be read as text ({reason(error)}); give UTF-8, plain or .bz2") from error

@@ -34,14 +34,13 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
         """``(b, n, d) -> (b, n, d)``; with a cache, x is what follows the tokens in it. mask: who sees whom."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        causal = self.causal
+        causal = self.causal and mask is None
         if cache is not None:
             if self.number in cache:
-                before = cache[self.number]
-                k, v = torch.cat([before[0], k], dim=2), torch.cat([before[1], v], dim=2)
+                k, v = (torch.cat(pair, dim=2) for pair in zip(cache[self.number], (k, v), strict=True))
                 causal = False  # one new token, which sees all before it
             cache[self.number] = k, v
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal and mask is None)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
 
@@ -75,14 +74,18 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """``(b, n) int64 -> (b, n, vocabulary)``."""
+    """``(b, n) int64 -> (b, n, vocabulary)``.
+
+    It begins with normal weights of 0.02 and zero biases: not published for this model, and customary. Beside
+    sinusoids the embedding begins as large as they are.
+    """
 
     positions: Tensor
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        if not shape.vocabulary:
-            raise InputError("vocabulary is 0; fit the recipe to its text with recipe.fitted(data)")
+        if shape.vocabulary < 1:
+            raise InputError(f"vocabulary is {shape.vocabulary}; fit the recipe to its text with recipe.fitted(data)")
         shape.check_fits()
         self.shape = shape
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
@@ -94,21 +97,15 @@ class LanguageModel(nn.Module):
         self.blocks = nn.ModuleList(Block(shape, number) for number in range(shape.depth))
         self.norm = nn.LayerNorm(shape.width, eps=shape.eps) if shape.norm == "pre" else nn.Identity()
         self.bias = nn.Parameter(torch.zeros(shape.vocabulary))
-        self._start()
-
-    def _start(self) -> None:
-        """Normal weights of 0.02, zero biases; not published for this model, and customary. Beside sinusoids the
-        embedding begins as large as they are.
-        """
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-        if self.shape.positions == "learned":
+        if shape.positions == "learned":
             nn.init.normal_(self.positions, std=0.02)
         else:
-            nn.init.normal_(self.embedding.weight, std=self.shape.width**-0.5)
+            nn.init.normal_(self.embedding.weight, std=shape.width**-0.5)
 
     def forward(
         self,
@@ -124,30 +121,25 @@ class LanguageModel(nn.Module):
         """attention_mask ``(b, n)``: 0 where there is padding. last: logits of so many last tokens alone.
 
         cache: of what was read before; filled on the way. seen: a mask as the method of this name makes it, in place
-        of attention_mask. features: give what the output reads, ``(b, n, d)``.
+        of attention_mask; its values are not looked at, which a CUDA graph cannot do. features: give ``(b, n, d)``,
+        what the output reads.
         """
         if seen is None and attention_mask is not None and not attention_mask.all():
             seen = self.seen(attention_mask)
-        x = self.stream(input_ids, cache, seen)
+        read = cache[0][0].shape[2] if cache else 0
+        x = self.embedding(input_ids)
+        if self.shape.positions == "sinusoidal":
+            x = x * math.sqrt(self.shape.width)  # as large as the waves that are added
+        x = self.dropout(x + self.positions[read : read + input_ids.shape[1]])
+        for block in self.blocks:
+            x = block(x, cache, seen)
+        x = self.norm(x)
         if features:
             return x
-        if last is not None:
-            x = x[:, -last:]
-        logits = F.linear(x, self.embedding.weight, self.bias)
+        logits = F.linear(x if last is None else x[:, -last:], self.embedding.weight, self.bias)
         if targets is None:
             return logits
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
-
-    def stream(self, ids: Tensor, cache: Cache | None = None, mask: Tensor | None = None) -> Tensor:
-        """``(b, n, d)``: what the output reads. mask: as `seen` makes it, and not looked into: a CUDA graph cannot."""
-        read = cache[0][0].shape[2] if cache else 0
-        x = self.embedding(ids)
-        if self.shape.positions == "sinusoidal":
-            x = x * math.sqrt(self.shape.width)  # as large as the waves that are added
-        x = self.dropout(x + self.positions[read : read + ids.shape[1]])
-        for block in self.blocks:
-            x = block(x, cache, mask)
-        return self.norm(x)
 
     def seen(self, attention_mask: Tensor) -> Tensor:
         """``(b, 1, n, n)``: tokens see those that are no padding, and where it is causal none after them."""
@@ -160,9 +152,8 @@ class LanguageModel(nn.Module):
         if not self.shape.causal:
             raise InputError("a masked model does not generate; give one that was trained with --causal")
         if ids.shape[1] + count > self.shape.length:
-            raise InputError(
-                f"{ids.shape[1]} tokens and {count} more are over the {self.shape.length} of a window; give fewer"
-            )
+            asked = f"{ids.shape[1]} tokens and {count} more"
+            raise InputError(f"{asked} are over the {self.shape.length} of a window; give fewer")
         generator = torch.Generator(ids.device).manual_seed(seed)
         cache, read = Cache(), ids
         with in_eval_mode(self):
@@ -187,14 +178,8 @@ def hide(
 ) -> tuple[Tensor, Tensor]:
     """Inputs and targets of a masked model by BERT's rule, a pure function of the random numbers.
 
-    Args:
-        ids: ``(b, n)``.
-        kinds: ``(b, n)`` uniform in [0, 1): below ``share`` a token is to be found; of those, 8 in 10 are masked, one
-            in 10 is another token and one in 10 stands as it is.
-        fillers: ``(b, n)`` uniform in [0, 1): which other token.
-        share: of tokens to be found.
-        mask: the token that hides one.
-        vocabulary: kinds of tokens.
+    ids, kinds and fillers are ``(b, n)``, the last two uniform in [0, 1). Where kinds is below ``share``, a token is to
+    be found: of those, 8 in 10 become the token ``mask``, one in 10 another token, by fillers, and one in 10 stands.
     """
     wanted, masked, other = kinds < share, kinds < share * _MASKED, kinds < share * (_MASKED + _OTHER)
     filler = (fillers * vocabulary).to(ids.dtype).clamp(max=vocabulary - 1)

@@ -49,16 +49,12 @@ class Shape:
         for name in ("length", "width", "depth", "heads", "hidden"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
-        if self.vocabulary < 0:
-            raise InputError(f"vocabulary is {self.vocabulary}; give 0 for what the data have, or more")
         if self.width % self.heads:
             raise InputError(f"{self.heads} heads do not share {self.width} features evenly; give a divisor")
         if self.positions == "sinusoidal" and self.width % 2:
             raise InputError(f"width is {self.width}; sinusoidal positions need an even one")
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout is {self.dropout:g}; give 0 or more, and less than 1")
-        if not 0 < self.eps < float("inf"):
-            raise InputError(f"eps is {self.eps}; give a number above 0")
         check_choices(self)
 
     @property
@@ -70,13 +66,10 @@ class Shape:
         return self.depth * block + embedded + (2 * width if self.norm == "pre" else 0)
 
     def check_fits(self, copies: int = 1, more: int = 0) -> None:
-        """Refuse what exceeds the machine. copies: of the weights, gradients and moments too; more: bytes beside."""
-        check_fits(
-            copies * 4 * self.parameters + _BLOCK * self.depth + more,
-            f"a language model of depth {self.depth:,}, width {self.width:,} and {self.vocabulary:,} tokens has "
-            f"{self.parameters:,} weights and",
-            "give a smaller one",
-        )
+        """Raise InputError if memory is short. copies: of weights, gradients and moments too; more: other bytes."""
+        what = f"a language model of depth {self.depth:,}, width {self.width:,} and {self.vocabulary:,} tokens"
+        needed = copies * 4 * self.parameters + _BLOCK * self.depth + more
+        check_fits(needed, f"{what} has {self.parameters:,} weights and", "give a smaller one")
 
 
 @dataclass(frozen=True)
@@ -97,26 +90,22 @@ class Recipe(BaseRecipe):
     data: str = "wikitext-103"
     tokenizer: Literal["word", "bpe", "bytes"] = option("word", "word (by spaces), bpe, or bytes.")
     vocabulary: int = option(8192, "Tokens of bpe.")
-    variant: str = option(
-        "plain", "plain, smooth or sharpen; or methods as oversmooth steer takes them, joined by ' + '."
-    )
+    variant: str = "plain"
     ramp: float = ramp_option()
     wiring: Literal["paper", "code"] = "paper"
     start: Literal["cold", "warm"] = "cold"
-    layers: str = "all"
-    """Which blocks the variant steers; see `steering.steer`."""
+    layers: str = "all"  # which blocks the variant steers; see `steering.steer`
     shape: Shape = field(default_factory=Shape)
     masked: float = option(0.15, "Share of tokens that a masked model must find.")
-    epochs: int = option(120, "Epochs, the warm-up among them.")
-    warmup: int = option(2000, "Steps of warm-up.")
-    lr: float = option(2.5e-4, "Highest learning rate.")
-    weight_decay: float = option(0.0, "On all parameters.")
-    batch: int = option(96, "Windows per step.")
+    epochs: int = 120  # the warm-up among them
+    warmup: int = 2000  # steps
+    lr: float = 2.5e-4  # the highest
+    weight_decay: float = 0.0  # on all parameters
+    batch: int = 96  # windows per step
     clip: float | None = 0.25
-    seed: int = option(0, "Of weights, order and dropout.")
-    precision: Literal["bf16", "float32"] = option("bf16", "On a GPU: bf16 or float32.")
-    sliding: bool = True
-    """Whether a causal model is tested at the end with windows that slide by one token, which takes long."""
+    seed: int = 0  # of weights, order and dropout
+    precision: Literal["bf16", "float32"] = "bf16"  # of products on a GPU; on a CPU all is float32
+    sliding: bool = True  # whether a causal model is tested at the end with windows that slide by one token: long
 
     def __post_init__(self) -> None:
         self.check_numbers(
@@ -146,11 +135,10 @@ class Recipe(BaseRecipe):
     @property
     def label(self) -> str:
         """``Post-LN language model with neutreno:strength=0.4, 16 blocks, wikitext-2``."""
-        kind = f"{'Post' if self.shape.norm == 'post' else 'Pre'}-LN {'' if self.shape.causal else 'masked '}"
-        steered = self.with_variant
-        steered += "" if self.layers == "all" or not steered else f" in layers {self.layers}"
-        steered += ", start warm" if self.start == "warm" and self.variant in ("smooth", "sharpen") else ""
-        return f"{kind}language model{steered}, {self.shape.depth} blocks, {self.data}"
+        kind = f"{self.shape.norm.capitalize()}-LN {'' if self.shape.causal else 'masked '}language model"
+        where = "" if self.layers == "all" or not self.with_variant else f" in layers {self.layers}"
+        warm = ", start warm" if self.start == "warm" and self.variant in ("smooth", "sharpen") else ""
+        return f"{kind}{self.with_variant}{where}{warm}, {self.shape.depth} blocks, {self.data}"
 
     def describe(self, scores: Scores) -> str:
         words = [f"perplexity {scores['valid_perplexity']:.2f} on validation"]
@@ -166,12 +154,11 @@ class Recipe(BaseRecipe):
 
     def fitted(self, text: Text) -> Recipe:
         """The same for this text: its name and its vocabulary."""
-        return dataclasses.replace(
-            self, data=text.name, shape=dataclasses.replace(self.shape, vocabulary=text.tokenizer.size)
-        )
+        shape = dataclasses.replace(self.shape, vocabulary=text.tokenizer.size)
+        return dataclasses.replace(self, data=text.name, shape=shape)
 
     def check_fits(self, text: Text) -> None:
-        """Refuse text of another name or vocabulary."""
+        """Raise InputError for text of another name or vocabulary."""
         if text.name != self.data or text.tokenizer.size != self.shape.vocabulary:
             raise InputError(
                 f"the recipe is for {self.data} with {self.shape.vocabulary:,} tokens and the text is {text.name} with "

@@ -1,77 +1,59 @@
-"""Predicting tokens: the text lies on the device, and every step takes windows of it."""
+"""Predicting tokens: the text lies on the device, every step takes windows of it, and the score is the perplexity."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.safety.errors import InputError
-from oversmooth.safety.randomness import seeded
-from oversmooth.steering import steer, steering_of
-from oversmooth.steering.layer_names import layers_named
+from oversmooth.safety.untouched import in_eval_mode
+from oversmooth.steering import steering_of
 from oversmooth.steering.reparametrized import compute
 from oversmooth.theory import asymmetry
 from oversmooth_papers.engine.ranks import Ranks
-from oversmooth_papers.engine.task import Batch, Evaluation, Forward, Probe, Task
+from oversmooth_papers.engine.recipe import Scores
+from oversmooth_papers.engine.task import Batch, Forward, Probe
+from oversmooth_papers.tasks.common import WATCHED, DataTask, ShuffledFeed, begun
 from oversmooth_papers.tasks.language.data import Text
-from oversmooth_papers.tasks.language.evaluate import CausalEvaluation, MaskedEvaluation
-from oversmooth_papers.tasks.language.model import LanguageModel, hide
+from oversmooth_papers.tasks.language.model import IGNORED, LanguageModel, hide
 from oversmooth_papers.tasks.language.recipe import Recipe
 
-WATCHED = 8
-"""Windows of the validation text on which smoothing is watched."""
+_TOKENS_AT_ONCE = {"cuda": 2**17, "cpu": 2**11}  # read
+_LOGITS_AT_ONCE = {"cuda": 2**29, "cpu": 2**23}  # in float32, and some more of them on the way
+_MASKS = 20_250  # the seed of the tokens that are hidden in a test, the same for every model
+
+
+def plain_model_of(recipe: Recipe) -> LanguageModel:
+    """Unsteered, on the CPU, with random weights."""
+    return LanguageModel(recipe.shape)
 
 
 def model_of(recipe: Recipe) -> LanguageModel:
-    """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone."""
-    with seeded(recipe.seed):
-        model = LanguageModel(recipe.shape)
-        if methods := recipe.methods():
-            steer(model, methods, layers_named(recipe.layers))
-    return model
+    """As training begins."""
+    return begun(recipe, lambda: LanguageModel(recipe.shape), layers=recipe.layers)
 
 
-def windows(text: Text, recipe: Recipe) -> int:
-    """Of an epoch: one less than there are, so that any offset below a window leaves as many."""
-    return max(0, (len(text.train) - 1) // recipe.shape.length - 1)
+class LanguageTask(DataTask[Recipe, Text]):
+    """``loss`` is the mean cross-entropy, the score the perplexity; smoothing is watched on validation windows."""
 
-
-class LanguageTask(Task):
-    """``loss`` is the mean cross-entropy, the score the perplexity."""
-
+    plain_model_of, model_of = staticmethod(plain_model_of), staticmethod(model_of)
     examples_are: ClassVar[str] = "windows"
-
-    def __init__(self, recipe: Recipe, text: Text) -> None:
-        recipe.check_fits(text)
-        if len(text.valid) < 2 or (text.test is not None and len(text.test) < 2):
-            raise InputError(f"{text.name} has less than 2 tokens to validate or to test with; give a longer text")
-        self.recipe: Recipe = recipe
-        self.text = text
 
     @property
     def examples(self) -> int:
-        return windows(self.text, self.recipe)
+        """Windows of an epoch: one less than there are, so that any offset below a window leaves as many."""
+        return max(0, (len(self.given.train) - 1) // self.recipe.shape.length - 1)
 
-    def plain_model(self) -> LanguageModel:
-        return LanguageModel(self.recipe.shape)
-
-    def model(self) -> LanguageModel:
-        return model_of(self.recipe)
-
-    def check_memory(self, device: torch.device) -> None:
-        # Weights, gradients and two moments; on a CPU what a step leaves for its way back too, by a low estimate.
-        shape, batch = self.recipe.shape, self.recipe.batch
-        activations = 4 * batch * shape.length * (8 * shape.width * shape.depth + 3 * shape.vocabulary)
-        shape.check_fits(4, activations if device.type == "cpu" else 0)
-
-    def has_data_of(self, other: Task) -> bool:
-        return isinstance(other, LanguageTask) and other.text is self.text
+    def activations(self) -> int:
+        shape = self.recipe.shape
+        return self.recipe.batch * shape.length * (8 * shape.width * shape.depth + 3 * shape.vocabulary)
 
     def feed(self, device: torch.device, ranks: Ranks, *, compiled: bool) -> LanguageFeed:  # noqa: ARG002 (no kernels)
-        return LanguageFeed(self.recipe, self.text, device, ranks)
+        return LanguageFeed(self, device, ranks)
 
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
         ids, targets, *weight = batch
@@ -82,66 +64,61 @@ class LanguageTask(Task):
         ids = torch.zeros(batch, self.recipe.shape.length, dtype=torch.int64, device=device)
         return ids, ids
 
-    def evaluation(self, model: nn.Module, device: torch.device) -> Evaluation:
-        kind = CausalEvaluation if self.recipe.shape.causal else MaskedEvaluation
-        return kind(self.recipe, model, device, self.text)
+    def evaluation(self, model: nn.Module, device: torch.device) -> Perplexity:
+        return Perplexity(self.recipe, model, device, self.given)
 
     def probe(self, model: nn.Module, device: torch.device) -> Probe:
-        length = min(self.recipe.shape.length, len(self.text.valid))
-        count = min(WATCHED, len(self.text.valid) // length)
-        ids = self.text.valid[: count * length].view(count, length)
+        length = min(self.recipe.shape.length, len(self.given.valid))
+        count = min(WATCHED, len(self.given.valid) // length)
+        ids = self.given.valid[: count * length].view(count, length)
         return Probe((ids.to(device, torch.int64),), list(model.blocks))  # type: ignore[arg-type]
 
     @torch.no_grad()
     def look_at_weights(self, model: nn.Module) -> dict[str, list[float]]:
         """How far H is from symmetric, the mean over heads, block by block."""
-        shape, looks = self.recipe.shape, []
-        steering = steering_of(model)
+        shape, steering = self.recipe.shape, steering_of(model)
         constrained = steering.reparametrized if steering is not None else []
         # All at once: read one by one, each weight would be computed by itself.
-        computed = dict(
-            zip((own.index for own in constrained), compute(constrained) if constrained else (), strict=True)
-        )
+        computed = compute(constrained) if constrained else ()
+        weights = dict(zip((own.index for own in constrained), computed, strict=True))
+        means = []
         for number, block in enumerate(model.blocks):  # type: ignore[arg-type]
-            if number in computed:
-                rows, back = computed[number]
-            else:
+            if number not in weights:
                 rows = block.attn.qkv.weight[2 * shape.width :].unflatten(0, (shape.heads, -1))
-                back = block.attn.proj.weight.mT.unflatten(0, (shape.heads, -1))
-            looks.append(asymmetry(rows.mT, back).mean())
-        return {"asymmetry": [float(f"{value:.5g}") for value in torch.stack(looks).nan_to_num().tolist()]}
+                weights[number] = rows, block.attn.proj.weight.mT.unflatten(0, (shape.heads, -1))
+            rows, back = weights[number]
+            means.append(asymmetry(rows.mT, back).mean())
+        return {"asymmetry": [float(f"{value:.5g}") for value in torch.stack(means).nan_to_num().tolist()]}
 
     def metadata(self) -> dict[str, str]:
-        return {"tokenizer": self.text.tokenizer.to_text()}
+        return {"tokenizer": self.given.tokenizer.to_text()}
 
     def data(self) -> Iterable[Tensor | str]:
-        text = self.text
+        text = self.given
         # Where there is none to test with, validation counts twice: cells were recorded so.
         return text.train, text.valid, text.valid if text.test is None else text.test, text.tokenizer.to_text()
 
     def facts(self) -> dict[str, Any]:
-        text = self.text
+        text = self.given
         facts = {"train_tokens": len(text.train), "valid_tokens": len(text.valid)}
         return facts if text.test is None else {**facts, "test_tokens": len(text.test)}
 
 
-class LanguageFeed:
-    """Windows of one long text, cut at a random offset and taken in random order, both new in every epoch."""
+class LanguageFeed(ShuffledFeed):
+    """Windows of one long text, cut at a random offset, new in every epoch, and taken in random order."""
 
-    def __init__(self, recipe: Recipe, text: Text, device: torch.device, ranks: Ranks) -> None:
-        shape = recipe.shape
-        self.recipe, self.device, self.mask = recipe, device, 0 if shape.causal else text.tokenizer.mask
-        self.tokens = text.train.to(device, torch.int64)
-        self.examples = windows(text, recipe)
-        self.units_per_step = recipe.batch * shape.length
-        self.processes, self.places = ranks.world, ranks.places(recipe.batch).to(device)
-        self.order = torch.zeros(self.examples, dtype=torch.int64, device=device)
+    def __init__(self, task: LanguageTask, device: torch.device, ranks: Ranks) -> None:
+        super().__init__(task.recipe, task.examples, device, ranks)
+        shape = task.recipe.shape
+        self.mask = 0 if shape.causal else task.given.tokenizer.mask
+        self.tokens = task.given.train.to(device, torch.int64)
+        self.units_per_step = task.recipe.batch * shape.length
         self.offset = torch.zeros(1, dtype=torch.int64, device=device)
         self.within = torch.arange(shape.length, device=device)
-        self.draws = torch.zeros(2, recipe.batch, shape.length, device=device)
+        self.draws = torch.zeros(2, task.recipe.batch, shape.length, device=device)
 
     def reorder(self, generator: torch.Generator) -> None:
-        self.order.copy_(torch.randperm(self.examples, generator=generator, device=self.device))
+        super().reorder(generator)
         self.offset.random_(0, self.recipe.shape.length, generator=generator)
 
     def draw(self, generator: torch.Generator) -> None:
@@ -155,14 +132,83 @@ class LanguageFeed:
         mean over all hidden tokens.
         """
         shape = self.recipe.shape
-        window = self.order.index_select(0, step * self.recipe.batch + self.places)
-        rows = (window * shape.length + self.offset)[:, None] + self.within
+        rows = (self.rows(step) * shape.length + self.offset)[:, None] + self.within
         ids = self.tokens[rows]
         if shape.causal:
             return ids, self.tokens[rows + 1]
         kinds, fillers = self.draws[:, self.places]
         seen, targets = hide(ids, kinds, fillers, self.recipe.masked, self.mask, shape.vocabulary)
-        if self.processes == 1:
+        if self.ranks.world == 1:
             return seen, targets
         hidden = (self.draws[0] < self.recipe.masked).sum()
-        return seen, targets, self.processes * (kinds < self.recipe.masked).sum() / hidden
+        return seen, targets, self.ranks.world * (kinds < self.recipe.masked).sum() / hidden
+
+
+class Perplexity:
+    """Of validation on the way; at the end of test too, if any, and with sliding windows on a GPU or for few tokens.
+
+    Nguyen et al.'s windows slide by one token, and only the last prediction of each counts (all of the first window's):
+    ``stride=1``. Side by side, ``stride=length``, is what is measured on the way. A masked model is scored on the
+    tokens that training asks for too: hidden, replaced or left as they are, the same for every model.
+    """
+
+    def __init__(self, recipe: Recipe, model: nn.Module, device: torch.device, text: Text) -> None:
+        self.recipe, self.model, self.device, self.text = recipe, model, device, text
+
+    @torch.no_grad()
+    def scores(self, *, final: bool) -> Scores:
+        splits = {"valid": self.text.valid}
+        if final and self.text.test is not None:
+            splits["test"] = self.text.test
+        causal, length = self.recipe.shape.causal, self.recipe.shape.length
+        scores = {
+            f"{name}_perplexity": self.causal(split, length) if causal else self.masked(split)
+            for name, split in splits.items()
+        }
+        few = sum(map(len, splits.values())) < 4096
+        if causal and final and self.recipe.sliding and (few or self.device.type == "cuda"):
+            scores |= {f"{name}_perplexity_sliding": self.causal(split, 1) for name, split in splits.items()}
+        return scores
+
+    @torch.no_grad()
+    def causal(self, tokens: Tensor, stride: int) -> float:
+        """exp of the mean cross-entropy of all predictions, each counted once.
+
+        tokens ``(n,)``; stride: by how much windows slide, at most their length.
+        """
+        length, predictions = self.recipe.shape.length, len(tokens) - 1
+        tokens = tokens.to(self.device, torch.int64)
+        first = min(length, predictions)
+        ends = torch.tensor(range(first + stride, predictions + 1, stride), dtype=torch.int64, device=self.device)
+        with in_eval_mode(self.model):
+            total = self._loss(tokens[None, :first], tokens[None, 1 : first + 1])
+            for some in ends.split(self._windows_at_once(stride)):
+                rows = tokens[some[:, None] + torch.arange(-length, 1, device=self.device)]
+                total += self._loss(rows[:, :-1], rows[:, -stride:])
+            if left := predictions - first - stride * len(ends):  # less than a stride
+                total += self._loss(tokens[None, -length - 1 : -1], tokens[None, -left:])
+        return math.exp(min(total / predictions, 700.0))
+
+    def masked(self, tokens: Tensor) -> float:
+        """exp of the mean cross-entropy of the tokens ``(n,)`` that are to be found."""
+        shape, length = self.recipe.shape, min(self.recipe.shape.length, len(tokens))
+        rows = tokens[: len(tokens) // length * length].view(-1, length).to(torch.int64)
+        kinds, fillers = torch.rand((2, *rows.shape), generator=torch.Generator().manual_seed(_MASKS))
+        ids, targets = hide(rows, kinds, fillers, self.recipe.masked, self.text.tokenizer.mask, shape.vocabulary)
+        total, at_once = 0.0, self._windows_at_once(shape.length)
+        with in_eval_mode(self.model):
+            for some, wanted in zip(ids.split(at_once), targets.split(at_once), strict=True):
+                total += self._loss(some.to(self.device), wanted.to(self.device))
+        return math.exp(min(total / max(1, int((targets != IGNORED).sum())), 700.0))
+
+    def _windows_at_once(self, last: int) -> int:
+        """As many as fit, where each is asked for its last predictions."""
+        by_tokens = _TOKENS_AT_ONCE[self.device.type] // self.recipe.shape.length
+        return max(1, min(by_tokens, _LOGITS_AT_ONCE[self.device.type] // (last * self.recipe.shape.vocabulary)))
+
+    def _loss(self, ids: Tensor, targets: Tensor) -> float:
+        """Summed over the last predictions of each window ``(b, n)``, as many as there are targets ``(b, last)``."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.autocasts(self.device.type)):
+            logits = self.model(ids, last=targets.shape[1])
+        losses = F.cross_entropy(logits.float().mT, targets, ignore_index=IGNORED, reduction="none")
+        return float(losses.double().sum())

@@ -107,48 +107,33 @@ class OwnTokenizer:
         """Pieces of at most so many tokens, one after the other."""
         ids = self.inside.encode(text).tolist()
         pieces = [ids[first : first + max_length] for first in range(0, len(ids), max_length)]
-        return {
-            "input_ids": pieces,
-            "attention_mask": [[1] * len(piece) for piece in pieces],
-            "special_tokens_mask": [[0] * len(piece) for piece in pieces],
-        }
+        ones, zeros = ([[value] * len(piece) for piece in pieces] for value in (1, 0))
+        return {"input_ids": pieces, "attention_mask": ones, "special_tokens_mask": zeros}
 
 
 @lru_cache(maxsize=4)
 def _parsed(text: str) -> Any:
     """The library's tokenizer: reading one takes longer than encoding a sentence with it."""
-    return _library().Tokenizer.from_str(text)
+    return import_library("tokenizers", "BPE").Tokenizer.from_str(text)
 
 
 def tokenizer_of(text: str, kind: Kind, size: int, *, masked: bool) -> Tokenizer:
-    """Made from the training text. size: of bpe."""
+    """Made from the training text: every word, the most frequent first, or pairs of bytes that are. size: of bpe."""
     if kind == "bytes":
         return Tokenizer("bytes", masked)
-    return _words_of(text, masked) if kind == "word" else _pairs_of(text, size, masked)
-
-
-def _words_of(text: str, masked: bool) -> Tokenizer:
-    """Every word of the text, the most frequent first."""
-    counts = Counter(_words(text))
-    words = [word for word, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
-    names = dict.fromkeys([UNKNOWN, END, *words, *([MASK] if masked else [])])
-    vocabulary = {word: number for number, word in enumerate(names)}
-    return Tokenizer("word", masked, vocabulary, json.dumps(_word_level(vocabulary, masked), ensure_ascii=False))
-
-
-def _pairs_of(text: str, size: int, masked: bool) -> Tokenizer:
-    """Pairs of bytes that are frequent in the text."""
-    library = _library()
-    tokenizer = library.Tokenizer(library.models.BPE())
-    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = [END, *([MASK] if masked else [])]
+    if kind == "word":
+        counts = Counter(_words(text))
+        words = [word for word, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
+        names = dict.fromkeys([UNKNOWN, END, *words, *special])
+        vocabulary = {word: number for number, word in enumerate(names)}
+        return Tokenizer("word", masked, vocabulary, _word_level(vocabulary, [UNKNOWN, *special]))
+    library = import_library("tokenizers", "BPE")
+    tokenizer, levels = library.Tokenizer(library.models.BPE()), library.pre_tokenizers.ByteLevel
+    tokenizer.pre_tokenizer = levels(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
-    trainer = library.trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=[END, *([MASK] if masked else [])],
-        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    sizes = dict(vocab_size=size, special_tokens=special, initial_alphabet=levels.alphabet(), show_progress=False)
+    tokenizer.train_from_iterator(text.splitlines(keepends=True), library.trainers.BpeTrainer(**sizes))
     return Tokenizer("bpe", masked, dict(tokenizer.get_vocab()), tokenizer.to_str())
 
 
@@ -159,20 +144,14 @@ def _words(text: str) -> Iterable[str]:
         yield END
 
 
-def _word_level(vocabulary: dict[str, int], masked: bool) -> dict[str, Any]:
-    special = [
-        {"id": vocabulary[name], "content": name, "special": True}
-        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        for name in (UNKNOWN, END, *([MASK] if masked else []))
-    ]
-    return {
+def _word_level(vocabulary: dict[str, int], special: list[str]) -> str:
+    """The same in the format of `tokenizers`."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    contents = {
         "version": "1.0",
-        "added_tokens": special,
+        "added_tokens": [{"id": vocabulary[name], "content": name, "special": True} | flags for name in special],
         "normalizer": {"type": "Replace", "pattern": {"String": "\n"}, "content": f" {END} "},
         "pre_tokenizer": {"type": "WhitespaceSplit"},
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": UNKNOWN},
     }
-
-
-def _library() -> Any:
-    return import_library("tokenizers", "BPE")
+    return json.dumps(contents, ensure_ascii=False)

@@ -19,13 +19,7 @@ _BRIGHTNESS, _FACTOR, _TURN = 32.0, (0.5, 1.5), 0.1
 
 
 def crops(
-    images: Tensor,
-    masks: Tensor,
-    uniform: Tensor,
-    *,
-    side: int,
-    scales: tuple[float, float],
-    flip: float,
+    images: Tensor, masks: Tensor, uniform: Tensor, *, side: int, scales: tuple[float, float], flip: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Square parts of images that were scaled, and mirrored with probability ``flip``.
 

@@ -5,25 +5,23 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oversmooth.inputs.parquet import Row, Table
+from oversmooth.inputs.parquet import Table
 from oversmooth.inputs.sources import Source
-from oversmooth.safety.errors import InputError, reason
-from oversmooth.safety.files import data_folder, data_place, read_bytes
+from oversmooth.safety.errors import InputError
 from oversmooth.safety.libraries import import_library
 from oversmooth.safety.machine import check_fits
+from oversmooth_papers.tasks.common import data_home, decoded_image
 
 IGNORE = 255
 """The label of pixels that are neither learned from nor counted."""
@@ -32,13 +30,10 @@ FORMS = ("ground", "disc", "square", "triangle", "ring")
 _COLOURS = np.array([(0.8, 0.3, 0.25), (0.25, 0.6, 0.35), (0.3, 0.4, 0.8), (0.8, 0.7, 0.3)])
 _HINT, _GRAIN = 0.16, 0.06  # spread of colours about a class's own, and of pixels about theirs
 _LAYOUTS = "train.parquet, val.parquet and test.parquet, or images/training with annotations/training"
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
 _IMAGES = (".jpg", ".jpeg", ".png")
 _AHEAD = 64  # pictures that are decoded before one is taken
-_MOST = 1 << 28  # bytes of one file
-Pair = tuple[str, Callable[[], bytes], Callable[[], bytes]]
-"""Where an image stands, and what gives its bytes and those of its mask."""
-Plane = NDArray[np.floating[Any]]
+Pair = tuple[str, Path | bytes, Path | bytes]
+"""Where an image stands, and the files or the bytes of it and of its mask."""
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no one answer to ==
@@ -78,14 +73,11 @@ class Splits:
     @property
     def one_size(self) -> bool:
         """Whether the images to test on have the size of those to train on."""
-        return all(
-            isinstance(part.images, Tensor) and part.images.shape[1:] == self.train.images[0].shape
-            for part in (self.val, self.test)
-        )
+        size = self.train.images[0].shape
+        return all(image.shape == size for part in (self.val, self.test) for image in part.images)
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """A published data set."""
 
     name: str
@@ -93,21 +85,19 @@ class Known:
     """What the folder is called that it comes in."""
     classes: list[str]
     first: int
-    """The byte of the first class; those that stand for no class are ignored."""
+    """The byte of the first class; bytes that stand for no class are ignored."""
 
     @property
     def labels(self) -> NDArray[np.uint8]:
-        """``(256,)``: of the bytes in its masks."""
+        """``(256,)``: the label for each byte of a mask."""
         table = np.full(256, IGNORE, np.uint8)
         table[self.first : self.first + len(self.classes)] = np.arange(len(self.classes))
         return table
 
 
 _CAMVID = "Sky Building Pole Road Pavement Tree SignSymbol Fence Car Pedestrian Bicyclist"
-CAMVID = Known("camvid", ("camvid", "CamVid"), _CAMVID.split(), first=0)
-ADE20K = Known(
-    "ade20k", ("ade20k", "ADEChallengeData2016", "ade"), [f"class {number}" for number in range(1, 151)], first=1
-)
+CAMVID = Known("camvid", ("camvid", "CamVid"), _CAMVID.split(), 0)
+ADE20K = Known("ade20k", ("ade20k", "ADEChallengeData2016", "ade"), [f"class {n}" for n in range(1, 151)], 1)
 _ADE20K_SIZE = 512, 683
 """Height and width to which its training images are brought: the shorter side is at 512 or near it, most are 3 by 4."""
 
@@ -122,57 +112,39 @@ def load_splits(what: str | Path) -> Splits:
     if str(what) == SHAPES:
         return shapes()
     word = Path(what).name.lower()
-    named = next((k for k in (CAMVID, ADE20K) if word in map(str.lower, k.folders)), None)
-    home = Path(what) if Path(what).is_dir() else data_folder(*named.folders) if named is not None else None
-    if home is None and named is None:
-        raise InputError(
-            f"{what} is no folder and no known data set of images with masks; give camvid, ade20k or shapes"
-        )
-    if home is None:
-        raise InputError(f"{what} is not in {data_place()}; set it to a folder that holds it, or name its folder")
+    named = next((known for known in (CAMVID, ADE20K) if word in map(str.lower, known.folders)), None)
+    remedy = "give camvid, ade20k or shapes, or the folder that holds images with masks"
+    home = data_home(what, named.folders if named else (), remedy)
     if (home / "images" / "training").is_dir():
         known = named or ADE20K
-        train = _folders(home, "training", known, _ADE20K_SIZE)
-        test = _folders(home, "validation", known, None)
+        train, test = (
+            Labelled(*_decoded(_files(home, split), known.labels, size), known.classes, known.name)
+            for split, size in (("training", _ADE20K_SIZE), ("validation", None))
+        )
         return Splits(train, test, test)
-    files = {split: home / f"{split}.parquet" for split in ("train", "val", "test")}
-    if missing := [file.name for file in files.values() if not file.is_file()]:
+    files = [home / f"{split}.parquet" for split in ("train", "val", "test")]
+    if missing := [file.name for file in files if not file.is_file()]:
         raise InputError(f"{home} has no {missing[0]}; images with masks are {_LAYOUTS}")
-    labels = np.arange(256, dtype=np.uint8) if named is None else named.labels
-    parts = {split: _decoded(_rows(file), labels) for split, file in files.items()}
-    if named is not None:
+    parts = [_decoded(_rows(file), named.labels if named else np.arange(256, dtype=np.uint8)) for file in files]
+    if named:
         name, classes = named.name, named.classes
     else:  # the highest label of all decides how many classes there are
-        highest = max(int(mask.where(mask != IGNORE, 0).max()) for _, masks in parts.values() for mask in masks)
+        highest = max(int(mask.where(mask != IGNORE, 0).max()) for _, masks in parts for mask in masks)
         name, classes = home.resolve().name, [str(number) for number in range(max(2, highest + 1))]
-    return Splits(*(Labelled(images, masks, classes, name) for images, masks in parts.values()))
+    return Splits(*(Labelled(images, masks, classes, name) for images, masks in parts))
 
 
 def _rows(file: Path) -> list[Pair]:
     table = Table(Source(file, "parquet", (file,)), ("image",), ("mask",), whole=True)
-    return [(row.where, partial(_bytes, row, "image"), partial(_bytes, row, "mask")) for row in table.rows()]
+    return [(row.where, row.encoded("image"), row.encoded("mask")) for row in table.rows()]
 
 
-def _bytes(row: Row, column: str) -> bytes:
-    data = row.encoded(column)
-    if not isinstance(data, bytes):
-        raise InputError(f"{row.where} has no bytes of an image or a mask; fetch the file again")
-    return data
-
-
-def _folders(home: Path, split: str, known: Known, size: tuple[int, int] | None) -> Labelled:
+def _files(home: Path, split: str) -> list[Pair]:
     """``images/training/a.jpg`` with ``annotations/training/a.png``."""
     images = sorted(file for file in (home / "images" / split).glob("*") if file.suffix.lower() in _IMAGES)
     if not images:
         raise InputError(f"{home / 'images' / split} has no images; looked for {', '.join(_IMAGES)}")
-    pairs: list[Pair] = []
-    for image in images:
-        mask = home / "annotations" / split / f"{image.stem}.png"
-        if not mask.is_file():
-            raise InputError(f"{image} has no mask {mask}; fetch it")
-        pixels, labels = (partial(read_bytes, file, "fetch it again", _MOST) for file in (image, mask))
-        pairs.append((str(image), pixels, labels))
-    return Labelled(*_decoded(pairs, known.labels, size), known.classes, known.name)
+    return [(str(image), image, home / "annotations" / split / f"{image.stem}.png") for image in images]
 
 
 def _decoded(
@@ -186,9 +158,9 @@ def _decoded(
     pil = import_library("PIL.Image", "decoding images")
 
     def one(pair: Pair) -> tuple[Tensor, Tensor]:
-        where, image_bytes, mask_bytes = pair
-        image = _opened(pil, image_bytes(), f"the image of {where}").convert("RGB")
-        mask = _opened(pil, mask_bytes(), f"the mask of {where}")
+        where, image_source, mask_source = pair
+        image = decoded_image(image_source, f"the image of {where}").convert("RGB")
+        mask = decoded_image(mask_source, f"the mask of {where}")
         if mask.mode not in ("L", "P"):
             raise InputError(f"the mask of {where} has pixels of kind {mask.mode}; give one byte each, as PNG has them")
         if image.size != mask.size:
@@ -212,20 +184,9 @@ def _decoded(
                     check_fits(needed, f"decoding {len(pairs):,} images such as {pairs[0][0]}", "give fewer of them")
                 images.append(image)
                 masks.append(mask)
-    if all(bool((mask == IGNORE).all()) for mask in masks):
-        raise InputError(f"every pixel of {pairs[0][0]} and the others is to be ignored; give masks with classes")
     if len({mask.shape for mask in masks}) == 1:
         return torch.stack(images), torch.stack(masks)
     return images, masks
-
-
-def _opened(pil: Any, data: bytes, what: str) -> Any:
-    try:
-        image = pil.open(io.BytesIO(data), formats=_FORMATS)
-        image.load()
-    except Exception as error:  # decoders raise whatever they like on broken files
-        raise InputError(f"{what} does not decode ({reason(error)}); fetch it again") from error
-    return image
 
 
 def shapes(train: int = 320, val: int = 40, test: int = 80, *, size: int = 64) -> Splits:
@@ -234,13 +195,10 @@ def shapes(train: int = 320, val: int = 40, test: int = 80, *, size: int = 64) -
     The class of a shape is its form; its colour only hints at it. A line of pixels about each shape is to be ignored,
     as at the edges of hand-made masks. Every picture is fixed by its number, on every machine, and is in one part.
     """
-    parts, first = [], 0
-    for count in (train, val, test):
-        painted = [_picture(number, size) for number in range(first, first + count)]
-        images, masks = (torch.from_numpy(np.stack(arrays)) for arrays in zip(*painted, strict=True))
-        parts.append(Labelled(images, masks, list(FORMS), SHAPES))
-        first += count
-    return Splits(*parts)
+    painted = [_picture(number, size) for number in range(train + val + test)]
+    images, masks = (torch.from_numpy(np.stack(arrays)) for arrays in zip(*painted, strict=True))
+    parts = zip(images.split([train, val, test]), masks.split([train, val, test]), strict=True)
+    return Splits(*(Labelled(pixels, labels, list(FORMS), SHAPES) for pixels, labels in parts))
 
 
 def _picture(number: int, size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -256,7 +214,7 @@ def _picture(number: int, size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint
         radius, turn = random.uniform(0.13, 0.24), random.uniform(0, 6.3)
         across, down = x - random.uniform(0.1, 0.9), y - random.uniform(0.1, 0.9)
         u, v = (across * np.cos(turn) + down * np.sin(turn)), (down * np.cos(turn) - across * np.sin(turn))
-        inside = _distance(label, u / radius, v / radius) * radius * size  # pixels, above 0 within
+        inside = _distances(u / radius, v / radius)[label - 1] * radius * size  # pixels, above 0 within
         colour = _COLOURS[label - 1] + _HINT * random.standard_normal(3)
         image = np.where(inside > 0, colour[:, None, None] * (1 + 0.2 * v / radius), image)
         mask = np.where(inside > 0.5, label, np.where(inside > -0.5, IGNORE, mask)).astype(np.uint8)
@@ -264,13 +222,8 @@ def _picture(number: int, size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint
     return np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8), mask
 
 
-def _distance(label: int, u: Plane, v: Plane) -> Plane:
-    """How far a point lies within a form of size 1, and below 0 how far without."""
-    around = np.hypot(u, v)
-    if FORMS[label] == "disc":
-        return np.asarray(1 - around)
-    if FORMS[label] == "square":
-        return np.asarray(0.85 - np.maximum(abs(u), abs(v)))
-    if FORMS[label] == "triangle":
-        return np.asarray(0.6 - np.maximum(np.maximum(v, -0.5 * v + 0.866 * u), -0.5 * v - 0.866 * u))
-    return np.asarray(0.25 - abs(around - 0.75))
+def _distances(u: NDArray[Any], v: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """How far points lie within a disc, a square, a triangle and a ring of size 1; below 0, how far outside."""
+    around, square = np.hypot(u, v), np.maximum(abs(u), abs(v))
+    triangle = np.maximum(np.maximum(v, -0.5 * v + 0.866 * u), -0.5 * v - 0.866 * u)
+    return 1 - around, 0.85 - square, 0.6 - triangle, 0.25 - abs(around - 0.75)

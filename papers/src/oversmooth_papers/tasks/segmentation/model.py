@@ -5,18 +5,14 @@ Encoder and decoder have blocks of their own and run one after the other, so tha
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oversmooth.safety.errors import InputError
-from oversmooth.safety.randomness import seeded
-from oversmooth.steering import steer
+from oversmooth_papers.tasks.common import begun
 from oversmooth_papers.tasks.images.recipe import Shape
 from oversmooth_papers.tasks.images.vit import block_of, start_weights
-from oversmooth_papers.tasks.segmentation.pretrained import resized_positions, vit_from_checkpoint
+from oversmooth_papers.tasks.segmentation.pretrained import load_weights
 from oversmooth_papers.tasks.segmentation.recipe import Recipe
 
 
@@ -106,27 +102,12 @@ def plain_model_of(recipe: Recipe) -> Segmenter:
 
 
 def model_of(recipe: Recipe) -> Segmenter:
-    """On the CPU, with the weights that the seed gives on any machine; the caller's random state is left alone.
+    """As training begins; the encoder's weights are those of the checkpoint that the recipe names, if it does."""
 
-    The encoder's are those of the checkpoint that the recipe names, if it does.
-    """
-    with seeded(recipe.seed):
+    def build() -> Segmenter:
         model = plain_model_of(recipe)
         if recipe.encoder:
-            _take_weights(model.encoder, recipe)
-        if methods := recipe.methods():
-            for stack in recipe.steer.split("+"):
-                steer(model.get_submodule(stack), methods)
-    return model
+            load_weights(model.encoder, recipe.encoder, model.side)
+        return model
 
-
-def _take_weights(encoder: Encoder, recipe: Recipe) -> None:
-    vit = vit_from_checkpoint(recipe.encoder)
-    shape = dataclasses.replace(vit.shape, image=vit.shape.patch, classes=recipe.shape.classes)
-    if shape != (wanted := dataclasses.replace(recipe.shape, image=recipe.shape.patch)):
-        raise InputError(
-            f"the encoder {recipe.encoder} is {shape} and the recipe is for {wanted}; fit it with recipe.fitted(splits)"
-        )
-    arrays = {name: value for name, value in vit.state_dict().items() if not name.startswith("head.")}
-    arrays["pos_embed"] = resized_positions(arrays["pos_embed"], recipe.crop // recipe.shape.patch)
-    encoder.load_state_dict(arrays)
+    return begun(recipe, build, recipe.steer.split("+"))

@@ -1,20 +1,18 @@
-"""A ViT that transformers wrote, read from its files into ours: config.json and safetensors, without transformers."""
+"""The encoder's weights from a ViT that transformers wrote: config.json and safetensors, without transformers."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from oversmooth.anatomy.checkpoint import Checkpoint, read_config
-from oversmooth.safety.errors import InputError
+from oversmooth.safety.errors import InputError, reason
+from oversmooth.safety.files import data_folder, data_place
 from oversmooth.safety.typed import typed
 from oversmooth_papers.tasks.images.recipe import Shape
-from oversmooth_papers.tasks.images.vit import ViT
 
 _SIZES = {
     "image": "image_size",
@@ -41,23 +39,19 @@ _REMEDY = "give a folder with a ViT as transformers writes it (model_type vit)"
 
 def checkpoint_folder(named: str) -> Path:
     """The folder of this name: a path, or one of the weights in OVERSMOOTH_DATA."""
-    home = os.environ.get("OVERSMOOTH_DATA")
-    folders = [Path(named), *([Path(home) / "weights" / named, Path(home) / named] if home else [])]
-    for folder in folders:
-        if (folder / "config.json").is_file():
-            return folder
-    looked = " and ".join(str(folder) for folder in folders)
-    raise InputError(f"there is no config.json of the encoder {named!r} in {looked}; {_REMEDY}, or '' for none")
+    folder = Path(named) if Path(named).is_dir() else data_folder(named)
+    if folder is None:
+        raise InputError(f"the encoder {named!r} is no folder and not in {data_place()}; {_REMEDY}, or '' for none")
+    return folder
 
 
-def shape_of(named: str | Path) -> Shape:
+def shape_of(named: str) -> Shape:
     """Of the ViT in a folder, as its configuration says."""
-    folder = checkpoint_folder(str(named))
+    folder = checkpoint_folder(named)
     config = read_config(folder)
-    if (kind := config.get("model_type")) != "vit":
-        raise InputError(f"{folder} holds a model of type {kind!r}; {_REMEDY}")
-    if (activation := config.get("hidden_act", "gelu")) != "gelu":
-        raise InputError(f"{folder} has the activation {activation!r}, and ours is gelu; give another encoder")
+    kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
+    if (kind, activation) != ("vit", "gelu"):
+        raise InputError(f"{folder} has model_type {kind!r} and hidden_act {activation!r}, not vit and gelu; {_REMEDY}")
     try:
         sizes = {ours: typed(int, config.get(theirs), theirs) for ours, theirs in _SIZES.items()}
         hidden = typed(int, config.get("intermediate_size"), "intermediate_size")
@@ -68,36 +62,25 @@ def shape_of(named: str | Path) -> Shape:
     return Shape(**sizes, classes=1, mlp_ratio=hidden / max(1, sizes["width"]), qkv_bias=qkv_bias, eps=eps)
 
 
-def vit_from_checkpoint(named: str | Path) -> ViT:
-    """The ViT in a folder, ours with its weights: the same logits, or random ones where it has no classifier."""
-    folder = checkpoint_folder(str(named))
-    files = Checkpoint(folder)
+def load_weights(encoder: nn.Module, named: str, side: int) -> None:
+    """Those of the ViT in a folder, in place. side: patches along a side, to which positions are interpolated."""
+    files = Checkpoint(checkpoint_folder(named))
     prefix = "vit." if any(name.startswith("vit.") for name in files.shapes) else ""
-    classes = files.shapes.get("classifier.weight", (1,))[0]
-    model = ViT(dataclasses.replace(shape_of(folder), classes=classes))
-    arrays = model.state_dict()
-    for name, own in arrays.items():
-        if name.startswith("head.") and "classifier.weight" not in files.shapes:
-            continue
-        theirs = _names(name, prefix)
-        if missing := [each for each in theirs if each not in files.shapes]:
-            raise InputError(f"{files.what} has no weight {missing[0]}; {_REMEDY}")
-        value = torch.cat([files.read(each) for each in theirs]).float()
-        if value.shape != own.shape:
-            raise InputError(
-                f"{folder}: {theirs[0]} is {tuple(value.shape)} and config.json asks for {tuple(own.shape)}; "
-                "fetch it again"
-            )
-        arrays[name] = value
-    model.load_state_dict(arrays)
-    return model
+    try:
+        arrays = {
+            name: torch.cat([files.read(theirs) for theirs in _names(name, prefix)]).float()
+            for name in encoder.state_dict()
+        }
+        arrays["pos_embed"] = resized_positions(arrays["pos_embed"], side)
+        encoder.load_state_dict(arrays)
+    except (KeyError, RuntimeError) as error:  # no such weight, or of another size
+        raise InputError(f"{files.what} has not the weights of the recipe ({reason(error)}); {_REMEDY}") from error
 
 
 def _names(ours: str, prefix: str) -> list[str]:
     """Theirs for one of our weights: three for the joined one of queries, keys and values."""
-    module, _, kind = ours.rpartition(".")
-    if module in ("norm", "head"):
-        return [f"{prefix}layernorm.{kind}" if module == "norm" else f"classifier.{kind}"]
+    if ours.startswith("norm."):
+        return [f"{prefix}layer{ours}"]
     for part, theirs in _NAMES.items():
         ours = ours.replace(part, theirs)
     each = ("query", "key", "value") if ".attn.qkv." in ours else ("",)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from oversmooth_papers.tasks.segmentation.data import Splits
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-STACKS = ("encoder+decoder", "encoder", "decoder")
-Steered = Literal["encoder+decoder", "encoder", "decoder"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Recipe(BaseRecipe):
 
     ``variant`` is plain, smooth, sharpen, or steering methods in words, such as ``neutreno:strength=0.6``, several
     joined by ``" + "``. Encoder and decoder are two stacks: a method that uses the first layer's values takes those of
-    the stack that it acts in. What `option` makes is an option of `oversmooth train`, with these words as its help.
+    the stack that it acts in.
     """
 
     task_name: ClassVar[str] = "segmentation"
@@ -53,14 +51,12 @@ class Recipe(BaseRecipe):
         "A ViT's folder as transformers writes it, or its name in OVERSMOOTH_DATA; '' for one from scratch.",
     )
     """Whose weights the encoder begins with; ``shape`` is its shape."""
-    variant: str = option(
-        "plain", "plain, smooth or sharpen; or methods as oversmooth steer takes them, joined by ' + '."
-    )
+    variant: str = "plain"
     ramp: float = ramp_option()
-    steer: Steered = option("encoder+decoder", "Which stacks the variant steers: encoder+decoder, encoder or decoder.")
-    start: Literal["warm", "cold"] = option(
-        "warm", "Of smooth and sharpen: warm from the encoder's weights, or cold as Dovonon et al. begin."
+    steer: Literal["encoder+decoder", "encoder", "decoder"] = option(
+        "encoder+decoder", "Which stacks the variant steers: encoder+decoder, encoder or decoder."
     )
+    start: Literal["warm", "cold"] = "warm"  # of smooth and sharpen: from the encoder's weights, or as Dovonon et al.
     shape: Shape = field(
         default_factory=lambda: Shape(image=512, patch=16, classes=150, width=192, depth=12, heads=3, qkv_bias=True)
     )
@@ -68,28 +64,22 @@ class Recipe(BaseRecipe):
     crop: int = option(512, "Side of the crops that it learns from, and of the windows that it is tested in.")
     stride: int = option(512, "From one window to the next, at most.")
     """The authors' on ADE20K; elsewhere they take two thirds of the window, and so does `fitted`."""
-    shorter: int = 512
-    """Images are tested at this length of their shorter side; 0: as they are."""
+    shorter: int = 512  # images are tested at this length of their shorter side; 0: as they are
     decoder_layers: int = option(2, "Blocks of the decoder.")
-    epochs: int = option(64, "Epochs.")
-    lr: float = option(1e-3, "Learning rate of the first step.")
-    power: float = 0.9
-    """Of the learning rate's fall."""
-    weight_decay: float = option(0.0, "On all parameters.")
-    batch: int = option(8, "Images per step.")
+    epochs: int = 64
+    lr: float = 1e-3  # of the first step
+    power: float = 0.9  # of the learning rate's fall
+    weight_decay: float = 0.0
+    batch: int = 8  # images per step
     clip: float | None = None
-    scales: tuple[float, float] = (0.5, 2.0)
-    """Between which an image's size is drawn, evenly, before it is cropped."""
+    scales: tuple[float, float] = (0.5, 2.0)  # between which an image's size is drawn, evenly, before it is cropped
     flip: float = 0.5
-    colours: bool = True
-    """Whether brightness, contrast, saturation and hue are distorted."""
-    test_scales: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
-    """Of the last evaluation, each with its mirror image."""
+    colours: bool = True  # whether brightness, contrast, saturation and hue are distorted
+    test_scales: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # of the last evaluation, each mirrored too
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
-    seed: int = option(0, "Of weights, order and augmentation.")
-    precision: Literal["bf16", "float32"] = option("bf16", "On a GPU: bf16 or float32.")
-    """Of products on a GPU, under autocast; on a CPU all is float32."""
+    seed: int = 0  # of weights, order and augmentation
+    precision: Literal["bf16", "float32"] = "bf16"  # of products on a GPU; on a CPU all is float32
 
     def __post_init__(self) -> None:
         self.check_numbers(
@@ -98,26 +88,9 @@ class Recipe(BaseRecipe):
             bounded=("lr", "weight_decay", "clip", "power"),
         )
         check_choices(self)
-        for name in ("scales", "test_scales", "mean", "std"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        if len(self.scales) != 2 or not 0 < self.scales[0] <= self.scales[1] <= 100:
-            raise InputError(f"scales is {self.scales}; give the smallest and the largest, above 0 and at most 100")
-        if not self.test_scales or not all(0 < scale <= 100 for scale in self.test_scales):
-            raise InputError(f"test_scales is {self.test_scales}; give at least one, each above 0 and at most 100")
-        if not 0 <= self.flip <= 1:
-            raise InputError(f"flip is {self.flip}; it is a probability, from 0 to 1")
-        if len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
-            raise InputError(f"mean is {self.mean} and std {self.std}; give one per colour, std above 0")
-        if self.crop % self.shape.patch:
-            raise InputError(
-                f"crop is {self.crop}, which patches of {self.shape.patch} do not tile; give a multiple of "
-                f"{self.shape.patch}"
-            )
-        if self.shape.channels != 3:
-            raise InputError(f"the shape has {self.shape.channels} channels; give 3: images have colours")
-        if not 2 <= self.shape.classes <= 255:
-            raise InputError(f"there are {self.shape.classes} classes; masks of bytes hold 2 to 255")
-        object.__setattr__(self, "shape", dataclasses.replace(self.shape, image=self.crop))
+        if not self.test_scales or not all(0 < scale <= 100 for scale in (*self.scales, *self.test_scales)):
+            raise InputError(f"scales are {self.scales} and {self.test_scales}; give numbers above 0 and at most 100")
+        object.__setattr__(self, "shape", dataclasses.replace(self.shape, image=self.crop))  # which patches must tile
         self.check_variant()
 
     def learning_rates(self, steps_per_epoch: int) -> Tensor:
@@ -130,7 +103,7 @@ class Recipe(BaseRecipe):
         """``Segmenter on deit-tiny with neutreno:strength=0.6, camvid``."""
         encoder = self.encoder.rstrip("/").rpartition("/")[2] or f"a ViT of width {self.shape.width}"
         steered = self.with_variant
-        where = "" if not steered or self.steer == STACKS[0] else f" in the {self.steer}"
+        where = "" if not steered or self.steer == "encoder+decoder" else f" in the {self.steer}"
         return f"Segmenter on {encoder}{steered}{where}, {self.data}"
 
     @property
@@ -159,11 +132,7 @@ class Recipe(BaseRecipe):
 
     def changed(self, settings: dict[str, Any]) -> Recipe:
         """With these settings, its own or the shape's; None leaves one as it is."""
-        changes = {name: value for name, value in settings.items() if value is not None}
-        sizes = {name: changes.pop(name) for name in list(changes) if name in Shape.__dataclass_fields__}
-        if sizes:
-            changes["shape"] = dataclasses.replace(self.shape, image=sizes.get("patch", self.shape.patch), **sizes)
-        return dataclasses.replace(self, **changes)
+        return super().changed({"image": settings.get("patch"), **settings})  # which becomes the crop
 
     def fitted(self, splits: Splits) -> Recipe:
         """The same for these data and this encoder: name, classes and shape are theirs.
@@ -179,16 +148,9 @@ class Recipe(BaseRecipe):
         if splits.one_size and crop > side:
             crop = side - side % shape.patch
             stride = max(1, 2 * crop // 3)
-            if not crop:
-                raise InputError(f"{splits.name} has images of {side} pixels, less than a patch of {shape.patch}")
-        return dataclasses.replace(
-            self,
-            data=splits.name,
-            shape=dataclasses.replace(shape, image=shape.patch, classes=len(splits.classes)),
-            crop=crop,
-            stride=stride,
-            shorter=0 if splits.one_size else self.shorter,
-        )
+        shape = dataclasses.replace(shape, image=shape.patch, classes=len(splits.classes))
+        shorter = 0 if splits.one_size else self.shorter
+        return dataclasses.replace(self, data=splits.name, shape=shape, crop=crop, stride=stride, shorter=shorter)
 
     def check_fits(self, splits: Splits) -> None:
         """Refuse data of another name or with other classes."""
