@@ -40,10 +40,6 @@ _LEADS = {
 def check(path: Path) -> None:
     """Refuse what cannot be written, before the work is done that it is to show."""
     check_writable(path, ENDINGS)
-    if path.suffix.lower() == ".html":
-        shell.check(path)
-    elif path.suffix.lower() != ".json":
-        figures.check_libraries()
 
 
 def save(outcomes: list[ToyOutcome], path: Path, title: str) -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oversmooth.metrics import METRICS
-from oversmooth.report.style import UNKNOWN, fixed, percent
+from oversmooth.report.style import UNKNOWN, arrow, fixed, percent
 from oversmooth.report.style import number as _number
 from oversmooth.results.data import DiagnosisData
 from oversmooth.results.facts import Number
@@ -33,17 +33,9 @@ def overview(diagnoses: Sequence[DiagnosisData]) -> Table:
     table = plain_table("model", "blocks", "HFC/LFC\nfirst → last", "cos", "eff. rank", "Re λ\n< 0", "smooth\ncases")
     table.columns[0].min_width = 10  # names are what rows are told apart by
     for d in diagnoses:
-        first, last = d.layers[0].tokens, d.layers[-1].tokens
-        table.add_row(
-            d.name,
-            str(d.model["layers"]),
-            *(
-                f"{shown(first.get(m))} → {shown(last.get(m))}"
-                for m, shown in (("hfc_lfc", number), ("cos", fixed), ("effective_rank", number))
-            ),
-            share(d.negative_share),
-            percent(d.smoothing_share),
-        )
+        courses = [arrow(d.curve(m), fixed if m == "cos" else number) for m in ("hfc_lfc", "cos", "effective_rank")]
+        shares = share(d.negative_share), percent(d.smoothing_share)
+        table.add_row(d.name, str(d.model["layers"]), *courses, *shares)
     return table
 
 

@@ -103,6 +103,11 @@ class DiagnosisData:
                 parts += joined or [v for head in layer.spectrum.heads["raw"] for v in head.real]
         return parts
 
+    def change(self, part: str) -> Number:
+        """Change of log HFC/LFC through one part over all blocks; None where it was not measured."""
+        known = [value for layer in self.layers if (value := layer.change(part)) is not None]
+        return math.fsum(known) if known else None
+
     def curve(self, metric: str, *, without_massive: bool = False) -> list[Number]:
         """A metric after every block, preceded by its value for what enters the first block.
 
