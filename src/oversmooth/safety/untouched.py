@@ -6,7 +6,7 @@ import random
 import sys
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -40,13 +40,9 @@ def untouched(model: nn.Module) -> Iterator[None]:
     Raises:
         InputError: the model wrote to weights of which there is no copy.
     """
-    with ExitStack() as stack:
-        stack.enter_context(random_states())
-        stack.enter_context(in_eval_mode(model))
-        stack.enter_context(put_back(model, counted=True))
-        stack.enter_context(caches_of_their_own())
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+    # Unless it is loaded nothing is compiled, and importing it takes seconds.
+    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    with random_states(), in_eval_mode(model), put_back(model, counted=True), caches_of_their_own(), eager:
         yield
 
 
@@ -59,9 +55,8 @@ def in_its_own_mode(model: nn.Module) -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(caches_of_their_own())
-        if model.training:
-            stack.enter_context(random_states())
-            stack.enter_context(put_back(model))
+        for what in (random_states(), put_back(model)) if model.training else ():
+            stack.enter_context(what)
         yield
 
 
