@@ -7,7 +7,6 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -235,12 +234,9 @@ class Memory:
     def read(self) -> dict[str, Spectrum]:
         """Finished layers by name, but for lines that cannot be read, such as one that a stop cut short."""
         spectra: dict[str, Spectrum] = {}
-        if not os.path.isfile(self.path):  # no error for a folder that cannot be read
-            return spectra
         try:
             lines = read_bytes(self.path, "computing them again", _MOST_KEPT).splitlines()
-        except InputError:
-            self.forget()
+        except InputError:  # as a rule there is none
             return spectra
         for line in lines:
             with contextlib.suppress(ValueError):
@@ -252,8 +248,6 @@ class Memory:
         """Append a finished layer; where that is impossible it is computed again another time."""
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.exists() and not self.path.is_file():
-                return
             with self.path.open("a", encoding="utf-8") as lines:
                 lines.write("\n" + json.dumps({layer: dataclasses.asdict(spectrum)}) + "\n")
 
