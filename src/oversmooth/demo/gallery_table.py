@@ -43,6 +43,7 @@ def figures(entry: Entry, diagnosis: Diagnosis) -> Figures:
     """The figures of one model, as they are kept."""
     model, provenance = diagnosis.model, diagnosis.provenance
     again = next((e.real for e in diagnosis.extrapolation if e.what == "last block" and e.real is not None), None)
+    massive = [layer.massive["input_share"] or 0.0 for layer in diagnosis.layers if layer.massive]
     parts = {change.part for layer in diagnosis.layers for change in layer.changes}
     return {
         "key": entry.key,
@@ -62,18 +63,11 @@ def figures(entry: Entry, diagnosis: Diagnosis) -> Figures:
         "negative_share": _short(diagnosis.negative_share),
         "smoothing_share": _short(diagnosis.smoothing_share),
         "undecided_share": _short(diagnosis.undecided_share),
-        "massive_input_share": _short(_massive(diagnosis)),
-        "last_block_again": None if again is None else [_exp(again.log_hfc_lfc[0]), _exp(again.log_hfc_lfc[-1])],
+        "massive_input_share": _short(max(massive, default=0.0)),
+        "last_block_again": None
+        if again is None
+        else [_short(None if log is None else math.exp(log)) for log in (again.log_hfc_lfc[0], again.log_hfc_lfc[-1])],
     }
-
-
-def _massive(diagnosis: Diagnosis) -> Number:
-    shares = [layer.massive["input_share"] for layer in diagnosis.layers if layer.massive]
-    return max((share for share in shares if share is not None), default=0.0)
-
-
-def _exp(value: Number) -> Number:
-    return None if value is None else _short(math.exp(value))
 
 
 def _short(value: Number) -> Number:

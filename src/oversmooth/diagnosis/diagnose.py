@@ -312,11 +312,8 @@ def _doubts(blocks: list[SeenBlock], anatomy: Anatomy) -> list[str]:
 
 
 def _mode(model: nn.Module, remarks: list[str]) -> dict[str, bool]:
-    """Whether the model trains, and drops anything: by a module, or by a function to which a module passes its share.
-
-    Args:
-        model: as it is run.
-        remarks: what is said of train mode is added to them.
+    """Whether the model trains, which is added to the remarks, and drops anything: by a module, or by a function to
+    which a module passes its share.
     """
     if not model.training:
         return {"training": False}

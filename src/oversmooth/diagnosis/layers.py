@@ -16,12 +16,8 @@ from oversmooth.results.parts import Change, Layer, LayerDominance, Spectrum, sh
 
 
 def layers_observed(blocks: list[SeenBlock], observed: Observations, *, spectra: bool) -> list[Layer]:
-    """What enters the first block, then one entry per block that ran.
-
-    Args:
-        blocks: as they ran.
-        observed: what they showed.
-        spectra: False leaves the eigenvalues of weights out, which take time that grows with the cube of the width.
+    """What enters the first block, then one entry per block that ran. Without spectra the eigenvalues of weights are
+    left out, which take time that grows with the cube of the width.
     """
     layers = [_layer("embedding", observed, (0, -1))]
     known: dict[tuple[object, ...], Spectrum | None] = {}

@@ -37,13 +37,8 @@ def layer_spectrum(
     joined: bool = True,
     verdicts: bool = False,
 ) -> Spectrum:
-    """All spectra of one layer.
-
-    Args:
-        layer: whose weights are used.
-        inverse_sigma: the mean 1/σ of observed tokens, where the norm stands before the layer.
-        joined: whether to compute the spectrum of all heads together.
-        verdicts: whether to compute what weights alone decide, per head.
+    """All spectra of one layer: joined, of all heads together; verdicts, what weights alone decide, per head.
+    inverse_sigma: the mean 1/σ of observed tokens, where the norm stands before the layer.
     """
     # torch has no eigenvalues in half precision; what is stored in it is exact in float32.
     W_V, W_O = (W.to(torch.promote_types(W.dtype, torch.float32)) for W in (layer.W_V, layer.W_O))
@@ -106,12 +101,8 @@ def _all(W_V: Tensor, W_O: Tensor, layer: AttentionLayer, *, centred: bool) -> T
 
 
 def _eigenvalues(values: Tensor, keep: float, size: int = 0) -> Eigenvalues:
-    """The summary of a spectrum, sorted by real part.
-
-    Args:
-        values: ``(k,)``: eigenvalues of H.
-        keep: what multiplies the stream.
-        size: of H, where its other eigenvalues are zeros that count in ρ_smooth.
+    """The summary of a spectrum ``(k,)``, sorted by real part. keep: what multiplies the stream; size: of H, where its
+    other eigenvalues are zeros that count in ρ_smooth.
     """
     values = values.cpu()
     values = values[values.real.argsort()]
@@ -163,14 +154,8 @@ def diagnose_weights(
     memory: Memory | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
-    """Everything that weights alone decide.
-
-    Args:
-        name: of the model in reports.
-        anatomy: its attention layers.
-        joined: whether to compute the spectrum of all heads together.
-        memory: where finished layers are kept, so that a stopped run resumes.
-        progress: called after each layer with (layers done, layers in all).
+    """Everything that weights alone decide. joined: also of all heads together. memory: where finished layers are kept,
+    so that a stopped run resumes. progress: called after each layer with (layers done, layers in all).
     """
     started = time.perf_counter()
     done = memory.read() if memory is not None else {}
@@ -210,24 +195,14 @@ def diagnose_weights(
 
 
 class Memory:
-    """Finished layers on disk, one per line, under a name that depends on the checkpoint and the options.
-
-    Args:
-        folder: where the file is.
-        key: what its name is derived from.
-    """
+    """Finished layers on disk, one per line, in a file of this folder whose name is derived from a key."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path = folder / f"spectrum-{hashlib.sha256(key.encode()).hexdigest()[:24]}.jsonl"
 
     @classmethod
     def of(cls, files: Iterable[Path], *question: object) -> Memory:
-        """The memory of these weight files and options.
-
-        Args:
-            files: of the checkpoint.
-            question: the options.
-        """
+        """The memory of these weight files and options."""
         facts = [(str(f.resolve()), (s := f.stat()).st_size, s.st_mtime_ns) for f in files]
         return cls(cache_folder(), json.dumps([__version__, facts, [str(q) for q in question]]))
 

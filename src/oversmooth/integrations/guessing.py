@@ -36,16 +36,8 @@ _LABELS = ("label", "label_ids", "labels")
 
 
 def probe_of(dataset: Any, collate: Callable[[list[Any]], Any] | None, model: nn.Module, inputs: int) -> Any:
-    """The first few examples of a data set as the model takes them.
-
-    Args:
-        dataset: with a length and an order.
-        collate: makes a batch of examples.
-        model: whose forward takes it.
-        inputs: how many examples.
-
-    Raises:
-        InputError: none can be made.
+    """The first few examples of a data set, one with a length and an order, as the model takes them; InputError where
+    none can be made. collate: makes a batch of examples.
     """
     if dataset is None or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise InputError("no probe can be made of these data, which have no order; give probe=batch, or passing=True")

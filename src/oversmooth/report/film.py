@@ -83,13 +83,7 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def figures(runs: Sequence[Run], path: str | os.PathLike[str], metric: str = "cos") -> None:
-    """Still heat maps of one metric, side by side, for paper.
-
-    Args:
-        runs: those to show.
-        path: .pdf, .png or .svg.
-        metric: which.
-    """
+    """Still heat maps of one metric, side by side, for paper: .pdf, .png or .svg."""
     shown = _checked(runs)
     known = film_charts.metrics(shown)
     if metric not in known:

@@ -53,7 +53,8 @@ def _ends(diagnosis: DiagnosisData) -> dict[str, tuple[float, float, int]]:
 
 
 def _measured(diagnosis: DiagnosisData) -> str:
-    clauses, sides = [], {}
+    clauses: list[str] = []
+    sides = {}
     for metric, (before, after, side) in _ends(diagnosis).items():
         name, goes = _NOTIONS[metric], "" if clauses else " goes"
         if metric == "cos":

@@ -48,11 +48,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def in_its_own_mode(model: nn.Module) -> Iterator[None]:
-    """Within the block the model runs as it is; what it counts, averages or draws in train mode is put back.
-
-    Args:
-        model: the module itself.
-    """
+    """Within the block the model runs as it is; what it counts, averages or draws in train mode is put back."""
     with ExitStack() as stack:
         stack.enter_context(caches_of_their_own())
         for what in (random_states(), put_back(model)) if model.training else ():
@@ -64,10 +60,8 @@ def in_its_own_mode(model: nn.Module) -> Iterator[None]:
 def put_back(model: nn.Module, *, counted: bool = False) -> Iterator[None]:
     """What a model remembers, in whichever mode it runs: buffers, frozen weights, attributes; see `untouched`.
 
-    Args:
-        model: the module itself.
-        counted: whether torch's count of writes tells which buffers have changed. Batch norm in train mode writes past
-            it; a comparison of values waits for a GPU. Weights that are written to, and are not put back, are refused.
+    counted: whether torch's count of writes tells which buffers have changed. Batch norm in train mode writes past it;
+    a comparison of values waits for a GPU. Weights that are written to, and are not put back, are refused.
     """
     modules = list(model.modules())
     with _weights(model, modules, refused=counted), _buffers(modules, counted), _attributes(modules):
