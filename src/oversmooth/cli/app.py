@@ -10,17 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeVar
 
 import typer
+from rich import progress
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 import oversmooth
 from oversmooth.cli.examples import EXAMPLES
@@ -107,10 +98,10 @@ def options(
         out.print(context.get_help())
 
 
-class _Bars(Progress):
+class _Bars(progress.Progress):
     """Bars on a terminal; elsewhere, for logs, a line on stderr now and then while the block runs."""
 
-    def __init__(self, unit: str, *columns: ProgressColumn) -> None:
+    def __init__(self, unit: str, *columns: progress.ProgressColumn) -> None:
         super().__init__(*columns, console=err, transient=True, disable=not err.is_terminal)
         self.unit, self.over = unit, threading.Event()
         # A thread, since what takes long does not always come back to tell.
@@ -136,21 +127,21 @@ class _Bars(Progress):
                 err.print(f"{task.description}{done}, {duration(task.elapsed or 0.0)} so far", soft_wrap=True)
 
 
-def progress_bar(unit: str) -> Progress:
+def progress_bar(unit: str) -> progress.Progress:
     """On stderr, gone when done: what, how far, how long, how much longer. Without a terminal a line now and then."""
     return _Bars(
         unit,
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(f"{unit},", markup=False),
-        TimeElapsedColumn(),
-        TextColumn("so far, left"),
-        TimeRemainingColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn(f"{unit},", markup=False),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("so far, left"),
+        progress.TimeRemainingColumn(),
     )
 
 
-def advance(bars: Progress, title: str) -> Callable[[int, int | None, str], None]:
+def advance(bars: progress.Progress, title: str) -> Callable[[int, int | None, str], None]:
     """A bar for one model: what a diagnosis calls with how many inputs are done, of how many, and what it does."""
     task = bars.add_task(f"{title}: loading", total=None)
 
@@ -163,8 +154,8 @@ def advance(bars: Progress, title: str) -> Callable[[int, int | None, str], None
 @contextlib.contextmanager
 def status(what: str) -> Iterator[None]:
     """What is going on, for steps that cannot say how far they are; gone when done."""
-    spinner = SpinnerColumn("dots" if err.encoding.startswith("utf") else "line")
-    with _Bars("", spinner, TextColumn("{task.description}", markup=False)) as bars:
+    spinner = progress.SpinnerColumn("dots" if err.encoding.startswith("utf") else "line")
+    with _Bars("", spinner, progress.TextColumn("{task.description}", markup=False)) as bars:
         bars.add_task(what, total=None)
         yield
 

@@ -10,7 +10,7 @@ import base64
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -81,18 +81,13 @@ class DiagnosisData:
     def undecided_share(self) -> Number:
         """Share of these cases that rounding could turn or no theorem covers; None where that is not known."""
         layers = [layer.dominance for layer in self.layers if layer.dominance]
-        counts = [(d.undecided_share, sum(len(row) for row in d.verdict_heads)) for d in layers]
-        known = [(share * count, count) for share, count in counts if share is not None]
-        total = sum(count for _, count in known)
-        return sum(undecided for undecided, _ in known) / total if total else None
+        return _share_of_all((d.undecided_share, sum(len(row) for row in d.verdict_heads)) for d in layers)
 
     @property
     def negative_share(self) -> Number:
         """Share of the eigenvalues of the joined H, over all layers, that have a negative real part."""
         spectra = [layer.spectrum.joined["raw"] for layer in self.layers if layer.spectrum]
-        counts = [(e.negative_share * len(e.real), len(e.real)) for e in spectra if e.negative_share is not None]
-        total = sum(size for _, size in counts)
-        return sum(negative for negative, _ in counts) / total if total else None
+        return _share_of_all((e.negative_share, len(e.real)) for e in spectra)
 
     @property
     def real_parts(self) -> list[float]:
@@ -231,6 +226,13 @@ class DiagnosisData:
                 row |= {k: getattr(layer.dominance, k) for k in ("rho_rough", "smoothing_share", "undecided_share")}
             rows.append(row)
         return pandas.DataFrame(rows)
+
+
+def _share_of_all(shares: Iterable[tuple[Number, int]]) -> Number:
+    """Of shares, each of so many cases, that of all cases; None where none is known."""
+    known = [(share * count, count) for share, count in shares if share is not None]
+    total = sum(count for _, count in known)
+    return sum(part for part, _ in known) / total if total else None
 
 
 def _check_whole(diagnosis: DiagnosisData) -> None:
