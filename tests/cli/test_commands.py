@@ -108,7 +108,7 @@ def test_the_demo_runs_on_packages_alone(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(demo, "_TEXTS", 1)
     monkeypatch.setattr(demo, "_TOKENS", 12)
     every = vits.images()
-    few = replace(every, images=every.images[:15], labels=every.labels[:15])
+    few = replace(every, images=every.images[:15], labels=every.labels[:15], corrupted=every.corrupted[:, :15])
     monkeypatch.setattr(vits, "images", lambda: few)
     monkeypatch.setattr(vits, "_INPUTS", 1)
     chosen = dict(some(list(demo.MODELS.items())[::-1], 2))  # ALBERT, and at night all
